@@ -1,0 +1,135 @@
+package context
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// cacheMost bounds each cache; beyond it some entry is dropped, and asked for
+// again when needed.
+const cacheMost = 1 << 16
+
+// cache remembers which context owns a resource, the flow to it, and the
+// addresses of contexts (paper, section 4.1).
+type cache struct {
+	mu     sync.RWMutex
+	owners map[resource.GID]resource.GID
+	flows  map[resource.GID]*dispatch.Flow
+	addrs  map[resource.GID]*addresses
+}
+
+type addresses struct {
+	urls []string
+	used bool // dialled once: asked for again means they did not last
+}
+
+func (k *cache) init() {
+	k.owners = map[resource.GID]resource.GID{}
+	k.flows = map[resource.GID]*dispatch.Flow{}
+	k.addrs = map[resource.GID]*addresses{}
+}
+
+func bound[V any](m map[resource.GID]V) {
+	if len(m) >= cacheMost {
+		for k := range m {
+			delete(m, k)
+			return
+		}
+	}
+}
+
+func (k *cache) own(id, owner resource.GID) {
+	k.mu.RLock()
+	same := k.owners[id] == owner
+	k.mu.RUnlock()
+	if same {
+		return
+	}
+	k.mu.Lock()
+	bound(k.owners)
+	k.owners[id] = owner
+	k.mu.Unlock()
+}
+
+func (k *cache) forget(id resource.GID) {
+	k.mu.Lock()
+	delete(k.owners, id)
+	delete(k.flows, id)
+	k.mu.Unlock()
+}
+
+func (k *cache) flow(id resource.GID) *dispatch.Flow {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.flows[id]
+}
+
+// flow finds the way to a resource, asking the directory at most once for its
+// owner. The addresses of the owner are asked for when the link is made.
+func (c *Context) flow(ctx stdctx.Context, to resource.GID) (*dispatch.Flow, error) {
+	if f := c.cache.flow(to); f != nil {
+		return f, nil
+	}
+	c.cache.mu.RLock()
+	owner, ok := c.cache.owners[to]
+	c.cache.mu.RUnlock()
+	switch {
+	case ok:
+	case to.Context() == c.self, c.disp.Linked(to.Context()):
+		owner = to.Context() // who minted it, and is there
+	default:
+		c.asked.Add(1)
+		ans, err := c.dir.Lookup(ctx, to, AttrKind)
+		if errors.Is(err, directory.ErrNotFound) {
+			return nil, fmt.Errorf("%w: %v", dispatch.ErrGone, to)
+		}
+		if err != nil {
+			return nil, c.wrap(err)
+		}
+		owner = ans.Owner
+		c.cache.own(to, owner)
+	}
+	f, err := c.disp.Flow(owner, to.Serial())
+	if err != nil {
+		return nil, err
+	}
+	c.cache.mu.Lock()
+	bound(c.cache.flows)
+	c.cache.flows[to] = f
+	c.cache.mu.Unlock()
+	return f, nil
+}
+
+// resolve implements dispatch.Resolver with the second cache.
+func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {
+	c.cache.mu.Lock()
+	if a := c.cache.addrs[peer]; a != nil && !a.used {
+		a.used = true
+		c.cache.mu.Unlock()
+		return a.urls, nil
+	}
+	c.cache.mu.Unlock()
+	c.asked.Add(1)
+	ans, err := c.dir.Lookup(ctx, peer, AttrAddr)
+	if errors.Is(err, directory.ErrNotFound) {
+		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := &addresses{used: true}
+	for v := range ans.Attrs.Values(AttrAddr) {
+		a.urls = append(a.urls, string(v))
+	}
+	c.cache.mu.Lock()
+	bound(c.cache.addrs)
+	c.cache.addrs[peer] = a
+	c.cache.mu.Unlock()
+	return a.urls, nil
+}

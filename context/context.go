@@ -1,0 +1,336 @@
+package context
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Attributes of the resource that stands for a context, whose identifier is
+// the context's own.
+const (
+	AttrKind    = "rocl.kind"    // "context"
+	AttrAddr    = "rocl.addr"    // an address, repeated, best first
+	AttrPID     = "rocl.pid"     // process
+	AttrContext = "rocl.context" // may be asked for of any resource: its owner
+)
+
+// A Context is one participant: a process usually opens one. All methods may
+// be called concurrently.
+type Context struct {
+	cfg   config
+	dir   *directory.Client
+	disp  *dispatch.Dispatcher
+	pool  *buffers.Pool
+	self  resource.GID
+	asked atomic.Uint64 // questions put to the directory
+
+	serial atomic.Uint32
+	cache  cache
+
+	mu        sync.Mutex
+	resources map[uint32]*Resource
+	closing   bool
+	closed    chan struct{}
+	closeErr  error
+}
+
+// Open joins the node's directory, or serves it if nobody does, and opens a
+// port on every transport. ctx bounds the opening only.
+func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
+	cfg := defaults()
+	for _, o := range opts {
+		o(&cfg)
+	}
+	dir, err := join(ctx, &cfg)
+	if err != nil {
+		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+	}
+	var bopts []buffers.Option
+	if cfg.memory > 0 {
+		bopts = append(bopts, buffers.WithLimit(cfg.memory))
+	}
+	c := &Context{
+		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...),
+		resources: map[uint32]*Resource{}, closed: make(chan struct{}),
+	}
+	c.cache.init()
+	c.disp = dispatch.New(dispatch.Config{
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Key: dir.LinkKey(), Cluster: cfg.cluster,
+		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
+	})
+	if err := c.open(ctx); err != nil {
+		c.disp.Close(ctx)
+		dir.Close()
+		c.pool.Close()
+		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+	}
+	return c, nil
+}
+
+// open listens and makes the context known (paper, section 4.1).
+func (c *Context) open(ctx stdctx.Context) error {
+	for _, t := range c.cfg.transports {
+		addrs := []string{}
+		for _, u := range c.cfg.listen {
+			if strings.HasPrefix(u, t.Name()+"://") {
+				addrs = append(addrs, u)
+			}
+		}
+		if len(addrs) == 0 {
+			addrs = []string{""}
+		}
+		for _, a := range addrs {
+			if err := c.disp.Listen(t, a); err != nil {
+				return err
+			}
+		}
+	}
+	var l resource.List
+	if err := errors.Join(
+		l.AddString(AttrKind, "context"),
+		l.AddString(AttrPID, strconv.Itoa(os.Getpid())),
+	); err != nil {
+		return err
+	}
+	for _, a := range c.disp.Addrs() {
+		if err := l.AddString(AttrAddr, a); err != nil {
+			return err
+		}
+	}
+	_, err := c.dir.Register(ctx, c.self, &l)
+	return err
+}
+
+// ID is the context's identifier, which is that of its context resource.
+func (c *Context) ID() resource.GID { return c.self }
+
+// Addrs are the addresses under which other contexts reach this one.
+func (c *Context) Addrs() []string { return c.disp.Addrs() }
+
+// Buffer returns registered memory of n bytes to write a message into.
+func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.pool.Get(n) }
+
+// Register makes a resource of a and gives it a mailbox. Every attribute must
+// have a value. Two resources may have the same attributes.
+func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
+	var cfg registerConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	l := new(resource.List)
+	if err := a.AppendAttrs(l); err != nil {
+		return nil, fmt.Errorf("rocl: registering: %w", err)
+	}
+	if err := resource.CheckUser(l); err != nil {
+		return nil, fmt.Errorf("rocl: registering: %w", err)
+	}
+	serial := c.serial.Add(1)
+	if serial == 0 {
+		c.serial.Store(^uint32(0))
+		return nil, fmt.Errorf("rocl: registering: the context has used all its identifiers")
+	}
+	box, err := c.disp.Mailbox(serial, cfg.mailbox)
+	if err != nil {
+		return nil, fmt.Errorf("rocl: registering: %w", err)
+	}
+	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box}
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		box.Close()
+		return nil, fmt.Errorf("rocl: registering: %w", dispatch.ErrClosed)
+	}
+	c.resources[serial] = r
+	c.mu.Unlock()
+	rev, err := c.dir.Register(ctx, r.id, l)
+	if err != nil {
+		c.drop(r)
+		box.Close()
+		return nil, fmt.Errorf("rocl: registering: %w", err)
+	}
+	r.rev.Store(rev)
+	return r, nil
+}
+
+func (c *Context) drop(r *Resource) {
+	c.mu.Lock()
+	delete(c.resources, r.id.Serial())
+	c.mu.Unlock()
+}
+
+// A RegisterOption changes one default of Register.
+type RegisterOption func(*registerConfig)
+
+type registerConfig struct{ mailbox int }
+
+// MailboxLimit sets the byte limit of the resource's mailbox.
+func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
+
+// Found is one answer of the directory.
+type Found struct {
+	ID       resource.GID  // where to send messages
+	Context  resource.GID  // who owns it
+	Revision uint64        // of its attributes
+	Attrs    resource.List // all of them, or those wanted
+}
+
+// Event tells of one change to the resources that match a watched pattern.
+type Event struct {
+	Kind directory.EventKind
+	Found
+}
+
+// A FindOption refines a question.
+type FindOption func(*findConfig)
+
+type findConfig struct{ want []string }
+
+// Want asks for the values of these attributes only. One that a resource lacks
+// stays absent, which is not the same as empty.
+func Want(names ...string) FindOption {
+	return func(c *findConfig) { c.want = append(c.want, names...) }
+}
+
+func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
+	var cfg findConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	return resource.NewPattern(a, cfg.want...)
+}
+
+func (c *Context) found(a *directory.Answer) Found {
+	f := Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
+	for name := range f.Attrs.Wanted() {
+		if name == AttrContext {
+			_ = f.Attrs.Set(AttrContext, []byte(a.Owner.String()))
+			break
+		}
+	}
+	c.cache.own(a.ID, a.Owner)
+	return f
+}
+
+// Find returns one resource that matches, or ErrNotFound. Where several match,
+// which one is returned varies, so that work spreads.
+func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
+	p, err := c.pattern(a, opts)
+	if err != nil {
+		return Found{}, fmt.Errorf("rocl: finding: %w", err)
+	}
+	c.asked.Add(1)
+	ans, err := c.dir.Find(ctx, p)
+	if err != nil {
+		return Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err))
+	}
+	return c.found(&ans), nil
+}
+
+// FindAll yields every resource that matches, each once, one at a time: the
+// directory keeps the place, and stopping early frees it.
+func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Found, error] {
+	return func(yield func(Found, error) bool) {
+		p, err := c.pattern(a, opts)
+		if err != nil {
+			yield(Found{}, fmt.Errorf("rocl: finding: %w", err))
+			return
+		}
+		c.asked.Add(1)
+		for ans, err := range c.dir.FindAll(ctx, p) {
+			if err != nil {
+				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
+				return
+			}
+			if !yield(c.found(&ans), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Lookup returns the resource with the given identifier, or ErrNotFound.
+func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (Found, error) {
+	c.asked.Add(1)
+	ans, err := c.dir.Lookup(ctx, id, want...)
+	if err != nil {
+		return Found{}, fmt.Errorf("rocl: looking up %v: %w", id, c.wrap(err))
+	}
+	return c.found(&ans), nil
+}
+
+// Watch yields the resources that match as they appear, change and go: first
+// those that are there, then an event of kind Synced, then what happens, with
+// no gap between. It survives the death of the directory. It ends with ctx.
+func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		p, err := c.pattern(a, opts)
+		if err != nil {
+			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
+			return
+		}
+		c.asked.Add(1)
+		for ev, err := range c.dir.Watch(ctx, p) {
+			if err != nil {
+				yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
+				return
+			}
+			if ev.Kind == directory.Gone {
+				c.cache.forget(ev.ID)
+			}
+			e := Event{Kind: ev.Kind}
+			if ev.Kind != directory.Synced {
+				e.Found = Found{ID: ev.ID, Context: ev.Owner, Revision: ev.Revision, Attrs: ev.Attrs}
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// wrap makes the directory's closing ours.
+func (c *Context) wrap(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing && !errors.Is(err, dispatch.ErrClosed) {
+		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
+	}
+	return err
+}
+
+// Close withdraws the context's resources, waits until every message accepted
+// has been delivered (or the linger time is over), and frees everything: ports,
+// goroutines, memory. Blocked calls return ErrClosed. Messages and buffers
+// still held remain readable until released. It returns an error if accepted
+// messages could not be delivered. Later calls wait for the first.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		<-c.closed
+		return c.closeErr
+	}
+	c.closing = true
+	c.mu.Unlock()
+	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
+	defer cancel()
+	c.closeErr = c.disp.Close(ctx)
+	c.dir.Close()
+	if err := c.pool.Close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
+		c.closeErr = errors.Join(c.closeErr, err)
+	}
+	close(c.closed)
+	return c.closeErr
+}

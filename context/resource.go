@@ -1,0 +1,192 @@
+package context
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A Resource is something this context has registered: an origin and a target
+// of messages. All methods may be called concurrently.
+type Resource struct {
+	c    *Context
+	id   resource.GID
+	box  *dispatch.Mailbox
+	rev  atomic.Uint64
+	last atomic.Pointer[lastFlow]
+	gone atomic.Bool
+}
+
+// lastFlow spares the cache's lock to those who keep sending to one target.
+type lastFlow struct {
+	to resource.GID
+	f  *dispatch.Flow
+}
+
+// ID is the resource's identifier: what others send to.
+func (r *Resource) ID() resource.GID { return r.id }
+
+// Context is the context that owns the resource.
+func (r *Resource) Context() *Context { return r.c }
+
+// Revision is that of the attributes as this context knows them.
+func (r *Resource) Revision() uint64 { return r.rev.Load() }
+
+// Send sends the message in b, with a tag for the receiver to select by, to
+// the resource with identifier to. b belongs to the library from here on, also
+// when an error is returned, and travels uncopied where the transport can.
+//
+// nil means accepted: the message will arrive, once, after those sent to the
+// same target before, if both contexts live and the target exists. Send waits,
+// until ctx ends, while the target's mailbox has no room for it. It fails with
+// ErrGone, ErrUnreachable, ErrClosed, ErrTooLarge or the cause of ctx's end.
+func (r *Resource) Send(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
+	err := dispatch.ErrClosed
+	if !r.gone.Load() {
+		if l := r.last.Load(); l != nil && l.to == to {
+			if err = l.f.Send(ctx, r.id.Serial(), tag, b); err == nil {
+				return nil
+			}
+		}
+		if err == dispatch.ErrClosed || stale(err) && ctx.Err() == nil {
+			err = r.sendSlow(ctx, to, tag, b)
+		}
+	}
+	if err != nil {
+		b.Release()
+		return fmt.Errorf("rocl: sending to %v: %w", to, err)
+	}
+	return nil
+}
+
+// stale says whether err may come of an outdated cache entry.
+func stale(err error) bool {
+	return errors.Is(err, dispatch.ErrGone) || errors.Is(err, dispatch.ErrUnreachable)
+}
+
+func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
+	for try := 0; ; try++ {
+		f, err := r.c.flow(ctx, to)
+		if err != nil {
+			return err
+		}
+		if err = f.Send(ctx, r.id.Serial(), tag, b); err == nil {
+			r.last.Store(&lastFlow{to, f})
+			return nil
+		}
+		if !stale(err) || try > 0 || ctx.Err() != nil {
+			return err
+		}
+		r.c.cache.forget(to) // corrected on first use: ask once more
+	}
+}
+
+// SendBytes is Send of a copy of p, for when it does not lie in a buffer.
+func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p []byte) error {
+	b, err := r.c.pool.Get(len(p))
+	if err != nil {
+		return fmt.Errorf("rocl: sending to %v: %w", to, err)
+	}
+	copy(b.Bytes(), p)
+	r.c.disp.CountCopy(len(p))
+	return r.Send(ctx, to, tag, b)
+}
+
+// Recv returns the first message that every selector wants, all if none is
+// given, waiting until ctx ends. A message arriving just then is returned or
+// stays, never lost.
+func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.Message, error) {
+	m, err := r.box.Recv(ctx, sel...)
+	if err != nil {
+		return nil, fmt.Errorf("rocl: receiving at %v: %w", r.id, err)
+	}
+	return m, nil
+}
+
+// TryRecv is Recv that does not wait: without a message it returns ErrEmpty.
+func (r *Resource) TryRecv(sel ...dispatch.Select) (*dispatch.Message, error) {
+	return r.box.TryRecv(sel...)
+}
+
+// Messages yields messages until ctx ends, which ends the loop without an
+// error, or the resource is closed. Each message is the loop body's to release.
+func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq2[*dispatch.Message, error] {
+	return func(yield func(*dispatch.Message, error) bool) {
+		for {
+			m, err := r.Recv(ctx, sel...)
+			if err != nil {
+				if ctx.Err() == nil && !errors.Is(err, dispatch.ErrClosed) {
+					yield(nil, err)
+				}
+				return
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Waiting is the number of messages in the mailbox, and their bytes as counted
+// against its limit.
+func (r *Resource) Waiting() (messages int, bytes uint64) { return r.box.Len() }
+
+// Update replaces the attributes in place: the identifier stays, watchers see
+// the resource change.
+func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
+	_, err := r.CompareAndSet(ctx, 0, a)
+	return err
+}
+
+// CompareAndSet is Update on condition that the attributes are still at
+// revision rev (0: any). It returns the new revision, or ErrRevision.
+func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attributes) (uint64, error) {
+	l := new(resource.List)
+	if err := a.AppendAttrs(l); err != nil {
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
+	}
+	if err := resource.CheckUser(l); err != nil {
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
+	}
+	if r.gone.Load() {
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, dispatch.ErrClosed)
+	}
+	now, err := r.c.dir.Update(ctx, r.id, rev, l)
+	if err != nil {
+		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.c.wrap(err))
+	}
+	r.rev.Store(now)
+	return now, nil
+}
+
+// Delete withdraws the resource: it is not found any more, messages to it fail
+// with ErrGone, those not received yet are dropped and their senders told.
+// Deleting twice is an error matching ErrClosed.
+func (r *Resource) Delete(ctx stdctx.Context) error {
+	if !r.gone.CompareAndSwap(false, true) {
+		return fmt.Errorf("rocl: deleting %v: %w", r.id, dispatch.ErrClosed)
+	}
+	r.c.drop(r)
+	err := r.c.dir.Delete(ctx, r.id)
+	r.box.Close()
+	if err != nil {
+		return fmt.Errorf("rocl: deleting %v: %w", r.id, r.c.wrap(err))
+	}
+	return nil
+}
+
+// Close is Delete without a deadline; it implements io.Closer. Closing a
+// closed resource does nothing.
+func (r *Resource) Close() error {
+	err := r.Delete(stdctx.Background())
+	if errors.Is(err, dispatch.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,19 @@
+package context
+
+import (
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch"
+)
+
+// Stats are monotonic counts of what the context did since Open, and the
+// present state of its memory.
+type Stats struct {
+	dispatch.Stats
+	Questions uint64 // asked of the directory: finds, look-ups, watches
+	Buffers   buffers.Stats
+}
+
+// Stats returns the counts as of now.
+func (c *Context) Stats() Stats {
+	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Buffers: c.pool.Stats()}
+}

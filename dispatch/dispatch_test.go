@@ -1,0 +1,311 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+var testLog *slog.Logger // set by hand when looking for a fault
+
+// world is a set of dispatchers that know each other's addresses.
+type world struct {
+	mu   sync.Mutex
+	at   map[resource.GID][]string
+	gone map[resource.GID]bool
+}
+
+func newWorld() *world {
+	return &world{at: map[resource.GID][]string{}, gone: map[resource.GID]bool{}}
+}
+
+func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone[id] {
+		return nil, ErrGone
+	}
+	return w.at[id], nil
+}
+
+func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func(*Config)) *Dispatcher {
+	t.Helper()
+	pool := buffers.New()
+	cfg := Config{Self: resource.MakeGID(1, n, 0), Pool: pool, Resolve: w.resolve, Key: []byte("key"), GiveUp: 2 * time.Second, Logger: testLog}
+	for _, f := range change {
+		f(&cfg)
+	}
+	d := New(cfg)
+	if err := d.Listen(tr, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.at[cfg.Self] = d.Addrs()
+	w.mu.Unlock()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		d.Close(ctx)
+		pool.Close()
+	})
+	return d
+}
+
+func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
+	t.Helper()
+	b, err := d.cfg.Pool.Get(len(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b.Bytes(), s)
+	return b
+}
+
+func box(t testing.TB, d *Dispatcher, serial uint32, limit int) *Mailbox {
+	t.Helper()
+	m, err := d.Mailbox(serial, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
+	t.Helper()
+	f, err := d.Flow(to.d.self, to.serial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func transports() map[string]subsys.Transport {
+	return map[string]subsys.Transport{"tcp": tcp.New(), "inproc": inproc.NewNetwork().Transport()}
+}
+
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestPingPong(t *testing.T) {
+	for name, tr := range transports() {
+		for _, poll := range []PollPolicy{PollAdaptive, PollOff, PollAlways} {
+			t.Run(fmt.Sprint(name, poll), func(t *testing.T) {
+				w := newWorld()
+				policy := func(c *Config) { c.Poll = poll }
+				a, b := w.node(t, 1, tr, policy), w.node(t, 2, tr, policy)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+				ctx := soon(t)
+				echoed := make(chan error, 1)
+				const rounds = 500
+				go func() {
+					back, _ := b.Flow(a.self, 1)
+					for range rounds {
+						m, err := mb.Recv(ctx)
+						if err == nil {
+							err = back.Send(ctx, 1, m.Tag()+1, m.Buffer())
+							m.Release()
+						}
+						if err != nil {
+							echoed <- err
+							return
+						}
+					}
+					echoed <- nil
+				}()
+				f := flow(t, a, mb)
+				for i := range uint64(rounds) {
+					if err := f.Send(ctx, 1, i, buf(t, a, fmt.Sprint("ping ", i))); err != nil {
+						t.Fatal(err)
+					}
+					m, err := ma.Recv(ctx, From(b.self.WithSerial(1)), Tag(i+1))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if string(m.Bytes()) != fmt.Sprint("ping ", i) {
+						t.Fatalf("round %d: %q", i, m.Bytes())
+					}
+					m.Release()
+				}
+				if err := <-echoed; err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+// Many senders, several mailboxes, all sizes: everything arrives once and in
+// order.
+func TestOrderAndCompleteness(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ctx := soon(t)
+			const senders, each = 8, 2000
+			sizes := []int{0, 1, 64, 2000, 3000, 9000, 40_000, 1 << 20}
+			var wg sync.WaitGroup
+			for s := range uint32(senders) {
+				mb := box(t, b, 10+s, 1<<20)
+				wg.Add(2)
+				go func() {
+					defer wg.Done()
+					f := flow(t, a, mb)
+					for i := range each {
+						size := sizes[i%len(sizes)]
+						if size > 9000 && i > 200 {
+							size = 100
+						}
+						p, err := a.cfg.Pool.Get(size)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if size >= 8 {
+							binary.LittleEndian.PutUint64(p.Bytes()[size-8:], uint64(i))
+						}
+						if err := f.Send(ctx, 1+s, uint64(i), p); err != nil {
+							t.Errorf("send %d: %v", i, err)
+							return
+						}
+					}
+				}()
+				go func() {
+					defer wg.Done()
+					for i := range uint64(each) {
+						m, err := mb.Recv(ctx)
+						if err != nil {
+							t.Errorf("recv %d: %v", i, err)
+							return
+						}
+						if m.Tag() != i || m.From() != a.self.WithSerial(1+s) {
+							t.Errorf("got %d from %v, want %d", m.Tag(), m.From(), i)
+							return
+						}
+						if n := m.Len(); n >= 8 && binary.LittleEndian.Uint64(m.Bytes()[n-8:]) != i {
+							t.Errorf("message %d damaged", i)
+							return
+						}
+						m.Release()
+					}
+				}()
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestSendToNobody(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			told := make(chan Undelivered, 10)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			b := w.node(t, 2, tr)
+			ctx := soon(t)
+			f, err := a.Flow(b.self, 99)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Send(ctx, 5, 7, buf(t, a, "x")); err != nil {
+				t.Fatal(err)
+			}
+			u := <-told
+			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
+				t.Fatalf("told %+v", u)
+			}
+			p := buf(t, a, "y")
+			if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {
+				t.Fatalf("second send: %v", err)
+			}
+			p.Release()
+		})
+	}
+}
+
+func BenchmarkRate(b *testing.B) {
+	for name, tr := range transports() {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld()
+			x, y := w.node(b, 1, tr), w.node(b, 2, tr)
+			my := box(b, y, 1, 0)
+			f := flow(b, x, my)
+			ctx := context.Background()
+			done := make(chan struct{})
+			b.ReportAllocs()
+			b.ResetTimer()
+			go func() {
+				defer close(done)
+				for range b.N {
+					m, err := my.Recv(ctx)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					m.Release()
+				}
+			}()
+			for i := range b.N {
+				p, _ := x.cfg.Pool.Get(64)
+				if err := f.Send(ctx, 1, uint64(i), p); err != nil {
+					b.Fatal(err)
+				}
+			}
+			<-done
+		})
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	for name, tr := range transports() {
+		for _, poll := range []PollPolicy{PollAdaptive, PollOff, PollAlways} {
+			b.Run(fmt.Sprint(name, poll), func(b *testing.B) {
+				w := newWorld()
+				policy := func(c *Config) { c.Poll = poll }
+				x, y := w.node(b, 1, tr, policy), w.node(b, 2, tr, policy)
+				mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
+				f := flow(b, x, my)
+				ctx := context.Background()
+				go func() {
+					back, _ := y.Flow(x.self, 1)
+					for range b.N {
+						m, err := my.Recv(ctx)
+						if err != nil {
+							return
+						}
+						m.Release()
+						p, _ := y.cfg.Pool.Get(64)
+						back.Send(ctx, 1, 0, p)
+					}
+				}()
+				b.ReportAllocs()
+				b.ResetTimer()
+				for range b.N {
+					p, _ := x.cfg.Pool.Get(64)
+					if err := f.Send(ctx, 1, 0, p); err != nil {
+						b.Fatal(err)
+					}
+					m, err := mx.Recv(ctx)
+					if err != nil {
+						b.Fatal(err)
+					}
+					m.Release()
+				}
+			})
+		}
+	}
+}

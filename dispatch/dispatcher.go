@@ -1,0 +1,377 @@
+package dispatch
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// Errors of this package, wrapped with what was being done to what.
+var (
+	// ErrClosed says that the context, or the resource, has been closed here.
+	ErrClosed = errors.New("rocl: closed")
+	// ErrGone says that the resource a message was for does not exist any
+	// more, or its context has ended.
+	ErrGone = errors.New("rocl: resource is gone")
+	// ErrUnreachable says that the resource's context could not be reached.
+	ErrUnreachable = errors.New("rocl: context cannot be reached")
+	// ErrEmpty says that there is no message to receive.
+	ErrEmpty = errors.New("rocl: no message")
+	// ErrTooLarge says that a message exceeds what the library carries.
+	ErrTooLarge = errors.New("rocl: message too large")
+	// ErrRefused says that a peer did not accept a link: another cluster,
+	// another version, or a wrong key.
+	ErrRefused = errors.New("rocl: link refused")
+)
+
+// MaxMessage is the longest payload in bytes (1 GiB + 512 MiB).
+const MaxMessage = 3 << 29
+
+// Resolver finds the addresses of a context. An error matching ErrGone is
+// definite: the context has ended.
+type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)
+
+// Undelivered reports a message that was accepted and could not be delivered.
+type Undelivered struct {
+	From, To resource.GID
+	Tag      uint64
+	Bytes    int
+	Err      error // matches ErrGone, ErrUnreachable or ErrClosed
+}
+
+// Config is what a Dispatcher needs. Self, Pool and Resolve are required.
+type Config struct {
+	Self        resource.GID
+	Pool        *buffers.Pool
+	Resolve     Resolver
+	Key         []byte // shared by those who may link; from the directory
+	Cluster     string // contexts of another cluster are refused
+	Poll        PollPolicy
+	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
+	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
+	Logger      *slog.Logger
+	Undelivered func(Undelivered) // called without locks held; may be nil
+}
+
+// A Dispatcher is the message half of a context: its links to other contexts,
+// its mailboxes, and the progress of both. All methods may be called
+// concurrently.
+type Dispatcher struct {
+	cfg   Config
+	self  resource.GID
+	log   *slog.Logger
+	oneP  bool
+	count subsys.Counters
+
+	progress
+	stop    chan struct{} // closed to end the goroutines
+	done    chan struct{} // closed when Close is through
+	running sync.WaitGroup
+	life    context.Context
+	end     context.CancelFunc
+	flushq  chan *link
+
+	messages sync.Pool
+	waiters  sync.Pool
+
+	mu      sync.RWMutex
+	closing bool
+	closed  bool
+	ports   []subsys.Port
+	links   map[resource.GID]*link
+	boxes   map[uint32]*Mailbox
+	lost    atomic.Uint64
+	past    traffic // of links that are no more
+	pending atomic.Int32
+}
+
+// New makes a Dispatcher without ports; see Listen.
+func New(cfg Config) *Dispatcher {
+	if cfg.Mailbox <= 0 {
+		cfg.Mailbox = 16 << 20
+	}
+	if cfg.GiveUp <= 0 {
+		cfg.GiveUp = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Dispatcher{
+		cfg: cfg, self: cfg.Self.Context(), log: cfg.Logger,
+		oneP:   runtime.GOMAXPROCS(0) < 2,
+		stop:   make(chan struct{}),
+		done:   make(chan struct{}),
+		links:  map[resource.GID]*link{},
+		boxes:  map[uint32]*Mailbox{},
+		flushq: make(chan *link, 1024),
+	}
+	d.policy = cfg.Poll
+	d.call = make(chan struct{}, 1)
+	d.spin.Store(int64(spinMost))
+	d.life, d.end = context.WithCancel(context.Background())
+	d.messages.New = func() any { return new(Message) }
+	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
+	d.running.Add(1)
+	go d.flusher()
+	return d
+}
+
+func (d *Dispatcher) message() *Message {
+	m := d.messages.Get().(*Message)
+	m.d = d
+	return m
+}
+
+// Listen opens a port of t at addr ("" for one it chooses). Ports opened
+// earlier are preferred for links.
+func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
+	p, err := t.Listen(addr, subsys.Config{
+		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count,
+		Accept: func(c subsys.Conn) subsys.Sink { return d.welcome(c) },
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		p.Close()
+		return ErrClosed
+	}
+	d.ports = append(d.ports, p)
+	return nil
+}
+
+// Addrs are the addresses of the ports, in order of preference.
+func (d *Dispatcher) Addrs() []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	out := make([]string, len(d.ports))
+	for i, p := range d.ports {
+		out[i] = p.Addr()
+	}
+	return out
+}
+
+// startPoller makes the poller and its keeper on first use; nil when the
+// dispatcher is closed or descriptors ran out.
+func (d *Dispatcher) startPoller() *subsys.Poller {
+	if p := d.poller.Load(); p != nil {
+		return p
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.poller.Load(); p != nil || d.closed {
+		return p
+	}
+	p, err := subsys.NewPoller(&d.count)
+	if err != nil {
+		d.log.Error("dispatch: no poller", "err", err)
+		return nil
+	}
+	d.poller.Store(p)
+	d.running.Add(1)
+	go d.keep(p)
+	return p
+}
+
+// Mailbox makes the mailbox of the resource with the given serial. limit is in
+// bytes, 0 for the default.
+func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
+	if limit <= 0 {
+		limit = d.cfg.Mailbox
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		return nil, ErrClosed
+	}
+	if d.boxes[serial] != nil {
+		return nil, fmt.Errorf("dispatch: mailbox %d exists", serial)
+	}
+	m := newMailbox(d, serial, uint64(limit))
+	d.boxes[serial] = m
+	return m, nil
+}
+
+func (d *Dispatcher) mailbox(serial uint32) *Mailbox {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.boxes[serial]
+}
+
+func (d *Dispatcher) forget(m *Mailbox) {
+	d.mu.Lock()
+	if d.boxes[m.serial] == m {
+		delete(d.boxes, m.serial)
+	}
+	d.mu.Unlock()
+}
+
+// Flow returns the way to the resource with serial dst of context owner, to be
+// kept for as long as it works: after an error of Send matching ErrGone or
+// ErrUnreachable a new one must be asked for.
+func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
+	owner = owner.Context()
+	if owner == d.self {
+		m := d.mailbox(dst)
+		if m == nil {
+			return nil, fmt.Errorf("%w: %v", ErrGone, owner.WithSerial(dst))
+		}
+		return &Flow{local: m, dst: dst}, nil
+	}
+	l, err := d.link(owner)
+	if err != nil {
+		return nil, err
+	}
+	return l.flow(dst), nil
+}
+
+func (d *Dispatcher) link(peer resource.GID) (*link, error) {
+	d.mu.RLock()
+	l := d.links[peer]
+	d.mu.RUnlock()
+	if l != nil {
+		return l, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.links[peer]; l != nil {
+		return l, nil
+	}
+	if d.closing {
+		return nil, ErrClosed
+	}
+	l = newLink(d, peer, random64())
+	d.links[peer] = l
+	return l, nil
+}
+
+func (d *Dispatcher) unlink(l *link) {
+	d.mu.Lock()
+	if d.links[l.peer] == l {
+		delete(d.links, l.peer)
+	}
+	d.past.add(&l.traffic)
+	d.mu.Unlock()
+}
+
+func (d *Dispatcher) eachLink(f func(*link)) {
+	d.mu.RLock()
+	ls := make([]*link, 0, len(d.links))
+	for _, l := range d.links {
+		ls = append(ls, l)
+	}
+	d.mu.RUnlock()
+	for _, l := range ls {
+		f(l)
+	}
+}
+
+// flushAcks acknowledges what has come over each link and was not answered by
+// anything else.
+func (d *Dispatcher) flushAcks() {
+	if d.acksDue.Swap(false) {
+		d.eachLink((*link).flushAck)
+	}
+}
+
+// flusher writes for senders that come so fast that writing each message by
+// itself would waste a system call on it.
+func (d *Dispatcher) flusher() {
+	defer d.running.Done()
+	var active []*link
+	for {
+		if len(active) == 0 {
+			select {
+			case l := <-d.flushq:
+				active = append(active, l)
+			case <-d.stop:
+				return
+			}
+		}
+		runtime.Gosched() // let the senders add to their batches
+		for more := true; more; {
+			select {
+			case l := <-d.flushq:
+				active = append(active, l)
+			default:
+				more = false
+			}
+		}
+		keep := active[:0]
+		for _, l := range active {
+			if l.flush() {
+				keep = append(keep, l)
+			}
+		}
+		clear(active[len(keep):])
+		active = keep
+	}
+}
+
+func random64() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Close stops accepting, waits until everything that was accepted has been
+// acknowledged or ctx ends, tells the peers, and frees everything. It returns
+// an error naming the number of messages that could not be delivered.
+func (d *Dispatcher) Close(ctx context.Context) error {
+	d.mu.Lock()
+	if d.closing {
+		d.mu.Unlock()
+		<-d.done
+		return nil
+	}
+	d.closing = true
+	boxes := make([]*Mailbox, 0, len(d.boxes))
+	for _, m := range d.boxes {
+		boxes = append(boxes, m)
+	}
+	d.mu.Unlock()
+	for _, m := range boxes {
+		m.Close()
+	}
+	before := d.lost.Load()
+	d.eachLink(func(l *link) { l.drain(ctx) })
+	d.eachLink(func(l *link) { l.bye() })
+	d.end()
+
+	d.mu.Lock()
+	ports := d.ports
+	d.closed = true
+	d.mu.Unlock()
+	for _, p := range ports {
+		p.Close()
+	}
+	close(d.stop)
+	if p := d.poller.Load(); p != nil {
+		p.EndPark()
+	}
+	d.running.Wait()
+	if p := d.poller.Load(); p != nil {
+		d.token.Lock() // a receiver may still be on its way out
+		d.poller.Store(nil)
+		p.Close()
+		// The token stays locked: nobody may drive a closed poller.
+	}
+	close(d.done)
+	if n := d.lost.Load() - before; n > 0 {
+		return fmt.Errorf("dispatch: closing: %d messages accepted and not delivered", n)
+	}
+	return nil
+}

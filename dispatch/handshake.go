@@ -1,0 +1,557 @@
+package dispatch
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// The handshake binds a conn to the link of two contexts. The dialler speaks
+// first; each message is one frame.
+//
+//	dialler                                        acceptor
+//	  │ Hello     version, who, to whom, cluster, nonce │
+//	  ├────────────────────────────────────────────────►│ silence unless all fit
+//	  │ Challenge who, nonce, MAC                       │
+//	  │◄────────────────────────────────────────────────┤
+//	  │ Attach    session, known, gen, have, MAC        │
+//	  ├────────────────────────────────────────────────►│ the conn is the link's,
+//	  │ Ready     session, known, gen, have, MAC        │ an earlier one is cut
+//	  │◄────────────────────────────────────────────────┤
+//
+// Each MAC is HMAC-SHA256 under the key the directory gave both, over
+// everything said before, so that neither side can be made to believe a
+// recorded conversation. session names one end's state of the link; known is
+// the other end's as remembered; have is the number of the frame expected
+// next: sending resumes there. gen counts the conns of the session: a conn
+// with a higher one replaces its predecessor, and where both sides dial at
+// once, the context with the lower identifier wins.
+const (
+	protoVersion = 1
+	helloLen     = 64
+	challengeLen = 64
+	attachLen    = 64
+	refuseLen    = 16
+
+	shakeTimeout = 2 * time.Second
+	maxPending   = 256 // accepted conns that have not attached yet
+)
+
+var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
+
+type hello struct {
+	from, to resource.GID
+	cluster  uint64
+	nonce    [16]byte
+}
+
+func (h *hello) append(b []byte) []byte {
+	b = append(b, protoMagic[:]...)
+	b = append(b, protoVersion, 0, 0, 0)
+	b = appendGID(b, h.from)
+	b = appendGID(b, h.to)
+	b = binary.LittleEndian.AppendUint64(b, h.cluster)
+	return append(b, h.nonce[:]...)
+}
+
+func (h *hello) parse(b []byte) error {
+	if len(b) != helloLen || [4]byte(b) != protoMagic {
+		return fmt.Errorf("%w: not a hello", ErrProtocol)
+	}
+	if b[4] != protoVersion {
+		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
+	}
+	h.from, h.to = resource.GetGID(b[8:]), resource.GetGID(b[24:])
+	h.cluster = binary.LittleEndian.Uint64(b[40:])
+	copy(h.nonce[:], b[48:])
+	return nil
+}
+
+type challenge struct {
+	from  resource.GID
+	nonce [16]byte
+	mac   [32]byte
+}
+
+func (c *challenge) append(b []byte) []byte {
+	b = appendGID(b, c.from)
+	b = append(b, c.nonce[:]...)
+	return append(b, c.mac[:]...)
+}
+
+func (c *challenge) parse(b []byte) error {
+	if len(b) != challengeLen {
+		return fmt.Errorf("%w: not a challenge", ErrProtocol)
+	}
+	c.from = resource.GetGID(b)
+	copy(c.nonce[:], b[16:])
+	copy(c.mac[:], b[32:])
+	return nil
+}
+
+// attach is also the form of Ready.
+type attach struct {
+	session, known, gen uint64
+	have                uint32
+	mac                 [32]byte
+}
+
+func (a *attach) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, a.session)
+	b = binary.LittleEndian.AppendUint64(b, a.known)
+	b = binary.LittleEndian.AppendUint64(b, a.gen)
+	b = binary.LittleEndian.AppendUint32(b, a.have)
+	b = append(b, 0, 0, 0, 0)
+	return append(b, a.mac[:]...)
+}
+
+func (a *attach) parse(b []byte) error {
+	if len(b) != attachLen {
+		return fmt.Errorf("%w: not an attach", ErrProtocol)
+	}
+	a.session = binary.LittleEndian.Uint64(b)
+	a.known = binary.LittleEndian.Uint64(b[8:])
+	a.gen = binary.LittleEndian.Uint64(b[16:])
+	a.have = binary.LittleEndian.Uint32(b[24:])
+	copy(a.mac[:], b[32:])
+	if a.session == 0 || a.gen == 0 {
+		return fmt.Errorf("%w: attach without session", ErrProtocol)
+	}
+	return nil
+}
+
+// A refusal says why a conn, though of one who knows the key, was not attached.
+type refusal uint32
+
+const (
+	refusedStale   refusal = 1 + iota // gen is not above ours, which is told
+	refusedBusy                       // we are dialling and go first
+	refusedUnknown                    // the session known of us is no more
+)
+
+func appendGID(b []byte, g resource.GID) []byte {
+	var w [16]byte
+	resource.PutGID(w[:], g)
+	return append(b, w[:]...)
+}
+
+// transcript is what has been said so far, for the MACs.
+type transcript struct {
+	key  []byte
+	said []byte
+}
+
+func (t *transcript) mac(role byte, part []byte) (m [32]byte) {
+	h := hmac.New(sha256.New, t.key)
+	h.Write([]byte{role})
+	h.Write(t.said)
+	h.Write(part)
+	h.Sum(m[:0])
+	return m
+}
+
+// An endpoint is the sink of one conn: first it shakes hands, then it passes
+// frames to the link.
+type endpoint struct {
+	d    *Dispatcher
+	link atomic.Pointer[link]
+
+	mu      sync.Mutex
+	step    uint8 // the frame type expected next
+	said    transcript
+	peer    resource.GID
+	want    *link      // the dialler's
+	mine    attach     // what we said
+	outcome chan error // the dialler's, one value
+	expiry  *time.Timer
+}
+
+func (d *Dispatcher) clusterHash() uint64 { return xxhash.Sum64String(d.cfg.Cluster) }
+
+// welcome is the acceptor's beginning. It refuses beyond maxPending.
+func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
+	if d.pending.Add(1) > maxPending {
+		d.pending.Add(-1)
+		return nil
+	}
+	ep := &endpoint{d: d, step: frameHello, said: transcript{key: d.cfg.Key}}
+	ep.expiry = time.AfterFunc(shakeTimeout, func() {
+		if ep.link.Load() == nil {
+			d.log.Info("dispatch: peer did not complete the handshake", "remote", c.Remote())
+			ep.settle()
+			c.Close()
+		}
+	})
+	return ep
+}
+
+// settle ends the time of being a stranger.
+func (ep *endpoint) settle() {
+	ep.mu.Lock()
+	t := ep.expiry
+	ep.expiry = nil
+	ep.mu.Unlock()
+	if t != nil {
+		t.Stop()
+		ep.d.pending.Add(-1)
+	}
+}
+
+// shake dials addr and binds the conn to l.
+func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
+	defer cancel()
+	ep := &endpoint{d: d, step: frameChallenge, said: transcript{key: d.cfg.Key}, want: l, peer: l.peer, outcome: make(chan error, 1)}
+	c, err := p.Dial(ctx, addr, ep)
+	if err != nil {
+		return err
+	}
+	h := hello{from: d.self, to: l.peer, cluster: d.clusterHash()}
+	_, _ = rand.Read(h.nonce[:])
+	ep.said.said = h.append(nil)
+	c.Start()
+	if err := ep.say(c, frameHello, ep.said.said); err != nil {
+		c.Close()
+		return err
+	}
+	d.summon()
+	select {
+	case err = <-ep.outcome:
+	case <-ctx.Done():
+		err = fmt.Errorf("dispatch: handshake with %s: %w", addr, context.Cause(ctx))
+		// It may have succeeded just now: then the link has the conn.
+		if ep.link.Load() != nil {
+			return nil
+		}
+	}
+	l.mu.Lock()
+	l.proposed = 0
+	l.mu.Unlock()
+	if err != nil {
+		c.Close()
+	}
+	return err
+}
+
+// say sends one handshake frame.
+func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
+	f := [1]subsys.Frame{{Data: b}}
+	f[0].Type, f[0].Len = typ, uint32(len(b))
+	n, err := c.Send(f[:])
+	if err == nil && n == 0 {
+		err = errors.New("dispatch: no room for a handshake")
+	}
+	return err
+}
+
+// Frames implements subsys.Sink.
+func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
+	for i := range fs {
+		if l := ep.link.Load(); l != nil {
+			return l.receive(c, fs[i:])
+		}
+		if err := ep.hear(c, &fs[i]); err != nil {
+			ep.settle()
+			ep.finish(err)
+			ep.d.log.Info("dispatch: handshake", "remote", c.Remote(), "err", err)
+			return err
+		}
+	}
+	return nil
+}
+
+func (ep *endpoint) finish(err error) {
+	if ep.outcome != nil {
+		select {
+		case ep.outcome <- err:
+		default:
+		}
+	}
+}
+
+// Room implements subsys.Sink.
+func (ep *endpoint) Room(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	l := ep.link.Load()
+	if l == nil {
+		return nil, fmt.Errorf("%w: %d bytes before the handshake", ErrProtocol, h.Len)
+	}
+	return l.makeRoom(h)
+}
+
+// Writable implements subsys.Sink.
+func (ep *endpoint) Writable(c subsys.Conn) {
+	if l := ep.link.Load(); l != nil {
+		l.onWritable(c)
+	}
+}
+
+// Down implements subsys.Sink.
+func (ep *endpoint) Down(c subsys.Conn, err error) {
+	ep.settle()
+	ep.finish(err)
+	if l := ep.link.Load(); l != nil {
+		l.mu.Lock()
+		l.lose(c, err)
+		l.mu.Unlock()
+	}
+}
+
+// hear takes the handshake one step further.
+func (ep *endpoint) hear(c subsys.Conn, f *subsys.Frame) error {
+	if f.Type == frameRefuse && ep.want != nil && ep.step == frameReady {
+		return ep.refused(f.Data)
+	}
+	if f.Type != ep.step {
+		return fmt.Errorf("%w: frame type %d during the handshake", ErrProtocol, f.Type)
+	}
+	switch f.Type {
+	case frameHello:
+		return ep.onHello(c, f.Data)
+	case frameChallenge:
+		return ep.onChallenge(c, f.Data)
+	case frameAttach:
+		return ep.onAttach(c, f.Data)
+	}
+	return ep.onReady(c, f.Data)
+}
+
+func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
+	var h hello
+	if err := h.parse(b); err != nil {
+		return err
+	}
+	switch {
+	case h.cluster != ep.d.clusterHash():
+		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, h.from)
+	case h.to != ep.d.self:
+		return fmt.Errorf("%w: %v looks for %v, this is %v", ErrRefused, h.from, h.to, ep.d.self)
+	case h.from == ep.d.self || h.from != h.from.Context() || h.from.IsZero():
+		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.from)
+	}
+	ep.peer = h.from
+	ep.said.said = append(ep.said.said, b...)
+	ch := challenge{from: ep.d.self}
+	_, _ = rand.Read(ch.nonce[:])
+	part := ch.append(nil)
+	ch.mac = ep.said.mac(frameChallenge, part[:32])
+	part = ch.append(part[:0])
+	ep.said.said = append(ep.said.said, part...)
+	ep.step = frameAttach
+	return ep.say(c, frameChallenge, part)
+}
+
+func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
+	var ch challenge
+	if err := ch.parse(b); err != nil {
+		return err
+	}
+	if ch.from != ep.peer {
+		return fmt.Errorf("%w: %v answers in place of %v", ErrRefused, ch.from, ep.peer)
+	}
+	if m := ep.said.mac(frameChallenge, b[:32]); !hmac.Equal(m[:], ch.mac[:]) {
+		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
+	}
+	ep.said.said = append(ep.said.said, b...)
+	l := ep.want
+	l.mu.Lock()
+	if l.conn != nil || l.dead != nil {
+		l.mu.Unlock()
+		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
+	}
+	l.proposed = l.gen + 1
+	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext}
+	l.mu.Unlock()
+	part := ep.mine.append(nil)
+	ep.mine.mac = ep.said.mac(frameAttach, part[:32])
+	part = ep.mine.append(part[:0])
+	ep.said.said = append(ep.said.said, part...)
+	ep.step = frameReady
+	return ep.say(c, frameAttach, part)
+}
+
+func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
+	var a attach
+	if err := a.parse(b); err != nil {
+		return err
+	}
+	if m := ep.said.mac(frameAttach, b[:32]); !hmac.Equal(m[:], a.mac[:]) {
+		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
+	}
+	ep.said.said = append(ep.said.said, b...)
+	for {
+		l, err := ep.d.link(ep.peer)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		for l.writing { // on an earlier conn; a conn never blocks
+			l.unwritten.Wait()
+		}
+		switch {
+		case l.dead != nil:
+			l.mu.Unlock()
+			ep.d.unlink(l)
+			continue
+		case a.known != 0 && a.known != l.id:
+			fresh := l.peerID == 0 && l.s.idle()
+			gen := l.gen
+			l.mu.Unlock()
+			if fresh {
+				l.die(fmt.Errorf("%w: the peer knows another session", ErrUnreachable))
+			}
+			return ep.refuse(c, refusedUnknown, gen)
+		case l.peerID != 0 && l.peerID != a.session:
+			// The peer has given the old session up and told its senders; we
+			// tell ours and begin anew.
+			l.mu.Unlock()
+			l.die(fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer))
+			continue
+		case a.gen <= l.gen:
+			gen := l.gen
+			l.mu.Unlock()
+			return ep.refuse(c, refusedStale, gen)
+		case l.proposed >= a.gen && ep.d.self.Compare(ep.peer) < 0:
+			l.mu.Unlock()
+			return ep.refuse(c, refusedBusy, a.gen-1)
+		}
+		if err := l.bind(c, &a); err != nil {
+			l.mu.Unlock()
+			return err
+		}
+		ready := attach{session: l.id, known: a.session, gen: a.gen, have: l.s.rxNext}
+		ep.link.Store(l)
+		l.writing = true // Ready goes first
+		l.mu.Unlock()
+		part := ready.append(nil)
+		ready.mac = ep.said.mac(frameReady, part[:32])
+		err = ep.say(c, frameReady, ready.append(part[:0]))
+		ep.settle()
+		l.mu.Lock()
+		if err != nil {
+			l.lose(c, err)
+		}
+		l.doneWriting()
+		if l.conn == c && !l.writing {
+			l.pump()
+		}
+		l.mu.Unlock()
+		return nil
+	}
+}
+
+func (ep *endpoint) refuse(c subsys.Conn, why refusal, gen uint64) error {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(why))
+	b = append(b, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, gen)
+	_ = ep.say(c, frameRefuse, b)
+	return fmt.Errorf("%w: conn of %v not attached (%d)", ErrRefused, ep.peer, why)
+}
+
+func (ep *endpoint) refused(b []byte) error {
+	if len(b) != refuseLen {
+		return fmt.Errorf("%w: not a refusal", ErrProtocol)
+	}
+	why, gen := refusal(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[8:])
+	l := ep.want
+	err := fmt.Errorf("%w by %v (%d)", ErrRefused, ep.peer, why)
+	switch why {
+	case refusedStale:
+		l.mu.Lock()
+		l.gen = max(l.gen, gen)
+		l.mu.Unlock()
+	case refusedUnknown:
+		l.die(fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer))
+	}
+	return err
+}
+
+func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
+	var a attach
+	if err := a.parse(b); err != nil {
+		return err
+	}
+	if m := ep.said.mac(frameReady, b[:32]); !hmac.Equal(m[:], a.mac[:]) {
+		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
+	}
+	l := ep.want
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.writing {
+		l.unwritten.Wait()
+	}
+	if l.dead != nil || a.gen != ep.mine.gen || a.gen <= l.gen || a.known != l.id {
+		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
+	}
+	if l.peerID != 0 && l.peerID != a.session {
+		return fmt.Errorf("%w: unknown session", ErrProtocol)
+	}
+	if err := l.bind(c, &a); err != nil {
+		return err
+	}
+	ep.link.Store(l)
+	l.proposed = 0
+	ep.finish(nil)
+	l.pump()
+	return nil
+}
+
+// bind makes c, whose handshake has succeeded, the link's conn, in place of an
+// earlier one, and resumes the session where a says. mu is held and nobody
+// writes.
+func (l *link) bind(c subsys.Conn, a *attach) error {
+	resent := uint64(l.s.sent - a.have)
+	if err := l.s.resume(a.have); err != nil {
+		return err
+	}
+	if l.conn != nil {
+		l.detach()
+	}
+	if l.peerID != 0 {
+		l.traffic.resumed++
+		l.traffic.resent += resent
+	}
+	l.peerID, l.gen = a.session, a.gen
+	l.conn, l.stalled, l.heard = c, false, true
+	l.release()
+	return nil
+}
+
+// makeRoom judges the length of a large frame before memory is given to it: a
+// message may not be longer than the credit its sender was given.
+func (l *link) makeRoom(h *subsys.Header) (*buffers.Buffer, error) {
+	if h.Type != frameData || h.Len > MaxMessage {
+		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
+	}
+	l.rx.Lock()
+	in := l.inflow(h.Dst)
+	l.rx.Unlock()
+	// Frames before this one have been delivered, so received is exact. A
+	// repeated frame was judged when it came first, and is dropped later; one
+	// for a resource that is no more can still have the credit it was given.
+	if h.Seq == l.expected() && in.over(charge(int(h.Len))) {
+		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
+	}
+	b, err := l.d.cfg.Pool.Get(int(h.Len))
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", h.Len, err)
+	}
+	return b, nil
+}
+
+func (l *link) expected() uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.s.rxNext
+}

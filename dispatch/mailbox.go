@@ -1,0 +1,455 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// overhead is what a message counts against credit and mailbox limits beyond
+// its payload, so that empty messages are bounded too.
+const overhead = 64
+
+func charge(n int) uint64 { return uint64(n) + overhead }
+
+// A Message is one received message. It belongs to whoever received it until
+// Release.
+type Message struct {
+	data []byte
+	buf  *buffers.Buffer
+	from resource.GID
+	tag  uint64
+	in   *inflow
+	next *Message
+	prev *Message
+	d    *Dispatcher
+}
+
+// Bytes is the payload: a view of registered memory, valid until Release, and
+// the receiver's to change.
+func (m *Message) Bytes() []byte { return m.data }
+
+// Len is the length of the payload in bytes.
+func (m *Message) Len() int { return len(m.data) }
+
+// From is the resource that sent the message: a reply goes there.
+func (m *Message) From() resource.GID { return m.from }
+
+// Tag is the number the sender gave the message.
+func (m *Message) Tag() uint64 { return m.tag }
+
+// Buffer returns the payload as a buffer of its own that can be sent on
+// without copying. The caller owns it, apart from the message.
+func (m *Message) Buffer() *buffers.Buffer {
+	if m.buf == nil {
+		return nil
+	}
+	b := m.buf.Bytes()
+	if len(m.data) == 0 {
+		return m.buf.Slice(0, 0)
+	}
+	if len(b) == len(m.data) && &b[0] == &m.data[0] {
+		return m.buf.Retain()
+	}
+	off := int(uintptr(unsafe.Pointer(&m.data[0])) - uintptr(unsafe.Pointer(&b[0])))
+	return m.buf.Slice(off, len(m.data))
+}
+
+// Release gives the payload's memory and the Message back. Neither may be
+// touched afterwards.
+func (m *Message) Release() {
+	if m.buf != nil {
+		m.buf.Release()
+	}
+	d := m.d
+	*m = Message{}
+	if d != nil {
+		d.messages.Put(m)
+	}
+}
+
+// A Select narrows a receive; see From and Tag.
+type Select struct {
+	from    resource.GID
+	tag     uint64
+	hasFrom bool
+	hasTag  bool
+}
+
+// From selects messages of one origin.
+func From(id resource.GID) Select { return Select{from: id, hasFrom: true} }
+
+// Tag selects messages with one tag.
+func Tag(t uint64) Select { return Select{tag: t, hasTag: true} }
+
+func merge(sel []Select) (f Select) {
+	for i := range sel {
+		if sel[i].hasFrom {
+			f.from, f.hasFrom = sel[i].from, true
+		}
+		if sel[i].hasTag {
+			f.tag, f.hasTag = sel[i].tag, true
+		}
+	}
+	return f
+}
+
+func (f *Select) matches(m *Message) bool {
+	return (!f.hasTag || f.tag == m.tag) && (!f.hasFrom || f.from == m.from)
+}
+
+// An inflow is what one sending context has been allowed to send to one
+// mailbox, in charged bytes since the session began. Guarded by the mailbox.
+type inflow struct {
+	l        *link // nil for senders of the same context
+	dst      uint32
+	mb       *Mailbox // nil: no such resource
+	granted  uint64   // may have been sent
+	received uint64   // has arrived
+	consumed uint64   // has left the mailbox
+	need     uint64   // the sender waits for this much
+	left     bool     // the link has ended
+}
+
+// over says whether a message charged c exceeds what its sender was granted.
+func (in *inflow) over(c uint64) bool {
+	if in.mb != nil {
+		in.mb.mu.Lock()
+		defer in.mb.mu.Unlock()
+	}
+	return in.received+c > max(in.granted, FirstCredit)
+}
+
+// A Mailbox keeps the messages of one resource until they are received: the
+// paper's message store (section 4.2), one a resource. Messages are matched by
+// origin and tag, first come first served among equals.
+//
+// Its limit, in charged bytes, bounds what is stored: senders get credit out
+// of it and wait when there is none. Each sending context may always have
+// FirstCredit bytes under way, and a single message above the limit is let in
+// alone.
+type Mailbox struct {
+	d      *Dispatcher
+	serial uint32
+	limit  uint64
+
+	mu      sync.Mutex
+	first   *Message
+	last    *Message
+	count   int
+	stored  uint64 // charged bytes of the messages kept
+	promise uint64 // charged bytes granted and not yet consumed, stored ones included
+	flows   int
+	closed  bool
+	waiters waitlist // receivers
+	space   waitlist // local senders
+	local   inflow
+}
+
+func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
+	m := &Mailbox{d: d, serial: serial, limit: max(limit, FirstCredit)}
+	m.local.mb = m
+	return m
+}
+
+// FirstCredit is what a context may send to a resource before it has been
+// granted anything, in charged bytes.
+const FirstCredit = 64 << 10
+
+// deliver stores or hands over the data frames of one inflow.
+func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrGone
+	}
+	for i := range fs {
+		f := &fs[i]
+		c := charge(len(f.Data))
+		if in.received+c > in.granted {
+			return ErrProtocol
+		}
+		in.received += c
+		msg := m.d.message()
+		msg.data, msg.tag, msg.in = f.Data, f.Tag, in
+		msg.from = in.l.peer.WithSerial(f.Src)
+		if msg.buf = f.Buf; msg.buf != nil {
+			msg.buf.Retain()
+		}
+		m.put(msg)
+	}
+	return nil
+}
+
+func (m *Mailbox) put(msg *Message) {
+	m.stored += charge(len(msg.data))
+	for w := m.waiters.first; w != nil; w = w.next {
+		if w.sel.matches(msg) {
+			m.waiters.remove(w)
+			w.msg = msg
+			w.fire()
+			return
+		}
+	}
+	msg.prev = m.last
+	if m.last != nil {
+		m.last.next = msg
+	} else {
+		m.first = msg
+	}
+	m.last = msg
+	m.count++
+}
+
+// match unlinks and returns the first message f wants.
+func (m *Mailbox) match(f *Select) *Message {
+	msg := m.first
+	for msg != nil && !f.matches(msg) {
+		msg = msg.next
+	}
+	if msg == nil {
+		return nil
+	}
+	if msg.prev != nil {
+		msg.prev.next = msg.next
+	} else {
+		m.first = msg.next
+	}
+	if msg.next != nil {
+		msg.next.prev = msg.prev
+	} else {
+		m.last = msg.prev
+	}
+	msg.next, msg.prev = nil, nil
+	m.count--
+	return msg
+}
+
+// consume accounts for a message that leaves the mailbox and returns the
+// credit to tell its sender, or 0. Called with mu held.
+func (m *Mailbox) consume(msg *Message) (grant uint64) {
+	in := msg.in
+	c := charge(len(msg.data))
+	m.stored -= c
+	in.consumed += c
+	if in.l == nil {
+		if m.space.first != nil {
+			m.space.fireAll()
+		}
+		return 0
+	}
+	m.promise -= c
+	if in.left {
+		return 0
+	}
+	return m.grant(in)
+}
+
+// grant decides whether a sender gets more credit, and returns its new limit
+// or 0. Credit is renewed when half of it is used, so that a steady stream
+// never waits; it shrinks as more contexts share the mailbox.
+func (m *Mailbox) grant(in *inflow) uint64 {
+	window := max(m.limit/uint64(m.flows+1), FirstCredit)
+	out := in.granted - in.consumed // promised to this one
+	want := in.consumed + window
+	if want > in.granted && out <= window/2 {
+		more := want - in.granted
+		free := uint64(0)
+		if m.promise < m.limit {
+			free = m.limit - m.promise
+		}
+		if more > free {
+			more = free
+			if out+more < FirstCredit {
+				more = FirstCredit - out
+			}
+		}
+		m.promise += more
+		in.granted += more
+		if in.need <= in.granted {
+			in.need = 0
+		}
+		return in.granted
+	}
+	if in.need > in.granted {
+		more := in.need - in.granted
+		if m.promise+more <= m.limit || m.stored == 0 {
+			m.promise += more
+			in.granted, in.need = in.need, 0
+			return in.granted
+		}
+	}
+	return 0
+}
+
+// needs notes that a sender waits for credit up to total and returns the grant
+// it can have at once, or 0.
+func (m *Mailbox) needs(in *inflow, total uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || total <= in.granted {
+		return 0
+	}
+	in.need = total
+	if m.promise+(total-in.granted) <= m.limit || m.stored == 0 {
+		m.promise += total - in.granted
+		in.granted, in.need = total, 0
+		return in.granted
+	}
+	return 0
+}
+
+// admit and leave count the contexts that send to the mailbox.
+func (m *Mailbox) admit(in *inflow) {
+	m.mu.Lock()
+	in.granted = FirstCredit
+	m.promise += FirstCredit
+	m.flows++
+	m.mu.Unlock()
+}
+
+func (m *Mailbox) leave(in *inflow) {
+	m.mu.Lock()
+	m.promise -= in.granted - in.received // what is stored is consumed later
+	in.granted, in.need, in.left = in.received, 0, true
+	m.flows--
+	m.mu.Unlock()
+}
+
+// Recv returns the first message that every sel wants, waiting for one until
+// ctx ends; a message that arrives as ctx ends is returned or kept, never
+// lost. It returns ErrClosed once the mailbox is closed.
+func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
+	f := merge(sel)
+	m.mu.Lock()
+	if msg := m.match(&f); msg != nil {
+		return m.leaveWith(msg), nil
+	}
+	if m.closed {
+		m.mu.Unlock()
+		return nil, ErrClosed
+	}
+	w := m.d.waiter()
+	w.sel = f
+	m.waiters.push(w)
+	m.mu.Unlock()
+
+	err := m.d.wait(ctx, w)
+	m.mu.Lock()
+	msg := w.msg
+	if msg == nil {
+		if w.listed {
+			m.waiters.remove(w)
+		}
+		if m.closed {
+			err = ErrClosed
+		}
+		m.mu.Unlock()
+		m.d.doneWaiting(w)
+		return nil, err
+	}
+	m.d.doneWaiting(w)
+	return m.leaveWith(msg), nil
+}
+
+// leaveWith lets msg leave the mailbox; it unlocks mu.
+func (m *Mailbox) leaveWith(msg *Message) *Message {
+	in := msg.in
+	grant := m.consume(msg)
+	m.mu.Unlock()
+	msg.in = nil
+	if grant != 0 {
+		in.l.credit(in.dst, grant)
+	}
+	return msg
+}
+
+// TryRecv is Recv that never waits: without a match it returns ErrEmpty. It
+// looks once at what the transports have.
+func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
+	f := merge(sel)
+	for try := 0; ; try++ {
+		m.mu.Lock()
+		if msg := m.match(&f); msg != nil {
+			return m.leaveWith(msg), nil
+		}
+		closed := m.closed
+		m.mu.Unlock()
+		if closed {
+			return nil, ErrClosed
+		}
+		if try > 0 {
+			return nil, ErrEmpty
+		}
+		m.d.glance()
+	}
+}
+
+// Len is the number of messages kept, and Stored their charged bytes.
+func (m *Mailbox) Len() (messages int, stored uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.count, m.stored
+}
+
+// sendLocal delivers a message of the mailbox's own context.
+func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	c := charge(b.Len())
+	m.mu.Lock()
+	for !m.closed && m.stored > 0 && m.stored+c > m.limit {
+		w := m.d.waiter()
+		m.space.push(w)
+		m.mu.Unlock()
+		err := m.d.wait(ctx, w)
+		m.mu.Lock()
+		if w.listed {
+			m.space.remove(w)
+		}
+		m.d.doneWaiting(w)
+		if err != nil {
+			m.mu.Unlock()
+			return err
+		}
+	}
+	if m.closed {
+		m.mu.Unlock()
+		return ErrGone
+	}
+	msg := m.d.message()
+	msg.data, msg.buf, msg.tag, msg.in = b.Bytes(), b, tag, &m.local
+	msg.from = m.d.self.WithSerial(src)
+	b.SetState(buffers.Delivered)
+	m.put(msg)
+	m.mu.Unlock()
+	return nil
+}
+
+// Close makes the mailbox refuse messages and lets go of those it keeps: their
+// senders are told that the resource is gone. Blocked receives return
+// ErrClosed.
+func (m *Mailbox) Close() {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
+	m.closed = true
+	msgs := m.first
+	m.first, m.last, m.count, m.stored = nil, nil, 0, 0
+	m.waiters.fireAll()
+	m.space.fireAll()
+	m.mu.Unlock()
+	m.d.forget(m)
+	for msgs != nil {
+		msg := msgs
+		msgs = msg.next
+		if in := msg.in; in != nil && in.l != nil {
+			in.l.refuse(m.serial, msg.from.Serial(), msg.tag)
+		}
+		msg.Release()
+	}
+}

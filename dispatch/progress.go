@@ -1,0 +1,407 @@
+package dispatch
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// PollPolicy says what a waiter does before it sleeps.
+type PollPolicy uint8
+
+const (
+	// PollAdaptive polls for as long as it has lately paid to, up to 50 µs,
+	// and not at all on one processor. The default.
+	PollAdaptive PollPolicy = iota
+	// PollOff sleeps at once.
+	PollOff
+	// PollAlways polls until the message is there: the shortest round trip,
+	// for a processor to each waiter.
+	PollAlways
+)
+
+const (
+	spinMost   = 50 * time.Microsecond // how long PollAdaptive polls where it pays
+	spinLeast  = 2 * time.Microsecond  // and where it has not paid lately
+	sleepSlice = time.Millisecond      // how long a sleeping thread does not look at its context.Context
+	sleepMost  = 10 * time.Millisecond // after which a waiter gives its thread back
+	tick       = time.Millisecond      // how often the keeper looks whether anybody makes progress
+)
+
+// A waiter is one goroutine waiting for one thing: a message, credit, room.
+//
+// Whoever waits makes progress: of all waiters, one holds the progress token
+// and reads the sockets, delivering to the others too; it polls first, then
+// sleeps in the kernel on all sockets at once, and only after that parks like
+// the others. What it must not do is let anybody else be woken for a message
+// that it is about to read itself.
+//
+//	            token free                 10 ms
+//	waiting ─────────────► polling, sleeping ───► parked ──► (fired) done
+//	   │                         │ fired             ▲
+//	   └──── token taken ────────┼───────────────────┘
+//	                             └► done; the token passes to a parked waiter
+type waiter struct {
+	sel    Select
+	msg    *Message
+	ready  atomic.Bool
+	parked atomic.Bool
+	ch     chan struct{}
+	d      *Dispatcher
+
+	// Place in a waitlist, guarded by the list's owner.
+	next, prev *waiter
+	listed     bool
+
+	// Place among the parked, guarded by Dispatcher.parkedMu.
+	pnext, pprev *waiter
+	inParked     bool
+}
+
+// fire says that what w waits for is there. Once only.
+func (w *waiter) fire() {
+	w.ready.Store(true)
+	w.nudge()
+}
+
+// nudge makes w look again.
+func (w *waiter) nudge() {
+	if w.parked.Load() {
+		select {
+		case w.ch <- struct{}{}:
+			w.d.count.Wakeups.Add(1)
+		default:
+		}
+		return
+	}
+	if p := w.d.poller.Load(); p != nil && p.Asleep() {
+		p.Wake()
+	}
+}
+
+// A waitlist is an intrusive list of waiters, first come first served.
+type waitlist struct{ first, last *waiter }
+
+func (l *waitlist) push(w *waiter) {
+	w.listed, w.next, w.prev = true, nil, l.last
+	if l.last != nil {
+		l.last.next = w
+	} else {
+		l.first = w
+	}
+	l.last = w
+}
+
+func (l *waitlist) remove(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.last = w.prev
+	}
+	w.next, w.prev, w.listed = nil, nil, false
+}
+
+func (l *waitlist) fireAll() {
+	for l.first != nil {
+		w := l.first
+		l.remove(w)
+		w.fire()
+	}
+}
+
+// progress is the part of a Dispatcher that drives its sockets.
+type progress struct {
+	poller  atomic.Pointer[subsys.Poller]
+	token   sync.Mutex    // held by whoever drives the poller
+	driven  atomic.Uint64 // how often the token was taken, for the keeper
+	wants   atomic.Int32  // parked waiters that would drive
+	resting atomic.Bool   // the keeper is parked on the armed gate
+	call    chan struct{} // to the keeper: look now
+	spin    atomic.Int64  // PollAdaptive's present patience, ns
+	policy  PollPolicy
+	acksDue atomic.Bool // some link owes an acknowledgement
+
+	parkedMu    sync.Mutex
+	parkedFirst *waiter
+}
+
+func (d *Dispatcher) waiter() *waiter {
+	return d.waiters.Get().(*waiter)
+}
+
+// doneWaiting gives w back. It must be in no list any more. A nudge may still
+// come: to whoever uses w next it means only to look again.
+func (d *Dispatcher) doneWaiting(w *waiter) {
+	w.msg, w.sel = nil, Select{}
+	w.ready.Store(false)
+	select {
+	case <-w.ch:
+	default:
+	}
+	d.waiters.Put(w)
+}
+
+// wait returns nil when w has been fired, or the cause when ctx ends first.
+func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
+	done := ctx.Done()
+	for {
+		if w.ready.Load() {
+			return nil
+		}
+		if done != nil {
+			select {
+			case <-done:
+				return context.Cause(ctx)
+			default:
+			}
+		}
+		drives := false
+		if p := d.poller.Load(); p != nil && p.Len() > 0 {
+			if d.token.TryLock() {
+				d.drive(done, w, p)
+				d.token.Unlock()
+				d.pass()
+				if w.ready.Load() {
+					return nil
+				}
+			} else {
+				drives = true
+			}
+		}
+		d.park(done, w, drives)
+	}
+}
+
+// park sleeps until w is nudged or done closes.
+func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
+	w.parked.Store(true)
+	if drives {
+		d.parkedMu.Lock()
+		w.pnext, w.pprev = d.parkedFirst, nil
+		if d.parkedFirst != nil {
+			d.parkedFirst.pprev = w
+		}
+		d.parkedFirst, w.inParked = w, true
+		d.parkedMu.Unlock()
+		d.wants.Add(1)
+		// The driver may have left between our TryLock and now.
+		if d.token.TryLock() {
+			d.token.Unlock()
+			d.unpark(w)
+			w.parked.Store(false)
+			return
+		}
+	}
+	if !w.ready.Load() {
+		d.count.Sleeps.Add(1)
+		select {
+		case <-w.ch:
+		case <-done:
+		}
+	}
+	w.parked.Store(false)
+	if drives {
+		d.unpark(w)
+	}
+}
+
+func (d *Dispatcher) unpark(w *waiter) {
+	d.parkedMu.Lock()
+	defer d.parkedMu.Unlock()
+	if !w.inParked {
+		return
+	}
+	w.inParked = false
+	d.wants.Add(-1)
+	if w.pprev != nil {
+		w.pprev.pnext = w.pnext
+	} else {
+		d.parkedFirst = w.pnext
+	}
+	if w.pnext != nil {
+		w.pnext.pprev = w.pprev
+	}
+	w.pnext, w.pprev = nil, nil
+}
+
+// pass offers the token, just unlocked, to a parked waiter.
+func (d *Dispatcher) pass() {
+	if d.wants.Load() == 0 {
+		return
+	}
+	d.parkedMu.Lock()
+	w := d.parkedFirst
+	d.parkedMu.Unlock()
+	if w != nil {
+		d.unpark(w)
+		w.nudge()
+	}
+}
+
+// drive makes progress until w is fired, done closes or patience ends. The
+// caller holds the token.
+func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+	d.driven.Add(1)
+	if d.resting.Load() {
+		p.Wake() // the keeper must neither be woken for each message nor sleep on
+	}
+	patience := d.patience()
+	start := time.Time{}
+	for i := 1; ; i++ {
+		n := p.Poll()
+		if w.ready.Load() {
+			if patience > 0 && i > 1 {
+				d.paid(true)
+			}
+			return
+		}
+		if done != nil {
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+		if n > 0 {
+			start = time.Time{}
+			continue
+		}
+		if patience == 0 {
+			break
+		}
+		if i%128 == 0 {
+			runtime.Gosched()
+		}
+		if d.policy == PollAlways {
+			continue
+		}
+		if start.IsZero() {
+			start = time.Now()
+		} else if time.Since(start) > patience {
+			d.paid(false)
+			break
+		}
+	}
+	if d.oneP {
+		d.summon()
+		return
+	}
+	var end time.Time
+	for {
+		if p.Sleep(sleepSlice, &w.ready) > 0 {
+			end = time.Time{}
+		}
+		if w.ready.Load() {
+			return
+		}
+		if done != nil {
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+		d.flushAcks()
+		if end.IsZero() {
+			end = time.Now().Add(sleepMost)
+		} else if time.Now().After(end) {
+			d.summon()
+			return
+		}
+	}
+}
+
+// patience is how long to poll before sleeping.
+func (d *Dispatcher) patience() time.Duration {
+	switch {
+	case d.policy == PollAlways:
+		return 1
+	case d.policy == PollOff, d.oneP:
+		return 0
+	}
+	return time.Duration(d.spin.Load())
+}
+
+// paid adapts the patience: polling that ended in a message is worth as much
+// again next time; polling in vain is cut to a quarter.
+func (d *Dispatcher) paid(yes bool) {
+	s := d.spin.Load()
+	if yes {
+		if s < int64(spinMost) {
+			d.spin.Store(min(int64(spinMost), s*2))
+		}
+	} else if s > int64(spinLeast) {
+		d.spin.Store(max(int64(spinLeast), s/4))
+	}
+}
+
+// glance makes progress once, without waiting, if nobody else does.
+func (d *Dispatcher) glance() {
+	if p := d.poller.Load(); p != nil && d.token.TryLock() {
+		d.driven.Add(1)
+		p.Poll()
+		d.token.Unlock()
+		d.pass()
+	}
+}
+
+// summon asks the keeper to take over.
+func (d *Dispatcher) summon() {
+	select {
+	case d.call <- struct{}{}:
+	default:
+	}
+}
+
+// keep is the goroutine that makes progress while nobody waits. While others
+// do it only looks, each tick, whether they still do; otherwise it parks on
+// the poller's gate, holding no thread.
+func (d *Dispatcher) keep(p *subsys.Poller) {
+	defer d.running.Done()
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
+	seen := d.driven.Load()
+	for {
+		asked := false
+		timer.Reset(tick)
+		select {
+		case <-timer.C:
+		case <-d.call:
+			asked = true
+		case <-d.stop:
+			return
+		}
+		d.flushAcks()
+		if now := d.driven.Load(); now != seen && !asked {
+			seen = now
+			continue
+		}
+		for d.token.TryLock() {
+			// The gate fires once, for what comes after it was armed or is
+			// there already, so nothing slips between Poll and Park.
+			p.Poll()
+			d.flushAcks()
+			d.resting.Store(true)
+			p.Arm()
+			seen = d.driven.Load()
+			d.token.Unlock()
+			d.pass()
+			if !p.Park() {
+				return
+			}
+			d.resting.Store(false)
+			if d.driven.Load() != seen {
+				break // a waiter has taken over
+			}
+		}
+	}
+}

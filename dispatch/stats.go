@@ -1,0 +1,51 @@
+package dispatch
+
+import "github.com/rocl-go/rocl/resource"
+
+// Stats count what messages cost. All but Links are monotonic.
+type Stats struct {
+	Sent, Received           map[string]uint64 // messages, by transport
+	SentBytes, ReceivedBytes uint64            // of payload
+	Copies, CopiedBytes      uint64            // made in user space
+	Reads, Writes, Polls     uint64            // system calls
+	Sleeps, Wakeups          uint64            // of waiters
+	Resumed, Resent          uint64            // broken connections survived, frames sent again
+	Undelivered              uint64            // accepted and not delivered
+	Links                    int
+}
+
+// Stats returns the counts as of now.
+func (d *Dispatcher) Stats() Stats {
+	var t traffic
+	d.mu.RLock()
+	links := len(d.links)
+	t.add(&d.past)
+	d.mu.RUnlock()
+	d.eachLink(func(l *link) {
+		l.mu.Lock()
+		l.settle()
+		t.add(&l.traffic)
+		l.mu.Unlock()
+	})
+	c := &d.count
+	return Stats{
+		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
+		Copies: c.Copies.Load(), CopiedBytes: c.CopiedB.Load(),
+		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
+		Sleeps: c.Sleeps.Load(), Wakeups: c.Wakeups.Load(),
+		Resumed: t.resumed, Resent: t.resent, Undelivered: d.lost.Load(), Links: links,
+	}
+}
+
+// CountCopy counts a copy of n bytes made on the caller's behalf.
+func (d *Dispatcher) CountCopy(n int) {
+	d.count.Copies.Add(1)
+	d.count.CopiedB.Add(uint64(n))
+}
+
+// Linked says whether there is a link to the context, without making one.
+func (d *Dispatcher) Linked(peer resource.GID) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.links[peer] != nil
+}

@@ -1,0 +1,5 @@
+package subsys
+
+import "unsafe"
+
+func addr[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }

@@ -1,0 +1,279 @@
+package subsys
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Source is something with a descriptor in a Poller.
+type Source interface {
+	// Ready is called by the goroutine that makes progress. A source reads
+	// until nothing is left and reports how many frames it delivered, and
+	// whether it stopped early for fairness and wants to be called again.
+	Ready(readable, writable bool) (frames int, again bool)
+}
+
+// direct is the number of sources up to which Poll tries each of them rather
+// than asking epoll which are ready: one read that finds nothing costs as much
+// as the question, and one that finds something saves it.
+const direct = 3
+
+// A Poller watches the descriptors of one context. Two epoll sets are nested:
+// the inner one holds the sources, edge-triggered; the outer one, the gate,
+// holds only the inner and is what the Go runtime's poller watches. The gate
+// is armed only while nobody else makes progress, so that a message that a
+// polling or sleeping waiter is about to read does not wake a runtime thread
+// as well.
+//
+// Poll, Sleep and Park are called by one goroutine at a time (the dispatcher's
+// progress token sees to it); Add, Remove, WantWrite and Wake by any.
+type Poller struct {
+	count *Counters
+	set   int
+	wake  int // eventfd in the set
+	gate  *os.File
+	gateC syscall.RawConn
+
+	mu      sync.Mutex
+	sources map[int32]*entry
+	list    atomic.Pointer[[]Source] // the same, for Poll without the lock
+
+	again  []Source
+	stuck  atomic.Int32 // sources waiting to be writable
+	asleep atomic.Bool  // a thread is in epoll_wait
+	events [128]unix.EpollEvent
+}
+
+type entry struct {
+	Source
+	stuck bool // waits to be writable
+}
+
+// NewPoller makes a Poller. It fails only when descriptors run out.
+func NewPoller(count *Counters) (*Poller, error) {
+	p := &Poller{count: count, sources: map[int32]*entry{}}
+	p.list.Store(new([]Source))
+	var err error
+	if p.set, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("subsys: making an epoll set: %w", err)
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		unix.Close(p.set)
+		return nil, fmt.Errorf("subsys: making an eventfd: %w", err)
+	}
+	gate, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		unix.Close(p.set)
+		unix.Close(p.wake)
+		return nil, fmt.Errorf("subsys: making an epoll set: %w", err)
+	}
+	_ = unix.SetNonblock(gate, true)
+	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, p.wake, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(p.wake)})
+	_ = unix.EpollCtl(gate, unix.EPOLL_CTL_ADD, p.set, &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(p.set)})
+	p.gate = os.NewFile(uintptr(gate), "rocl-gate")
+	if p.gateC, err = p.gate.SyscallConn(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("subsys: watching an epoll set: %w", err)
+	}
+	return p, nil
+}
+
+// Add starts watching fd for input. The descriptor must be non-blocking.
+func (p *Poller) Add(fd int, s Source) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sources[int32(fd)] = &entry{Source: s}
+	p.relist()
+	if err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}); err != nil {
+		delete(p.sources, int32(fd))
+		p.relist()
+		return fmt.Errorf("subsys: watching a descriptor: %w", err)
+	}
+	return nil
+}
+
+// Remove stops watching fd. Its source may be called once more if a Poll is
+// under way.
+func (p *Poller) Remove(fd int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.sources[int32(fd)]
+	if e == nil {
+		return
+	}
+	if e.stuck {
+		p.stuck.Add(-1)
+	}
+	delete(p.sources, int32(fd))
+	p.relist()
+	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_DEL, fd, nil)
+}
+
+func (p *Poller) relist() {
+	l := make([]Source, 0, len(p.sources))
+	for _, s := range p.sources {
+		l = append(l, s.Source)
+	}
+	p.list.Store(&l)
+}
+
+// WantWrite says whether the source of fd waits to be writable.
+func (p *Poller) WantWrite(fd int, want bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.sources[int32(fd)]
+	if e == nil || e.stuck == want {
+		return
+	}
+	e.stuck = want
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}
+	if want {
+		ev.Events |= unix.EPOLLOUT
+		p.stuck.Add(1)
+	} else {
+		p.stuck.Add(-1)
+	}
+	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_MOD, fd, &ev)
+}
+
+// Len is the number of sources.
+func (p *Poller) Len() int { return len(*p.list.Load()) }
+
+// Poll makes what progress can be made without waiting and returns the number
+// of frames delivered.
+func (p *Poller) Poll() int {
+	if l := *p.list.Load(); len(l) <= direct && p.stuck.Load() == 0 {
+		n := 0
+		for _, s := range l {
+			f, _ := s.Ready(true, false)
+			n += f
+		}
+		return n
+	}
+	return p.harvest(0)
+}
+
+// Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
+// do. It holds an operating-system thread meanwhile.
+//
+// It does not sleep when unless is set already; who sets it afterwards must
+// call Wake if Asleep.
+func (p *Poller) Sleep(d time.Duration, unless *atomic.Bool) int {
+	ms := int((d + time.Millisecond - 1) / time.Millisecond)
+	p.asleep.Store(true)
+	if unless.Load() {
+		p.asleep.Store(false)
+		return 0
+	}
+	return p.harvest(max(ms, 1))
+}
+
+// harvest asks epoll which sources are ready, waiting up to ms milliseconds,
+// and lets them work.
+func (p *Poller) harvest(ms int) int {
+	n := 0
+	if len(p.again) > 0 {
+		again := p.again
+		p.again = nil
+		p.asleep.Store(false)
+		for _, s := range again {
+			n += p.run(s, true, false)
+		}
+		ms = 0
+	}
+	p.count.Polls.Add(1)
+	var got int
+	if ms == 0 {
+		r, _, e := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(p.set), addr(&p.events[0]), uintptr(len(p.events)), 0, 0, 0)
+		if e != 0 {
+			return n
+		}
+		got = int(r)
+	} else {
+		p.count.Sleeps.Add(1)
+		r, err := unix.EpollWait(p.set, p.events[:], ms)
+		p.asleep.Store(false)
+		if err != nil { // EINTR: the caller looks again anyway
+			return n
+		}
+		got = r
+	}
+	for i := range got {
+		ev := &p.events[i]
+		if ev.Fd == int32(p.wake) {
+			p.drainWake()
+			continue
+		}
+		p.mu.Lock()
+		s := p.sources[ev.Fd]
+		p.mu.Unlock()
+		if s != nil {
+			n += p.run(s.Source, ev.Events&^unix.EPOLLOUT != 0, ev.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0)
+		}
+	}
+	return n
+}
+
+func (p *Poller) run(s Source, readable, writable bool) int {
+	f, again := s.Ready(readable, writable)
+	if again {
+		p.again = append(p.again, s)
+	}
+	return f
+}
+
+func (p *Poller) drainWake() {
+	var b [8]byte
+	_, _ = unix.Read(p.wake, b[:])
+}
+
+// Wake ends a Sleep or a Park under way, or the next one.
+func (p *Poller) Wake() {
+	one := [8]byte{1}
+	p.count.Wakeups.Add(1)
+	_, _ = unix.Write(p.wake, one[:])
+}
+
+// Asleep says whether a thread is in Sleep.
+func (p *Poller) Asleep() bool { return p.asleep.Load() }
+
+// Arm opens the gate: from here until it fires once or Disarm is called,
+// readiness of a source lets Park return.
+func (p *Poller) Arm() { p.setGate(unix.EPOLLIN | unix.EPOLLONESHOT) }
+
+// Disarm closes the gate.
+func (p *Poller) Disarm() { p.setGate(unix.EPOLLONESHOT) }
+
+func (p *Poller) setGate(events uint32) {
+	_ = p.gateC.Control(func(fd uintptr) {
+		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: events, Fd: int32(p.set)})
+	})
+}
+
+// Park waits, holding no thread, until the armed gate fires or the Poller is
+// closed; then it returns false.
+func (p *Poller) Park() bool {
+	p.count.Sleeps.Add(1)
+	var ev [1]unix.EpollEvent
+	err := p.gateC.Read(func(fd uintptr) bool {
+		n, err := unix.EpollWait(int(fd), ev[:], 0)
+		return n > 0 || (err != nil && err != unix.EINTR)
+	})
+	return err == nil
+}
+
+// EndPark ends a Park under way and every later one.
+func (p *Poller) EndPark() { p.gate.Close() }
+
+// Close frees the descriptors. Sources are the business of their ports.
+func (p *Poller) Close() {
+	p.gate.Close()
+	unix.Close(p.set)
+	unix.Close(p.wake)
+}

@@ -1,0 +1,105 @@
+package subsys
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+)
+
+// Errors a transport returns, wrapped with what was being done to what.
+var (
+	ErrClosed     = errors.New("subsys: closed")
+	ErrAddress    = errors.New("subsys: address not of this transport")
+	ErrNoPeer     = errors.New("subsys: nobody listens there")
+	ErrPeerClosed = errors.New("subsys: peer closed the connection")
+)
+
+// A Transport makes ports. It holds no state of a context: one value may serve
+// many.
+type Transport interface {
+	// Name is the scheme of the transport's addresses: "tcp", "inproc".
+	Name() string
+	// Listen opens a port. addr is an address of this transport, or "" for
+	// one chosen by it. Accepted conns are announced to cfg.Accept.
+	Listen(addr string, cfg Config) (Port, error)
+}
+
+// Config is what a context gives each of its ports.
+type Config struct {
+	Pool   *buffers.Pool     // where received payloads are put
+	Poller func() *Poller    // the context's descriptors; made on first use
+	Accept func(c Conn) Sink // called once a conn, before any of its frames; nil refuses it
+	Logger *slog.Logger      // never nil
+	Count  *Counters         // never nil
+}
+
+// A Port is one context's end of a transport.
+type Port interface {
+	// Addr is the URL under which other contexts reach this port.
+	Addr() string
+	// Reaches says, without asking anybody, whether addr may be dialled from
+	// here: another process's in-process address may not.
+	Reaches(addr string) bool
+	// Dial connects to addr. It may block until ctx ends. The sink is called
+	// only after Dial returned and Start was called on the conn.
+	Dial(ctx context.Context, addr string, s Sink) (Conn, error)
+	// Close stops listening, frees the address and closes every conn; it
+	// returns when the port's goroutines have ended.
+	Close() error
+}
+
+// A Conn carries frames to one peer until it goes down.
+type Conn interface {
+	// Transport is the name of the transport, for counters and routes.
+	Transport() string
+	// Remote is the peer's address, for logs.
+	Remote() string
+	// Start lets frames flow to the sink. Dialled conns need it once.
+	Start()
+	// Send hands frames to the conn, in order, and returns how many it took.
+	// It never blocks: fewer than len(fs) means the wire is full, and the
+	// sink's Writable is called when there is room again. A frame taken is
+	// not yet delivered; its payload must stay as it is until then.
+	Send(fs []Frame) (n int, err error)
+	// Delivers says that a frame taken by Send has been handed to the peer's
+	// sink: no acknowledgement is needed, no copy need be kept.
+	Delivers() bool
+	// Close ends the conn; the sink is not called again, but for a call under
+	// way. It does not wait. Idempotent.
+	Close() error
+}
+
+// A Sink is what a conn delivers to. Calls for one conn never overlap, but for
+// Down, which may come while Frames is under way.
+type Sink interface {
+	// Frames hands over whole frames in order. fs and the payloads are lent
+	// for the call; what is kept is retained through its Buf. An error cuts
+	// the conn.
+	Frames(c Conn, fs []Frame) error
+	// Room returns the buffer into which the payload of a large frame is to
+	// be read, of at least h.Len bytes; its reference passes to the conn. An
+	// error cuts the conn: this is where an announced length is judged before
+	// memory is given to it.
+	Room(c Conn, h *Header) (*buffers.Buffer, error)
+	// Writable says that Send, which took too little, may be tried again.
+	Writable(c Conn)
+	// Down is the last call: the conn is gone because of err. It is not called
+	// after Close.
+	Down(c Conn, err error)
+}
+
+// Counters count what messages cost; each is monotonic and read with Load.
+type Counters struct {
+	Copies   atomic.Uint64 // payloads copied in user space
+	CopiedB  atomic.Uint64 // bytes of them
+	Reads    atomic.Uint64 // system calls that read, also those that found nothing
+	Writes   atomic.Uint64 // system calls that write
+	Polls    atomic.Uint64 // system calls that asked what is ready
+	Sleeps   atomic.Uint64 // times a waiter slept in the kernel or parked
+	Wakeups  atomic.Uint64 // times a sleeping waiter was woken by another goroutine
+	ConnsIn  atomic.Uint64
+	ConnsOut atomic.Uint64
+}

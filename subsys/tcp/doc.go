@@ -1,0 +1,13 @@
+// Package tcp carries frames over TCP.
+//
+// Frames go on the stream as package subsys draws them, one after another.
+// Payloads up to 2 KiB are gathered behind their headers in one buffer (one
+// copy, counted), longer ones are written from where they lie with writev.
+// On the way in, one large read fills a registered block and small messages
+// are slices of it; a payload that does not fit is read straight into a buffer
+// of its own.
+//
+// The sockets are not in the Go runtime's poller but in the context's
+// [subsys.Poller], so that the goroutine that waits for a message reads the
+// socket itself.
+package tcp

@@ -1,0 +1,175 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"syscall"
+
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// New returns the TCP transport. Its addresses are tcp://host:port; the one it
+// chooses by itself is a free port on 127.0.0.1.
+func New() subsys.Transport { return transport{} }
+
+type transport struct{}
+
+func (transport) Name() string { return "tcp" }
+
+func parse(addr string) (string, error) {
+	u, err := url.Parse(addr)
+	if err != nil || u.Scheme != "tcp" || u.Host == "" || u.Port() == "" {
+		return "", fmt.Errorf("%w: %q is not tcp://host:port", subsys.ErrAddress, addr)
+	}
+	return u.Host, nil
+}
+
+func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	if addr == "" {
+		addr = "tcp://127.0.0.1:0"
+	}
+	host, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", host)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: listening on %s: %w", addr, err)
+	}
+	p := &port{cfg: cfg, ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
+	p.accepting.Add(1)
+	go p.accept()
+	return p, nil
+}
+
+type port struct {
+	cfg       subsys.Config
+	ln        *net.TCPListener
+	accepting sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[*conn]struct{}
+}
+
+func (p *port) Addr() string { return "tcp://" + p.ln.Addr().String() }
+
+func (p *port) Reaches(addr string) bool {
+	_, err := parse(addr)
+	return err == nil
+}
+
+func (p *port) accept() {
+	defer p.accepting.Done()
+	for {
+		nc, err := p.ln.AcceptTCP()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Descriptors ran out, or the peer was gone already. Accept waits
+			// for the next peer, and Go's own listener has no better idea; but
+			// it must not spin.
+			p.cfg.Logger.Warn("tcp: accepting", "err", err)
+			if !pause(p.ln, err) {
+				return
+			}
+			continue
+		}
+		c, err := p.adopt(nc)
+		if err != nil {
+			p.cfg.Logger.Warn("tcp: accepting", "err", err)
+			continue
+		}
+		p.cfg.Count.ConnsIn.Add(1)
+		if c.sink = p.cfg.Accept(c); c.sink == nil {
+			c.Close()
+			continue
+		}
+		c.Start()
+	}
+}
+
+func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	host, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", host)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
+		}
+		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, err)
+	}
+	// A loopback dial to a free ephemeral port can connect to itself.
+	if nc.LocalAddr().String() == nc.RemoteAddr().String() {
+		nc.Close()
+		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, subsys.ErrNoPeer)
+	}
+	c, err := p.adopt(nc.(*net.TCPConn))
+	if err != nil {
+		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, err)
+	}
+	p.cfg.Count.ConnsOut.Add(1)
+	c.sink = s
+	return c, nil
+}
+
+// adopt takes the socket out of the runtime's poller and makes it a conn.
+func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
+	defer nc.Close()
+	_ = nc.SetNoDelay(true)
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if e := raw.Control(func(s uintptr) { fd, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("duplicating a socket: %w", err)
+	}
+	c := newConn(p, fd, "tcp://"+nc.RemoteAddr().String())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		unix.Close(fd)
+		return nil, subsys.ErrClosed
+	}
+	p.conns[c] = struct{}{}
+	return c, nil
+}
+
+func (p *port) forget(c *conn) {
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+}
+
+func (p *port) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	conns := make([]*conn, 0, len(p.conns))
+	for c := range p.conns {
+		conns = append(conns, c)
+	}
+	p.mu.Unlock()
+	err := p.ln.Close()
+	p.accepting.Wait()
+	for _, c := range conns {
+		c.Close()
+	}
+	return err
+}
