@@ -1,0 +1,362 @@
+package buffers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// Errors of this package.
+var (
+	ErrLimit    = errors.New("buffers: memory limit reached")
+	ErrTooLarge = errors.New("buffers: buffer too large")
+	ErrClosed   = errors.New("buffers: pool closed")
+	ErrLeaked   = errors.New("buffers: buffers still held")
+)
+
+const (
+	minShift  = 6  // 64 B, the smallest class
+	maxShift  = 20 // 1 MiB, the largest; above it extents are mapped one by one
+	classes   = maxShift - minShift + 1
+	arenaSize = 1 << 20   // bytes mapped at once for small classes
+	maxCached = 256 << 20 // bytes of large extents kept for reuse
+	maxBuffer = 1<<31 - 1 // bytes of the largest buffer
+	pageSize  = 4096
+)
+
+// An Arena is a stretch of page-backed memory that buffers are cut from.
+type Arena struct {
+	ID  uint32
+	Mem []byte
+}
+
+// A Registrar is told of each arena once, when it is mapped, and once more
+// before it is unmapped: a transport that must register memory does so there.
+type Registrar interface {
+	RegisterArena(Arena) error
+	UnregisterArena(Arena)
+}
+
+// An Option changes one default of New.
+type Option func(*Pool)
+
+// WithLimit bounds the bytes mapped. Get returns ErrLimit beyond it.
+func WithLimit(bytes int64) Option { return func(p *Pool) { p.limit = bytes } }
+
+// A Pool hands out buffers. Its methods may be called concurrently.
+type Pool struct {
+	limit int64
+	free  [classes]stack
+
+	doubles atomic.Uint64
+
+	mu         sync.Mutex
+	closed     bool
+	nextID     uint32
+	arenas     []Arena
+	mapped     int64
+	large      []*Buffer // released extents above the largest class
+	largeBytes int64
+	registrars []Registrar
+	all        []*Buffer // every small buffer ever cut, by index-1
+	out        atomic.Int64
+	returned   chan struct{} // closed and replaced when memory comes back to waiting getters
+	waiting    int
+	heed       atomic.Int32 // getters waiting, and one when closed: put must look closer
+	debug      debugPool
+}
+
+// New makes an empty pool.
+func New(opts ...Option) *Pool {
+	p := &Pool{returned: make(chan struct{})}
+	for _, o := range opts {
+		o(p)
+	}
+	return p
+}
+
+func class(n int) int {
+	if n <= 1<<minShift {
+		return 0
+	}
+	return bits.Len(uint(n-1)) - minShift
+}
+
+// Get returns a buffer of n bytes, which the caller owns. Its bytes are those
+// its last user left. It fails with ErrLimit, ErrTooLarge or ErrClosed.
+func (p *Pool) Get(n int) (*Buffer, error) {
+	if n < 0 || n > maxBuffer {
+		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, n)
+	}
+	var b *Buffer
+	if c := class(n); c < classes {
+		if b = p.free[c].pop(); b == nil || p.heed.Load() != 0 && p.refuse(b) {
+			var err error
+			if b, err = p.cut(c); err != nil {
+				return nil, err
+			}
+		}
+	} else {
+		var err error
+		if b, err = p.extent(n); err != nil {
+			return nil, err
+		}
+	}
+	b.n = n
+	b.refs.Store(1)
+	b.state.Store(uint32(Owned))
+	p.out.Add(1)
+	p.debugGet(b)
+	return b, nil
+}
+
+// refuse puts b back if the pool has been closed, and says so.
+func (p *Pool) refuse(b *Buffer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		p.free[b.class].push(b)
+	}
+	return p.closed
+}
+
+// GetWait is Get that waits, until ctx ends, while the limit is reached.
+func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
+	for {
+		p.mu.Lock()
+		ch := p.returned
+		p.waiting++
+		p.heed.Add(1)
+		p.mu.Unlock()
+		b, err := p.Get(n)
+		if errors.Is(err, ErrLimit) {
+			select {
+			case <-ch:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+		p.mu.Lock()
+		p.waiting--
+		p.heed.Add(-1)
+		p.mu.Unlock()
+		if !errors.Is(err, ErrLimit) {
+			return b, err
+		}
+	}
+}
+
+// mapArena maps size bytes and announces them. mu is held.
+func (p *Pool) mapArena(size int) (Arena, error) {
+	if p.closed {
+		return Arena{}, ErrClosed
+	}
+	if p.limit > 0 && p.mapped+int64(size) > p.limit {
+		p.shrink()
+		if p.mapped+int64(size) > p.limit {
+			return Arena{}, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
+		}
+	}
+	mem, err := mapMemory(size)
+	if err != nil {
+		return Arena{}, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
+	}
+	p.nextID++
+	a := Arena{p.nextID, mem}
+	for i, r := range p.registrars {
+		if err := r.RegisterArena(a); err != nil {
+			for _, r := range p.registrars[:i] {
+				r.UnregisterArena(a)
+			}
+			unmapMemory(mem)
+			return Arena{}, fmt.Errorf("buffers: registering an arena: %w", err)
+		}
+	}
+	p.mapped += int64(size)
+	return a, nil
+}
+
+func (p *Pool) unmap(a Arena) {
+	for _, r := range p.registrars {
+		r.UnregisterArena(a)
+	}
+	p.mapped -= int64(len(a.Mem))
+	unmapMemory(a.Mem)
+}
+
+// cut maps an arena for class c, keeps one of its buffers and frees the rest.
+func (p *Pool) cut(c int) (*Buffer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	if b := p.free[c].pop(); b != nil { // somebody else has just cut
+		return b, nil
+	}
+	size := 1 << (c + minShift)
+	// The first arenas of a class are small: few programs use every class.
+	total := max(min(arenaSize, size*16), 16<<10)
+	if p.limit > 0 {
+		for total > size && p.mapped+int64(total) > p.limit {
+			total /= 2
+		}
+		total = max(total, size)
+	}
+	total = (total + pageSize - 1) &^ (pageSize - 1)
+	a, err := p.mapArena(total)
+	if err != nil {
+		return nil, err
+	}
+	p.arenas = append(p.arenas, a)
+	bs := make([]Buffer, total/size)
+	for i := range bs {
+		b := &bs[i]
+		b.pool, b.class = p, int8(c)
+		b.mem = a.Mem[i*size : (i+1)*size : (i+1)*size]
+		p.all = append(p.all, b)
+		p.debugCut(b)
+	}
+	for i := 1; i < len(bs); i++ {
+		p.free[c].push(&bs[i])
+	}
+	return &bs[0], nil
+}
+
+// extent finds or maps a buffer above the largest class.
+func (p *Pool) extent(n int) (*Buffer, error) {
+	size := (n + pageSize - 1) &^ (pageSize - 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	best := -1
+	for i, b := range p.large {
+		if l := len(b.mem); l >= size && l <= size+size/4 && (best < 0 || l < len(p.large[best].mem)) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		b := p.large[best]
+		p.large[best] = p.large[len(p.large)-1]
+		p.large = p.large[:len(p.large)-1]
+		p.largeBytes -= int64(len(b.mem))
+		return b, nil
+	}
+	a, err := p.mapArena(size)
+	if err != nil {
+		return nil, err
+	}
+	b := &Buffer{pool: p, class: classes, mem: a.Mem, arena: a.ID}
+	return b, nil
+}
+
+// shrink unmaps cached extents. mu is held.
+func (p *Pool) shrink() {
+	for _, b := range p.large {
+		p.unmap(Arena{b.arena, b.mem})
+	}
+	p.large, p.largeBytes = nil, 0
+}
+
+// put takes back a buffer whose last reference is gone.
+func (p *Pool) put(b *Buffer) {
+	p.debugPut(b)
+	if b.class < classes {
+		p.free[b.class].push(b)
+	}
+	p.out.Add(-1)
+	if b.class < classes && p.heed.Load() == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.class == classes {
+		p.large = append(p.large, b)
+		p.largeBytes += int64(len(b.mem))
+		for p.largeBytes > maxCached || p.closed && len(p.large) > 0 {
+			old := p.large[0]
+			p.large = append(p.large[:0], p.large[1:]...)
+			p.largeBytes -= int64(len(old.mem))
+			p.unmap(Arena{old.arena, old.mem})
+		}
+	}
+	if p.waiting > 0 {
+		close(p.returned)
+		p.returned = make(chan struct{})
+	}
+	if p.closed && p.out.Load() == 0 {
+		p.finish()
+	}
+}
+
+// Register announces every arena, present and to come, to r.
+func (p *Pool) Register(r Registrar) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	for i, a := range p.arenas {
+		if err := r.RegisterArena(a); err != nil {
+			for _, a := range p.arenas[:i] {
+				r.UnregisterArena(a)
+			}
+			return fmt.Errorf("buffers: registering an arena: %w", err)
+		}
+	}
+	p.registrars = append(p.registrars, r)
+	return nil
+}
+
+// Stats describe a pool.
+type Stats struct {
+	Arenas         int    // mapped and shared by small buffers
+	Mapped         int64  // bytes
+	InUse          int64  // buffers out
+	DoubleReleases uint64 // that were noticed
+}
+
+// Stats returns the present figures.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{len(p.arenas), p.mapped, p.out.Load(), p.doubles.Load()}
+}
+
+// Close unmaps the pool's memory. Buffers still out stay valid: the memory
+// goes when the last of them is released, and Close says so with ErrLeaked,
+// in a rocldebug build with the places where they were got. Closing twice does
+// nothing.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	p.heed.Add(1)
+	p.shrink()
+	close(p.returned)
+	p.returned = make(chan struct{})
+	if n := p.out.Load(); n > 0 {
+		return fmt.Errorf("%w: %d%s", ErrLeaked, n, p.debugLeaks())
+	}
+	p.finish()
+	return nil
+}
+
+// finish unmaps what small buffers were cut from. mu is held, nothing is out.
+func (p *Pool) finish() {
+	for i := range p.free {
+		p.free[i].clear()
+	}
+	for _, a := range p.arenas {
+		p.unmap(a)
+	}
+	p.arenas, p.all = nil, nil
+}

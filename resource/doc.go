@@ -1,0 +1,37 @@
+// Package resource has the three things everything else speaks of: identifiers,
+// attribute lists, and patterns.
+//
+// # Identifiers
+//
+// A [GID] names one resource in the cluster for ever. Its 128 bits lead to the
+// node and the context that minted it:
+//
+//	 127        80 79         32 31      0
+//	+-------------+-------------+---------+
+//	|    node     |   context   | serial  |
+//	+-------------+-------------+---------+
+//
+// On the wire it is 16 bytes, big-endian. Serial 0 is the context's own
+// resource. Nobody is asked when one is minted: the node's directory gives
+// each context a number that is never given again, and the context counts.
+//
+// # Attribute lists
+//
+// A [List] is an ordered list of attributes: a name and a value of any bytes.
+// Names may repeat. It lies in one contiguous region, which is stored, sent as
+// a question and sent as an answer just as it is (paper, section 3.1); in front
+// of it is head room for a protocol's header:
+//
+//	+-----------+-------+-------+----------------------------------------+
+//	| head room | count | bytes | count × (nlen u16, vlen u32, name, value) |
+//	+-----------+-------+-------+----------------------------------------+
+//	  64 bytes     u16     u32    little-endian throughout
+//
+// A vlen of 2³²-1 means that the value is absent: it is wanted, in a question,
+// or lacking, in an answer. Absent is not empty.
+//
+// # Patterns
+//
+// A pattern is a List: the known attributes must be among those of a resource,
+// the absent ones are asked for.
+package resource

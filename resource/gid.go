@@ -1,0 +1,95 @@
+package resource
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// NodeID names a node; 48 bits are used.
+type NodeID uint64
+
+// GID identifies a resource; see the package comment. It is comparable, and
+// the zero GID identifies nothing.
+type GID struct{ hi, lo uint64 }
+
+// MakeGID composes an identifier of a node, a context number (48 bits) and a
+// serial.
+func MakeGID(node NodeID, ctx uint64, serial uint32) GID {
+	return GID{uint64(node)<<16 | ctx>>32&0xffff, ctx<<32 | uint64(serial)}
+}
+
+// Node is the node on which g was minted.
+func (g GID) Node() NodeID { return NodeID(g.hi >> 16) }
+
+// Ctx is the number of the context that minted g, unique on its node.
+func (g GID) Ctx() uint64 { return g.hi&0xffff<<32 | g.lo>>32 }
+
+// Serial tells the resources of one context apart.
+func (g GID) Serial() uint32 { return uint32(g.lo) }
+
+// Context is the identifier of the context that minted g.
+func (g GID) Context() GID { return GID{g.hi, g.lo &^ 0xffffffff} }
+
+// WithSerial is the identifier of another resource of the same context.
+func (g GID) WithSerial(s uint32) GID { return GID{g.hi, g.lo&^0xffffffff | uint64(s)} }
+
+// IsZero says whether g identifies nothing.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// Compare orders identifiers by node, context and serial.
+func (g GID) Compare(o GID) int {
+	return cmp.Or(cmp.Compare(g.hi, o.hi), cmp.Compare(g.lo, o.lo))
+}
+
+// String writes g as node-context-serial in hexadecimal, the zero GID as "-".
+func (g GID) String() string {
+	if g.IsZero() {
+		return "-"
+	}
+	return fmt.Sprintf("%012x-%x-%x", uint64(g.Node()), g.Ctx(), g.Serial())
+}
+
+// ErrBadGID says that a text is no identifier.
+var ErrBadGID = errors.New("resource: malformed identifier")
+
+// ParseGID reads what String writes.
+func ParseGID(s string) (GID, error) {
+	if s == "-" {
+		return GID{}, nil
+	}
+	parts := strings.Split(s, "-")
+	if len(parts) != 3 || len(parts[0]) != 12 {
+		return GID{}, fmt.Errorf("%w: %q", ErrBadGID, s)
+	}
+	node, err1 := strconv.ParseUint(parts[0], 16, 48)
+	ctx, err2 := strconv.ParseUint(parts[1], 16, 48)
+	serial, err3 := strconv.ParseUint(parts[2], 16, 32)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return GID{}, fmt.Errorf("%w: %q", ErrBadGID, s)
+	}
+	return MakeGID(NodeID(node), ctx, uint32(serial)), nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (g *GID) UnmarshalText(b []byte) (err error) {
+	*g, err = ParseGID(string(b))
+	return err
+}
+
+// PutGID writes the 16 bytes of g to b.
+func PutGID(b []byte, g GID) {
+	binary.BigEndian.PutUint64(b, g.hi)
+	binary.BigEndian.PutUint64(b[8:], g.lo)
+}
+
+// GetGID reads the 16 bytes at the start of b.
+func GetGID(b []byte) GID {
+	return GID{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}
+}

@@ -1,0 +1,400 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"unicode/utf8"
+)
+
+// Limits of attribute lists.
+const (
+	MaxName  = 1 << 10  // bytes of a name
+	MaxValue = 16 << 20 // bytes of a value
+	MaxAttrs = 4096     // attributes of a list
+	MaxList  = 32 << 20 // bytes of a list's wire form
+	HeadRoom = 64       // bytes a protocol may put in front
+
+	absent   = 1<<32 - 1
+	listHead = 6 // count and bytes
+	attrHead = 6 // nlen and vlen
+)
+
+// Errors about attribute lists.
+var (
+	ErrEmptyName    = errors.New("resource: attribute name is empty")
+	ErrBadName      = errors.New("resource: attribute name is not UTF-8")
+	ErrTooLarge     = errors.New("resource: attribute list too large")
+	ErrReservedName = errors.New("resource: attribute names starting with \"rocl.\" are the library's")
+	ErrMalformed    = errors.New("resource: malformed attribute list")
+)
+
+// A List is a list of attributes. The zero List is empty and ready to use. A
+// List that came from ParseList is a view: changing it copies first. A List
+// may be read concurrently, and copied as a value if it is not changed any
+// more.
+type List struct {
+	buf  []byte // HeadRoom, then the wire form; nil for the empty list
+	view []byte // the wire form of a list that is not ours
+}
+
+var emptyWire = make([]byte, listHead)
+
+// Wire is the encoded list, a view.
+func (l *List) Wire() []byte {
+	switch {
+	case l.view != nil:
+		return l.view
+	case l.buf != nil:
+		return l.buf[HeadRoom:]
+	}
+	return emptyWire
+}
+
+// Frame is the encoded list with the last head bytes of the head room in
+// front, for a protocol's header. It panics if head exceeds HeadRoom.
+func (l *List) Frame(head int) []byte {
+	l.own(0)
+	return l.buf[HeadRoom-head:]
+}
+
+// own makes the list ours to change, with room for extra bytes.
+func (l *List) own(extra int) {
+	if l.buf == nil {
+		w := l.Wire()
+		l.buf = make([]byte, HeadRoom+len(w), HeadRoom+len(w)+max(extra, 64))
+		copy(l.buf[HeadRoom:], w)
+		l.view = nil
+		l.stamp(l.Len())
+	}
+}
+
+func (l *List) stamp(count int) {
+	w := l.buf[HeadRoom:]
+	binary.LittleEndian.PutUint16(w, uint16(count))
+	binary.LittleEndian.PutUint32(w[2:], uint32(len(w)))
+}
+
+// Len is the number of attributes, known and absent.
+func (l *List) Len() int { return int(binary.LittleEndian.Uint16(l.Wire())) }
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return ErrEmptyName
+	case len(name) > MaxName:
+		return fmt.Errorf("%w: a name of %d bytes, at most %d", ErrTooLarge, len(name), MaxName)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: %q", ErrBadName, name)
+	}
+	return nil
+}
+
+// Add appends an attribute. The value is copied.
+func (l *List) Add(name string, value []byte) error { return add(l, name, value, false) }
+
+// AddString is Add of a text.
+func (l *List) AddString(name, value string) error { return add(l, name, value, false) }
+
+// Want appends an attribute whose value is asked for.
+func (l *List) Want(name string) error { return add(l, name, "", true) }
+
+func add[V string | []byte](l *List, name string, value V, wanted bool) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if len(value) > MaxValue {
+		return fmt.Errorf("%w: the value of %q has %d bytes, at most %d", ErrTooLarge, name, len(value), MaxValue)
+	}
+	n := l.Len()
+	size := attrHead + len(name) + len(value)
+	if n >= MaxAttrs || len(l.Wire())+size > MaxList {
+		return fmt.Errorf("%w: %d attributes, %d bytes", ErrTooLarge, n, len(l.Wire()))
+	}
+	l.own(size)
+	l.buf = binary.LittleEndian.AppendUint16(l.buf, uint16(len(name)))
+	v := uint32(len(value))
+	if wanted {
+		v = absent
+	}
+	l.buf = binary.LittleEndian.AppendUint32(l.buf, v)
+	l.buf = append(l.buf, name...)
+	l.buf = append(l.buf, value...)
+	l.stamp(n + 1)
+	return nil
+}
+
+// attr is one attribute in a wire form, by its bounds.
+type attr struct {
+	at, end int // of the whole attribute
+	name    []byte
+	value   []byte // nil if absent
+	known   bool
+}
+
+// each walks a valid wire form.
+func each(w []byte) iter.Seq[attr] {
+	return func(yield func(attr) bool) {
+		for at := listHead; at < len(w); {
+			a := attrAt(w, at)
+			if !yield(a) {
+				return
+			}
+			at = a.end
+		}
+	}
+}
+
+func attrAt(w []byte, at int) attr {
+	n := int(binary.LittleEndian.Uint16(w[at:]))
+	v := binary.LittleEndian.Uint32(w[at+2:])
+	a := attr{at: at, end: at + attrHead + n}
+	a.name = w[at+attrHead : a.end : a.end]
+	if v != absent {
+		a.known = true
+		a.value = w[a.end : a.end+int(v) : a.end+int(v)]
+		a.end += int(v)
+	}
+	return a
+}
+
+// Get returns the value of the first known attribute with that name: a view.
+func (l *List) Get(name string) ([]byte, bool) {
+	w := l.Wire()
+	for at := listHead; at < len(w); {
+		a := attrAt(w, at)
+		if a.known && string(a.name) == name {
+			return a.value, true
+		}
+		at = a.end
+	}
+	return nil, false
+}
+
+// GetString is Get as a text, empty where there is none.
+func (l *List) GetString(name string) string {
+	v, _ := l.Get(name)
+	return string(v)
+}
+
+// Values yields the known values of a name, in order.
+func (l *List) Values(name string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for a := range each(l.Wire()) {
+			if a.known && string(a.name) == name && !yield(a.value) {
+				return
+			}
+		}
+	}
+}
+
+// All yields the known attributes, in order. The values are views.
+func (l *List) All() iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for a := range each(l.Wire()) {
+			if a.known && !yield(string(a.name), a.value) {
+				return
+			}
+		}
+	}
+}
+
+// Wanted yields the names of the absent attributes, in order.
+func (l *List) Wanted() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for a := range each(l.Wire()) {
+			if !a.known && !yield(string(a.name)) {
+				return
+			}
+		}
+	}
+}
+
+// Complete says whether no attribute is absent.
+func (l *List) Complete() bool {
+	for range l.Wanted() {
+		return false
+	}
+	return true
+}
+
+// Set gives the first attribute with that name a value, or adds one.
+func (l *List) Set(name string, value []byte) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	for a := range each(l.Wire()) {
+		if string(a.name) != name {
+			continue
+		}
+		grown := len(l.Wire()) - len(a.value) + len(value)
+		if len(value) > MaxValue || grown > MaxList {
+			return fmt.Errorf("%w: the value of %q has %d bytes", ErrTooLarge, name, len(value))
+		}
+		l.own(len(value))
+		l.splice(a, value)
+		return nil
+	}
+	return l.Add(name, value)
+}
+
+// splice replaces the value of the attribute a of an owned list, in place when
+// the region has room.
+func (l *List) splice(a attr, value []byte) {
+	n := l.Len()
+	from, to := HeadRoom+a.end-len(a.value), HeadRoom+a.end
+	tail := len(l.buf) - to
+	size := from + len(value) + tail
+	if size > cap(l.buf) {
+		b := make([]byte, size, size+64)
+		copy(b, l.buf[:from])
+		copy(b[from+len(value):], l.buf[to:])
+		copy(b[from:], value)
+		l.buf = b
+	} else {
+		old := l.buf[to:]
+		l.buf = l.buf[:size]
+		copy(l.buf[from+len(value):], old)
+		copy(l.buf[from:], value)
+	}
+	binary.LittleEndian.PutUint32(l.buf[HeadRoom+a.at+2:], uint32(len(value)))
+	l.stamp(n)
+}
+
+// Remove drops every attribute with that name and returns how many there were.
+func (l *List) Remove(name string) (removed int) {
+	var kept List
+	kept.own(len(l.Wire()))
+	n := 0
+	w := l.Wire()
+	for a := range each(w) {
+		if string(a.name) == name {
+			removed++
+			continue
+		}
+		kept.buf = append(kept.buf, w[a.at:a.end]...)
+		n++
+	}
+	if removed > 0 {
+		kept.stamp(n)
+		*l = kept
+	}
+	return removed
+}
+
+// Fill gives each absent attribute the value it has in from; what from lacks
+// stays absent. It works in place where there is room.
+func (l *List) Fill(from *List) {
+	l.own(0)
+	for at := listHead; at < len(l.buf)-HeadRoom; {
+		a := attrAt(l.buf[HeadRoom:], at)
+		if !a.known {
+			if v, ok := from.Get(string(a.name)); ok && len(l.buf)+len(v) <= HeadRoom+MaxList {
+				l.splice(a, v)
+				a = attrAt(l.buf[HeadRoom:], at)
+			}
+		}
+		at = a.end
+	}
+}
+
+// Clone returns a copy that shares nothing with l.
+func (l *List) Clone() List {
+	var c List
+	if w := l.Wire(); len(w) > listHead {
+		c.buf = make([]byte, HeadRoom+len(w))
+		copy(c.buf[HeadRoom:], w)
+	}
+	return c
+}
+
+// Reset empties the list and keeps its memory.
+func (l *List) Reset() {
+	l.view = nil
+	if l.buf != nil {
+		l.buf = l.buf[:HeadRoom+listHead]
+		l.stamp(0)
+	}
+}
+
+// Equal says whether two lists have the same attributes in the same order.
+func (l *List) Equal(o *List) bool { return bytes.Equal(l.Wire(), o.Wire()) }
+
+// String writes the list for people: {name=value, other=?}.
+func (l *List) String() string {
+	b := []byte{'{'}
+	for a := range each(l.Wire()) {
+		if len(b) > 1 {
+			b = append(b, ", "...)
+		}
+		b = append(b, a.name...)
+		if a.known {
+			b = append(b, '=')
+			if utf8.Valid(a.value) {
+				b = append(b, a.value...)
+			} else {
+				b = fmt.Appendf(b, "%q", a.value)
+			}
+		} else {
+			b = append(b, "=?"...)
+		}
+	}
+	return string(append(b, '}'))
+}
+
+// A MalformedError says where a wire form is wrong. It matches ErrMalformed.
+type MalformedError struct {
+	Offset int
+	What   string
+}
+
+func (e *MalformedError) Error() string {
+	return fmt.Sprintf("%v: %s at byte %d", ErrMalformed, e.What, e.Offset)
+}
+
+// Unwrap returns ErrMalformed.
+func (e *MalformedError) Unwrap() error { return ErrMalformed }
+
+// ParseList checks b completely and returns a List that is a view of it: b
+// must not change while the list is used.
+func ParseList(b []byte) (List, error) {
+	bad := func(at int, what string) (List, error) { return List{}, &MalformedError{at, what} }
+	if len(b) < listHead {
+		return bad(len(b), "too short")
+	}
+	count := int(binary.LittleEndian.Uint16(b))
+	if size := binary.LittleEndian.Uint32(b[2:]); uint64(size) != uint64(len(b)) || len(b) > MaxList {
+		return bad(2, "wrong length")
+	}
+	if count > MaxAttrs {
+		return bad(0, "too many attributes")
+	}
+	at := listHead
+	for range count {
+		if len(b)-at < attrHead {
+			return bad(at, "truncated attribute")
+		}
+		n := int(binary.LittleEndian.Uint16(b[at:]))
+		v := binary.LittleEndian.Uint32(b[at+2:])
+		rest := len(b) - at - attrHead
+		if n > rest {
+			return bad(at, "name beyond the end")
+		}
+		if v != absent && (v > MaxValue || int(v) > rest-n) {
+			return bad(at+2, "value beyond the end")
+		}
+		if checkName(string(b[at+attrHead:at+attrHead+n])) != nil {
+			return bad(at+attrHead, "bad name")
+		}
+		at += attrHead + n
+		if v != absent {
+			at += int(v)
+		}
+	}
+	if at != len(b) {
+		return bad(at, "bytes after the last attribute")
+	}
+	return List{view: b}, nil
+}

@@ -1,0 +1,135 @@
+package resource
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Attributes is what a list can be made of.
+type Attributes interface {
+	// AppendAttrs adds the attributes to l.
+	AppendAttrs(l *List) error
+}
+
+// AppendAttrs adds the attributes of l to another list.
+func (l *List) AppendAttrs(to *List) error {
+	for a := range each(l.Wire()) {
+		if err := add(to, string(a.name), a.value, !a.known); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attrs is a list written as a literal; the attributes are put in the order of
+// their names. For repeated names or values that are not text use a List.
+type Attrs map[string]string
+
+// AppendAttrs implements Attributes.
+func (a Attrs) AppendAttrs(l *List) error {
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		if err := l.AddString(name, a[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Match is a pattern written as a literal: a resource matches when it has
+// every one of these attributes. The empty Match matches every resource.
+type Match map[string]string
+
+// AppendAttrs implements Attributes.
+func (m Match) AppendAttrs(l *List) error { return Attrs(m).AppendAttrs(l) }
+
+// NewPattern makes a pattern of the attributes that must match and the names
+// whose values are wanted.
+func NewPattern(a Attributes, want ...string) (*List, error) {
+	l := new(List)
+	if a != nil {
+		if err := a.AppendAttrs(l); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range want {
+		if err := l.Want(name); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// Matches says whether a resource has each known attribute of a pattern. It
+// does not allocate.
+func Matches(resource, pattern *List) bool {
+	p, r := pattern.Wire(), resource.Wire()
+	for at := listHead; at < len(p); {
+		want := attrAt(p, at)
+		at = want.end
+		if want.known && !has(r, &want) {
+			return false
+		}
+	}
+	return true
+}
+
+func has(w []byte, want *attr) bool {
+	for at := listHead; at < len(w); {
+		a := attrAt(w, at)
+		if a.known && bytes.Equal(a.name, want.name) && bytes.Equal(a.value, want.value) {
+			return true
+		}
+		at = a.end
+	}
+	return false
+}
+
+// EachKnown calls f with the name and value of each known attribute of a wire
+// form made by this package, without allocating, until f returns false.
+func EachKnown(wire []byte, f func(name, value []byte) bool) {
+	for at := listHead; at < len(wire); {
+		a := attrAt(wire, at)
+		if a.known && !f(a.name, a.value) {
+			return
+		}
+		at = a.end
+	}
+}
+
+// SystemPrefix starts the names of attributes that are the library's.
+const SystemPrefix = "rocl."
+
+// kindName marks the resources that are the library's: contexts, nodes.
+const kindName = SystemPrefix + "kind"
+
+// CheckUser refuses attributes that are the library's.
+func CheckUser(l *List) error {
+	for a := range each(l.Wire()) {
+		if strings.HasPrefix(string(a.name), SystemPrefix) {
+			return ErrReservedName
+		}
+	}
+	return nil
+}
+
+// IsSystem says whether a resource is the library's own; such are found only
+// by patterns that name an attribute of the library's.
+func IsSystem(l *List) bool {
+	_, ok := l.Get(kindName)
+	return ok
+}
+
+// SeesSystem says whether a pattern names such an attribute as known.
+func SeesSystem(pattern *List) bool {
+	w := pattern.Wire()
+	for at := listHead; at < len(w); {
+		a := attrAt(w, at)
+		if a.known && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
+			return true
+		}
+		at = a.end
+	}
+	return false
+}
