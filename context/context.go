@@ -334,3 +334,19 @@ func (c *Context) Close() error {
 	close(c.closed)
 	return c.closeErr
 }
+
+// join reaches the directory as cfg says.
+func join(ctx stdctx.Context, cfg *config) (*directory.Client, error) {
+	log := directory.WithClientLogger(cfg.logger)
+	if cfg.dial != nil {
+		return directory.Join(ctx, cfg.dial, log)
+	}
+	path := cfg.socket
+	if path == "" {
+		path = directory.DefaultSocket()
+	}
+	if cfg.joinOnly {
+		return directory.Join(ctx, directory.DialSocket(path), log)
+	}
+	return directory.JoinNode(ctx, path, cfg.logger)
+}

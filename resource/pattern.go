@@ -2,6 +2,7 @@ package resource
 
 import (
 	"bytes"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"strings"
@@ -65,37 +66,42 @@ func NewPattern(a Attributes, want ...string) (*List, error) {
 // does not allocate.
 func Matches(resource, pattern *List) bool {
 	p, r := pattern.Wire(), resource.Wire()
-	for at := listHead; at < len(p); {
-		want := attrAt(p, at)
-		at = want.end
-		if want.known && !has(r, &want) {
+	if bytes.Equal(p, r) {
+		return true
+	}
+	for want, at := KnownAt(p, 0); want != nil; want, at = KnownAt(p, at) {
+		if !has(r, want) {
 			return false
 		}
 	}
 	return true
 }
 
-func has(w []byte, want *attr) bool {
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
-		if a.known && bytes.Equal(a.name, want.name) && bytes.Equal(a.value, want.value) {
+func has(w, want []byte) bool {
+	for a, at := KnownAt(w, 0); a != nil; a, at = KnownAt(w, at) {
+		if bytes.Equal(a, want) {
 			return true
 		}
-		at = a.end
 	}
 	return false
 }
 
-// EachKnown calls f with the name and value of each known attribute of a wire
-// form made by this package, without allocating, until f returns false.
-func EachKnown(wire []byte, f func(name, value []byte) bool) {
-	for at := listHead; at < len(wire); {
-		a := attrAt(wire, at)
-		if a.known && !f(a.name, a.value) {
-			return
+// KnownAt returns the first known attribute at or after byte at of a wire form
+// made by this package, encoded as it stands there, and where to go on; nil
+// when there is none. Begin with at 0. It is for indexes: equal attributes have
+// equal encodings.
+func KnownAt(wire []byte, at int) (encoded []byte, next int) {
+	for at = max(at, listHead); at < len(wire); {
+		n := int(binary.LittleEndian.Uint16(wire[at:]))
+		v := binary.LittleEndian.Uint32(wire[at+2:])
+		end := at + attrHead + n
+		if v != absent {
+			end += int(v)
+			return wire[at:end:end], end
 		}
-		at = a.end
+		at = end
 	}
+	return nil, at
 }
 
 // SystemPrefix starts the names of attributes that are the library's.

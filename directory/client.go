@@ -1,0 +1,755 @@
+package directory
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A ClientOption changes one default of Join.
+type ClientOption func(*Client)
+
+// WithServe gives the client the means to serve the node itself when nobody
+// else does; serve returns ErrInUse if somebody does after all.
+func WithServe(serve func(context.Context) error) ClientOption {
+	return func(c *Client) { c.serve = serve }
+}
+
+// WithClientLogger sends logs to l.
+func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
+
+// goneGrace is how long a watch that survived its server waits for a resource
+// to be offered again before it is told gone.
+const goneGrace = time.Second
+
+// A Client is one context's access to its node's directory. It remembers what
+// the context owns and offers it again to whichever server comes after the
+// present one; operations wait meanwhile, until their contexts end. All
+// methods may be called concurrently.
+type Client struct {
+	dial  Dialer
+	serve func(context.Context) error
+	log   *slog.Logger
+
+	self  resource.GID
+	token [32]byte
+	key   []byte
+
+	life   context.Context
+	end    context.CancelFunc
+	busy   sync.WaitGroup
+	finish func() error // what serving needs when the client closes; may be nil
+
+	mu     sync.Mutex
+	closed bool
+	owned  map[resource.GID]*own
+	conn   *lifeConn     // nil while there is none
+	joined chan struct{} // closed when conn is set; replaced when it is lost
+	idle   []*askConn
+}
+
+// own is a resource the context has registered.
+type own struct {
+	revision uint64 // 0: not acknowledged yet
+	attrs    resource.List
+}
+
+// lifeConn is a life connection with its questions under way.
+type lifeConn struct {
+	c       *codec
+	wmu     sync.Mutex
+	mu      sync.Mutex
+	next    uint64
+	pending map[uint64]chan reply
+	gone    chan struct{}
+}
+
+type reply struct {
+	rev uint64
+	err error
+}
+
+// Join connects to the directory and becomes a context of the node. ctx bounds
+// the joining only.
+func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, error) {
+	c := &Client{dial: dial, owned: map[resource.GID]*own{}, joined: make(chan struct{}), log: slog.New(slog.DiscardHandler)}
+	for _, o := range opts {
+		o(c)
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	for try := 0; ; try++ {
+		lc, err := c.join(ctx)
+		if errors.Is(err, ErrNoDirectory) && c.serve != nil && try < 50 {
+			if err = c.serve(ctx); errors.Is(err, ErrInUse) {
+				// Somebody has the lock and will listen in a moment.
+				if err = sleep(ctx, time.Duration(try+1)*time.Millisecond); err == nil {
+					continue
+				}
+			}
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			c.end()
+			return nil, err
+		}
+		c.publish(lc)
+		c.busy.Add(1)
+		go c.live(lc)
+		return c, nil
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// join makes one life connection.
+func (c *Client) join(ctx context.Context) (*lifeConn, error) {
+	nc, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	k := newCodec(nc)
+	k.begin(msgJoin, 0)
+	k.gid(c.self)
+	k.bytes(c.token[:])
+	_, err = nc.Write(greeting(kindLife))
+	if err == nil {
+		err = k.send()
+	}
+	var m message
+	if err == nil {
+		m, err = k.read()
+	}
+	if err == nil && m.typ == msgError {
+		err = parseError(m.body)
+	}
+	if err == nil {
+		p := parser{b: m.body}
+		self, token, key := p.gid(), p.take(32), p.take(32)
+		if err = p.end(); err == nil && m.typ != msgJoined {
+			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
+		}
+		if err == nil && c.self.IsZero() {
+			c.self, c.key = self, append([]byte(nil), key...)
+			copy(c.token[:], token)
+		}
+	}
+	if err != nil {
+		nc.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if kind := errors.Is(err, ErrDenied) || errors.Is(err, ErrProtocol) || ctx.Err() != nil; !kind {
+			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // it went as we came
+		}
+		return nil, fmt.Errorf("directory: joining: %w", err)
+	}
+	return &lifeConn{c: k, pending: map[uint64]chan reply{}, gone: make(chan struct{})}, nil
+}
+
+// publish makes lc the connection that operations use.
+func (c *Client) publish(lc *lifeConn) {
+	c.mu.Lock()
+	c.conn = lc
+	close(c.joined)
+	c.mu.Unlock()
+}
+
+// live reads the life connection and replaces it when it ends.
+func (c *Client) live(lc *lifeConn) {
+	defer c.busy.Done()
+	for {
+		lc.run()
+		c.mu.Lock()
+		c.conn, c.joined = nil, make(chan struct{})
+		for _, a := range c.idle {
+			a.c.nc.Close()
+		}
+		c.idle = nil
+		c.mu.Unlock()
+		if c.life.Err() != nil {
+			return
+		}
+		c.log.Info("directory: server lost")
+		if lc = c.rejoin(); lc == nil {
+			return
+		}
+		c.log.Info("directory: joined again")
+	}
+}
+
+// run reads answers until the connection ends.
+func (lc *lifeConn) run() {
+	for {
+		m, err := lc.c.read()
+		if err != nil {
+			break
+		}
+		r := reply{}
+		switch {
+		case m.typ == msgError:
+			r.err = parseError(m.body)
+		case m.typ == msgDone && len(m.body) == 8:
+			r.rev = binary.LittleEndian.Uint64(m.body)
+		default:
+			r.err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		}
+		lc.mu.Lock()
+		ch := lc.pending[m.id]
+		delete(lc.pending, m.id)
+		lc.mu.Unlock()
+		if ch != nil {
+			ch <- r
+		}
+	}
+	lc.c.nc.Close()
+	close(lc.gone)
+}
+
+// rejoin finds or becomes the next server and offers what the context owns.
+func (c *Client) rejoin() *lifeConn {
+	backoff := time.Millisecond
+	for {
+		lc, err := c.join(c.life)
+		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
+			if err := c.serve(c.life); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			if err = c.offer(lc); err == nil {
+				c.publish(lc)
+				return lc
+			}
+			lc.c.nc.Close()
+		}
+		if c.life.Err() != nil {
+			return nil
+		}
+		c.log.Debug("directory: joining again", "err", err)
+		if sleep(c.life, backoff/2+rand.N(backoff)) != nil {
+			return nil
+		}
+		backoff = min(backoff*2, 50*time.Millisecond)
+	}
+}
+
+// offer registers everything the context owns with a new server. It writes
+// and reads side by side, many at a time.
+func (c *Client) offer(lc *lifeConn) error {
+	c.mu.Lock()
+	type rec struct {
+		id resource.GID
+		own
+	}
+	recs := make([]rec, 0, len(c.owned))
+	for id, o := range c.owned {
+		recs = append(recs, rec{id, *o})
+	}
+	c.mu.Unlock()
+	wrote := make(chan error, 1)
+	go func() {
+		w := &codec{nc: lc.c.nc}
+		for i := range recs {
+			w.begin(msgRegister, uint64(i))
+			w.gid(recs[i].id)
+			w.u64(max(recs[i].revision, 1))
+			w.bytes(recs[i].attrs.Wire())
+			if err := w.send(); err != nil {
+				wrote <- err
+				return
+			}
+		}
+		wrote <- nil
+	}()
+	var err error
+	for range recs {
+		var m message
+		if m, err = lc.c.read(); err != nil {
+			break
+		}
+		if m.typ == msgError {
+			c.log.Warn("directory: offering again", "err", parseError(m.body))
+		}
+	}
+	if err != nil {
+		lc.c.nc.Close()
+	}
+	return errors.Join(err, <-wrote)
+}
+
+// Self is the context's identifier.
+func (c *Client) Self() resource.GID { return c.self }
+
+// Node is the node's number.
+func (c *Client) Node() resource.NodeID { return c.self.Node() }
+
+// LinkKey is what all contexts of the node know and nobody else does.
+func (c *Client) LinkKey() []byte { return c.key }
+
+// current waits for a life connection.
+func (c *Client) current(ctx context.Context) (*lifeConn, error) {
+	for {
+		c.mu.Lock()
+		lc, joined, closed := c.conn, c.joined, c.closed
+		c.mu.Unlock()
+		if closed {
+			return nil, ErrClosed
+		}
+		if lc != nil {
+			return lc, nil
+		}
+		select {
+		case <-joined:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrNoDirectory, context.Cause(ctx))
+		case <-c.life.Done():
+			return nil, ErrClosed
+		}
+	}
+}
+
+// call sends one message over the life connection and waits for the answer,
+// again if the server is lost meanwhile.
+func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(k *codec)) (uint64, error) {
+	for {
+		lc, err := c.current(ctx)
+		if err != nil {
+			return 0, err
+		}
+		ch := make(chan reply, 1)
+		lc.mu.Lock()
+		lc.next++
+		n := lc.next
+		lc.pending[n] = ch
+		lc.mu.Unlock()
+		lc.wmu.Lock()
+		lc.c.begin(typ, n)
+		lc.c.gid(id)
+		if rest != nil {
+			rest(lc.c)
+		}
+		err = lc.c.send()
+		lc.wmu.Unlock()
+		if err != nil {
+			lc.c.nc.Close() // the reader notices and joins again
+		}
+		select {
+		case r := <-ch:
+			return r.rev, r.err
+		case <-lc.gone:
+		case <-ctx.Done():
+			lc.mu.Lock()
+			delete(lc.pending, n)
+			lc.mu.Unlock()
+			return 0, context.Cause(ctx)
+		}
+		c.mu.Lock()
+		if c.conn == lc { // not noticed yet by live
+			c.conn, c.joined = nil, make(chan struct{})
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Register makes a resource of the context known and returns its revision.
+func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List) (uint64, error) {
+	if !l.Complete() {
+		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
+	}
+	o := &own{attrs: l.Clone()}
+	c.mu.Lock()
+	if c.owned[id] != nil {
+		c.mu.Unlock()
+		return 0, fmt.Errorf("%w: %v", ErrExists, id)
+	}
+	c.owned[id] = o
+	c.mu.Unlock()
+	first := true
+	rev, err := c.call(ctx, msgRegister, id, func(k *codec) {
+		// Asked a second time, the server may have it already.
+		if first {
+			k.u64(0)
+		} else {
+			k.u64(1)
+		}
+		first = false
+		k.bytes(o.attrs.Wire())
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		delete(c.owned, id)
+		return 0, err
+	}
+	o.revision = max(o.revision, rev)
+	return rev, nil
+}
+
+// Update replaces the attributes of a resource of the context if its revision
+// is expect (0: any), and returns the new revision. ErrRevision if not.
+func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *resource.List) (uint64, error) {
+	if !l.Complete() {
+		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
+	}
+	rev, err := c.call(ctx, msgUpdate, id, func(k *codec) {
+		k.u64(expect)
+		k.bytes(l.Wire())
+	})
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.owned[id]; o != nil && rev > o.revision {
+		o.revision, o.attrs = rev, l.Clone()
+	}
+	return rev, nil
+}
+
+// Delete makes a resource of the context unknown.
+func (c *Client) Delete(ctx context.Context, id resource.GID) error {
+	c.mu.Lock()
+	delete(c.owned, id)
+	c.mu.Unlock()
+	_, err := c.call(ctx, msgDelete, id, nil)
+	return err
+}
+
+// askConn is a connection for questions, used by one goroutine at a time.
+type askConn struct {
+	c *codec
+	n uint64
+}
+
+const maxIdle = 8
+
+// borrow takes an ask connection, or makes one, waiting while nobody serves.
+func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 && kind == kindAsk {
+		a := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return a, nil
+	}
+	c.mu.Unlock()
+	for {
+		if _, err := c.current(ctx); err != nil {
+			return nil, err
+		}
+		nc, err := c.dial(ctx)
+		if err == nil {
+			if _, err = nc.Write(greeting(kind)); err == nil {
+				return &askConn{c: newCodec(nc)}, nil
+			}
+			nc.Close()
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		// The server is going: wait for the life connection to notice.
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *Client) giveBack(a *askConn) {
+	c.mu.Lock()
+	if !c.closed && len(c.idle) < maxIdle {
+		c.idle = append(c.idle, a)
+		a = nil
+	}
+	c.mu.Unlock()
+	if a != nil {
+		a.c.nc.Close()
+	}
+}
+
+// errLost says that a question got no answer because the server is gone.
+var errLost = errors.New("directory: server lost")
+
+// ask puts one question over a and reads the answer.
+func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
+	a.n++
+	a.c.begin(typ, a.n)
+	if body != nil {
+		body(a.c)
+	}
+	err := a.c.send()
+	var m message
+	if err == nil {
+		m, err = a.c.read()
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return Answer{}, context.Cause(ctx)
+	case err != nil:
+		return Answer{}, fmt.Errorf("%w: %w", errLost, err)
+	case m.id != a.n:
+		return Answer{}, fmt.Errorf("%w: answer to another question", ErrProtocol)
+	case m.typ == msgError:
+		return Answer{}, parseError(m.body)
+	case m.typ != msgAnswer:
+		return Answer{}, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	}
+	return parseAnswer(m.body)
+}
+
+// once puts one question, again if the server is lost meanwhile.
+func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+	for {
+		a, err := c.borrow(ctx, kindAsk)
+		if err != nil {
+			return Answer{}, err
+		}
+		ans, err := a.ask(ctx, typ, body)
+		switch {
+		case err == nil || errors.Is(err, ErrNotFound):
+			if ctx.Err() != nil { // its deadline may be about to be moved
+				a.c.nc.Close()
+			} else {
+				c.giveBack(a)
+			}
+			return ans, err
+		case errors.Is(err, errLost):
+			a.c.nc.Close()
+		default:
+			a.c.nc.Close()
+			return ans, err
+		}
+	}
+}
+
+// Find returns one resource that matches, with the values the pattern wants,
+// or all attributes if it wants none. ErrNotFound.
+func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
+}
+
+// Lookup returns a resource by its identifier. ErrNotFound.
+func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (Answer, error) {
+	p, err := resource.NewPattern(nil, want...)
+	if err != nil {
+		return Answer{}, err
+	}
+	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
+}
+
+// FindAll yields every resource that matches, each once. The server keeps the
+// place (paper, section 3.4) until the loop ends. If it is lost, the question
+// begins again with the next one and goes on with what was not yielded yet.
+func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+	return func(yield func(Answer, error) bool) {
+		var seen map[resource.GID]bool
+		var got []resource.GID
+		for {
+			a, err := c.borrow(ctx, kindAsk)
+			if err != nil {
+				yield(Answer{}, err)
+				return
+			}
+			ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(pattern.Wire()) })
+			for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
+				if seen[ans.ID] {
+					continue
+				}
+				got = append(got, ans.ID)
+				if !yield(ans, nil) {
+					a.c.begin(msgStop, 0)
+					if a.c.send() != nil {
+						a.c.nc.Close()
+					} else {
+						c.giveBack(a)
+					}
+					return
+				}
+			}
+			switch {
+			case errors.Is(err, ErrNotFound):
+				c.giveBack(a)
+				return
+			case errors.Is(err, errLost):
+				a.c.nc.Close()
+				seen = make(map[resource.GID]bool, len(got))
+				for _, id := range got {
+					seen[id] = true
+				}
+			default:
+				a.c.nc.Close()
+				yield(Answer{}, err)
+				return
+			}
+		}
+	}
+}
+
+// Watch yields what happens to the resources that match: first those there
+// are, then Synced, then changes, without a gap. When the server is lost it
+// goes on with the next one and tells only what is different. It ends when ctx
+// does, with an error that is its cause.
+func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		w := &watch{known: map[resource.GID]Answer{}}
+		for {
+			a, err := c.borrow(ctx, kindWatch)
+			if err == nil {
+				err = w.follow(ctx, a, pattern, yield)
+				a.c.nc.Close()
+			}
+			if err == nil {
+				return
+			}
+			if ctx.Err() != nil {
+				yield(Event{}, context.Cause(ctx))
+				return
+			}
+			if !errors.Is(err, errLost) {
+				yield(Event{}, err)
+				return
+			}
+			if err := sleep(ctx, time.Millisecond); err != nil {
+				yield(Event{}, err)
+				return
+			}
+		}
+	}
+}
+
+// watch is what has been told of a watch so far.
+type watch struct {
+	known  map[resource.GID]Answer
+	synced bool
+}
+
+// follow tells the events of one connection. nil means that the loop was left.
+func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
+	stop := context.AfterFunc(ctx, func() { _ = a.c.nc.Close() })
+	defer stop()
+	a.c.begin(msgWatch, 1)
+	a.c.bytes(pattern.Wire())
+	if err := a.c.send(); err != nil {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	var missing map[resource.GID]Answer // known before, not seen again yet
+	if w.synced {
+		missing = make(map[resource.GID]Answer, len(w.known))
+		for id, k := range w.known {
+			missing[id] = k
+		}
+	}
+	for {
+		m, err := a.c.read()
+		var ne net.Error
+		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // the grace is over
+			_ = a.c.nc.SetReadDeadline(time.Time{})
+			for id, k := range missing {
+				delete(w.known, id)
+				if !yield(Event{Gone, k}, nil) {
+					return nil
+				}
+			}
+			missing = nil
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errLost, err)
+		}
+		if m.typ == msgError {
+			return parseError(m.body)
+		}
+		if m.typ != msgEvent || len(m.body) < 1 {
+			return fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		}
+		ev := Event{Kind: EventKind(m.body[0])}
+		if ev.Answer, err = parseAnswer(m.body[1:]); err != nil {
+			return err
+		}
+		switch ev.Kind {
+		case Synced:
+			if len(missing) > 0 {
+				_ = a.c.nc.SetReadDeadline(time.Now().Add(goneGrace))
+			}
+			if w.synced {
+				continue
+			}
+			w.synced = true
+		case Appeared, Changed:
+			delete(missing, ev.ID)
+			old, ok := w.known[ev.ID]
+			w.known[ev.ID] = ev.Answer
+			switch {
+			case ok && old.Revision == ev.Revision:
+				continue
+			case ok:
+				ev.Kind = Changed
+			default:
+				ev.Kind = Appeared
+			}
+		case Gone:
+			delete(missing, ev.ID)
+			if _, ok := w.known[ev.ID]; !ok {
+				continue
+			}
+			delete(w.known, ev.ID)
+		default:
+			return fmt.Errorf("%w: event %d", ErrProtocol, ev.Kind)
+		}
+		if !yield(ev, nil) {
+			return nil
+		}
+	}
+}
+
+// Close leaves the directory: what the context owned is gone from it. Calls
+// under way return ErrClosed. If the client serves the node, somebody else
+// takes over. Later calls do nothing.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	lc, idle := c.conn, c.idle
+	c.idle = nil
+	c.mu.Unlock()
+	c.end()
+	for _, a := range idle {
+		a.c.nc.Close()
+	}
+	if lc != nil {
+		lc.c.nc.Close()
+	}
+	c.busy.Wait()
+	if c.finish != nil {
+		return c.finish()
+	}
+	return nil
+}

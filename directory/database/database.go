@@ -1,0 +1,486 @@
+package database
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Errors of this package.
+var (
+	ErrExists     = errors.New("database: resource exists")
+	ErrNotFound   = errors.New("database: no such resource")
+	ErrRevision   = errors.New("database: resource has another revision")
+	ErrIncomplete = errors.New("database: an attribute has no value")
+	ErrNotOwner   = errors.New("database: resource is another context's")
+)
+
+// A Record is one resource. Attrs is a view that stays valid for ever; it must
+// not be changed.
+type Record struct {
+	ID, Owner resource.GID
+	Revision  uint64
+	Attrs     resource.List
+}
+
+// record is a Record as it is stored: 56 bytes.
+type record struct {
+	id         resource.GID
+	revision   uint64
+	owner      uint32 // index of owners, plus one; 0: not in use
+	next, prev uint32 // of the same owner, index plus one
+	chunk      uint32
+	off, size  uint32 // of the attributes; their places in postings lie before
+	places     uint16 // how many
+	system     bool
+}
+
+type owner struct {
+	id    resource.GID
+	first uint32 // index of a record plus one
+	n     int
+}
+
+const chunkSize = 1 << 20
+
+// A DB is one node's resources. It is safe for concurrent use.
+type DB struct {
+	seed maphash.Seed
+	turn atomic.Uint32 // rotates among equals
+
+	mu      sync.RWMutex
+	byID    map[resource.GID]uint32
+	pages   [][]record // of pageLen each: growing moves nothing
+	made    uint32     // records in pages
+	vacant  []uint32
+	owners  []owner
+	ownerOf map[resource.GID]uint32
+	noOwner []uint32
+	post    postings
+
+	chunks  [][]byte
+	live    int // bytes of chunks in use
+	dead    int // and not
+	watches map[*Watch]struct{}
+}
+
+// New makes an empty database.
+func New() *DB {
+	return &DB{
+		seed: maphash.MakeSeed(), byID: map[resource.GID]uint32{}, ownerOf: map[resource.GID]uint32{},
+		watches: map[*Watch]struct{}{},
+	}
+}
+
+// hash of an encoded attribute; never 0. Seeded, so that nobody can choose
+// attributes that collide.
+func (d *DB) hash(encoded []byte) uint64 { return maphash.Bytes(d.seed, encoded) | 1<<63 }
+
+// Put adds a resource, copying its attributes, and returns revision 1.
+// ErrExists if the identifier is taken, ErrIncomplete if a value is absent.
+func (d *DB) Put(id, owner resource.GID, attrs *resource.List) (rev uint64, err error) {
+	return 1, d.offer(id, owner, 1, attrs, true)
+}
+
+// Offer is Put with a revision: the owner repeats what an earlier server knew.
+// Offering what is there already, at the same or a later revision, is no error.
+func (d *DB) Offer(id, owner resource.GID, rev uint64, attrs *resource.List) error {
+	return d.offer(id, owner, max(rev, 1), attrs, false)
+}
+
+func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fresh bool) error {
+	if !attrs.Complete() {
+		return fmt.Errorf("%w: %v", ErrIncomplete, attrs)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i, ok := d.byID[id]; ok {
+		r := d.rec(i)
+		switch {
+		case d.owners[r.owner-1].id != owner:
+			return fmt.Errorf("%w: %v", ErrNotOwner, id)
+		case fresh:
+			return fmt.Errorf("%w: %v", ErrExists, id)
+		case rev <= r.revision:
+			return nil
+		}
+		d.replace(i, rev, attrs)
+		return nil
+	}
+	i := d.place()
+	r := d.rec(i)
+	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
+	d.byID[id] = i
+	d.enlist(i, owner)
+	d.store(i, attrs)
+	d.notify(i, false)
+	return nil
+}
+
+const pageLen = 1 << 12
+
+func (d *DB) rec(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
+
+// place finds a free record.
+func (d *DB) place() uint32 {
+	if n := len(d.vacant); n > 0 {
+		i := d.vacant[n-1]
+		d.vacant = d.vacant[:n-1]
+		return i
+	}
+	if d.made&(pageLen-1) == 0 {
+		d.pages = append(d.pages, make([]record, pageLen))
+	}
+	d.made++
+	return d.made - 1
+}
+
+func (d *DB) enlist(i uint32, id resource.GID) {
+	o, ok := d.ownerOf[id]
+	if !ok {
+		if n := len(d.noOwner); n > 0 {
+			o, d.noOwner = d.noOwner[n-1], d.noOwner[:n-1]
+		} else {
+			o = uint32(len(d.owners))
+			d.owners = append(d.owners, owner{})
+		}
+		d.owners[o] = owner{id: id}
+		d.ownerOf[id] = o
+	}
+	ow, r := &d.owners[o], d.rec(i)
+	r.owner, r.next, r.prev = o+1, ow.first, 0
+	if ow.first != 0 {
+		d.rec(ow.first - 1).prev = i + 1
+	}
+	ow.first = i + 1
+	ow.n++
+}
+
+func (d *DB) delist(i uint32) {
+	r := d.rec(i)
+	ow := &d.owners[r.owner-1]
+	if r.prev != 0 {
+		d.rec(r.prev - 1).next = r.next
+	} else {
+		ow.first = r.next
+	}
+	if r.next != 0 {
+		d.rec(r.next - 1).prev = r.prev
+	}
+	if ow.n--; ow.n == 0 {
+		delete(d.ownerOf, ow.id)
+		d.noOwner = append(d.noOwner, r.owner-1)
+	}
+}
+
+// store writes the attributes of record i and indexes them.
+func (d *DB) store(i uint32, attrs *resource.List) {
+	wire := attrs.Wire()
+	n := attrs.Len()
+	size := 4*n + len(wire)
+	c := len(d.chunks) - 1
+	if c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < size {
+		d.chunks = append(d.chunks, make([]byte, 0, max(size, chunkSize)))
+		c++
+	}
+	chunk := d.chunks[c]
+	off := len(chunk) + 4*n
+	chunk = append(chunk[:off], wire...)
+	d.chunks[c] = chunk
+	d.live += size
+	r := d.rec(i)
+	r.chunk, r.off, r.size, r.places = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
+	at := off - 4*n
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		binary.LittleEndian.PutUint32(chunk[at:], d.post.add(d.hash(a), i))
+		at += 4
+	}
+}
+
+func (d *DB) wire(r *record) []byte {
+	c := d.chunks[r.chunk]
+	return c[r.off : r.off+r.size : r.off+r.size]
+}
+
+func (d *DB) placesOf(r *record) []byte {
+	return d.chunks[r.chunk][int(r.off)-4*int(r.places) : r.off]
+}
+
+// unindex takes record i out of the postings. A record that moves within a
+// posting notes its new place; which of its places that is, its own attributes
+// tell.
+func (d *DB) unindex(i uint32) {
+	r := d.rec(i)
+	wire, places := d.wire(r), d.placesOf(r)
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		h := d.hash(a)
+		place := binary.LittleEndian.Uint32(places)
+		places = places[4:]
+		from := d.post.part(h).find(h).n - 1
+		if moved, ok := d.post.drop(h, place); ok {
+			d.moved(moved, h, from, place)
+		}
+	}
+	d.live -= int(r.size) + 4*int(r.places)
+	d.dead += int(r.size) + 4*int(r.places)
+}
+
+// moved notes that record i went from one place of the posting of h to another.
+func (d *DB) moved(i uint32, h uint64, from, to uint32) {
+	r := d.rec(i)
+	wire, places := d.wire(r), d.placesOf(r)
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		if binary.LittleEndian.Uint32(places) == from && d.hash(a) == h {
+			binary.LittleEndian.PutUint32(places, to)
+			return
+		}
+		places = places[4:]
+	}
+}
+
+// compact copies the living attributes to new chunks once half the memory is
+// dead. Views of the old chunks stay valid: the collector keeps them.
+func (d *DB) compact() {
+	if d.dead < 4*chunkSize || d.dead < d.live {
+		return
+	}
+	old := d.chunks
+	d.chunks = nil
+	for i := range d.made {
+		r := d.rec(i)
+		if r.owner == 0 {
+			continue
+		}
+		from := int(r.off) - 4*int(r.places)
+		b := old[r.chunk][from : r.off+r.size]
+		c := len(d.chunks) - 1
+		if c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < len(b) {
+			d.chunks = append(d.chunks, make([]byte, 0, max(len(b), chunkSize)))
+			c++
+		}
+		at := len(d.chunks[c])
+		d.chunks[c] = append(d.chunks[c], b...)
+		r.chunk, r.off = uint32(c), uint32(at+4*int(r.places))
+	}
+	d.dead = 0
+}
+
+func (d *DB) replace(i uint32, rev uint64, attrs *resource.List) {
+	d.unindex(i)
+	d.rec(i).revision = rev
+	d.rec(i).system = resource.IsSystem(attrs)
+	d.store(i, attrs)
+	d.compact()
+	d.notify(i, false)
+}
+
+// Update replaces the attributes of a resource if it has the expected revision
+// (0: any) and returns the new one. ErrNotFound, ErrRevision, ErrIncomplete.
+func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev uint64, err error) {
+	if !attrs.Complete() {
+		return 0, fmt.Errorf("%w: %v", ErrIncomplete, attrs)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i, ok := d.byID[id]
+	if !ok {
+		return 0, fmt.Errorf("%w: %v", ErrNotFound, id)
+	}
+	r := d.rec(i)
+	if expect != 0 && expect != r.revision {
+		return r.revision, fmt.Errorf("%w: %v is at %d, not %d", ErrRevision, id, r.revision, expect)
+	}
+	rev = r.revision + 1
+	d.replace(i, rev, attrs)
+	return rev, nil
+}
+
+// Delete removes a resource, or returns ErrNotFound.
+func (d *DB) Delete(id resource.GID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i, ok := d.byID[id]
+	if !ok {
+		return fmt.Errorf("%w: %v", ErrNotFound, id)
+	}
+	d.remove(i)
+	d.compact()
+	return nil
+}
+
+func (d *DB) remove(i uint32) {
+	d.notify(i, true)
+	d.unindex(i)
+	d.delist(i)
+	delete(d.byID, d.rec(i).id)
+	*d.rec(i) = record{}
+	d.vacant = append(d.vacant, i)
+}
+
+// DeleteOwner removes everything a context owns and returns how much that was.
+func (d *DB) DeleteOwner(id resource.GID) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o, ok := d.ownerOf[id]
+	if !ok {
+		return 0
+	}
+	for n = 0; d.owners[o].first != 0; n++ {
+		d.remove(d.owners[o].first - 1)
+	}
+	d.compact()
+	return n
+}
+
+func (d *DB) record(i uint32) Record {
+	r := d.rec(i)
+	l, _ := resource.View(d.wire(r))
+	return Record{ID: r.id, Owner: d.owners[r.owner-1].id, Revision: r.revision, Attrs: l}
+}
+
+// Get returns the resource with an identifier.
+func (d *DB) Get(id resource.GID) (Record, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	i, ok := d.byID[id]
+	if !ok {
+		return Record{}, false
+	}
+	return d.record(i), true
+}
+
+// candidates returns the shortest posting among the known attributes of a
+// pattern; all says that it has none.
+func (d *DB) candidates(pattern *resource.List, one *[1]uint32) (best []uint32, all bool) {
+	all = true
+	var buf [1]uint32
+	wire := pattern.Wire()
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		p := d.post.get(d.hash(a), &buf)
+		if all || len(p) < len(best) {
+			best = p
+			if len(p) == 1 {
+				*one = [1]uint32{p[0]}
+				best = one[:]
+			}
+		}
+		all = false
+		if len(best) < 2 {
+			break
+		}
+	}
+	return best, all
+}
+
+func (d *DB) matches(i uint32, pattern *resource.List, system bool) bool {
+	r := d.rec(i)
+	if r.owner == 0 || r.system && !system {
+		return false
+	}
+	l, _ := resource.View(d.wire(r))
+	return resource.Matches(&l, pattern)
+}
+
+// Find returns one resource that matches a pattern; among several, which one
+// differs from call to call.
+func (d *DB) Find(pattern *resource.List) (Record, bool) {
+	system := resource.SeesSystem(pattern)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var one [1]uint32
+	cand, all := d.candidates(pattern, &one)
+	n := len(cand)
+	if all {
+		n = int(d.made)
+	}
+	if n == 0 {
+		return Record{}, false
+	}
+	start := 0
+	if n > 1 {
+		start = int(d.turn.Add(1)) % n
+	}
+	for k := range n {
+		j := start + k
+		if j >= n {
+			j -= n
+		}
+		i := uint32(j)
+		if !all {
+			i = cand[j]
+		}
+		if d.matches(i, pattern, system) {
+			return d.record(i), true
+		}
+	}
+	return Record{}, false
+}
+
+// A Cursor keeps the place of a question with several answers.
+type Cursor struct {
+	d       *DB
+	pattern resource.List
+	system  bool
+	left    []uint32
+}
+
+// Cursor begins a question. What matches now and still does when its turn
+// comes is returned once; what appears later may be missed: see Watch.
+func (d *DB) Cursor(pattern *resource.List) *Cursor {
+	c := &Cursor{d: d, pattern: pattern.Clone(), system: resource.SeesSystem(pattern)}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var one [1]uint32
+	cand, all := d.candidates(pattern, &one)
+	if all {
+		cand = make([]uint32, 0, len(d.byID))
+		for i := range d.made {
+			if d.rec(i).owner != 0 {
+				cand = append(cand, i)
+			}
+		}
+		c.left = cand
+		return c
+	}
+	c.left = append([]uint32(nil), cand...)
+	return c
+}
+
+// Next returns the next answer.
+func (c *Cursor) Next() (Record, bool) {
+	c.d.mu.RLock()
+	defer c.d.mu.RUnlock()
+	for len(c.left) > 0 {
+		i := c.left[0]
+		c.left = c.left[1:]
+		if c.d.matches(i, &c.pattern, c.system) {
+			return c.d.record(i), true
+		}
+	}
+	return Record{}, false
+}
+
+// Len is the number of resources.
+func (d *DB) Len() int {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return len(d.byID)
+}
+
+// Stats describe a database.
+type Stats struct {
+	Resources, Owners, Watches int
+	AttributeBytes, DeadBytes  int
+}
+
+// Stats returns the present figures.
+func (d *DB) Stats() Stats {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return Stats{len(d.byID), len(d.ownerOf), len(d.watches), d.live, d.dead}
+}

@@ -1,0 +1,15 @@
+// Package database keeps a node's resources in memory and finds them by
+// attributes.
+//
+// Records lie in a slab and are named by index. Their attribute lists are
+// appended to large chunks. For every attribute there is a posting, found
+// through a hash of its name and value (hash/maphash, because names and values come
+// from strangers and xxhash cannot be keyed): the indexes of the records that have
+// it. A question looks at the shortest posting among its attributes and checks
+// each candidate byte by byte, so a collision costs time, never truth.
+//
+//	hash(name, value) ──► posting ──► record ──► attributes
+//	identifier ───────────────────────►┘
+//
+// Reads run side by side; changes exclude them for about a microsecond.
+package database

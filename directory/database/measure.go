@@ -1,0 +1,81 @@
+package database
+
+import (
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A Measurement is what Measure found.
+type Measurement struct {
+	Resources     int
+	PutsPerSecond float64
+	BytesEach     float64 // beyond the attributes' own bytes
+	FindP50       time.Duration
+	FindP99       time.Duration
+}
+
+// Measure registers n resources of four attributes, two of them unique to each,
+// in a new database, and finds some of them again by an exact match.
+func Measure(n int) Measurement {
+	lists := make([]resource.List, min(n, 1<<16))
+	sites := []string{"porto", "braga", "lisboa", "faro"}
+	build := func(i int, l *resource.List) {
+		l.Reset()
+		var id [8]byte
+		binary.LittleEndian.PutUint64(id[:], uint64(i))
+		_ = l.AddString("type", "worker")
+		_ = l.AddString("site", sites[i%len(sites)])
+		_ = l.Add("serial", id[:])
+		_ = l.Add("slot", append(id[:], 's'))
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for i := range lists { // their memory is there before the count begins
+		build(i, &lists[i])
+	}
+	before := heap()
+	d := New()
+	var took time.Duration
+	own := 0
+	ctx := resource.MakeGID(1, 1, 0)
+	for done := 0; done < n; {
+		k := min(len(lists), n-done)
+		for i := range k {
+			build(done+i, &lists[i])
+			own += len("typeworkersite") + len(sites[(done+i)%4]) + len("serial") + 8 + len("slot") + 9
+		}
+		start := time.Now()
+		for i := range k {
+			_, _ = d.Put(ctx.WithSerial(uint32(done+i+1)), ctx, &lists[i])
+		}
+		took += time.Since(start)
+		done += k
+	}
+	m := Measurement{Resources: n, PutsPerSecond: float64(n) / took.Seconds()}
+	m.BytesEach = (float64(heap()) - float64(before) - float64(own)) / float64(n)
+	const finds = 100_000
+	times := make([]time.Duration, finds)
+	for i := range times {
+		p := &lists[i%len(lists)]
+		if i%len(lists) == 0 {
+			for j := range lists {
+				build((i+j*7919)%n, &lists[j])
+			}
+		}
+		start := time.Now()
+		_, _ = d.Find(p)
+		times[i] = time.Since(start)
+	}
+	slices.Sort(times)
+	m.FindP50, m.FindP99 = times[finds/2], times[finds*99/100]
+	runtime.KeepAlive(d)
+	return m
+}

@@ -1,0 +1,164 @@
+package database
+
+// slots is a hash table from the hash of an attribute to its posting: open
+// addressing, linear probing, deletion by moving back. A posting of one record
+// is the record's index itself; longer ones are in lists.
+type slots struct {
+	tab  []slot
+	used int
+}
+
+type slot struct {
+	hash uint64 // 0: empty
+	val  uint32 // the record if n is 1, else an index of lists
+	n    uint32 // length of the posting
+}
+
+func (s *slots) find(h uint64) *slot {
+	if len(s.tab) == 0 {
+		return nil
+	}
+	mask := uint64(len(s.tab) - 1)
+	for i := h >> 8 & mask; ; i = (i + 1) & mask {
+		if s.tab[i].hash == h {
+			return &s.tab[i]
+		}
+		if s.tab[i].hash == 0 {
+			return nil
+		}
+	}
+}
+
+// add returns the slot of h, empty (n 0) if it is new.
+func (s *slots) add(h uint64) *slot {
+	if s.used*4 >= len(s.tab)*3 {
+		s.grow()
+	}
+	mask := uint64(len(s.tab) - 1)
+	for i := h >> 8 & mask; ; i = (i + 1) & mask {
+		if s.tab[i].hash == h {
+			return &s.tab[i]
+		}
+		if s.tab[i].hash == 0 {
+			s.tab[i].hash = h
+			s.used++
+			return &s.tab[i]
+		}
+	}
+}
+
+func (s *slots) grow() {
+	old := s.tab
+	s.tab = make([]slot, max(16, len(old)*2))
+	mask := uint64(len(s.tab) - 1)
+	for _, e := range old {
+		if e.hash == 0 {
+			continue
+		}
+		i := e.hash >> 8 & mask
+		for s.tab[i].hash != 0 {
+			i = (i + 1) & mask
+		}
+		s.tab[i] = e
+	}
+}
+
+func (s *slots) remove(h uint64) {
+	mask := uint64(len(s.tab) - 1)
+	i := h >> 8 & mask
+	for s.tab[i].hash != h {
+		if s.tab[i].hash == 0 {
+			return
+		}
+		i = (i + 1) & mask
+	}
+	s.used--
+	for j := i; ; {
+		j = (j + 1) & mask
+		if s.tab[j].hash == 0 {
+			break
+		}
+		// What probed past i may move into it.
+		if home := s.tab[j].hash >> 8 & mask; (j-home)&mask >= (j-i)&mask {
+			s.tab[i] = s.tab[j]
+			i = j
+		}
+	}
+	s.tab[i] = slot{}
+}
+
+// postings are the slots, cut in parts so that growing one is short, and the
+// lists of postings with more than one record.
+type postings struct {
+	parts [256]slots
+	lists [][]uint32
+	free  []uint32 // indexes of lists not in use
+}
+
+func (p *postings) part(h uint64) *slots { return &p.parts[h&0xff] }
+
+// get is the posting of h. one is room for a posting of a single record.
+func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
+	s := p.part(h).find(h)
+	switch {
+	case s == nil:
+		return nil
+	case s.n == 1:
+		one[0] = s.val
+		return one[:]
+	}
+	return p.lists[s.val]
+}
+
+// add appends rec to the posting of h and returns its place there.
+func (p *postings) add(h uint64, rec uint32) (place uint32) {
+	s := p.part(h).add(h)
+	switch s.n {
+	case 0:
+		s.val = rec
+	case 1:
+		var i uint32
+		if n := len(p.free); n > 0 {
+			i, p.free = p.free[n-1], p.free[:n-1]
+		} else {
+			i = uint32(len(p.lists))
+			p.lists = append(p.lists, nil)
+		}
+		p.lists[i] = append(p.lists[i][:0], s.val, rec)
+		s.val = i
+	default:
+		p.lists[s.val] = append(p.lists[s.val], rec)
+	}
+	s.n++
+	return s.n - 1
+}
+
+// drop removes the record at place from the posting of h. The record that
+// moves there, if any, is returned: its place is to be noted.
+func (p *postings) drop(h uint64, place uint32) (moved uint32, ok bool) {
+	s := p.part(h).find(h)
+	if s == nil {
+		return 0, false
+	}
+	s.n--
+	if s.n == 0 {
+		p.part(h).remove(h)
+		return 0, false
+	}
+	l := p.lists[s.val]
+	last := l[s.n]
+	l[place] = last
+	l = l[:s.n]
+	moved, ok = last, place != s.n
+	if s.n == 1 {
+		p.lists[s.val] = nil
+		p.free = append(p.free, s.val)
+		s.val = l[0]
+		return moved, ok
+	}
+	if cap(l) > 64 && len(l) < cap(l)/4 {
+		l = append(make([]uint32, 0, len(l)*2), l...)
+	}
+	p.lists[s.val] = l
+	return moved, ok
+}

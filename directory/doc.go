@@ -1,0 +1,50 @@
+// Package directory is a node's directory: the server that keeps the node's
+// resources in a database, the client a context uses, and the arrangement by
+// which any context can be the server.
+//
+// # Who serves
+//
+// Clients and server meet at a Unix socket. Whoever holds the lock beside the
+// socket serves: a dirserver, or the first context of the node. When the
+// server goes, its clients notice at once, one of them takes the lock, and all
+// join again and offer what they own: the directory owns nothing (soft state),
+// so nothing is lost, and identifiers stay, because contexts made them and the
+// node's identity is in a file beside the socket:
+//
+//	PATH        the socket, 0600
+//	PATH.lock   flock: whoever holds it serves
+//	PATH.node   node number, boot id, epoch, key; 0600
+//
+// A number given to a context is the epoch, which grows with every server,
+// and a count: never the same twice. After a reboot the node is another.
+//
+// # Connections
+//
+// A context has one life connection: what it registers is there for as long as
+// the connection is. Questions go over ask connections, on which the asking
+// goroutine writes and reads itself; each watch has a connection of its own.
+//
+// # Messages
+//
+// A connection begins with 8 bytes, "RDIR", the version and the kind (life,
+// ask, watch or yield), two zero bytes. Messages in both directions are, little-endian:
+//
+//	+---------+------+----------+---------+------ - -
+//	| len u32 | type | 3 × zero |  id u64 | body
+//	+---------+------+----------+---------+------ - -
+//
+// len counts everything after itself; an answer repeats the id of its question.
+// Bodies, with identifiers of 16 bytes and lists as package resource draws them:
+//
+//	join      identifier (zero: a new one), token 32
+//	register  identifier, revision u64 (0: new), list
+//	update    identifier, expected revision u64, list
+//	delete    identifier
+//	find      pattern            start  pattern           watch  pattern
+//	lookup    identifier, pattern      next, stop, leave  empty
+//	joined    identifier, token 32, link key 32
+//	done      revision u64
+//	answer    identifier, owner, revision u64, list
+//	event     kind u8, then as answer
+//	error     code u16, text
+package directory

@@ -1,0 +1,128 @@
+package directory
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// An Identity is who a node is: its number, and the means to give contexts
+// numbers that no other context of the node ever had or will have.
+type Identity struct {
+	Node  resource.NodeID
+	Epoch uint64 // 24 bits: one for every server the node has had since boot
+	key   [32]byte
+	count atomic.Uint64
+}
+
+const epochMost = 1<<24 - 1
+
+// NewIdentity makes an identity that is kept nowhere, for nodes in memory.
+func NewIdentity() *Identity {
+	id := &Identity{Epoch: 1}
+	var b [8]byte
+	_, _ = rand.Read(b[2:])
+	id.Node = resource.NodeID(binary.BigEndian.Uint64(b[:]))
+	_, _ = rand.Read(id.key[:])
+	return id
+}
+
+// next gives a context its number, or fails after 16 million.
+func (i *Identity) next() (resource.GID, error) {
+	n := i.count.Add(1)
+	if n >= 1<<24 {
+		return resource.GID{}, errors.New("directory: this server has given out all its numbers; restart it")
+	}
+	return resource.MakeGID(i.Node, i.Epoch<<24|n, 0), nil
+}
+
+// token proves to any server of this node that g was given here.
+func (i *Identity) token(g resource.GID) (t [32]byte) {
+	var b [16]byte
+	resource.PutGID(b[:], g)
+	return i.derive("token", b[:])
+}
+
+// linkKey is what the contexts of this node prove to each other that they know.
+func (i *Identity) linkKey() [32]byte { return i.derive("link", nil) }
+
+func (i *Identity) derive(what string, of []byte) (t [32]byte) {
+	h := hmac.New(sha256.New, i.key[:])
+	h.Write([]byte(what))
+	h.Write(of)
+	h.Sum(t[:0])
+	return t
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// loadIdentity reads the identity at path and begins its next epoch, or makes
+// one if there is none of this boot. The caller holds the node's lock.
+func loadIdentity(path string) (*Identity, error) {
+	id, err := readIdentity(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if id == nil || id.Epoch >= epochMost {
+		id = NewIdentity()
+	} else {
+		id.Epoch++
+	}
+	return id, writeIdentity(path, id)
+}
+
+// readIdentity returns nil for one of another boot, or not to be understood:
+// then the node is a new one.
+func readIdentity(path string) (*Identity, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("directory: reading the node's identity: %w", err)
+	}
+	var node, epoch uint64
+	var boot, key string
+	if n, err := fmt.Fscanf(bytes.NewReader(b), "rocl node %x boot %s epoch %d key %s\n", &node, &boot, &epoch, &key); err != nil || n != 4 {
+		return nil, nil
+	}
+	id := &Identity{Node: resource.NodeID(node), Epoch: epoch}
+	k, err := hex.DecodeString(key)
+	if err != nil || len(k) != len(id.key) || boot != bootID() || node >= 1<<48 || node == 0 {
+		return nil, nil
+	}
+	copy(id.key[:], k)
+	return id, nil
+}
+
+// writeIdentity replaces the file as a whole: a crash leaves the old or the new.
+func writeIdentity(path string, id *Identity) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-node-*")
+	if err != nil {
+		return fmt.Errorf("directory: keeping the node's identity: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = fmt.Fprintf(f, "rocl node %012x boot %s epoch %d key %x\n", uint64(id.Node), bootID(), id.Epoch, id.key)
+	if err := errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("directory: keeping the node's identity: %w", err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("directory: keeping the node's identity: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package directory
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+)
+
+// JoinNode joins the directory at a socket path, and serves it whenever nobody
+// else does, for as long as the client is open: so a laptop needs no daemon.
+func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, error) {
+	n := &node{path: path, log: log}
+	c, err := Join(ctx, DialSocket(path), WithServe(n.serve), WithClientLogger(log))
+	if err != nil {
+		n.close()
+		return nil, err
+	}
+	c.finish = n.close
+	return c, nil
+}
+
+// node is a server that a client runs when it must.
+type node struct {
+	path   string
+	log    *slog.Logger
+	mu     sync.Mutex
+	closed bool
+	server *Server
+}
+
+func (n *node) serve(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return ErrClosed
+	}
+	if n.server != nil {
+		n.server.Close() // it gave way, or its socket was taken from under it
+		n.server = nil
+	}
+	s, err := Listen(n.path, WithLogger(n.log))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.yield = func() { s.Close() }
+	s.mu.Unlock()
+	n.server = s
+	n.log.Info("directory: serving the node", "socket", n.path, "epoch", s.id.Epoch)
+	return nil
+}
+
+func (n *node) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.server == nil {
+		return nil
+	}
+	return n.server.Close()
+}

@@ -1,0 +1,418 @@
+package directory
+
+import (
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// settleTime is how long a server that follows another holds a no back: the
+// contexts its predecessor knew are about to offer what they own.
+const settleTime = 300 * time.Millisecond
+
+// An Option changes one default of a server.
+type Option func(*Server)
+
+// WithIdentity gives the server its node's identity; random if not given.
+func WithIdentity(id *Identity) Option { return func(s *Server) { s.id = id } }
+
+// WithDatabase lets servers share a database: nodes in memory that see each
+// other's resources.
+func WithDatabase(db *database.DB) Option { return func(s *Server) { s.db = db } }
+
+// WithLogger sends logs to l.
+func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
+
+// AsDaemon says that the server is a process of its own: contexts that serve
+// give way to it, and it gives way to nobody.
+func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
+
+// A Server answers for one node. See Listen for one at a Unix socket.
+type Server struct {
+	id     *Identity
+	db     *database.DB
+	log    *slog.Logger
+	daemon bool
+	begun  time.Time
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{}
+	lives  map[resource.GID]*life
+	busy   sync.WaitGroup
+	life   context.Context
+	end    context.CancelFunc
+	bound  []*socket
+	yield  func() // gives the node to a daemon; nil: refuses
+}
+
+// life is the connection by which a context lives.
+type life struct{ superseded bool }
+
+// NewServer makes a server; ServeConn lets it serve.
+func NewServer(opts ...Option) *Server {
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now()}
+	for _, o := range opts {
+		o(s)
+	}
+	if s.id == nil {
+		s.id = NewIdentity()
+	}
+	if s.db == nil {
+		s.db = database.New()
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Database is where the node's resources are.
+func (s *Server) Database() *database.DB { return s.db }
+
+// Node is the node's number.
+func (s *Server) Node() resource.NodeID { return s.id.Node }
+
+// ServeConn serves one connection until it ends; it closes nc.
+func (s *Server) ServeConn(nc net.Conn) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		nc.Close()
+		return
+	}
+	s.conns[nc] = struct{}{}
+	s.busy.Add(1)
+	s.mu.Unlock()
+	defer func() {
+		nc.Close()
+		s.mu.Lock()
+		delete(s.conns, nc)
+		s.mu.Unlock()
+		s.busy.Done()
+	}()
+	c := newCodec(nc)
+	_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	kind, err := c.greeted()
+	if err == nil {
+		_ = nc.SetReadDeadline(time.Time{})
+		switch kind {
+		case kindLife:
+			err = s.serveLife(c)
+		case kindAsk:
+			err = s.serveAsk(c)
+		case kindWatch:
+			err = s.serveWatch(c)
+		case kindYield:
+			err = s.serveYield(c)
+		default:
+			err = fmt.Errorf("%w: kind %d", ErrProtocol, kind)
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+		s.log.Info("directory: connection ended", "err", err)
+	}
+}
+
+// serveLife serves a context for as long as it lives.
+func (s *Server) serveLife(c *codec) error {
+	m, err := c.read()
+	if err != nil {
+		return err
+	}
+	self, err := s.join(&m)
+	if err != nil {
+		_ = c.sendError(m.id, err)
+		return err
+	}
+	me := &life{}
+	s.mu.Lock()
+	if old := s.lives[self]; old != nil {
+		old.superseded = true
+	}
+	s.lives[self] = me
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		if s.lives[self] == me {
+			delete(s.lives, self)
+		}
+		over := me.superseded || s.closed
+		s.mu.Unlock()
+		if !over {
+			n := s.db.DeleteOwner(self)
+			s.log.Debug("directory: context ended", "context", self, "resources", n)
+		}
+	}()
+	c.begin(msgJoined, m.id)
+	c.gid(self)
+	token, key := s.id.token(self), s.id.linkKey()
+	c.bytes(token[:])
+	c.bytes(key[:])
+	if err := c.send(); err != nil {
+		return err
+	}
+	for {
+		m, err := c.read()
+		if err != nil {
+			return err
+		}
+		if m.typ == msgLeave {
+			return nil
+		}
+		rev, err := s.change(self, &m)
+		if errors.Is(err, ErrProtocol) {
+			_ = c.sendError(m.id, err)
+			return err
+		}
+		if err != nil {
+			err = c.sendError(m.id, err)
+		} else {
+			c.begin(msgDone, m.id)
+			c.u64(rev)
+			err = c.send()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) join(m *message) (resource.GID, error) {
+	p := parser{b: m.body}
+	g, token := p.gid(), p.take(32)
+	if err := p.end(); err != nil || m.typ != msgJoin {
+		return g, fmt.Errorf("%w: not a join", ErrProtocol)
+	}
+	if g.IsZero() {
+		return s.id.next()
+	}
+	if want := s.id.token(g); !hmac.Equal(want[:], token) || g != g.Context() {
+		return g, fmt.Errorf("%w: %v", ErrDenied, g)
+	}
+	return g, nil
+}
+
+// change carries out what a context asks for what is its own.
+func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
+	p := parser{b: m.body}
+	id := p.gid()
+	if id.Context() != self && !p.bad {
+		return 0, fmt.Errorf("%w: %v is not of context %v", ErrNotOwner, id, self)
+	}
+	switch m.typ {
+	case msgRegister:
+		rev = p.u64()
+		l, err := p.list()
+		if err != nil {
+			return 0, err
+		}
+		if rev == 0 {
+			return s.db.Put(id, self, &l)
+		}
+		return rev, s.db.Offer(id, self, rev, &l)
+	case msgUpdate:
+		expect := p.u64()
+		l, err := p.list()
+		if err != nil {
+			return 0, err
+		}
+		return s.db.Update(id, expect, &l)
+	case msgDelete:
+		if err := p.end(); err != nil {
+			return 0, err
+		}
+		return 0, s.db.Delete(id)
+	}
+	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+}
+
+// serveAsk answers questions, one at a time.
+func (s *Server) serveAsk(c *codec) error {
+	var cur *database.Cursor
+	var pattern resource.List
+	for {
+		m, err := c.read()
+		if err != nil {
+			return err
+		}
+		p := parser{b: m.body}
+		var rec database.Record
+		var ok bool
+		l := pattern
+		switch m.typ {
+		case msgFind:
+			if l, err = p.list(); err == nil {
+				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(&l) })
+			}
+		case msgLookup:
+			id := p.gid()
+			if l, err = p.list(); err == nil {
+				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
+			}
+		case msgStart:
+			if l, err = p.list(); err == nil {
+				pattern = l.Clone()
+				rec, ok = s.patiently(func() (database.Record, bool) {
+					cur = s.db.Cursor(&pattern)
+					return cur.Next()
+				})
+			}
+		case msgNext:
+			if cur == nil {
+				err = fmt.Errorf("%w: next before start", ErrProtocol)
+			} else {
+				rec, ok = cur.Next()
+			}
+		case msgStop:
+			cur, pattern = nil, resource.List{}
+			continue
+		default:
+			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		}
+		switch {
+		case err != nil:
+			_ = c.sendError(m.id, err)
+			return err
+		case !ok:
+			err = c.sendError(m.id, ErrNotFound)
+		default:
+			c.begin(msgAnswer, m.id)
+			appendAnswer(c, &rec, &l)
+			err = c.send()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// appendAnswer writes a resource: the pattern with what it wants filled in, or
+// all attributes if it wants nothing.
+func appendAnswer(c *codec, r *database.Record, pattern *resource.List) {
+	c.gid(r.ID)
+	c.gid(r.Owner)
+	c.u64(r.Revision)
+	if pattern.Complete() {
+		c.bytes(r.Attrs.Wire())
+		return
+	}
+	l := pattern.Clone()
+	l.Fill(&r.Attrs)
+	c.bytes(l.Wire())
+}
+
+// patiently asks again while the server is settling.
+func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
+	for {
+		r, ok := ask()
+		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+			return r, ok
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-s.life.Done():
+			return r, false
+		}
+	}
+}
+
+func (s *Server) serveWatch(c *codec) error {
+	m, err := c.read()
+	if err != nil {
+		return err
+	}
+	p := parser{b: m.body}
+	l, err := p.list()
+	if err != nil || m.typ != msgWatch {
+		return fmt.Errorf("%w: not a watch", ErrProtocol)
+	}
+	l = l.Clone()
+	w := s.db.Watch(&l)
+	ctx, cancel := context.WithCancel(s.life)
+	s.busy.Add(1)
+	go func() { // the client says nothing more: reading sees it go
+		defer s.busy.Done()
+		_, _ = c.read()
+		cancel()
+	}()
+	defer func() {
+		w.Close()
+		c.nc.Close()
+		cancel()
+	}()
+	out := &codec{nc: c.nc}
+	for {
+		ev, err := w.Next(ctx)
+		if err != nil {
+			return nil
+		}
+		out.begin(msgEvent, m.id)
+		out.bytes([]byte{byte(ev.Kind)})
+		appendAnswer(out, &ev.Record, &l)
+		if err := out.send(); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) serveYield(c *codec) error {
+	if s.daemon || s.yield == nil {
+		return c.sendError(0, ErrInUse)
+	}
+	c.begin(msgDone, 0)
+	c.u64(0)
+	err := c.send()
+	s.log.Info("directory: giving way to a daemon")
+	go s.yield()
+	return err
+}
+
+// Close stops serving: connections are cut, sockets removed, the node's lock is
+// free when it returns. The database stays as it is.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.end()
+	for nc := range s.conns {
+		nc.Close()
+	}
+	bound := s.bound
+	s.mu.Unlock()
+	for _, b := range bound {
+		b.unlisten()
+	}
+	s.busy.Wait()
+	var err error
+	for _, b := range bound {
+		err = errors.Join(err, b.unlock())
+	}
+	return err
+}
+
+// Stats describe a server.
+type Stats struct {
+	database.Stats
+	Contexts, Connections int
+}
+
+// Stats returns the present figures.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{s.db.Stats(), len(s.lives), len(s.conns)}
+}

@@ -1,0 +1,252 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultSocket is where the node's directory is when nobody says otherwise:
+// $ROCL_SOCKET, else a socket in the user's runtime directory.
+func DefaultSocket() string {
+	if p := os.Getenv("ROCL_SOCKET"); p != "" {
+		return p
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "rocl", "directory.sock")
+	}
+	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid()), "directory.sock")
+}
+
+// socket is one Unix socket a server listens at, and the lock beside it.
+type socket struct {
+	path string
+	ln   *net.UnixListener
+	lock *os.File
+}
+
+// maxPath is what fits the kernel's address of a Unix socket.
+const maxPath = 107
+
+// Listen makes a server that serves the node at path, creating the directory
+// (0700) if need be. It fails with ErrInUse if another server does. A socket
+// left behind by a crash is replaced.
+func Listen(path string, opts ...Option) (*Server, error) {
+	s := NewServer(opts...)
+	b, err := s.lock(path)
+	if err != nil {
+		return nil, err
+	}
+	id, err := loadIdentity(path + ".node")
+	if err == nil {
+		s.id, s.begun = id, time.Now()
+		err = s.listen(b)
+	}
+	if err != nil {
+		b.lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Also lets the server serve at another path as well.
+func (s *Server) Also(path string) error {
+	b, err := s.lock(path)
+	if err != nil {
+		return err
+	}
+	if err := s.listen(b); err != nil {
+		b.lock.Close()
+		return err
+	}
+	return nil
+}
+
+// lock takes the node's lock, or ErrInUse. A daemon asks a context to give way.
+func (s *Server) lock(path string) (*socket, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
+	}
+	if path == DefaultSocket() {
+		if err := private(dir); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("directory: opening the node's lock: %w", err)
+	}
+	for try := 0; ; try++ {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return &socket{path: path, lock: f}, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		if !s.daemon || try >= 200 {
+			err = ErrInUse
+			break
+		}
+		if err = askToYield(path); errors.Is(err, ErrInUse) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // flock tells nobody when it could be had
+	}
+	f.Close()
+	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
+}
+
+// private refuses a directory into which others could put a socket of theirs.
+func private(dir string) error {
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("directory: %w", err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !fi.IsDir() || fi.Mode().Perm()&0o077 != 0 || ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("directory: %s must be a directory of yours with mode 0700, it is %v", dir, fi.Mode())
+	}
+	return nil
+}
+
+func askToYield(path string) error {
+	nc, err := net.DialTimeout("unix", path, time.Second)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(time.Second))
+	if _, err := nc.Write(greeting(kindYield)); err != nil {
+		return err
+	}
+	m, err := newCodec(nc).read()
+	if err != nil {
+		return err
+	}
+	if m.typ == msgError {
+		return parseError(m.body)
+	}
+	return nil
+}
+
+func (s *Server) listen(b *socket) error {
+	if err := os.Remove(b.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("directory: removing a stale socket: %w", err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.path, Net: "unix"})
+	if err == nil {
+		err = os.Chmod(b.path, 0o600) // who came before is refused by its credentials
+	}
+	if err != nil {
+		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
+	}
+	b.ln = ln
+	s.mu.Lock()
+	s.bound = append(s.bound, b)
+	s.busy.Add(1)
+	s.mu.Unlock()
+	go s.accept(b)
+	return nil
+}
+
+func (s *Server) accept(b *socket) {
+	defer s.busy.Done()
+	for {
+		nc, err := b.ln.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.log.Warn("directory: accepting", "err", err)
+			select { // descriptors ran out: only time mends that
+			case <-time.After(20 * time.Millisecond):
+			case <-s.life.Done():
+				return
+			}
+			continue
+		}
+		if err := allowed(nc); err != nil {
+			s.log.Warn("directory: refused", "err", err)
+			nc.Close()
+			continue
+		}
+		go s.ServeConn(nc)
+	}
+}
+
+// allowed checks that the peer is the same user, or root.
+func allowed(nc *net.UnixConn) error {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil {
+		return e
+	}
+	if err != nil {
+		return fmt.Errorf("directory: asking who the peer is: %w", err)
+	}
+	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("%w: process %d is of user %d", ErrDenied, cred.Pid, cred.Uid)
+	}
+	return nil
+}
+
+func (b *socket) unlisten() {
+	if b.ln != nil {
+		b.ln.Close() // removes the socket file
+	}
+}
+
+func (b *socket) unlock() error { return b.lock.Close() }
+
+// A Dialer connects to a node's directory.
+type Dialer func(ctx context.Context) (net.Conn, error)
+
+// DialSocket connects to the directory at a Unix socket. Nobody serving there
+// is ErrNoDirectory.
+func DialSocket(path string) Dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		nc, err := d.DialContext(ctx, "unix", path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+			return nil, fmt.Errorf("%w: %s: %w", ErrNoDirectory, path, err)
+		case err != nil:
+			return nil, fmt.Errorf("directory: connecting to %s: %w", path, err)
+		}
+		return nc, nil
+	}
+}
+
+// Dialer connects to s itself, in memory.
+func (s *Server) Dialer() Dialer {
+	return func(context.Context) (net.Conn, error) {
+		s.mu.Lock()
+		closed := s.closed
+		s.mu.Unlock()
+		if closed {
+			return nil, fmt.Errorf("%w: it was closed", ErrNoDirectory)
+		}
+		near, far := net.Pipe()
+		go s.ServeConn(far)
+		return near, nil
+	}
+}

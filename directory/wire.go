@@ -1,0 +1,304 @@
+package directory
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Errors of this package, also when they happened in the server.
+var (
+	ErrNotFound    = errors.New("rocl: no such resource")
+	ErrNoDirectory = errors.New("rocl: no directory serves this node")
+	ErrRevision    = errors.New("rocl: the attributes have changed")
+	ErrNotOwner    = errors.New("rocl: not the owner")
+	ErrExists      = errors.New("rocl: resource exists")
+	ErrIncomplete  = errors.New("rocl: an attribute has no value")
+	ErrClosed      = errors.New("rocl: directory closed")
+	ErrInUse       = errors.New("rocl: another directory serves this node")
+	ErrProtocol    = errors.New("rocl: directory protocol violation")
+	ErrDenied      = errors.New("rocl: the directory does not know this context")
+)
+
+var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse}
+
+// code is the number an error travels as; 0 stands for any other.
+func code(err error) uint16 {
+	switch {
+	case errors.Is(err, database.ErrNotFound):
+		err = ErrNotFound
+	case errors.Is(err, database.ErrRevision):
+		err = ErrRevision
+	case errors.Is(err, database.ErrNotOwner):
+		err = ErrNotOwner
+	case errors.Is(err, database.ErrExists):
+		err = ErrExists
+	case errors.Is(err, database.ErrIncomplete):
+		err = ErrIncomplete
+	}
+	for i, e := range codes[1:] {
+		if errors.Is(err, e) {
+			return uint16(i + 1)
+		}
+	}
+	return 0
+}
+
+const (
+	version = 1
+	maxBody = resource.MaxList + 64<<10
+	msgHead = 16 // len, type, zeros, id
+)
+
+// Kinds of connections.
+const (
+	kindLife = 1 + iota
+	kindAsk
+	kindWatch
+	kindYield
+)
+
+// Message types.
+const (
+	msgJoin = 1 + iota
+	msgRegister
+	msgUpdate
+	msgDelete
+	msgLeave
+	msgFind
+	msgLookup
+	msgStart
+	msgNext
+	msgStop
+	msgWatch
+	msgJoined
+	msgDone
+	msgAnswer
+	msgEvent
+	msgError
+)
+
+func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }
+
+// A message is one message as read: body is valid until the next is read.
+type message struct {
+	typ  byte
+	id   uint64
+	body []byte
+}
+
+// A codec reads and writes messages of one connection. Reading and writing may
+// go on side by side, each by one goroutine at a time.
+type codec struct {
+	nc         net.Conn
+	in         []byte
+	start, end int
+	out        []byte
+}
+
+func newCodec(nc net.Conn) *codec { return &codec{nc: nc, in: make([]byte, 4<<10)} }
+
+// need reads until n bytes are there.
+func (c *codec) need(n int) error {
+	if c.end-c.start >= n {
+		return nil
+	}
+	if len(c.in)-c.start < n {
+		b := c.in
+		if len(b) < n {
+			// Grown as the bytes come: an announced length alone costs nothing.
+			b = make([]byte, min(n, max(2*len(c.in), 64<<10)))
+		}
+		c.end = copy(b, c.in[c.start:c.end])
+		c.in, c.start = b, 0
+	}
+	for c.end-c.start < n {
+		if c.end == len(c.in) {
+			b := make([]byte, min(n, 2*len(c.in)))
+			copy(b, c.in[:c.end])
+			c.in = b
+		}
+		k, err := c.nc.Read(c.in[c.end:])
+		c.end += k
+		if err != nil && c.end-c.start < n {
+			if err == io.EOF && c.end > c.start {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *codec) take(n int) []byte {
+	b := c.in[c.start : c.start+n : c.start+n]
+	if c.start += n; c.start == c.end {
+		c.start, c.end = 0, 0
+		if len(c.in) > 1<<20 {
+			c.in = make([]byte, 4<<10) // b keeps the old one for as long as it is used
+		}
+	}
+	return b
+}
+
+func (c *codec) greeted() (kind byte, err error) {
+	if err := c.need(8); err != nil {
+		return 0, err
+	}
+	b := c.take(8)
+	if string(b[:4]) != "RDIR" || b[6] != 0 || b[7] != 0 {
+		return 0, fmt.Errorf("%w: not a directory connection", ErrProtocol)
+	}
+	if b[4] != version {
+		return 0, fmt.Errorf("%w: version %d, ours is %d", ErrProtocol, b[4], version)
+	}
+	return b[5], nil
+}
+
+func (c *codec) read() (message, error) {
+	if err := c.need(msgHead); err != nil {
+		return message{}, err
+	}
+	b := c.in[c.start:]
+	n := binary.LittleEndian.Uint32(b)
+	if n < msgHead-4 || n > maxBody || b[5]|b[6]|b[7] != 0 {
+		return message{}, fmt.Errorf("%w: message of %d bytes", ErrProtocol, n)
+	}
+	if err := c.need(int(n) + 4); err != nil {
+		return message{}, err
+	}
+	b = c.take(int(n) + 4)
+	return message{b[4], binary.LittleEndian.Uint64(b[8:]), b[msgHead:]}, nil
+}
+
+// begin starts a message in out.
+func (c *codec) begin(typ byte, id uint64) {
+	c.out = append(c.out[:0], 0, 0, 0, 0, typ, 0, 0, 0)
+	c.out = binary.LittleEndian.AppendUint64(c.out, id)
+}
+
+func (c *codec) gid(g resource.GID) {
+	c.out = append(c.out, make([]byte, 16)...)
+	resource.PutGID(c.out[len(c.out)-16:], g)
+}
+
+func (c *codec) u64(v uint64)   { c.out = binary.LittleEndian.AppendUint64(c.out, v) }
+func (c *codec) bytes(b []byte) { c.out = append(c.out, b...) }
+
+// send writes the message begun.
+func (c *codec) send() error {
+	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
+	_, err := c.nc.Write(c.out)
+	if cap(c.out) > 1<<20 {
+		c.out = nil
+	}
+	return err
+}
+
+func (c *codec) sendError(id uint64, err error) error {
+	c.begin(msgError, id)
+	c.out = binary.LittleEndian.AppendUint16(c.out, code(err))
+	c.bytes([]byte(err.Error()))
+	return c.send()
+}
+
+// A parser takes a body apart; it fails once and for all.
+type parser struct {
+	b   []byte
+	bad bool
+}
+
+func (p *parser) take(n int) []byte {
+	if len(p.b) < n {
+		p.bad = true
+		return make([]byte, n)
+	}
+	b := p.b[:n]
+	p.b = p.b[n:]
+	return b
+}
+
+func (p *parser) gid() resource.GID { return resource.GetGID(p.take(16)) }
+func (p *parser) u64() uint64       { return binary.LittleEndian.Uint64(p.take(8)) }
+
+// list is the rest of the body, a view.
+func (p *parser) list() (resource.List, error) {
+	if p.bad {
+		return resource.List{}, fmt.Errorf("%w: truncated message", ErrProtocol)
+	}
+	l, err := resource.ParseList(p.b)
+	if err != nil {
+		return l, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return l, nil
+}
+
+func (p *parser) end() error {
+	if p.bad || len(p.b) > 0 {
+		return fmt.Errorf("%w: message of wrong length", ErrProtocol)
+	}
+	return nil
+}
+
+// remote is an error that the server reported.
+type remote struct {
+	kind error
+	text string
+}
+
+func (e *remote) Error() string { return e.text }
+func (e *remote) Unwrap() error { return e.kind }
+
+func parseError(b []byte) error {
+	if len(b) < 2 {
+		return fmt.Errorf("%w: truncated error", ErrProtocol)
+	}
+	n := int(binary.LittleEndian.Uint16(b))
+	e := &remote{text: string(b[2:])}
+	if n > 0 && n < len(codes) {
+		e.kind = codes[n]
+		if e.kind == ErrNotFound {
+			return ErrNotFound // the common one: nothing to add
+		}
+	}
+	return e
+}
+
+// An Answer is a resource as the directory knows it. It belongs to the caller.
+type Answer struct {
+	ID, Owner resource.GID
+	Revision  uint64
+	Attrs     resource.List
+}
+
+func parseAnswer(b []byte) (a Answer, err error) {
+	p := parser{b: b}
+	a.ID, a.Owner, a.Revision = p.gid(), p.gid(), p.u64()
+	l, err := p.list()
+	if err == nil {
+		a.Attrs = l.Clone()
+	}
+	return a, err
+}
+
+// EventKind says what happened to a watched resource.
+type EventKind = database.Kind
+
+// Kinds of events; see package database.
+const (
+	Appeared = database.Appeared
+	Changed  = database.Changed
+	Gone     = database.Gone
+	Synced   = database.Synced
+)
+
+// An Event is one change to what a watch matches.
+type Event struct {
+	Kind EventKind
+	Answer
+}
