@@ -126,3 +126,11 @@ func writeIdentity(path string, id *Identity) error {
 	}
 	return nil
 }
+
+// Sibling makes the identity of another node whose contexts trust those of i:
+// it has the same key. For nodes in memory.
+func (i *Identity) Sibling() *Identity {
+	s := NewIdentity()
+	s.key = i.key
+	return s
+}

@@ -1,0 +1,76 @@
+// Command pingpong bounces a message between two contexts that know nothing of
+// each other but an attribute. Start it in one shell, then again in another.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	pong, err := c.Find(ctx, rocl.Match{"game": "pong"})
+	switch {
+	case errors.Is(err, rocl.ErrNotFound):
+		err = serve(ctx, c)
+	case err == nil:
+		err = play(ctx, c, pong.ID)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// serve sends every message back where it came from, in the memory it came in.
+func serve(ctx context.Context, c *rocl.Context) error {
+	me, err := c.Register(ctx, rocl.Attrs{"game": "pong"})
+	if err != nil {
+		return err
+	}
+	fmt.Println("waiting for ping; start me again in another shell")
+	for m, err := range me.Messages(ctx) {
+		if err != nil {
+			return err
+		}
+		err = me.Send(ctx, m.From(), m.Tag(), m.Buffer())
+		m.Release()
+		if err != nil {
+			log.Print(err) // the player left: wait for another
+		}
+	}
+	return nil
+}
+
+func play(ctx context.Context, c *rocl.Context, pong rocl.GID) error {
+	me, err := c.Register(ctx, rocl.Attrs{"game": "ping"})
+	if err != nil {
+		return err
+	}
+	const rounds = 10_000
+	start := time.Now()
+	for i := range uint64(rounds) {
+		if err := me.SendBytes(ctx, pong, i, []byte("ball")); err != nil {
+			return err
+		}
+		m, err := me.Recv(ctx, rocl.From(pong), rocl.Tag(i))
+		if err != nil {
+			return err
+		}
+		m.Release()
+	}
+	fmt.Printf("%d round trips, %v each\n", rounds, time.Since(start)/rounds)
+	return nil
+}

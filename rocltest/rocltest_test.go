@@ -1,0 +1,70 @@
+package rocltest_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func talk(t *testing.T, opts ...rocl.Option) {
+	ctx := context.Background()
+	c := rocltest.Cluster(t, 2)
+	a, b := c.Open(0, opts...), c.Open(1, opts...)
+	if a.ID().Node() == b.ID().Node() {
+		t.Fatal("two nodes have one number")
+	}
+	srv, err := b.Register(ctx, rocl.Attrs{"type": "server", "load": "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	me, err := a.Register(ctx, rocl.Attrs{"type": "client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := a.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found.ID != srv.ID() || found.Attrs.GetString("load") != "3" {
+		t.Fatalf("found %v %v", found.ID, &found.Attrs)
+	}
+	if err := me.SendBytes(ctx, found.ID, 7, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := srv.Recv(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(m.Bytes()) != "hello" || m.From() != me.ID() || m.Tag() != 7 {
+		t.Fatalf("got %q from %v tag %d", m.Bytes(), m.From(), m.Tag())
+	}
+	if err := srv.Send(ctx, m.From(), 8, m.Buffer()); err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	if m, err = me.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(8)); err != nil || string(m.Bytes()) != "hello" {
+		t.Fatal(err)
+	}
+	m.Release()
+}
+
+func TestInMemory(t *testing.T) { talk(t) }
+
+func TestOverTCP(t *testing.T) { talk(t, rocltest.TCP()) }
+
+func TestInSynctest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		talk(t)
+		if d := time.Since(start); d > time.Minute {
+			t.Errorf("took %v of virtual time", d)
+		}
+	})
+}
