@@ -116,7 +116,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	}
 	c.cache.mu.Unlock()
 	c.asked.Add(1)
-	ans, err := c.dir.Lookup(ctx, peer, AttrAddr)
+	ans, err := c.dir.Lookup(ctx, peer) // all attributes: addresses repeat
 	if errors.Is(err, directory.ErrNotFound) {
 		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
 	}

@@ -21,6 +21,10 @@ func DefaultSocket() string {
 	if p := os.Getenv("ROCL_SOCKET"); p != "" {
 		return p
 	}
+	return builtin()
+}
+
+func builtin() string {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "rocl", "directory.sock")
 	}
@@ -80,7 +84,7 @@ func (s *Server) lock(path string) (*socket, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
 	}
-	if path == DefaultSocket() {
+	if path == builtin() {
 		if err := private(dir); err != nil {
 			return nil, err
 		}

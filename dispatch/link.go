@@ -755,6 +755,7 @@ func (l *link) connect() {
 			return
 		}
 		l.mu.Unlock()
+		l.d.log.Debug("dispatch: connecting", "peer", l.peer, "err", err)
 		if errors.Is(err, ErrGone) {
 			l.die(err)
 			continue

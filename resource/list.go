@@ -40,7 +40,7 @@ type List struct {
 	view []byte // the wire form of a list that is not ours
 }
 
-var emptyWire = make([]byte, listHead)
+var emptyWire = []byte{0, 0, listHead, 0, 0, 0}
 
 // Wire is the encoded list, a view.
 func (l *List) Wire() []byte {

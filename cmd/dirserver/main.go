@@ -1,0 +1,136 @@
+// Command dirserver serves a node's directory as a daemon.
+//
+//	dirserver [--socket PATH] [--listen unix:PATH]... [--config FILE]
+//
+// Every setting can be given as a flag, in the environment (ROCL_SOCKET,
+// ROCL_LISTEN, ROCL_LOG_LEVEL, ROCL_LOG_FORMAT) or in a TOML file, in this
+// order of precedence. SIGTERM and SIGINT end it cleanly. Exit codes: 0 ended
+// as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/version"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// usage marks errors of those who called us.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	var show bool
+	var file string
+	cmd := &cobra.Command{
+		Use:           "dirserver",
+		Short:         "Serve the directory of this node",
+		Version:       version.String(),
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.SetVersionTemplate("dirserver {{.Version}}\n")
+	f := cmd.Flags()
+	f.String("socket", "", "Unix socket of the node's directory (default "+directory.DefaultSocket()+")")
+	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH; may be repeated")
+	f.String("log-level", "", "debug, info, warn or error (default info)")
+	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
+	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with socket, listen, log-level, log-format")
+	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := settings(cmd, file)
+		if err != nil {
+			return usage{err}
+		}
+		if show {
+			s.print(out)
+			return nil
+		}
+		return serve(cmd.Context(), s, errOut)
+	}
+	cmd.SetArgs(args)
+	cmd.SetOut(out)
+	cmd.SetErr(errOut)
+	err := cmd.ExecuteContext(ctx)
+	var u usage
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"):
+		fmt.Fprintf(errOut, "dirserver: %v\nTry 'dirserver --help'.\n", err)
+		return 2
+	case errors.Is(err, directory.ErrInUse):
+		fmt.Fprintf(errOut, "dirserver: %v\nAnother dirserver is running there; stop it, or choose another --socket.\n", err)
+		return 3
+	}
+	fmt.Fprintf(errOut, "dirserver: %v\n", err)
+	return 1
+}
+
+func serve(ctx context.Context, s *config, errOut io.Writer) error {
+	log := s.logger(errOut)
+	srv, err := directory.Listen(s.socket.value, directory.AsDaemon(), directory.WithLogger(log))
+	if err != nil {
+		return err
+	}
+	for _, p := range s.paths {
+		if err := srv.Also(p); err != nil {
+			srv.Close()
+			return err
+		}
+	}
+	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", fmt.Sprintf("%012x", uint64(srv.Node())), "version", version.String())
+	notify(log, "READY=1")
+	var beat <-chan time.Time
+	if d := watchdog(); d > 0 {
+		t := time.NewTicker(d / 2)
+		defer t.Stop()
+		beat = t.C
+	}
+	for {
+		select {
+		case <-beat:
+			srv.Database().Len() // alive means that the database answers
+			notify(log, "WATCHDOG=1")
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	notify(log, "STOPPING=1")
+	log.Info("stopping", "contexts", srv.Stats().Contexts)
+	return srv.Close()
+}
+
+func (s *config) logger(w io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: s.level}
+	text := s.format.value == "text"
+	if s.format.value == "" {
+		f, ok := w.(*os.File)
+		text = ok && term.IsTerminal(int(f.Fd()))
+	}
+	if text {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}

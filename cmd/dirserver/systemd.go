@@ -1,0 +1,37 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// notify tells systemd, if it started us with Type=notify (sd_notify(3)).
+func notify(log *slog.Logger, state string) {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return
+	}
+	if name[0] == '@' {
+		name = "\x00" + name[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err == nil {
+		_, err = c.Write([]byte(state))
+		c.Close()
+	}
+	if err != nil {
+		log.Warn("telling systemd", "state", state, "err", err)
+	}
+}
+
+// watchdog is the interval within which systemd wants to hear from us, or 0.
+func watchdog() time.Duration {
+	us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+	if pid := os.Getenv("WATCHDOG_PID"); err != nil || us <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return 0
+	}
+	return time.Duration(us) * time.Microsecond
+}

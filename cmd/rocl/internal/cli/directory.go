@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/rocl-go/rocl"
+	"github.com/spf13/cobra"
+)
+
+type foundJSON struct {
+	Event    string         `json:"event,omitempty"`
+	ID       *rocl.GID      `json:"id,omitempty"`
+	Revision uint64         `json:"revision,omitempty"`
+	Attrs    map[string]any `json:"attrs,omitempty"`
+}
+
+func registerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "register name=value...",
+		Short: "Register a resource for as long as this command runs",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			c, err := rocl.Open(ctx, g.Options()...)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			r, err := c.Register(ctx, l)
+			if err != nil {
+				return err
+			}
+			if err := announce(cmd, g, r, l); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return c.Close()
+		},
+	}
+}
+
+// announce prints the resource this command has registered.
+func announce(cmd *cobra.Command, g Globals, r *rocl.Resource, l *rocl.List) error {
+	id := r.ID()
+	if g.JSON {
+		return Print(cmd.OutOrStdout(), foundJSON{ID: &id, Revision: r.Revision(), Attrs: jsonAttrs(l)})
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), id)
+	return err
+}
+
+func findCommand() *cobra.Command {
+	var want []string
+	var first, system bool
+	cmd := &cobra.Command{
+		Use:   "find [name=value...]",
+		Short: "Print the resources that have these attributes",
+		Long:  "Print the resources that have these attributes, all if none is given.\nExit code 1 if there are none, 2 if no directory serves the node.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			if system {
+				if err := l.AddString("rocl.kind", "context"); err != nil {
+					return err
+				}
+			}
+			ctx := cmd.Context()
+			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly())...)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			n := 0
+			for f, err := range c.FindAll(ctx, l, rocl.Want(want...)) {
+				if err != nil {
+					return err
+				}
+				if system && f.ID == c.ID() {
+					continue
+				}
+				n++
+				if g.JSON {
+					err = Print(cmd.OutOrStdout(), foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)})
+				} else {
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%v %v\n", f.ID, &f.Attrs)
+				}
+				if err != nil {
+					return err
+				}
+				if first {
+					break
+				}
+			}
+			if n == 0 {
+				return errNothing
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&want, "want", nil, "print the values of these attributes only")
+	cmd.Flags().BoolVar(&first, "first", false, "stop after one")
+	cmd.Flags().BoolVar(&system, "contexts", false, "find contexts rather than resources")
+	return cmd
+}
+
+func watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch [name=value...]",
+		Short: "Print resources as they appear, change and go",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			c, err := rocl.Open(ctx, g.Options()...)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			for ev, err := range c.Watch(ctx, l) {
+				if ctx.Err() != nil {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				line := foundJSON{Event: ev.Kind.String()}
+				if ev.Kind != rocl.Synced {
+					line.ID, line.Revision, line.Attrs = &ev.ID, ev.Revision, jsonAttrs(&ev.Attrs)
+				}
+				if g.JSON {
+					err = Print(cmd.OutOrStdout(), line)
+				} else if ev.Kind != rocl.Synced {
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%-8v %v %v\n", ev.Kind, ev.ID, &ev.Attrs)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}

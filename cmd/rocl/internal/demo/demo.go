@@ -1,0 +1,359 @@
+// Package demo is rocl's demonstration on real input: an inverted index of a
+// tree of text files, built by processes that know of each other only by
+// attributes.
+//
+//	coordinator ──units──► crawlers ──contents──► indexers ◄──words── front end
+//	     ▲                                           │                   ▲
+//	     └──────────────── what is indexed ──────────┘      questions ───┘
+//
+// Each is a process of its own with a context of its own. The files are cut
+// into units; a unit is read by one crawler, sent piece by piece to one
+// indexer, and counts once that has seen its end. What was given to an indexer
+// that dies is done again by another.
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// Result is what a run prints with --json.
+type Result struct {
+	Dir      string   `json:"dir"`
+	Word     string   `json:"word"`
+	Matches  int      `json:"matches"`
+	Files    int      `json:"files"` // text files indexed
+	Binary   int      `json:"binary"`
+	Bytes    uint64   `json:"bytes"`
+	Messages uint64   `json:"messages"`
+	Words    int      `json:"words"`
+	Seconds  float64  `json:"seconds"`
+	Skipped  []string `json:"skipped"`
+	Redone   int      `json:"redone"` // units done again
+	Killed   int      `json:"killed"` // processes lost
+	Crawlers int      `json:"crawlers"`
+	Indexers int      `json:"indexers"`
+}
+
+// Commands are demo and what it starts.
+func Commands() []*cobra.Command {
+	var o options
+	demo := &cobra.Command{
+		Use:   "demo [DIR]",
+		Short: "Index a tree of files with processes that find each other by attributes",
+		Long: "Index the text files under DIR (the Go installation's source if not given) with several\n" +
+			"processes that know of each other only by attributes, then look a word up.\n" +
+			"The number of matches is what 'LC_ALL=C grep -rIliw WORD DIR | wc -l' counts.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.dir = args[0]
+			}
+			o.json = cli.Flags(cmd).JSON
+			if cmd.Flags().Changed("socket") {
+				o.socket = cli.Flags(cmd).Socket
+			}
+			return run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := demo.Flags()
+	f.StringVar(&o.word, "word", "goroutine", "the word to look up")
+	f.IntVar(&o.crawlers, "crawlers", 2, "number of crawler processes")
+	f.IntVar(&o.indexers, "indexers", 3, "number of indexer processes")
+	f.BoolVar(&o.kill, "kill-indexer", false, "kill an indexer half way, to see its share done again")
+
+	hidden := &cobra.Command{
+		Use: "demo-role ROLE RUN", Hidden: true, Args: cobra.ExactArgs(2),
+		Short: "One process of a demo; started by demo",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return play(cmd.Context(), cli.Flags(cmd).Socket, args[0], args[1], cmd.InOrStdin())
+		},
+	}
+	return []*cobra.Command{demo, hidden}
+}
+
+type options struct {
+	dir, word, socket  string
+	crawlers, indexers int
+	kill, json         bool
+}
+
+// goSource is the source tree of the Go installation.
+func goSource() (string, error) {
+	root := os.Getenv("GOROOT")
+	if root == "" {
+		if b, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
+			root = strings.TrimSpace(string(b))
+		}
+	}
+	src := filepath.Join(root, "src")
+	if _, err := os.Stat(src); root == "" || err != nil {
+		return "", cli.Usagef("no Go installation found to index: name a directory, as in 'rocl demo ~/documents'")
+	}
+	return src, nil
+}
+
+func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
+	if o.crawlers < 1 || o.indexers < 1 || o.crawlers > 64 || o.indexers > 64 {
+		return cli.Usagef("--crawlers and --indexers must be from 1 to 64")
+	}
+	if o.kill && o.indexers < 2 {
+		return cli.Usagef("--kill-indexer needs another one to go on: --indexers 2 or more")
+	}
+	if !index.IsWord(o.word) {
+		return cli.Usagef("%q is not a word: one run of ASCII letters, digits and underscores", o.word)
+	}
+	if o.dir == "" {
+		if o.dir, err = goSource(); err != nil {
+			return err
+		}
+	}
+	units, files, bad, err := walk(o.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cli.Usagef("%s does not exist", o.dir)
+	}
+	if err != nil {
+		return err
+	}
+	if o.socket == "" {
+		dir, err := os.MkdirTemp("", "rocl-demo-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		o.socket = filepath.Join(dir, "directory.sock")
+	}
+	rep := newTeller(o.json, errOut)
+	defer rep.close()
+	start := time.Now()
+	c, err := rocl.Open(ctx, rocl.WithSocket(o.socket))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	name := strings.ToLower(rand.Text()[:8])
+	me, err := c.Register(ctx, rocl.Attrs{attrRun: name, attrRole: "coordinator", "pid": fmt.Sprint(os.Getpid())})
+	if err != nil {
+		return err
+	}
+	rep.say("coordinator {demo=%s, role=coordinator} serves the directory; %d files under %s", name, files, o.dir)
+
+	var procs processes
+	defer procs.stop()
+	var indexers []*exec.Cmd
+	for role, n := range map[string]int{"crawler": o.crawlers, "indexer": o.indexers, "front": 1} {
+		for range n {
+			p, err := procs.start(o.socket, role, name)
+			if err != nil {
+				return err
+			}
+			if role == "indexer" {
+				indexers = append(indexers, p)
+			}
+		}
+	}
+	co := &coordinator{c: c, me: me, run: name, rep: rep, units: units, left: len(units), crawler: map[rocl.GID]int{}}
+	co.todo = append(co.todo, units...)
+	if err := co.gather(ctx, o); err != nil {
+		return err
+	}
+	if o.kill {
+		co.kill = func() {
+			rep.say("killing an indexer: process %d", indexers[0].Process.Pid)
+			_ = indexers[0].Process.Kill()
+		}
+	}
+	if err := co.index(ctx); err != nil {
+		return err
+	}
+	rep.close()
+	t, err := co.query(ctx, o.word)
+	if err != nil {
+		return err
+	}
+	r := co.summary()
+	r.Dir, r.Word, r.Matches, r.Words = o.dir, o.word, t.Matches, t.Words
+	r.Seconds = time.Since(start).Seconds()
+	r.Crawlers, r.Indexers = o.crawlers, o.indexers
+	r.Skipped = append(bad, r.Skipped...)
+	for _, s := range r.Skipped {
+		fmt.Fprintln(errOut, "skipped:", s)
+	}
+	if o.json {
+		if r.Skipped == nil {
+			r.Skipped = []string{}
+		}
+		return cli.Print(out, r)
+	}
+	fmt.Fprintf(out, "%q is in %d of %d text files (%d others are binary, %d unreadable)\n", r.Word, r.Matches, r.Files, r.Binary, len(r.Skipped))
+	fmt.Fprintf(out, "%.1f MB in %d messages, %.2f s, %.0f MB/s; %d crawlers, %d indexers, %d different words",
+		float64(r.Bytes)/1e6, r.Messages, r.Seconds, float64(r.Bytes)/1e6/r.Seconds, r.Crawlers, r.Indexers, r.Words)
+	if r.Killed > 0 {
+		fmt.Fprintf(out, "; %d process lost, %d units done again", r.Killed, r.Redone)
+	}
+	_, err = fmt.Fprintln(out)
+	return err
+}
+
+// gather waits until every process has been found.
+func (co *coordinator) gather(ctx context.Context, o options) error {
+	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	n := 0
+	for ev, err := range co.c.Watch(wait, rocl.Match{attrRun: co.run}) {
+		if err != nil {
+			return fmt.Errorf("waiting for the processes to appear: %w", err)
+		}
+		if ev.Kind != rocl.Appeared {
+			continue
+		}
+		if ev.Attrs.GetString(attrRole) == "front" {
+			co.front = ev.ID
+		}
+		if n++; n == o.crawlers+o.indexers+2 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// processes are the children. They die with us: at the end of their standard
+// input, which is a pipe from us, and by the kernel's doing.
+type processes struct {
+	cmds  []*exec.Cmd
+	pipes []io.Closer
+}
+
+func (p *processes) start(socket, role, run string) (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, "demo-role", role, run, "--socket", socket)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting a %s: %w", role, err)
+	}
+	p.cmds = append(p.cmds, cmd)
+	p.pipes = append(p.pipes, in)
+	return cmd, nil
+}
+
+func (p *processes) stop() {
+	for _, in := range p.pipes {
+		in.Close()
+	}
+	for _, cmd := range p.cmds {
+		t := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait() // a killed one is no error here
+		t.Stop()
+	}
+}
+
+// play is a child's life: until its input ends.
+func play(ctx context.Context, socket, name, run string, in io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+		// Whatever hangs must not outlive the demonstration.
+		time.AfterFunc(3*time.Second, func() { os.Exit(1) })
+	}()
+	c, me, err := role(ctx, socket, run, name)
+	if err == nil {
+		defer c.Close()
+		switch name {
+		case "crawler":
+			err = crawl(ctx, c, me)
+		case "indexer":
+			err = runIndexer(ctx, c, me)
+		case "front":
+			err = runFront(ctx, c, me, run)
+		default:
+			err = cli.Usagef("no role %q", name)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// teller reports on a terminal with a bar, elsewhere line by line.
+type teller struct {
+	quiet bool
+	w     io.Writer
+	p     *mpb.Progress
+	bar   *mpb.Bar
+	begun time.Time
+	bytes uint64
+}
+
+func newTeller(quiet bool, w io.Writer) *teller {
+	t := &teller{quiet: quiet, w: w, begun: time.Now()}
+	if !quiet && cli.Terminal(w) {
+		t.p = mpb.New(mpb.WithOutput(w), mpb.WithWidth(60))
+	}
+	return t
+}
+
+func (t *teller) say(format string, args ...any) {
+	if t.quiet {
+		return
+	}
+	line := fmt.Sprintf("%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
+	if t.p != nil && t.bar != nil {
+		_, _ = t.p.Write([]byte(line))
+		return
+	}
+	_, _ = io.WriteString(t.w, line)
+}
+
+func (t *teller) total(units int) {
+	if t.p != nil && t.bar == nil {
+		t.bar = t.p.AddBar(int64(units),
+			mpb.PrependDecorators(decor.Name("indexing "), decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%.0f MB ", float64(t.bytes)/1e6) })),
+			mpb.AppendDecorators(decor.Percentage()))
+	}
+}
+
+func (t *teller) step(done int, bytes uint64) {
+	t.bytes += bytes
+	if t.bar != nil {
+		t.bar.SetCurrent(int64(done))
+	}
+}
+
+func (t *teller) close() {
+	if t.p == nil {
+		return
+	}
+	if t.bar != nil {
+		t.bar.Abort(false)
+	}
+	t.p.Wait()
+	t.p, t.bar = nil, nil
+}

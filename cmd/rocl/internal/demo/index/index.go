@@ -1,0 +1,143 @@
+// Package index is the inverted index of the demonstration: which files
+// contain which word.
+//
+// A word is a maximal run of ASCII letters, digits and underscore; case does
+// not matter. A file with a NUL byte is not text and counts for nothing: what
+// grep -Iiw goes by in the C locale.
+package index
+
+// class maps a byte to its lower-case form if it belongs to a word, else to 0.
+var class = func() (c [256]byte) {
+	for b := range 256 {
+		switch ch := byte(b); {
+		case ch >= 'a' && ch <= 'z', ch >= '0' && ch <= '9', ch == '_':
+			c[b] = ch
+		case ch >= 'A' && ch <= 'Z':
+			c[b] = ch + 'a' - 'A'
+		}
+	}
+	return c
+}()
+
+// IsWord says whether w is one word.
+func IsWord(w string) bool {
+	for i := range len(w) {
+		if class[w[i]] == 0 {
+			return false
+		}
+	}
+	return w != ""
+}
+
+// Fold is w in the form in which it is indexed.
+func Fold(w string) string {
+	b := make([]byte, len(w))
+	for i := range len(w) {
+		b[i] = class[w[i]]
+	}
+	return string(b)
+}
+
+// An Index holds committed files. The zero Index is empty. It is for one
+// goroutine at a time.
+type Index struct {
+	ids   map[string]uint32 // of words
+	files []uint32          // by word: how many committed files contain it
+	seen  []uint64          // by word: the last file in which it was met
+	next  uint64
+}
+
+// A File is one file being read into an index, in pieces of any size.
+type File struct {
+	x      *Index
+	stamp  uint64
+	words  []uint32
+	part   []byte // of a word that may go on in the next piece
+	binary bool
+}
+
+// Begin starts a file. Files of several origins may be read side by side.
+func (x *Index) Begin() *File {
+	if x.ids == nil {
+		x.ids = map[string]uint32{}
+	}
+	x.next++
+	return &File{x: x, stamp: x.next}
+}
+
+// Write adds the next piece. It never fails.
+func (f *File) Write(p []byte) (int, error) {
+	if f.binary {
+		return len(p), nil
+	}
+	for _, b := range p {
+		if c := class[b]; c != 0 {
+			f.part = append(f.part, c)
+			continue
+		}
+		if b == 0 {
+			f.binary, f.words, f.part = true, nil, nil
+			return len(p), nil
+		}
+		if len(f.part) > 0 {
+			f.word()
+		}
+	}
+	return len(p), nil
+}
+
+func (f *File) word() {
+	x := f.x
+	id, ok := x.ids[string(f.part)]
+	if !ok {
+		id = uint32(len(x.files))
+		x.ids[string(f.part)] = id
+		x.files = append(x.files, 0)
+		x.seen = append(x.seen, 0)
+	}
+	f.part = f.part[:0]
+	if x.seen[id] != f.stamp {
+		// Two files read side by side may take turns here: then the word is
+		// noted more than once, and End sorts that out.
+		x.seen[id] = f.stamp
+		f.words = append(f.words, id)
+	}
+}
+
+// End returns the words of the file, each once, and whether it is text.
+func (f *File) End() (words []uint32, text bool) {
+	if len(f.part) > 0 {
+		f.word()
+	}
+	if f.binary {
+		return nil, false
+	}
+	f.x.next++
+	words = f.words[:0]
+	for _, w := range f.words {
+		if f.x.seen[w] != f.x.next {
+			f.x.seen[w] = f.x.next
+			words = append(words, w)
+		}
+	}
+	return words, true
+}
+
+// Commit counts a file that has ended.
+func (x *Index) Commit(words []uint32) {
+	for _, w := range words {
+		x.files[w]++
+	}
+}
+
+// Files is the number of committed files that contain the word.
+func (x *Index) Files(word string) int {
+	id, ok := x.ids[Fold(word)]
+	if !ok {
+		return 0
+	}
+	return int(x.files[id])
+}
+
+// Words is the number of different words met.
+func (x *Index) Words() int { return len(x.files) }

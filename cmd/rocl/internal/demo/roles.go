@@ -1,0 +1,297 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
+)
+
+// piece is the most of a file that travels in one message.
+const piece = 1 << 20
+
+// role opens a context and registers it as one of the run's processes.
+func role(ctx context.Context, socket, run, name string) (*rocl.Context, *rocl.Resource, error) {
+	c, err := rocl.Open(ctx, rocl.WithSocket(socket), rocl.JoinOnly())
+	if err != nil {
+		return nil, nil, err
+	}
+	me, err := c.Register(ctx, rocl.Attrs{attrRun: run, attrRole: name, "pid": fmt.Sprint(os.Getpid())})
+	if err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return c, me, nil
+}
+
+func sendJSON(ctx context.Context, me *rocl.Resource, to rocl.GID, tag uint64, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return me.SendBytes(ctx, to, tag, b)
+}
+
+// crawl reads the files of each unit and sends them to its indexer.
+func crawl(ctx context.Context, c *rocl.Context, me *rocl.Resource) error {
+	for m, err := range me.Messages(ctx, rocl.Tag(tagUnit)) {
+		if err != nil {
+			return err
+		}
+		var u unit
+		err := json.Unmarshal(m.Bytes(), &u)
+		boss := m.From()
+		m.Release()
+		if err != nil {
+			return err
+		}
+		done := sent{ID: u.ID, Attempt: u.Attempt}
+		if err := crawlUnit(ctx, c, me, boss, &u, &done); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			done.Err = err.Error()
+		}
+		if err := sendJSON(ctx, me, boss, tagSent, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss rocl.GID, u *unit, done *sent) error {
+	to, err := rocl.ParseGID(u.Indexer)
+	if err != nil {
+		return err
+	}
+	e := end{ID: u.ID, Attempt: u.Attempt, Coordinator: boss.String()}
+	for i, path := range u.Paths {
+		h := content{unit: u.ID, attempt: u.Attempt, file: uint32(i)}
+		n, err := sendFile(ctx, c, me, to, path, h)
+		done.Messages += n
+		var bad *fileError
+		if errors.As(err, &bad) {
+			e.Skipped = append(e.Skipped, bad.Error())
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	done.Messages++
+	return sendJSON(ctx, me, to, tagEnd, e)
+}
+
+// fileError is about the file, not about the sending.
+type fileError struct{ error }
+
+// sendFile sends a file in pieces, read straight into the buffers that travel.
+// A file that cannot be read to its end is taken back.
+func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, path string, h content) (messages uint64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, &fileError{err}
+	}
+	defer f.Close()
+	size := int64(piece)
+	if fi, err := f.Stat(); err == nil && fi.Size() < size {
+		size = fi.Size()
+	}
+	h.flags = flagFirst
+	for {
+		// One byte more than the file is thought to have finds its end at once.
+		b, err := c.Buffer(contentHead + int(size) + 1)
+		if err != nil {
+			return messages, err
+		}
+		n, err := io.ReadFull(f, b.Bytes()[contentHead:])
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			h.flags |= flagLast
+		case err != nil:
+			h.flags |= flagLast | flagFailed
+			n = 0
+		}
+		h.put(b.Bytes())
+		_ = b.Resize(contentHead + n)
+		if err := me.Send(ctx, to, tagContent, b); err != nil {
+			return messages, err
+		}
+		messages++
+		if h.flags&flagFailed != 0 {
+			return messages, &fileError{err}
+		}
+		if h.flags&flagLast != 0 {
+			return messages, nil
+		}
+		h.flags, size = 0, piece
+	}
+}
+
+// indexUnit is a unit on its way into the index.
+type indexUnit struct {
+	id, attempt uint32
+	file        *index.File
+	size        uint64
+	files       [][]uint32
+	binary      int
+	bytes       uint64
+}
+
+// indexer keeps a share of the index.
+type indexer struct {
+	x     index.Index
+	open  map[rocl.GID]*indexUnit // by crawler
+	units map[uint32]bool         // committed
+}
+
+func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
+	ix := &indexer{open: map[rocl.GID]*indexUnit{}, units: map[uint32]bool{}}
+	for m, err := range me.Messages(ctx) {
+		if err != nil {
+			return err
+		}
+		switch m.Tag() {
+		case tagContent:
+			err = ix.content(m.From(), m.Bytes())
+		case tagEnd:
+			err = ix.end(ctx, me, m.From(), m.Bytes())
+		case tagAsk:
+			var a ask
+			if err = json.Unmarshal(m.Bytes(), &a); err == nil {
+				err = sendJSON(ctx, me, m.From(), tagTold, told{Matches: ix.x.Files(a.Word), Words: ix.x.Words()})
+			}
+		}
+		m.Release()
+		if err != nil && ctx.Err() == nil && !errors.Is(err, rocl.ErrGone) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (ix *indexer) content(from rocl.GID, b []byte) error {
+	var h content
+	data, err := h.parse(b)
+	if err != nil {
+		return err
+	}
+	u := ix.open[from]
+	if u == nil || u.id != h.unit || u.attempt != h.attempt {
+		u = &indexUnit{id: h.unit, attempt: h.attempt}
+		ix.open[from] = u
+	}
+	if h.flags&flagFirst != 0 {
+		u.file, u.size = ix.x.Begin(), 0
+	}
+	if u.file == nil {
+		return errors.New("demo: a file without a beginning")
+	}
+	_, _ = u.file.Write(data)
+	u.size += uint64(len(data))
+	if h.flags&flagLast == 0 {
+		return nil
+	}
+	words, text := u.file.End()
+	u.file = nil
+	switch {
+	case h.flags&flagFailed != 0:
+	case !text:
+		u.binary++
+	default:
+		u.files = append(u.files, words)
+		u.bytes += u.size
+	}
+	return nil
+}
+
+func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b []byte) error {
+	var e end
+	if err := json.Unmarshal(b, &e); err != nil {
+		return err
+	}
+	boss, err := rocl.ParseGID(e.Coordinator)
+	if err != nil {
+		return err
+	}
+	u := ix.open[from]
+	delete(ix.open, from)
+	if u == nil || u.id != e.ID || u.attempt != e.Attempt {
+		u = &indexUnit{} // none of its files could be read
+	}
+	if !ix.units[e.ID] {
+		ix.units[e.ID] = true
+		for _, words := range u.files {
+			ix.x.Commit(words)
+		}
+	}
+	return sendJSON(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
+}
+
+// runFront answers for a word by asking every indexer there is.
+func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string) error {
+	for m, err := range me.Messages(ctx, rocl.Tag(tagAsk)) {
+		if err != nil {
+			return err
+		}
+		var a ask
+		if err := json.Unmarshal(m.Bytes(), &a); err != nil {
+			return err
+		}
+		t, err := lookUp(ctx, c, me, run, a)
+		if err != nil {
+			t.Err = err.Error()
+		}
+		err = sendJSON(ctx, me, m.From(), tagTold, t)
+		m.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, a ask) (sum told, err error) {
+	for f, err := range c.FindAll(ctx, rocl.Match{attrRun: run, attrRole: "indexer"}) {
+		if err != nil {
+			return sum, err
+		}
+		if err := sendJSON(ctx, me, f.ID, tagAsk, a); err != nil {
+			return sum, err
+		}
+		m, err := recvFrom(ctx, c, me, f.ID, tagTold)
+		if err != nil {
+			return sum, err
+		}
+		var t told
+		err = json.Unmarshal(m.Bytes(), &t)
+		m.Release()
+		if err != nil {
+			return sum, err
+		}
+		sum.Matches += t.Matches
+		sum.Words += t.Words
+		sum.Indexers++
+	}
+	return sum, nil
+}
+
+// recvFrom waits for an answer for as long as the one asked is there.
+func recvFrom(ctx context.Context, c *rocl.Context, me *rocl.Resource, from rocl.GID, tag uint64) (*rocl.Message, error) {
+	for {
+		wait, cancel := context.WithTimeout(ctx, answerTime)
+		m, err := me.Recv(wait, rocl.From(from), rocl.Tag(tag))
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return m, err
+		}
+		if _, err := c.Lookup(ctx, from); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,26 @@
+// Command rocl is the library for people: a demonstration, the directory seen
+// from a shell, messages through pipes, and the benchmarks.
+//
+// Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves
+// the node, 64 wrong usage, 130 interrupted.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := cli.Root()
+	root.AddCommand(demo.Commands()...)
+	root.AddCommand(bench.Commands()...)
+	os.Exit(cli.Run(ctx, root))
+}
