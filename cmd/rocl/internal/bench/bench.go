@@ -1,5 +1,213 @@
+// Package bench measures the library beside a bare loop that moves the same
+// bytes with what Go alone has, in the same run: the ratio is the figure, since
+// the machine's mood changes both. Bare and library rounds alternate; each
+// side's figure is the median over its rounds.
 package bench
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
 
-func Commands() []*cobra.Command { return nil }
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// Result is one measurement. Times are in microseconds, rates per second.
+type Result struct {
+	Bench     string  `json:"bench"`
+	Transport string  `json:"transport,omitempty"`
+	Size      int     `json:"size,omitempty"`
+	Poll      string  `json:"poll,omitempty"`
+	Senders   int     `json:"senders,omitempty"`
+	Count     int     `json:"count"`
+	P50       float64 `json:"p50,omitempty"`
+	P99       float64 `json:"p99,omitempty"`
+	Rate      float64 `json:"rate,omitempty"`
+	Raw       float64 `json:"raw"`
+	RawP99    float64 `json:"raw_p99,omitempty"`
+	Ratio     float64 `json:"ratio"`
+	Target    float64 `json:"target,omitempty"`
+	AtLeast   bool    `json:"at_least,omitempty"` // the ratio must reach the target rather than stay below
+	Unit      string  `json:"unit"`
+	What      string  `json:"what"` // what the raw figure is of
+	Extra     string  `json:"extra,omitempty"`
+	Machine   Machine `json:"machine"`
+}
+
+// Met says whether the target is met.
+func (r *Result) Met() bool {
+	if r.AtLeast {
+		return r.Ratio >= r.Target
+	}
+	return r.Ratio <= r.Target
+}
+
+// Machine says where a figure was measured.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+}
+
+func machine() Machine {
+	m := Machine{CPU: "unknown", Cores: runtime.NumCPU(), Go: runtime.Version()}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+				m.CPU = strings.TrimSpace(v)
+				break
+			}
+		}
+	}
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.Kernel = "Linux " + strings.TrimSpace(string(b))
+	}
+	return m
+}
+
+type options struct {
+	transport, poll      string
+	size, count, senders int
+	rounds               int
+	json                 bool
+}
+
+func (o *options) policy() (rocl.PollPolicy, error) {
+	switch o.poll {
+	case "on", "always":
+		return rocl.PollAlways, nil
+	case "off":
+		return rocl.PollOff, nil
+	case "adaptive":
+		return rocl.PollAdaptive, nil
+	}
+	return 0, cli.Usagef("--poll is on, off or adaptive, not %q", o.poll)
+}
+
+// Commands are bench and the hidden command of the other process.
+func Commands() []*cobra.Command {
+	top := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure the library beside bare loops in the same run",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	add := func(name, short string, size, count int, run func(*options) (*Result, error)) {
+		var o options
+		c := &cobra.Command{
+			Use: name, Short: short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				o.json = cli.Flags(cmd).JSON
+				if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
+					return cli.Usagef("--count, --size, --senders and --rounds must be sensible")
+				}
+				r, err := run(&o)
+				if err != nil {
+					return err
+				}
+				r.Machine = machine()
+				return show(cmd.OutOrStdout(), r, o.json)
+			},
+		}
+		f := c.Flags()
+		f.StringVar(&o.transport, "transport", "tcp", "tcp or inproc")
+		f.IntVar(&o.size, "size", size, "bytes of a message")
+		f.IntVar(&o.count, "count", count, "messages of a round")
+		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
+		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
+		f.StringVar(&o.poll, "poll", "on", "whether waiters poll: on, off or adaptive")
+		top.AddCommand(c)
+	}
+	add("rtt", "Round-trip time between two processes", 64, 20_000, rtt)
+	add("rate", "Messages a second, one way", 64, 2_000_000, rate)
+	add("bw", "Bytes a second, one way, large messages", 64<<20, 8, bw)
+	add("db", "The directory's database, in process", 0, 1_000_000, db)
+	add("find", "Find through the node's socket", 0, 10_000, find)
+	top.AddCommand(allCommand())
+	peer := &cobra.Command{
+		Use: "bench-peer SOCKET POLL SIZE", Hidden: true, Args: cobra.ExactArgs(3),
+		Short: "The other process of a bench; started by bench",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return peerMain(cmd.Context(), args, os.Stdin, os.Stdout)
+		},
+	}
+	return []*cobra.Command{top, peer}
+}
+
+func show(w io.Writer, r *Result, json bool) error {
+	if json {
+		return cli.Print(w, r)
+	}
+	var err error
+	if r.Rate > 0 {
+		_, err = fmt.Fprintf(w, "%s: %.4g %s; %s: %.4g; ratio %.2f\n", r.name(), r.Rate, r.Unit, r.What, r.Raw, r.Ratio)
+	} else {
+		_, err = fmt.Fprintf(w, "%s: p50 %.2f %s, p99 %.2f; %s: p50 %.2f; ratio %.2f\n", r.name(), r.P50, r.Unit, r.P99, r.What, r.Raw, r.Ratio)
+	}
+	if r.Extra != "" && err == nil {
+		_, err = fmt.Fprintln(w, r.Extra)
+	}
+	return err
+}
+
+func (r *Result) name() string {
+	s := r.Bench
+	if r.Transport != "" {
+		s += " " + r.Transport
+	}
+	if r.Size > 0 {
+		s += fmt.Sprintf(" %d B", r.Size)
+	}
+	if r.Poll != "" {
+		s += " poll=" + r.Poll
+	}
+	if r.Senders > 1 {
+		s += fmt.Sprintf(" %d senders", r.Senders)
+	}
+	return s
+}
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+// times collects the round trips of one side.
+type times struct {
+	p50s []float64
+	all  *hdrhistogram.Histogram
+}
+
+func newTimes() *times { return &times{all: hdrhistogram.New(1, int64(time.Minute), 3)} }
+
+// round measures count calls of f.
+func (t *times) round(count int, f func() error) error {
+	h := hdrhistogram.New(1, int64(time.Minute), 3)
+	for range count {
+		start := time.Now()
+		if err := f(); err != nil {
+			return err
+		}
+		_ = h.RecordValue(int64(time.Since(start)))
+	}
+	t.p50s = append(t.p50s, float64(h.ValueAtQuantile(50))/1e3)
+	t.all.Merge(h)
+	return nil
+}
+
+func (t *times) p50() float64 { return median(t.p50s) }
+func (t *times) p99() float64 { return float64(t.all.ValueAtQuantile(99)) / 1e3 }

@@ -1,0 +1,87 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// table is what `rocl bench all` measures, in order.
+var table = []struct {
+	run func(*options) (*Result, error)
+	o   options
+}{
+	{rtt, options{transport: "tcp", size: 64, poll: "on", count: 20_000}},
+	{rtt, options{transport: "tcp", size: 64, poll: "off", count: 20_000}},
+	{rtt, options{transport: "inproc", size: 64, poll: "adaptive", count: 200_000}},
+	{rate, options{transport: "tcp", size: 64, poll: "adaptive", count: 2_000_000, senders: 1}},
+	{rate, options{transport: "tcp", size: 64, poll: "adaptive", count: 2_000_000, senders: 4}},
+	{bw, options{transport: "tcp", size: 64 << 20, poll: "adaptive", count: 8}},
+	{db, options{count: 1_000_000}},
+	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
+}
+
+func allCommand() *cobra.Command {
+	var markdown bool
+	var rounds int
+	c := &cobra.Command{
+		Use: "all", Short: "Measure the whole table", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := cmd.OutOrStdout()
+			var rs []*Result
+			for _, e := range table {
+				o := e.o
+				o.rounds = rounds
+				o.senders = max(o.senders, 1)
+				r, err := e.run(&o)
+				if err != nil {
+					return err
+				}
+				r.Machine = machine()
+				rs = append(rs, r)
+				if !markdown {
+					if err := show(w, r, cli.Flags(cmd).JSON); err != nil {
+						return err
+					}
+				}
+			}
+			if markdown {
+				return asMarkdown(w, rs)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&markdown, "markdown", false, "print the table of docs/BENCHMARKS.md")
+	c.Flags().IntVar(&rounds, "rounds", 7, "rounds of each side")
+	return c
+}
+
+func asMarkdown(w io.Writer, rs []*Result) error {
+	m := rs[0].Machine
+	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s.\n\n| what | rocl | bare | what the bare figure is | ratio | must reach | met |\n|---|---|---|---|---|---|---|\n",
+		time.Now().UTC().Format("2006-01-02"), m.CPU, m.Cores, m.Kernel, m.Go)
+	for _, r := range rs {
+		if err != nil {
+			break
+		}
+		ours, bare := fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit), fmt.Sprintf("%.2f %s", r.Raw, r.Unit)
+		if r.Rate > 0 {
+			ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
+		}
+		if r.Extra != "" {
+			ours += "; " + r.Extra
+		}
+		sign, met := "≤", "no"
+		if r.AtLeast {
+			sign = "≥"
+		}
+		if r.Met() {
+			met = "yes"
+		}
+		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s %.2f | %s |\n", r.name(), ours, bare, r.What, r.Ratio, sign, r.Target, met)
+	}
+	return err
+}

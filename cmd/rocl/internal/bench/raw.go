@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// polled is a socket outside the runtime's poller: what a bare polled loop uses.
+type polled struct{ fd int }
+
+func newPolled(nc *net.TCPConn) (*polled, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if e := raw.Control(func(s uintptr) { fd, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return nil, e
+	}
+	return &polled{fd}, err
+}
+
+func (p *polled) Read(b []byte) (int, error) {
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(p.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		switch e {
+		case 0:
+			if n == 0 {
+				return 0, io.EOF
+			}
+			return int(n), nil
+		case syscall.EAGAIN, syscall.EINTR:
+			continue
+		}
+		return 0, e
+	}
+}
+
+func (p *polled) Write(b []byte) (int, error) {
+	for done := 0; done < len(b); {
+		n, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(p.fd), uintptr(unsafe.Pointer(&b[done])), uintptr(len(b)-done))
+		if e != 0 && e != syscall.EAGAIN && e != syscall.EINTR {
+			return done, e
+		}
+		if e == 0 {
+			done += int(n)
+		}
+	}
+	return len(b), nil
+}
+
+func (p *polled) Close() error { return unix.Close(p.fd) }
+
+// echoRaw sends back count messages of size bytes.
+func echoRaw(rw io.ReadWriter, size, count int) error {
+	b := make([]byte, max(size, 1))
+	for range count {
+		if _, err := io.ReadFull(rw, b); err != nil {
+			return err
+		}
+		if _, err := rw.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendRaw writes count messages through a 64 KiB buffer and waits for one byte.
+func sendRaw(nc net.Conn, size, count int) error {
+	w := bufio.NewWriterSize(nc, 64<<10)
+	b := make([]byte, size)
+	for range count {
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(nc, b[:1])
+	return err
+}
+
+func recvRaw(nc net.Conn, size, count int) error {
+	r := bufio.NewReaderSize(nc, 64<<10)
+	b := make([]byte, size)
+	for range count {
+		if _, err := io.ReadFull(r, b); err != nil {
+			return err
+		}
+	}
+	_, err := nc.Write(b[:1])
+	return err
+}
+
+// sendBig and recvBig move messages too large to gain from a buffer.
+func sendBig(nc net.Conn, b []byte, count int) error {
+	for range count {
+		if _, err := nc.Write(b); err != nil {
+			return err
+		}
+	}
+	var ack [1]byte
+	_, err := io.ReadFull(nc, ack[:])
+	return err
+}
+
+func recvBig(nc net.Conn, b []byte, count int) error {
+	for range count {
+		if _, err := io.ReadFull(nc, b); err != nil {
+			return err
+		}
+	}
+	_, err := nc.Write([]byte{1})
+	return err
+}
+
+// answerRaw reads requests and writes replies of fixed sizes.
+func answerRaw(nc net.Conn, request, reply int) error {
+	in, out := make([]byte, request), make([]byte, reply)
+	for {
+		if _, err := io.ReadFull(nc, in); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if _, err := nc.Write(out); err != nil {
+			return err
+		}
+	}
+}
