@@ -8,7 +8,7 @@ type (
 	debugBuffer struct{}
 )
 
-func (p *Pool) debugGet(*Buffer)    {}
+func (p *Pool) debugGet(b *Buffer)  { _, _ = p.debug, b.debugBuffer }
 func (p *Pool) debugPut(*Buffer)    {}
 func (p *Pool) debugCut(*Buffer)    {}
 func (p *Pool) debugDouble(*Buffer) {}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -144,6 +145,7 @@ type Mailbox struct {
 	stored  uint64 // charged bytes of the messages kept
 	promise uint64 // charged bytes granted and not yet consumed, stored ones included
 	flows   int
+	needy   []*inflow // senders waiting for more credit than they have, in order
 	closed  bool
 	waiters waitlist // receivers
 	space   waitlist // local senders
@@ -231,7 +233,7 @@ func (m *Mailbox) match(f *Select) *Message {
 
 // consume accounts for a message that leaves the mailbox and returns the
 // credit to tell its sender, or 0. Called with mu held.
-func (m *Mailbox) consume(msg *Message) (grant uint64) {
+func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	in := msg.in
 	c := charge(len(msg.data))
 	m.stored -= c
@@ -240,13 +242,19 @@ func (m *Mailbox) consume(msg *Message) (grant uint64) {
 		if m.space.first != nil {
 			m.space.fireAll()
 		}
-		return 0
+	} else {
+		m.promise -= c
 	}
-	m.promise -= c
-	if in.left {
-		return 0
+	if len(m.needy) > 0 {
+		if who = m.needy[0]; m.fits(who.need - who.granted) {
+			m.needy = m.needy[1:]
+			return who, m.give(who)
+		}
 	}
-	return m.grant(in)
+	if in.l == nil || in.left {
+		return in, 0
+	}
+	return in, m.grant(in)
 }
 
 // grant decides whether a sender gets more credit, and returns its new limit
@@ -256,7 +264,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 	window := max(m.limit/uint64(m.flows+1), FirstCredit)
 	out := in.granted - in.consumed // promised to this one
 	want := in.consumed + window
-	if want > in.granted && out <= window/2 {
+	if in.need == 0 && want > in.granted && out <= window/2 {
 		more := want - in.granted
 		free := uint64(0)
 		if m.promise < m.limit {
@@ -270,20 +278,20 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 		}
 		m.promise += more
 		in.granted += more
-		if in.need <= in.granted {
-			in.need = 0
-		}
 		return in.granted
 	}
-	if in.need > in.granted {
-		more := in.need - in.granted
-		if m.promise+more <= m.limit || m.stored == 0 {
-			m.promise += more
-			in.granted, in.need = in.need, 0
-			return in.granted
-		}
-	}
 	return 0
+}
+
+// fits says whether more credit may be promised for a waiting sender: within
+// the limit, or, for what is too large ever to be, while nothing is stored.
+func (m *Mailbox) fits(more uint64) bool { return m.promise+more <= m.limit || m.stored == 0 }
+
+// give grants what a sender waits for.
+func (m *Mailbox) give(in *inflow) uint64 {
+	m.promise += in.need - in.granted
+	in.granted, in.need = in.need, 0
+	return in.granted
 }
 
 // needs notes that a sender waits for credit up to total and returns the grant
@@ -294,11 +302,14 @@ func (m *Mailbox) needs(in *inflow, total uint64) uint64 {
 	if m.closed || total <= in.granted {
 		return 0
 	}
+	first := in.need == 0
 	in.need = total
-	if m.promise+(total-in.granted) <= m.limit || m.stored == 0 {
-		m.promise += total - in.granted
-		in.granted, in.need = total, 0
-		return in.granted
+	switch {
+	case !first: // in line already
+	case len(m.needy) == 0 && m.fits(total-in.granted):
+		return m.give(in)
+	default:
+		m.needy = append(m.needy, in)
 	}
 	return 0
 }
@@ -314,10 +325,27 @@ func (m *Mailbox) admit(in *inflow) {
 
 func (m *Mailbox) leave(in *inflow) {
 	m.mu.Lock()
+	defer m.nextNeedy()
 	m.promise -= in.granted - in.received // what is stored is consumed later
 	in.granted, in.need, in.left = in.received, 0, true
+	m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
 	m.flows--
+}
+
+// nextNeedy gives the first waiting sender its credit if it fits now; it
+// unlocks mu.
+func (m *Mailbox) nextNeedy() {
+	var who *inflow
+	var grant uint64
+	if len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
+		who = m.needy[0]
+		m.needy = m.needy[1:]
+		grant = m.give(who)
+	}
 	m.mu.Unlock()
+	if who != nil {
+		who.l.credit(who.dst, grant)
+	}
 }
 
 // Recv returns the first message that every sel wants, waiting for one until
@@ -358,12 +386,11 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 
 // leaveWith lets msg leave the mailbox; it unlocks mu.
 func (m *Mailbox) leaveWith(msg *Message) *Message {
-	in := msg.in
-	grant := m.consume(msg)
+	who, grant := m.consume(msg)
 	m.mu.Unlock()
 	msg.in = nil
 	if grant != 0 {
-		in.l.credit(in.dst, grant)
+		who.l.credit(who.dst, grant)
 	}
 	return msg
 }

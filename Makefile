@@ -1,0 +1,9 @@
+.PHONY: test race lint fuzz bench demo ci
+
+test:    ; go test ./...
+race:    ; go test -race ./...
+lint:    ; gofmt -l . && go vet ./... && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+fuzz:    ; go test -fuzz FuzzParseList -fuzztime 30s ./resource && go test -fuzz FuzzServer -fuzztime 30s ./directory && go test -fuzz FuzzFrames -fuzztime 30s ./dispatch
+bench:   ; go run ./cmd/rocl bench all
+demo:    ; go run ./cmd/rocl demo
+ci:      ; .ci/run

@@ -1,0 +1,103 @@
+// Package tests has what needs several packages or processes.
+package tests
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rocl-go/rocl"
+
+// layers says how high a package stands: it may import only what is lower.
+// Transports stand beside each other and know nothing of one another.
+var layers = map[string]int{
+	"resource": 0, "buffers": 0, "internal/version": 0,
+	"subsys":        1,
+	"subsys/inproc": 2, "subsys/tcp": 2,
+	"dispatch":           3,
+	"directory/database": 3,
+	"directory":          4,
+	"context":            5,
+	"":                   6,
+	"rocltest":           7,
+}
+
+// height of a package; what is not listed (cmd, examples, tests) is on top.
+func height(pkg string) int {
+	if h, ok := layers[pkg]; ok {
+		return h
+	}
+	return 100
+}
+
+// thirdParty says which modules outside the standard library a package may
+// use. Commands and tests are free to.
+var thirdParty = map[string][]string{
+	"buffers":    {"golang.org/x/sys"},
+	"subsys":     {"golang.org/x/sys"},
+	"subsys/tcp": {"golang.org/x/sys"},
+	"dispatch":   {"github.com/cespare/xxhash/v2"},
+	"directory":  {"golang.org/x/sys"},
+}
+
+func TestLayers(t *testing.T) {
+	root := ".."
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		pkg := filepath.ToSlash(rel)
+		if pkg == "." {
+			pkg = ""
+		}
+		for _, im := range f.Imports {
+			p, _ := strconv.Unquote(im.Path.Value)
+			seen++
+			switch {
+			case p == module || strings.HasPrefix(p, module+"/"):
+				dep := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
+				if pkg == "context" && strings.HasPrefix(dep, "subsys/") {
+					continue // where the default transports are named, visibly
+				}
+				if height(pkg) < 100 && height(dep) >= height(pkg) {
+					t.Errorf("%s imports %s, which is not below it", path, p)
+				}
+			case strings.Contains(strings.Split(p, "/")[0], ".") && height(pkg) < 100 && pkg != "rocltest":
+				ok := false
+				for _, m := range thirdParty[pkg] {
+					ok = ok || p == m || strings.HasPrefix(p, m+"/")
+				}
+				if !ok {
+					t.Errorf("%s imports %s, which package %q may not", path, p, pkg)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 50 {
+		t.Fatalf("only %d imports seen: the test looks in the wrong place", seen)
+	}
+}
