@@ -70,6 +70,50 @@ func (b *Buffer) Retain() *Buffer {
 	return b
 }
 
+// RetainN is Retain n times.
+func (b *Buffer) RetainN(n int) { b.refs.Add(int32(n)) }
+
+// ReleaseAll is Release of each, cheaper for many.
+func ReleaseAll(bs []*Buffer) {
+	var first, last *Buffer
+	n := 0
+	flush := func() {
+		if first != nil {
+			p := first.pool
+			p.free[first.class].pushChain(first, last, n)
+			if p.heed.Load() != 0 {
+				p.look(first)
+			}
+			first, last, n = nil, nil, 0
+		}
+	}
+	for _, b := range bs {
+		if b.parent != nil || b.class == classes {
+			b.Release()
+			continue
+		}
+		switch k := b.refs.Add(-1); {
+		case k > 0:
+			continue
+		case k < 0:
+			b.refs.Add(1)
+			b.pool.doubles.Add(1)
+			b.pool.debugDouble(b)
+			continue
+		}
+		b.pool.debugPut(b)
+		if first != nil && (first.pool != b.pool || first.class != b.class) {
+			flush()
+		}
+		if first == nil {
+			last = b
+		}
+		b.next, first = first, b
+		n++
+	}
+	flush()
+}
+
 // Refs is the number of references.
 func (b *Buffer) Refs() int { return int(b.refs.Load()) }
 
@@ -86,7 +130,6 @@ func (b *Buffer) Release() {
 		}
 		return
 	}
-	b.state.Store(uint32(Free))
 	if parent := b.parent; parent != nil {
 		b.mem, b.parent, b.pool = nil, nil, nil
 		slices.Put(b)
@@ -97,7 +140,12 @@ func (b *Buffer) Release() {
 }
 
 // State says where the buffer is in its life, as rocl_bfstat does.
-func (b *Buffer) State() State { return State(b.state.Load()) }
+func (b *Buffer) State() State {
+	if b.refs.Load() <= 0 {
+		return Free
+	}
+	return State(b.state.Load())
+}
 
 // SetState is for those who move the buffer: links and mailboxes.
 func (b *Buffer) SetState(s State) { b.state.Store(uint32(s)) }

@@ -61,8 +61,7 @@ type Pool struct {
 	large      []*Buffer // released extents above the largest class
 	largeBytes int64
 	registrars []Registrar
-	all        []*Buffer // every small buffer ever cut, by index-1
-	out        atomic.Int64
+	largeOut   int
 	returned   chan struct{} // closed and replaced when memory comes back to waiting getters
 	waiting    int
 	heed       atomic.Int32 // getters waiting, and one when closed: put must look closer
@@ -107,8 +106,9 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	}
 	b.n = n
 	b.refs.Store(1)
-	b.state.Store(uint32(Owned))
-	p.out.Add(1)
+	if b.State() != Owned {
+		b.state.Store(uint32(Owned))
+	}
 	p.debugGet(b)
 	return b, nil
 }
@@ -217,13 +217,13 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 		b := &bs[i]
 		b.pool, b.class = p, int8(c)
 		b.mem = a.Mem[i*size : (i+1)*size : (i+1)*size]
-		p.all = append(p.all, b)
 		p.debugCut(b)
 	}
-	for i := 1; i < len(bs); i++ {
-		p.free[c].push(&bs[i])
+	for i := range bs[:len(bs)-1] {
+		bs[i].next = &bs[i+1]
 	}
-	return &bs[0], nil
+	p.free[c].pushChain(&bs[0], &bs[len(bs)-1], 0)
+	return p.free[c].pop(), nil
 }
 
 // extent finds or maps a buffer above the largest class.
@@ -245,12 +245,14 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 		p.large[best] = p.large[len(p.large)-1]
 		p.large = p.large[:len(p.large)-1]
 		p.largeBytes -= int64(len(b.mem))
+		p.largeOut++
 		return b, nil
 	}
 	a, err := p.mapArena(size)
 	if err != nil {
 		return nil, err
 	}
+	p.largeOut++
 	b := &Buffer{pool: p, class: classes, mem: a.Mem, arena: a.ID}
 	return b, nil
 }
@@ -269,13 +271,18 @@ func (p *Pool) put(b *Buffer) {
 	if b.class < classes {
 		p.free[b.class].push(b)
 	}
-	p.out.Add(-1)
 	if b.class < classes && p.heed.Load() == 0 {
 		return
 	}
+	p.look(b)
+}
+
+// look does what is to be done when memory has come back and it matters.
+func (p *Pool) look(b *Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b.class == classes {
+		p.largeOut--
 		p.large = append(p.large, b)
 		p.largeBytes += int64(len(b.mem))
 		for p.largeBytes > maxCached || p.closed && len(p.large) > 0 {
@@ -289,9 +296,18 @@ func (p *Pool) put(b *Buffer) {
 		close(p.returned)
 		p.returned = make(chan struct{})
 	}
-	if p.closed && p.out.Load() == 0 {
+	if p.closed && p.out() == 0 {
 		p.finish()
 	}
+}
+
+// out is the number of buffers handed out. mu is held.
+func (p *Pool) out() int {
+	n := p.largeOut
+	for i := range p.free {
+		n += p.free[i].out()
+	}
+	return n
 }
 
 // Register announces every arena, present and to come, to r.
@@ -325,7 +341,7 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{len(p.arenas), p.mapped, p.out.Load(), p.doubles.Load()}
+	return Stats{len(p.arenas), p.mapped, int64(p.out()), p.doubles.Load()}
 }
 
 // Close unmaps the pool's memory. Buffers still out stay valid: the memory
@@ -343,7 +359,7 @@ func (p *Pool) Close() error {
 	p.shrink()
 	close(p.returned)
 	p.returned = make(chan struct{})
-	if n := p.out.Load(); n > 0 {
+	if n := p.out(); n > 0 {
 		return fmt.Errorf("%w: %d%s", ErrLeaked, n, p.debugLeaks())
 	}
 	p.finish()
@@ -358,5 +374,5 @@ func (p *Pool) finish() {
 	for _, a := range p.arenas {
 		p.unmap(a)
 	}
-	p.arenas, p.all = nil, nil
+	p.arenas = nil
 }

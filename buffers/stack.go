@@ -8,10 +8,12 @@ import "sync"
 type stack struct {
 	getMu sync.Mutex
 	ready *Buffer
-	_     [48]byte // the halves in different cache lines
+	gets  int      // handed out, ever
+	_     [40]byte // the halves in different cache lines
 	putMu sync.Mutex
 	back  *Buffer
-	_     [48]byte
+	puts  int // taken back, ever
+	_     [40]byte
 }
 
 func (s *stack) pop() *Buffer {
@@ -24,6 +26,7 @@ func (s *stack) pop() *Buffer {
 	}
 	if b != nil {
 		s.ready, b.next = b.next, nil
+		s.gets++
 	}
 	s.getMu.Unlock()
 	return b
@@ -32,7 +35,25 @@ func (s *stack) pop() *Buffer {
 func (s *stack) push(b *Buffer) {
 	s.putMu.Lock()
 	b.next, s.back = s.back, b
+	s.puts++
 	s.putMu.Unlock()
+}
+
+// pushChain is push of the n buffers linked from first to last.
+func (s *stack) pushChain(first, last *Buffer, n int) {
+	s.putMu.Lock()
+	last.next, s.back = s.back, first
+	s.puts += n
+	s.putMu.Unlock()
+}
+
+// out is the number of buffers handed out and not taken back.
+func (s *stack) out() int {
+	s.getMu.Lock()
+	defer s.getMu.Unlock()
+	s.putMu.Lock()
+	defer s.putMu.Unlock()
+	return s.gets - s.puts
 }
 
 func (s *stack) clear() {

@@ -180,12 +180,14 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 		}
 	}
 	f.sent += c
-	b.SetState(buffers.Sending)
-	frame := subsys.Frame{Data: b.Bytes(), Buf: b}
-	frame.Len, frame.Type, frame.Tag, frame.Src, frame.Dst = uint32(n), frameData, tag, src, f.dst
+	if b.Refs() > 1 { // who keeps it may ask
+		b.SetState(buffers.Sending)
+	}
+	frame := l.s.slot(frameData)
+	frame.Len, frame.Flags, frame.Tag, frame.Src, frame.Dst = uint32(n), 0, tag, src, f.dst
+	frame.Data, frame.Buf = b.Bytes(), b
 	l.sentNow++
 	l.traffic.sentB += uint64(n)
-	l.s.push(&frame)
 	l.post()
 	l.mu.Unlock()
 	return nil

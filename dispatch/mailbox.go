@@ -169,22 +169,43 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame) error {
 	if m.closed {
 		return ErrGone
 	}
+	// The receiver cannot release a message before we let go of mu, so that
+	// slices of one block can be retained together.
+	var kept retained
 	for i := range fs {
 		f := &fs[i]
 		c := charge(len(f.Data))
 		if in.received+c > in.granted {
+			kept.flush()
 			return ErrProtocol
 		}
 		in.received += c
 		msg := m.d.message()
 		msg.data, msg.tag, msg.in = f.Data, f.Tag, in
 		msg.from = in.l.peer.WithSerial(f.Src)
-		if msg.buf = f.Buf; msg.buf != nil {
-			msg.buf.Retain()
+		msg.buf = f.Buf
+		if f.Buf != kept.buf {
+			kept.flush()
+			kept.buf = f.Buf
 		}
+		kept.n++
 		m.put(msg)
 	}
+	kept.flush()
 	return nil
+}
+
+// retained counts references to one buffer that are still to be taken.
+type retained struct {
+	buf *buffers.Buffer
+	n   int
+}
+
+func (r *retained) flush() {
+	if r.buf != nil {
+		r.buf.RetainN(r.n)
+	}
+	r.n = 0
 }
 
 func (m *Mailbox) put(msg *Message) {

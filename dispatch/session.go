@@ -39,7 +39,11 @@ func (s *session) idle() bool   { return s.head == s.next }
 
 // push takes a frame over and gives it the next sequence number. Control
 // frames are pushed without asking room: there are few of them.
-func (s *session) push(f *subsys.Frame) {
+func (s *session) push(f *subsys.Frame) { *s.slot(f.Type) = *f; s.at(s.next - 1).Seq = s.next - 1 }
+
+// slot is push of a frame that the caller fills in where it lies. Its type and
+// sequence number are set.
+func (s *session) slot(typ uint8) *subsys.Frame {
 	if n := s.pending(); n == len(s.ring) {
 		ring := make([]subsys.Frame, max(64, 2*n))
 		for q := s.head; q != s.next; q++ {
@@ -47,10 +51,10 @@ func (s *session) push(f *subsys.Frame) {
 		}
 		s.ring = ring
 	}
-	slot := s.at(s.next)
-	*slot = *f
-	slot.Seq = s.next
+	f := s.at(s.next)
+	f.Type, f.Seq = typ, s.next
 	s.next++
+	return f
 }
 
 func (s *session) at(seq uint32) *subsys.Frame { return &s.ring[int(seq)&(len(s.ring)-1)] }
@@ -95,16 +99,23 @@ func (s *session) acked(a uint32) error {
 // release drops the frames that were acknowledged and lets go of their
 // buffers. No conn may have any of them in its hands.
 func (s *session) release() {
+	var bufs [64]*buffers.Buffer
+	n := 0
 	for ; s.head != s.done; s.head++ {
 		f := s.at(s.head)
 		if f.Buf != nil {
 			if f.Buf.Refs() > 1 { // somebody else holds it and may ask
 				f.Buf.SetState(buffers.Delivered)
 			}
-			f.Buf.Release()
+			if bufs[n] = f.Buf; n == len(bufs)-1 {
+				buffers.ReleaseAll(bufs[:])
+				n = -1
+			}
+			n++
+			f.Data, f.Buf = nil, nil
 		}
-		f.Data, f.Buf = nil, nil
 	}
+	buffers.ReleaseAll(bufs[:n])
 }
 
 // accept judges the sequence number of a received frame: fresh ones are to be
