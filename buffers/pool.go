@@ -219,11 +219,15 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 		b.mem = a.Mem[i*size : (i+1)*size : (i+1)*size]
 		p.debugCut(b)
 	}
-	for i := range bs[:len(bs)-1] {
-		bs[i].next = &bs[i+1]
+	mine, rest := &bs[0], bs[1:]
+	for i := range rest[:max(len(rest)-1, 0)] {
+		rest[i].next = &rest[i+1]
 	}
-	p.free[c].pushChain(&bs[0], &bs[len(bs)-1], 0)
-	return p.free[c].pop(), nil
+	p.free[c].handed()
+	if len(rest) > 0 {
+		p.free[c].pushChain(&rest[0], &rest[len(rest)-1], 0)
+	}
+	return mine, nil
 }
 
 // extent finds or maps a buffer above the largest class.

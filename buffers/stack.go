@@ -47,6 +47,13 @@ func (s *stack) pushChain(first, last *Buffer, n int) {
 	s.putMu.Unlock()
 }
 
+// handed counts a buffer that was never in the list as handed out.
+func (s *stack) handed() {
+	s.getMu.Lock()
+	s.gets++
+	s.getMu.Unlock()
+}
+
 // out is the number of buffers handed out and not taken back.
 func (s *stack) out() int {
 	s.getMu.Lock()

@@ -91,21 +91,20 @@ func (p *port) Dial(_ context.Context, addr string, s subsys.Sink) (subsys.Conn,
 	}
 	near, far := &conn{port: p, remote: addr, sink: s}, &conn{port: to, remote: p.addr}
 	near.peer, far.peer = far, near
-	if !p.add(near) {
-		return nil, fmt.Errorf("inproc: dialling %s: %w", addr, subsys.ErrClosed)
+	// The sink is there before anybody can find the conn.
+	if far.sink = to.cfg.Accept(far); far.sink == nil {
+		return nil, fmt.Errorf("inproc: dialling %s: %w", addr, subsys.ErrNoPeer)
 	}
 	if !to.add(far) {
-		p.forget(near)
+		far.fail(subsys.ErrClosed)
 		return nil, fmt.Errorf("inproc: dialling %s: %w", addr, subsys.ErrNoPeer)
+	}
+	if !p.add(near) {
+		far.fail(subsys.ErrPeerClosed)
+		return nil, fmt.Errorf("inproc: dialling %s: %w", addr, subsys.ErrClosed)
 	}
 	p.cfg.Count.ConnsOut.Add(1)
 	to.cfg.Count.ConnsIn.Add(1)
-	if far.sink = to.cfg.Accept(far); far.sink == nil {
-		far.closed.Store(true)
-		to.forget(far)
-		p.forget(near)
-		return nil, fmt.Errorf("inproc: dialling %s: %w", addr, subsys.ErrNoPeer)
-	}
 	far.started.Store(true)
 	return near, nil
 }

@@ -1,0 +1,468 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A relay forwards TCP connections to one address and cuts each after so many
+// bytes have gone either way, as often as it is told to.
+type relay struct {
+	ln    net.Listener
+	to    string
+	after int64
+	cuts  atomic.Int32 // left
+	done  sync.WaitGroup
+}
+
+func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{ln: ln, to: strings.TrimPrefix(to, "tcp://"), after: after}
+	r.cuts.Store(cuts)
+	r.done.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			r.done.Go(func() { r.serve(c) })
+		}
+	})
+	t.Cleanup(func() { ln.Close(); r.done.Wait() })
+	return r
+}
+
+func (r *relay) serve(a net.Conn) {
+	defer a.Close()
+	b, err := net.Dial("tcp", r.to)
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	var left atomic.Int64
+	left.Store(r.after)
+	pump := func(dst, src net.Conn) {
+		defer func() { a.Close(); b.Close() }()
+		buf := make([]byte, 4096)
+		for {
+			n, err := src.Read(buf)
+			if n > 0 {
+				if rest := left.Add(-int64(n)); rest < 0 && r.cuts.Add(-1) >= 0 {
+					_, _ = dst.Write(buf[:max(0, int64(n)+rest)])
+					return
+				}
+				if _, err := dst.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { pump(a, b) })
+	pump(b, a)
+	both.Wait()
+}
+
+// A connection cut anywhere, in the handshake, at a frame's border or inside
+// one, in either direction, loses nothing and doubles nothing.
+func TestCutAnywhere(t *testing.T) {
+	const messages = 60
+	step := int64(89)
+	if testing.Short() {
+		step = 997
+	}
+	for after := int64(1); after < 11_000; after += step {
+		cutOnce(t, after, messages)
+	}
+}
+
+func cutOnce(t *testing.T, after int64, messages int) {
+	w := newWorld()
+	lost := atomic.Int32{}
+	note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
+	a, b := w.node(t, 1, tcp.New(), note), w.node(t, 2, tcp.New(), note)
+	// Each reaches the other only through a relay that cuts twice.
+	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
+	w.mu.Lock()
+	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
+	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
+	w.mu.Unlock()
+	ctx := soon(t)
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	var wg sync.WaitGroup
+	exchange := func(from *Dispatcher, src *Mailbox, to *Mailbox) {
+		wg.Go(func() {
+			f := flow(t, from, to)
+			for i := range messages {
+				p := buf(t, from, strings.Repeat("x", i*7%200))
+				if i == 30 {
+					p.Release()
+					p = buf(t, from, strings.Repeat("y", 20_000))
+				}
+				if err := f.Send(ctx, 1, uint64(i), p); err != nil {
+					t.Errorf("cut after %d: send %d: %v", after, i, err)
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for i := range messages {
+				m, err := to.Recv(ctx)
+				if err != nil {
+					t.Errorf("cut after %d: recv %d: %v", after, i, err)
+					return
+				}
+				want := i * 7 % 200
+				if i == 30 {
+					want = 20_000
+				}
+				if m.Tag() != uint64(i) || m.Len() != want {
+					t.Errorf("cut after %d: got message %d of %d bytes, want %d of %d", after, m.Tag(), m.Len(), i, want)
+				}
+				m.Release()
+			}
+		})
+	}
+	exchange(a, ma, mb)
+	exchange(b, mb, ma)
+	wg.Wait()
+	if _, err := ma.TryRecv(); !errors.Is(err, ErrEmpty) {
+		t.Errorf("cut after %d: a message too many: %v", after, err)
+	}
+	if n := lost.Load(); n > 0 {
+		t.Errorf("cut after %d: %d reported undelivered", after, n)
+	}
+	cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
+		t.Errorf("cut after %d: closing: %v", after, err)
+	}
+	ra.ln.Close()
+	rb.ln.Close()
+}
+
+// Both sides begin to talk at the same instant: one link comes of it.
+func TestSimultaneousDial(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+				ctx := soon(t)
+				var wg sync.WaitGroup
+				for _, s := range []struct {
+					d    *Dispatcher
+					mine *Mailbox
+					to   *Mailbox
+				}{{a, ma, mb}, {b, mb, ma}} {
+					wg.Go(func() {
+						f := flow(t, s.d, s.to)
+						for i := range uint64(20) {
+							if err := f.Send(ctx, 1, i, buf(t, s.d, "hi")); err != nil {
+								t.Error(err)
+								return
+							}
+						}
+						for i := range uint64(20) {
+							m, err := s.mine.Recv(ctx)
+							if err != nil || m.Tag() != i {
+								t.Errorf("message %d: %v %v", i, m, err)
+								return
+							}
+							m.Release()
+						}
+					})
+				}
+				wg.Wait()
+				a.Close(ctx)
+				b.Close(ctx)
+			}
+		})
+	}
+}
+
+// Garbage instead of a handshake, or a stranger with another key or of another
+// cluster, is shown the door and harms nobody.
+func TestStrangers(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	mb := box(t, b, 1, 0)
+	ctx := soon(t)
+	addr := strings.TrimPrefix(b.Addrs()[0], "tcp://")
+	for _, junk := range [][]byte{
+		[]byte("GET / HTTP/1.1\r\n\r\n................................"),
+		make([]byte, 4096),
+		append([]byte{0xff, 0xff, 0xff, 0xff, 1}, make([]byte, 100)...),
+		append([]byte{0, 0, 0, 0x70, 1, 0, 0, 0}, make([]byte, 100)...),
+	} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write(junk)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if n, err := io.Copy(io.Discard, c); n > 0 || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("answered %d bytes to %q…: %v", n, junk[:8], err)
+		}
+		c.Close()
+	}
+	for i, change := range []func(*Config){
+		func(c *Config) { c.Key = []byte("another") },
+		func(c *Config) { c.Cluster = "another" },
+	} {
+		s := w.node(t, uint64(10+i), tcp.New(), change, func(c *Config) { c.GiveUp = 50 * time.Millisecond })
+		f := flow(t, s, mb)
+		told := make(chan error, 1)
+		s.cfg.Undelivered = func(u Undelivered) { told <- u.Err }
+		if err := f.Send(ctx, 1, 0, buf(t, s, "x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; !errors.Is(err, ErrUnreachable) {
+			t.Errorf("stranger %d: %v", i, err)
+		}
+	}
+	if err := flow(t, a, mb).Send(ctx, 1, 5, buf(t, a, "friend")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mb.Recv(ctx)
+	if err != nil || m.Tag() != 5 {
+		t.Fatal(m, err)
+	}
+	m.Release()
+}
+
+// A receiver that never reads stops its senders at its limit, and nobody else.
+func TestSlowReceiver(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			const limit = 256 << 10
+			slow, quick := box(t, b, 1, limit), box(t, b, 2, limit)
+			ctx := soon(t)
+			stop, cancel := context.WithCancelCause(ctx)
+			enough := errors.New("enough")
+			f := flow(t, a, slow)
+			stuck := make(chan error, 1)
+			go func() {
+				for i := uint64(0); ; i++ {
+					p := buf(t, a, strings.Repeat("z", 1000))
+					if err := f.Send(stop, 1, i, p); err != nil {
+						p.Release()
+						stuck <- err
+						return
+					}
+				}
+			}()
+			g := flow(t, a, quick)
+			for i := range uint64(2000) {
+				if err := g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))); err != nil {
+					t.Fatal(err)
+				}
+				m, err := quick.Recv(ctx)
+				if err != nil || m.Tag() != i {
+					t.Fatal(m, err)
+				}
+				m.Release()
+			}
+			if _, stored := slow.Len(); stored > limit || stored == 0 {
+				t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
+			}
+			cancel(enough)
+			if err := <-stuck; !errors.Is(err, enough) {
+				t.Errorf("the sender got %v", err)
+			}
+			for i := uint64(0); ; i++ { // what was accepted is all there
+				m, err := slow.TryRecv()
+				if errors.Is(err, ErrEmpty) {
+					break
+				}
+				if err != nil || m.Tag() != i {
+					t.Fatal(m, err)
+				}
+				m.Release()
+			}
+		})
+	}
+}
+
+// A receive cancelled as its message arrives returns it or leaves it there.
+func TestCancelledRecv(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			ctx := soon(t)
+			const n = 2000
+			go func() {
+				for i := range uint64(n) {
+					if err := f.Send(ctx, 1, i, buf(t, a, "m")); err != nil {
+						t.Error(err)
+					}
+					if i%16 == 0 {
+						time.Sleep(20 * time.Microsecond) // so that receivers really wait
+					}
+				}
+			}()
+			cancelled := 0
+			for i := uint64(0); i < n; {
+				rctx, cancel := context.WithTimeout(ctx, time.Duration(i%50)*time.Microsecond)
+				m, err := mb.Recv(rctx)
+				cancel()
+				if err != nil {
+					if ctx.Err() != nil {
+						t.Fatal(i, err)
+					}
+					cancelled++
+					continue
+				}
+				if m.Tag() != i {
+					t.Fatalf("got %d, want %d: lost or out of order", m.Tag(), i)
+				}
+				m.Release()
+				i++
+			}
+			t.Logf("%d receives were cancelled", cancelled)
+		})
+	}
+}
+
+// Close at any moment returns, wakes everybody, and leaves nothing.
+func TestCloseDuringEverything(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			for round := range 30 {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
+				ctx := soon(t)
+				var wg sync.WaitGroup
+				for range 3 {
+					for _, s := range []struct {
+						d    *Dispatcher
+						mine *Mailbox
+						to   resource.GID
+					}{{a, ma, b.self}, {b, mb, a.self}} {
+						wg.Go(func() {
+							for {
+								f, err := s.d.Flow(s.to, 1)
+								if err != nil {
+									return
+								}
+								p, err := s.d.cfg.Pool.Get(500)
+								if err != nil {
+									return
+								}
+								if err := f.Send(ctx, 1, 1, p); err != nil {
+									p.Release()
+									if errors.Is(err, ErrClosed) || s.d.isClosing() {
+										return
+									}
+									if ctx.Err() != nil {
+										t.Errorf("stuck: %v", err)
+										return
+									}
+								}
+							}
+						})
+						wg.Go(func() {
+							for {
+								m, err := s.mine.Recv(ctx)
+								if err != nil {
+									if !errors.Is(err, ErrClosed) {
+										t.Errorf("recv: %v", err)
+									}
+									return
+								}
+								m.Release()
+							}
+						})
+					}
+				}
+				time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment varies
+				cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+				var both sync.WaitGroup
+				both.Go(func() { _ = a.Close(cctx) })
+				both.Go(func() { _ = b.Close(cctx) })
+				both.Wait()
+				cancel()
+				wg.Wait()
+			}
+		})
+	}
+}
+
+func (d *Dispatcher) isClosing() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.closing
+}
+
+// A context that disappears without a goodbye is gone once the directory says
+// so, and its senders are told.
+func TestPeerGone(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			told := make(chan Undelivered, 100)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			b := w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			ctx := soon(t)
+			f := flow(t, a, mb)
+			if err := f.Send(ctx, 1, 0, buf(t, a, "x")); err != nil {
+				t.Fatal(err)
+			}
+			m, err := mb.Recv(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Release()
+			w.mu.Lock()
+			w.gone[b.self] = true
+			w.mu.Unlock()
+			for _, p := range b.ports { // as a crash would
+				p.Close()
+			}
+			for i := 0; ; i++ {
+				p := buf(t, a, fmt.Sprint(i))
+				if err := f.Send(ctx, 1, 1, p); err != nil {
+					p.Release()
+					if !errors.Is(err, ErrGone) {
+						t.Fatal(err)
+					}
+					break
+				}
+				select {
+				case u := <-told:
+					if !errors.Is(u.Err, ErrGone) {
+						t.Fatal(u.Err)
+					}
+				case <-ctx.Done():
+					t.Fatal("nobody was told")
+				}
+			}
+		})
+	}
+}
