@@ -42,9 +42,6 @@ func (n *node) serve(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.yield = func() { s.Close() }
-	s.mu.Unlock()
 	n.server = s
 	n.log.Info("directory: serving the node", "socket", n.path, "epoch", s.id.Epoch)
 	return nil

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"crypto/hmac"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
 )
 
 // settleTime is how long a server that follows another holds a no back: the
@@ -52,7 +54,6 @@ type Server struct {
 	life   context.Context
 	end    context.CancelFunc
 	bound  []*socket
-	yield  func() // gives the node to a daemon; nil: refuses
 }
 
 // life is the connection by which a context lives.
@@ -366,15 +367,23 @@ func (s *Server) serveWatch(c *codec) error {
 	}
 }
 
+// serveYield gives the node to a daemon: the socket's name and the open lock
+// change hands, so that nobody can come between.
 func (s *Server) serveYield(c *codec) error {
-	if s.daemon || s.yield == nil {
+	s.mu.Lock()
+	bound := s.bound
+	s.mu.Unlock()
+	uc, ok := c.nc.(*net.UnixConn)
+	if s.daemon || !ok || len(bound) != 1 {
 		return c.sendError(0, ErrInUse)
 	}
+	s.log.Info("directory: giving way to a daemon")
+	bound[0].unlisten()
 	c.begin(msgDone, 0)
 	c.u64(0)
-	err := c.send()
-	s.log.Info("directory: giving way to a daemon")
-	go s.yield()
+	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
+	_, _, err := uc.WriteMsgUnix(c.out, unix.UnixRights(int(bound[0].lock.Fd())), nil)
+	go s.Close()
 	return err
 }
 

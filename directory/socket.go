@@ -105,10 +105,15 @@ func (s *Server) lock(path string) (*socket, error) {
 			err = ErrInUse
 			break
 		}
-		if err = askToYield(path); errors.Is(err, ErrInUse) {
+		var lock *os.File
+		if lock, err = askToYield(path); err == nil {
+			f.Close()
+			return &socket{path: path, lock: lock}, nil
+		}
+		if errors.Is(err, ErrInUse) {
 			break
 		}
-		time.Sleep(10 * time.Millisecond) // flock tells nobody when it could be had
+		time.Sleep(5 * time.Millisecond) // flock tells nobody when it could be had
 	}
 	f.Close()
 	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
@@ -127,24 +132,36 @@ func private(dir string) error {
 	return nil
 }
 
-func askToYield(path string) error {
+// askToYield asks the context that serves at path for its place and returns
+// the node's lock, which comes over the socket. A daemon refuses with ErrInUse.
+func askToYield(path string) (*os.File, error) {
 	nc, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(time.Second))
 	if _, err := nc.Write(greeting(kindYield)); err != nil {
-		return err
+		return nil, err
 	}
-	m, err := newCodec(nc).read()
+	b, oob := make([]byte, 4096), make([]byte, 64)
+	n, oobn, _, _, err := nc.(*net.UnixConn).ReadMsgUnix(b, oob)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if m.typ == msgError {
-		return parseError(m.body)
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err == nil && len(msgs) == 1 {
+		if fds, err := unix.ParseUnixRights(&msgs[0]); err == nil && len(fds) == 1 {
+			unix.CloseOnExec(fds[0])
+			return os.NewFile(uintptr(fds[0]), path+".lock"), nil
+		}
 	}
-	return nil
+	c := &codec{nc: nc, in: b, end: n}
+	m, err := c.read()
+	if err == nil && m.typ == msgError {
+		err = parseError(m.body)
+	}
+	return nil, errors.Join(err, errors.New("directory: no lock came"))
 }
 
 func (s *Server) listen(b *socket) error {

@@ -45,7 +45,7 @@ func walk(dir string) (units []*work, files int, bad []string, err error) {
 			size = 0
 		}
 		files++
-		cur.unit.Paths = append(cur.unit.Paths, path)
+		cur.unit.Paths = append(cur.unit.Paths, []byte(path))
 		if fi, err := d.Info(); err == nil {
 			size += fi.Size()
 		}

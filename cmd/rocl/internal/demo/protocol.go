@@ -27,8 +27,8 @@ const (
 type unit struct {
 	ID      uint32
 	Attempt uint32
-	Indexer string // identifier
-	Paths   []string
+	Indexer string   // identifier
+	Paths   [][]byte // not strings: JSON would mend what is not UTF-8
 }
 
 // sent says that a crawler is through with a unit. Err is set if the indexer

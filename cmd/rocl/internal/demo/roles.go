@@ -72,7 +72,7 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 	e := end{ID: u.ID, Attempt: u.Attempt, Coordinator: boss.String()}
 	for i, path := range u.Paths {
 		h := content{unit: u.ID, attempt: u.Attempt, file: uint32(i)}
-		n, err := sendFile(ctx, c, me, to, path, h)
+		n, err := sendFile(ctx, c, me, to, string(path), h)
 		done.Messages += n
 		var bad *fileError
 		if errors.As(err, &bad) {

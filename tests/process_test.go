@@ -1,0 +1,407 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The commands, built once.
+var rocl, dirserver string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rocl-tests-")
+	if err != nil {
+		panic(err)
+	}
+	rocl, dirserver = filepath.Join(dir, "rocl"), filepath.Join(dir, "dirserver")
+	for bin, pkg := range map[string]string{rocl: "./cmd/rocl", dirserver: "./cmd/dirserver"} {
+		cmd := exec.Command("go", "build", "-o", bin, pkg)
+		cmd.Dir = ".."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building %s: %v\n%s", pkg, err, out)
+			os.Exit(1)
+		}
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// socket is a place for a node of the test's own. Short: the kernel allows 107
+// bytes.
+func socket(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "rt-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "d.sock")
+}
+
+// run runs a command to its end and returns its output and exit code.
+func run(t *testing.T, in string, bin string, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := exec.Command(bin, args...)
+	cmd.Stdin = strings.NewReader(in)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Run()
+	var ee *exec.ExitError
+	if err != nil && !errors.As(err, &ee) {
+		t.Fatalf("%s %v: %v", bin, args, err)
+	}
+	if stderr.Len() > 0 {
+		t.Logf("%s %v: %s", filepath.Base(bin), args, stderr.String())
+	}
+	return stdout.String(), cmd.ProcessState.ExitCode()
+}
+
+// child is a command that goes on.
+type child struct {
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+// start starts a command and waits until it is ready: until its output or its
+// error output has a line that contains ready.
+func start(t *testing.T, ready, bin string, args ...string) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command(bin, args...), lines: make(chan string, 10_000)}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cmd.Stderr = c.cmd.Stdout
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	})
+	go func() {
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			c.lines <- s.Text()
+		}
+		close(c.lines)
+	}()
+	c.until(t, ready)
+	return c
+}
+
+// until returns the next line that contains what.
+func (c *child) until(t *testing.T, what string) string {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case l, ok := <-c.lines:
+			if !ok {
+				t.Fatalf("%v ended without saying %q", c.cmd.Args, what)
+			}
+			if strings.Contains(l, what) {
+				return l
+			}
+		case <-limit:
+			t.Fatalf("%v never said %q", c.cmd.Args, what)
+		}
+	}
+}
+
+func (c *child) kill(t *testing.T) {
+	t.Helper()
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.cmd.Wait()
+}
+
+func find(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
+	t.Helper()
+	out, code := run(t, "", rocl, append([]string{"find", "--json", "--socket", sock}, attrs...)...)
+	for line := range strings.Lines(out) {
+		var f struct {
+			ID    string
+			Attrs map[string]any
+		}
+		if err := json.Unmarshal([]byte(line), &f); err != nil || f.ID == "" || f.Attrs == nil {
+			t.Fatalf("find printed %q: %v", line, err)
+		}
+		ids = append(ids, f.ID)
+	}
+	return ids, code
+}
+
+func TestExitCodes(t *testing.T) {
+	sock := socket(t)
+	if _, code := find(t, sock, "a=b"); code != 2 {
+		t.Errorf("find without a directory: exit code %d, want 2", code)
+	}
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	if _, code := find(t, sock, "a=b"); code != 1 {
+		t.Errorf("find without a match: exit code %d, want 1", code)
+	}
+	start(t, "-", rocl, "register", "--socket", sock, "a=b", "a=c")
+	ids, code := find(t, sock, "a=b")
+	if code != 0 || len(ids) != 1 {
+		t.Errorf("find: %v, exit code %d", ids, code)
+	}
+	for _, args := range [][]string{{"find", "nonsense"}, {"find", "=x"}, {"nonsense"}, {"demo", "--word", "a b"}, {"find", "--nonsense"}, {"register"}} {
+		if _, code := run(t, "", rocl, append(args, "--socket", sock)...); code != 64 {
+			t.Errorf("rocl %v: exit code %d, want 64", args, code)
+		}
+	}
+	if _, code := run(t, "", dirserver, "--socket", sock); code != 3 {
+		t.Errorf("a second dirserver: exit code %d, want 3", code)
+	}
+	for _, bin := range []string{rocl, dirserver} {
+		if out, code := run(t, "", bin, "--version"); code != 0 || !regexp.MustCompile(`^\w+ \d+\.\d+\.\d+`).MatchString(out) {
+			t.Errorf("%s --version: %q, exit code %d", bin, out, code)
+		}
+	}
+}
+
+func TestTwoShells(t *testing.T) {
+	sock := socket(t)
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "3", "--json", "name=there")
+	if _, code := run(t, "one\ntwo\n\xff\n", rocl, "send", "--socket", sock, "name=there", "--tag", "7"); code != 0 {
+		t.Fatalf("send: exit code %d", code)
+	}
+	for _, want := range []string{`"data":"one"`, `"data":"two"`, `{"base64":"/w=="}`} {
+		if l := r.until(t, "from"); !strings.Contains(l, want) || !strings.Contains(l, `"tag":7`) {
+			t.Errorf("received %s, want %s", l, want)
+		}
+	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever serves is killed; everything is found again under the same
+// identifier, and the next one too.
+func TestServerKilled(t *testing.T) {
+	sock := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", sock)
+	keep := start(t, "-", rocl, "register", "--socket", sock, "who=keeper")
+	before, code := find(t, sock, "who=keeper")
+	if code != 0 {
+		t.Fatal(code)
+	}
+	for range 5 {
+		d.kill(t)
+		// The keeper serves now; a question waits until it does.
+		after, code := findSoon(t, sock, "who=keeper")
+		if code != 0 || after[0] != before[0] {
+			t.Fatalf("after the daemon's death: %v, before %v", after, before)
+		}
+		// A daemon that comes back takes over from the context.
+		d = start(t, `"serving"`, dirserver, "--socket", sock)
+		if after, code := findSoon(t, sock, "who=keeper"); code != 0 || after[0] != before[0] {
+			t.Fatalf("after the daemon's return: %v, before %v", after, before)
+		}
+	}
+	keep.kill(t)
+	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock)
+	if ids, code := find(t, sock, "who=keeper"); code != 1 {
+		t.Errorf("a dead context's resource is found: %v", ids)
+	}
+	w.kill(t)
+}
+
+// findSoon is find for when nobody may serve for a moment.
+func findSoon(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
+	t.Helper()
+	for range 100 {
+		if ids, code = find(t, sock, attrs...); code != 2 {
+			return ids, code
+		}
+		time.Sleep(20 * time.Millisecond) // another process takes over
+	}
+	return ids, code
+}
+
+// The first context serves; it is killed while others talk: no message is lost
+// and the next context takes over.
+func TestServingContextKilled(t *testing.T) {
+	sock := socket(t)
+	first := start(t, "-", rocl, "register", "--socket", sock, "i=first")
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "name=sink")
+	send := exec.Command(rocl, "send", "--socket", sock, "name=sink")
+	in, err := send.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := send.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = send.Process.Kill() }()
+	before, _ := find(t, sock, "name=sink")
+	for i := range 300 {
+		if i == 100 {
+			first.kill(t)
+		}
+		fmt.Fprintln(in, "message", i)
+		if l := r.until(t, "message"); l != fmt.Sprint("message ", i) {
+			t.Fatalf("got %q as message %d", l, i)
+		}
+	}
+	in.Close()
+	if err := send.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	after, code := findSoon(t, sock, "name=sink")
+	if code != 0 || after[0] != before[0] {
+		t.Errorf("found %v, before %v", after, before)
+	}
+}
+
+// A socket file left behind, and many that start at once: one serves.
+func TestRaceToServe(t *testing.T) {
+	sock := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", sock)
+	d.kill(t) // leaves the socket file
+	if _, err := os.Stat(sock); err != nil {
+		t.Fatal("the killed server left no socket file to be replaced")
+	}
+	var cs []*child
+	for i := range 6 {
+		c := exec.Command(rocl, "register", "--socket", sock, "racer="+fmt.Sprint(i), "race=yes")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		cs = append(cs, &child{cmd: c})
+	}
+	defer func() {
+		for _, c := range cs {
+			c.kill(t)
+		}
+	}()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		ids, _ := find(t, sock, "race=yes")
+		if len(ids) == len(cs) {
+			seen := map[string]bool{}
+			for _, id := range ids {
+				seen[id] = true
+			}
+			if len(seen) != len(cs) {
+				t.Errorf("identifiers are not unique: %v", ids)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d are found", len(ids), len(cs))
+		}
+	}
+}
+
+func TestDrainsOnTerm(t *testing.T) {
+	sock := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", sock)
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.until(t, "stopping")
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+	if _, err := os.Stat(sock); !os.IsNotExist(err) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}
+
+// The demonstration agrees with grep, also when an indexer is killed.
+func TestDemo(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]string{
+		"a.txt":       "Alpha beta\nGAMMA",
+		"b.txt":       "alphabet alpha_1 beta-Alpha.",
+		"sub/c.txt":   "nothing here",
+		"sub/d.bin":   "alpha\x00",
+		"empty":       "",
+		"e\xff.txt":   "alpha",
+		"utf8.txt":    "é alpha é",
+		"late.bin":    strings.Repeat("x ", 1<<20) + " alpha \x00",
+		"large.txt":   strings.Repeat("lorem ipsum ", 300_000) + "alp" + "ha",
+		"straddle.tx": strings.Repeat("z", 1<<20-3) + " alpha",
+	}
+	for i := range 300 {
+		files[fmt.Sprintf("many/%d.txt", i)] = strings.Repeat("filler ", i) + map[bool]string{true: "ALPHA", false: "alphas"}[i%3 == 0]
+	}
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "a.txt"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	word := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9_])alpha($|[^A-Za-z0-9_])`)
+	for _, text := range files {
+		if !strings.Contains(text, "\x00") && word.MatchString(text) {
+			want++
+		}
+	}
+	if grep, err := exec.LookPath("grep"); err == nil {
+		cmd := exec.Command(grep, "-rIliw", "alpha", dir)
+		cmd.Env = append(os.Environ(), "LC_ALL=C")
+		out, _ := cmd.Output()
+		if n := bytes.Count(out, []byte("\n")); n != want {
+			t.Fatalf("grep counts %d, the test %d", n, want)
+		}
+	}
+	for _, extra := range [][]string{nil, {"--kill-indexer"}} {
+		out, code := run(t, "", rocl, append([]string{"demo", dir, "--word", "alpha", "--json"}, extra...)...)
+		var r struct {
+			Matches, Files, Bytes, Messages, Killed, Redone int
+			Seconds                                         float64
+		}
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+			t.Fatalf("demo %v: %v, exit code %d: %s", extra, err, code, out)
+		}
+		if r.Matches != want || r.Files != len(files)-2 || r.Messages == 0 || r.Seconds <= 0 || r.Bytes == 0 {
+			t.Errorf("demo %v: %+v, want %d matches in %d files", extra, r, want, len(files)-2)
+		}
+		if extra != nil && r.Killed != 1 {
+			t.Errorf("demo %v: %d processes were lost", extra, r.Killed)
+		}
+	}
+}
+
+// Every command has --json and says what it is for.
+func TestCommandTree(t *testing.T) {
+	out, _ := run(t, "", rocl, "--help")
+	for _, c := range []string{"demo", "register", "find", "watch", "recv", "send", "bench", "completion"} {
+		if !strings.Contains(out, "\n  "+c+" ") {
+			t.Errorf("rocl --help does not name %s", c)
+		}
+		help, code := run(t, "", rocl, c, "--help")
+		if code != 0 || !strings.Contains(help, "--json") {
+			t.Errorf("rocl %s --help: exit code %d, --json named: %v", c, code, strings.Contains(help, "--json"))
+		}
+	}
+	for _, sh := range []string{"bash", "zsh", "fish"} {
+		if out, code := run(t, "", rocl, "completion", sh); code != 0 || len(out) < 500 {
+			t.Errorf("completion for %s: %d bytes, exit code %d", sh, len(out), code)
+		}
+	}
+}
