@@ -13,3 +13,5 @@ func (p *Pool) debugPut(*Buffer)    {}
 func (p *Pool) debugCut(*Buffer)    {}
 func (p *Pool) debugDouble(*Buffer) {}
 func (p *Pool) debugLeaks() string  { return "" }
+
+const debugging = false

@@ -83,3 +83,5 @@ func (p *Pool) debugLeaks() string {
 	}
 	return s.String()
 }
+
+const debugging = true

@@ -218,9 +218,11 @@ func (d *DB) unindex(i uint32) {
 	r := d.rec(i)
 	wire, places := d.wire(r), d.placesOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		h := d.hash(a)
 		place := binary.LittleEndian.Uint32(places)
-		places = places[4:]
+		if places = places[4:]; place == nowhere {
+			continue
+		}
+		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
 		if moved, ok := d.post.drop(h, place); ok {
 			d.moved(moved, h, from, place)

@@ -110,9 +110,16 @@ func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 	return p.lists[s.val]
 }
 
+// nowhere is the place of an attribute that its record has twice: the first
+// one is in the posting.
+const nowhere = 1<<32 - 1
+
 // add appends rec to the posting of h and returns its place there.
 func (p *postings) add(h uint64, rec uint32) (place uint32) {
 	s := p.part(h).add(h)
+	if s.n == 1 && s.val == rec || s.n > 1 && p.lists[s.val][s.n-1] == rec {
+		return nowhere
+	}
 	switch s.n {
 	case 0:
 		s.val = rec

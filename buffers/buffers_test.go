@@ -1,0 +1,269 @@
+package buffers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func get(t testing.TB, p *Pool, n int) *Buffer {
+	t.Helper()
+	b, err := p.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() != n || len(b.Bytes()) != n || b.Cap() < n || b.Refs() != 1 || b.State() != Owned {
+		t.Fatalf("a buffer of %d, cap %d, refs %d, %v for %d bytes", b.Len(), b.Cap(), b.Refs(), b.State(), n)
+	}
+	return b
+}
+
+// No two buffers share memory, and each keeps what was written to it.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := New()
+		type held struct {
+			b    *Buffer
+			mark byte
+			refs int
+		}
+		var hs []*held
+		next := byte(1)
+		t.Repeat(map[string]func(*rapid.T){
+			"get": func(t *rapid.T) {
+				n := rapid.SampledFrom([]int{0, 1, 63, 64, 65, 4096, 100_000, 1 << 20, 1<<20 + 1, 3 << 20}).Draw(t, "n")
+				b, err := p.Get(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range b.Bytes() {
+					b.Bytes()[i] = next
+				}
+				hs = append(hs, &held{b, next, 1})
+				next++
+			},
+			"slice": func(t *rapid.T) {
+				if len(hs) == 0 {
+					return
+				}
+				h := rapid.SampledFrom(hs).Draw(t, "h")
+				off := rapid.IntRange(0, h.b.Len()).Draw(t, "off")
+				s := h.b.Slice(off, h.b.Len()-off)
+				hs = append(hs, &held{s, h.mark, 1})
+			},
+			"retain": func(t *rapid.T) {
+				if len(hs) > 0 {
+					h := rapid.SampledFrom(hs).Draw(t, "h")
+					h.b.Retain()
+					h.refs++
+				}
+			},
+			"release": func(t *rapid.T) {
+				if len(hs) == 0 {
+					return
+				}
+				i := rapid.IntRange(0, len(hs)-1).Draw(t, "i")
+				hs[i].b.Release()
+				if hs[i].refs--; hs[i].refs == 0 {
+					hs = append(hs[:i], hs[i+1:]...)
+				}
+			},
+			"": func(t *rapid.T) {
+				for _, h := range hs {
+					for _, c := range h.b.Bytes() {
+						if c != h.mark {
+							t.Fatalf("a buffer marked %d holds %d", h.mark, c)
+						}
+					}
+				}
+			},
+		})
+		for _, h := range hs {
+			for range h.refs {
+				h.b.Release()
+			}
+		}
+		if s := p.Stats(); s.InUse != 0 || s.DoubleReleases != 0 {
+			t.Fatalf("%+v after all was released", s)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if m := p.Stats().Mapped; m != 0 {
+			t.Fatalf("%d bytes still mapped", m)
+		}
+	})
+}
+
+func TestConcurrent(t *testing.T) {
+	p := New()
+	ch := make(chan *Buffer, 100)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 5000 {
+				b, err := p.Get(64 << (i % 8))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b.Bytes()[0] = byte(g)
+				ch <- b
+			}
+		})
+		wg.Go(func() {
+			for range 5000 {
+				(<-ch).Release()
+			}
+		})
+	}
+	wg.Wait()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	p := New(WithLimit(1 << 20))
+	var bs []*Buffer
+	for {
+		b, err := p.Get(64 << 10)
+		if err != nil {
+			if !errors.Is(err, ErrLimit) {
+				t.Fatal(err)
+			}
+			break
+		}
+		bs = append(bs, b)
+	}
+	if len(bs) < 8 || len(bs) > 16 {
+		t.Errorf("%d buffers of 64 KiB within 1 MiB", len(bs))
+	}
+	for _, b := range bs {
+		b.Release()
+	}
+	p.Close()
+	if _, err := p.Get(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("get from a closed pool: %v", err)
+	}
+}
+
+func TestGetWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(WithLimit(64 << 10))
+		b := get(t, p, 64<<10)
+		go func() {
+			time.Sleep(time.Hour)
+			b.Release()
+		}()
+		start := time.Now()
+		c, err := p.GetWait(t.Context(), 64<<10)
+		if err != nil || time.Since(start) != time.Hour {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := p.GetWait(ctx, 64<<10); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		c.Release()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Closing a pool does not take the memory from under those who still read it.
+func TestCloseWhileHeld(t *testing.T) {
+	p := New()
+	b, c := get(t, p, 100), get(t, p, 2<<20)
+	b.Bytes()[99], c.Bytes()[0] = 1, 2
+	if err := p.Close(); !errors.Is(err, ErrLeaked) {
+		t.Fatal(err)
+	}
+	if b.Bytes()[99] != 1 || c.Bytes()[0] != 2 {
+		t.Error("memory changed")
+	}
+	b.Release()
+	c.Release()
+	if m := p.Stats().Mapped; m != 0 {
+		t.Errorf("%d bytes still mapped", m)
+	}
+}
+
+type registrar struct{ bytes int }
+
+func (r *registrar) RegisterArena(a Arena) error { r.bytes += len(a.Mem); return nil }
+func (r *registrar) UnregisterArena(a Arena)     { r.bytes -= len(a.Mem) }
+
+func TestRegistrar(t *testing.T) {
+	p := New()
+	a := get(t, p, 10)
+	var r registrar
+	if err := p.Register(&r); err != nil {
+		t.Fatal(err)
+	}
+	b := get(t, p, 5<<20)
+	if int64(r.bytes) != p.Stats().Mapped {
+		t.Errorf("%d bytes registered, %d mapped", r.bytes, p.Stats().Mapped)
+	}
+	a.Release()
+	b.Release()
+	p.Close()
+	if r.bytes != 0 {
+		t.Errorf("%d bytes still registered", r.bytes)
+	}
+}
+
+func TestNoAllocs(t *testing.T) {
+	if debugging {
+		t.Skip("the debug build remembers places")
+	}
+	p := New()
+	defer p.Close()
+	for _, n := range []int{64, 4096, 2 << 20} {
+		get(t, p, n).Release()
+		if a := testing.AllocsPerRun(1000, func() {
+			b, _ := p.Get(n)
+			b.Release()
+		}); a >= 1 {
+			t.Errorf("%v allocations for %d bytes", a, n)
+		}
+	}
+}
+
+func BenchmarkGetRelease(b *testing.B) {
+	p := New()
+	defer p.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		x, _ := p.Get(64)
+		x.Release()
+	}
+}
+
+func ExamplePool() {
+	p := New()
+	defer p.Close()
+	b, err := p.Get(5)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	copy(b.Bytes(), "hello")
+	fmt.Printf("%s %v\n", b.Bytes(), b.State())
+	b.Release()
+	fmt.Println(b.State())
+	// Output:
+	// hello owned
+	// free
+}

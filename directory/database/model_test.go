@@ -1,0 +1,239 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type entry struct {
+	owner resource.GID
+	rev   uint64
+	attrs resource.List
+}
+
+// The database against a map, with a watch that must end up knowing the same.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := New()
+		model := map[resource.GID]*entry{}
+		ids := make([]resource.GID, 12)
+		for i := range ids {
+			ids[i] = resource.MakeGID(1, uint64(1+i%3), uint32(1+i))
+		}
+		list := rapid.Custom(func(t *rapid.T) resource.List {
+			var l resource.List
+			for range rapid.IntRange(0, 4).Draw(t, "n") {
+				_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
+			}
+			return l
+		})
+		var watched resource.List
+		_ = watched.AddString("a", "1")
+		w := d.Watch(&watched)
+		defer w.Close()
+		knows := map[resource.GID]uint64{}
+		drain := func() {
+			for {
+				w.mu.Lock()
+				ev, ok := w.next()
+				w.mu.Unlock()
+				if !ok {
+					return
+				}
+				_, known := knows[ev.ID]
+				switch ev.Kind {
+				case Appeared:
+					if known {
+						t.Fatalf("%v appeared twice", ev.ID)
+					}
+					knows[ev.ID] = ev.Revision
+				case Changed:
+					if !known {
+						t.Fatalf("%v changed before it appeared", ev.ID)
+					}
+					knows[ev.ID] = ev.Revision
+				case Gone:
+					if !known {
+						t.Fatalf("%v went before it appeared", ev.ID)
+					}
+					delete(knows, ev.ID)
+				}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				id, l := rapid.SampledFrom(ids).Draw(t, "id"), list.Draw(t, "l")
+				_, err := d.Put(id, id.Context(), &l)
+				if model[id] != nil {
+					if !errors.Is(err, ErrExists) {
+						t.Fatal(err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				model[id] = &entry{id.Context(), 1, l.Clone()}
+			},
+			"update": func(t *rapid.T) {
+				id, l := rapid.SampledFrom(ids).Draw(t, "id"), list.Draw(t, "l")
+				expect := rapid.Uint64Max(3).Draw(t, "expect")
+				rev, err := d.Update(id, expect, &l)
+				e := model[id]
+				switch {
+				case e == nil:
+					if !errors.Is(err, ErrNotFound) {
+						t.Fatal(err)
+					}
+				case expect != 0 && expect != e.rev:
+					if !errors.Is(err, ErrRevision) {
+						t.Fatal(err)
+					}
+				default:
+					e.rev++
+					e.attrs = l.Clone()
+					if err != nil || rev != e.rev {
+						t.Fatal(rev, err)
+					}
+				}
+			},
+			"delete": func(t *rapid.T) {
+				id := rapid.SampledFrom(ids).Draw(t, "id")
+				err := d.Delete(id)
+				if (model[id] == nil) != errors.Is(err, ErrNotFound) {
+					t.Fatal(err)
+				}
+				delete(model, id)
+			},
+			"deleteOwner": func(t *rapid.T) {
+				o := rapid.SampledFrom(ids).Draw(t, "id").Context()
+				n := d.DeleteOwner(o)
+				for id, e := range model {
+					if e.owner == o {
+						delete(model, id)
+						n--
+					}
+				}
+				if n != 0 {
+					t.Fatal("deleted another number")
+				}
+			},
+			"read": func(*rapid.T) { drain() },
+			"": func(t *rapid.T) {
+				if d.Len() != len(model) {
+					t.Fatalf("%d resources, want %d", d.Len(), len(model))
+				}
+				p := list.Draw(t, "pattern")
+				want := map[resource.GID]bool{}
+				for id, e := range model {
+					if resource.Matches(&e.attrs, &p) {
+						want[id] = true
+					}
+				}
+				if r, ok := d.Find(&p); ok != (len(want) > 0) || ok && !want[r.ID] {
+					t.Fatalf("find %v: %v %v", &p, r.ID, ok)
+				}
+				c := d.Cursor(&p)
+				for {
+					r, ok := c.Next()
+					if !ok {
+						break
+					}
+					e := model[r.ID]
+					if !want[r.ID] || !r.Attrs.Equal(&e.attrs) || r.Revision != e.rev || r.Owner != e.owner {
+						t.Fatalf("cursor %v yields %+v", &p, r)
+					}
+					delete(want, r.ID)
+				}
+				if len(want) > 0 {
+					t.Fatalf("cursor %v misses %v", &p, want)
+				}
+			},
+		})
+		drain()
+		for id, e := range model {
+			if resource.Matches(&e.attrs, &watched) {
+				if knows[id] != e.rev {
+					t.Fatalf("the watch knows %v at %d, it is at %d", id, knows[id], e.rev)
+				}
+				delete(knows, id)
+			}
+		}
+		if len(knows) > 0 {
+			t.Fatalf("the watch still knows %v", knows)
+		}
+	})
+}
+
+// Churn over long postings, so that records move within them and memory is
+// compacted.
+func TestChurn(t *testing.T) {
+	d := New()
+	ctx := resource.MakeGID(1, 1, 0)
+	put := func(i int) {
+		l, _ := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "pad": string(make([]byte, 500))})
+		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n = 20_000
+	for i := range n {
+		put(i)
+	}
+	for i := range n {
+		if i%3 != 0 {
+			if err := d.Delete(ctx.WithSerial(uint32(i + 1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s := d.Stats(); s.DeadBytes > s.AttributeBytes+8<<20 {
+		t.Errorf("%d dead bytes beside %d living", s.DeadBytes, s.AttributeBytes)
+	}
+	for m := range 7 {
+		p, _ := resource.NewPattern(resource.Match{"mod": fmt.Sprint(m), "all": "same"})
+		c, got, want := d.Cursor(p), 0, 0
+		for {
+			if _, ok := c.Next(); !ok {
+				break
+			}
+			got++
+		}
+		for i := range n {
+			if i%3 == 0 && i%7 == m {
+				want++
+			}
+		}
+		if got != want {
+			t.Errorf("%d resources with mod=%d, want %d", got, m, want)
+		}
+	}
+	if k := d.DeleteOwner(ctx); k != (n+2)/3 || d.Len() != 0 {
+		t.Errorf("deleted %d, %d left", k, d.Len())
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	d := New()
+	w := d.Watch(new(resource.List))
+	if ev, err := w.Next(t.Context()); err != nil || ev.Kind != Synced {
+		t.Fatal(ev, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w.Close()
+	if _, err := w.Next(t.Context()); !errors.Is(err, ErrWatchClosed) {
+		t.Error(err)
+	}
+}

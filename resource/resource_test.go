@@ -1,0 +1,267 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestGIDRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		node := NodeID(rapid.Uint64Max(1<<48-1).Draw(t, "node"))
+		ctx := rapid.Uint64Max(1<<48-1).Draw(t, "ctx")
+		serial := rapid.Uint32().Draw(t, "serial")
+		g := MakeGID(node, ctx, serial)
+		if g.Node() != node || g.Ctx() != ctx || g.Serial() != serial || g.Context() != MakeGID(node, ctx, 0) || g.Context().WithSerial(serial) != g {
+			t.Fatalf("%v does not lead back to %x %x %x", g, node, ctx, serial)
+		}
+		back, err := ParseGID(g.String())
+		if err != nil || back != g {
+			t.Fatalf("%q parses as %v, %v", g, back, err)
+		}
+		var b [16]byte
+		PutGID(b[:], g)
+		if GetGID(b[:]) != g {
+			t.Fatal("16 bytes do not round trip")
+		}
+	})
+}
+
+func FuzzParseGID(f *testing.F) {
+	f.Add("8f3a21b0c4d5-1000002-7")
+	f.Add("-")
+	f.Add("8f3a21b0c4d5-1000002-100000000")
+	f.Fuzz(func(t *testing.T, s string) {
+		if g, err := ParseGID(s); err == nil {
+			if back, err := ParseGID(g.String()); err != nil || back != g {
+				t.Fatalf("%q → %v → %v, %v", s, g, back, err)
+			}
+		} else if !errors.Is(err, ErrBadGID) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Any names and values, repeated or not, read back identically (R1).
+func TestListAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type pair struct {
+			name  string
+			value []byte
+			known bool
+		}
+		var l List
+		var model []pair
+		name := rapid.StringN(1, 8, 20)
+		value := rapid.SliceOfN(rapid.Byte(), 0, 20)
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				p := pair{name.Draw(t, "n"), value.Draw(t, "v"), true}
+				if err := l.Add(p.name, p.value); err != nil {
+					t.Fatal(err)
+				}
+				model = append(model, p)
+			},
+			"want": func(t *rapid.T) {
+				p := pair{name.Draw(t, "n"), nil, false}
+				if err := l.Want(p.name); err != nil {
+					t.Fatal(err)
+				}
+				model = append(model, p)
+			},
+			"set": func(t *rapid.T) {
+				n, v := name.Draw(t, "n"), value.Draw(t, "v")
+				if len(model) > 0 && rapid.Bool().Draw(t, "there") {
+					n = rapid.SampledFrom(model).Draw(t, "p").name
+				}
+				if err := l.Set(n, v); err != nil {
+					t.Fatal(err)
+				}
+				for i := range model {
+					if model[i].name == n {
+						model[i] = pair{n, v, true}
+						return
+					}
+				}
+				model = append(model, pair{n, v, true})
+			},
+			"remove": func(t *rapid.T) {
+				if len(model) == 0 {
+					return
+				}
+				n := rapid.SampledFrom(model).Draw(t, "p").name
+				var left []pair
+				for _, p := range model {
+					if p.name != n {
+						left = append(left, p)
+					}
+				}
+				if got := l.Remove(n); got != len(model)-len(left) {
+					t.Fatalf("removed %d", got)
+				}
+				model = left
+			},
+			"view": func(t *rapid.T) { // a parsed list behaves like the one it is of
+				v, err := ParseList(bytes.Clone(l.Wire()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l = v
+			},
+			"": func(t *rapid.T) {
+				if l.Len() != len(model) {
+					t.Fatalf("%d attributes, want %d", l.Len(), len(model))
+				}
+				var known, wanted int
+				for _, p := range model {
+					if p.known {
+						known++
+					} else {
+						wanted++
+					}
+				}
+				i := 0
+				for n, v := range l.All() {
+					for !model[i].known {
+						i++
+					}
+					if n != model[i].name || !bytes.Equal(v, model[i].value) {
+						t.Fatalf("attribute %d is %q=%q, want %q=%q", i, n, v, model[i].name, model[i].value)
+					}
+					i++
+					known--
+				}
+				for range l.Wanted() {
+					wanted--
+				}
+				if known != 0 || wanted != 0 || l.Complete() != !strings.Contains(fmt.Sprint(model), " false}") {
+					t.Fatal("attributes are missing")
+				}
+				if b := l.Frame(HeadRoom); !bytes.Equal(b[HeadRoom:], l.Wire()) {
+					t.Fatal("frame and wire form differ")
+				}
+			},
+		})
+	})
+}
+
+func TestFill(t *testing.T) {
+	var p, r List
+	_ = p.AddString("type", "server")
+	_ = p.Want("port")
+	_ = p.Want("missing")
+	_ = p.Want("empty")
+	_ = r.AddString("port", "80")
+	_ = r.AddString("empty", "")
+	p.Fill(&r)
+	if v, ok := p.Get("port"); !ok || string(v) != "80" {
+		t.Errorf("port is %q, %v", v, ok)
+	}
+	if v, ok := p.Get("empty"); !ok || len(v) != 0 {
+		t.Errorf("empty is %q, %v: empty is not absent", v, ok)
+	}
+	if _, ok := p.Get("missing"); ok {
+		t.Error("missing is known")
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	var l List
+	for name, want := range map[string]error{"": ErrEmptyName, strings.Repeat("n", MaxName+1): ErrTooLarge, "a\xff": ErrBadName} {
+		if err := l.AddString(name, "v"); !errors.Is(err, want) {
+			t.Errorf("name %.10q: %v, want %v", name, err, want)
+		}
+	}
+	if err := l.Add("v", make([]byte, MaxValue+1)); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	for i := range MaxAttrs {
+		if err := l.AddString(fmt.Sprint(i), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.AddString("more", ""); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	var sys List
+	_ = sys.AddString("rocl.kind", "context")
+	if err := CheckUser(&sys); !errors.Is(err, ErrReservedName) {
+		t.Error(err)
+	}
+}
+
+// The wire form as it must stay.
+func TestGolden(t *testing.T) {
+	var l List
+	_ = l.AddString("type", "server")
+	_ = l.Want("load")
+	const want = "020020000000" + "040006000000" + "74797065" + "736572766572" + "0400ffffffff" + "6c6f6164"
+	if got := hex.EncodeToString(l.Wire()); got != want {
+		t.Errorf("wire form %s", got)
+	}
+}
+
+func FuzzParseList(f *testing.F) {
+	var l List
+	f.Add(l.Wire())
+	_ = l.AddString("type", "server")
+	_ = l.Want("load")
+	f.Add(l.Wire())
+	f.Add([]byte{1, 0, 12, 0, 0, 0, 255, 255, 255, 255, 255, 127})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := ParseList(b)
+		if err != nil {
+			if !errors.Is(err, ErrMalformed) {
+				t.Fatal(err)
+			}
+			return
+		}
+		var again List
+		for a := range each(l.Wire()) {
+			if err := add(&again, string(a.name), a.value, !a.known); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !again.Equal(&l) {
+			t.Fatal("what was parsed is written differently")
+		}
+	})
+}
+
+func TestMatches(t *testing.T) {
+	r, _ := NewPattern(Attrs{"type": "server", "model": "llama"})
+	_ = r.AddString("model", "second")
+	for _, c := range []struct {
+		p    Match
+		want bool
+	}{{nil, true}, {Match{"type": "server"}, true}, {Match{"model": "second"}, true}, {Match{"type": "serve"}, false}, {Match{"typ": "server"}, false}} {
+		p, err := NewPattern(c.p, "any")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if Matches(r, p) != c.want {
+			t.Errorf("%v matches: %v", p, !c.want)
+		}
+		if n := testing.AllocsPerRun(100, func() { Matches(r, p); r.Get("model") }); n > 0 {
+			t.Errorf("%v allocations", n)
+		}
+	}
+}
+
+func ExampleList() {
+	var l List
+	_ = l.AddString("type", "server")
+	_ = l.AddString("tag", "fast")
+	_ = l.AddString("tag", "cheap")
+	_ = l.Want("load")
+	fmt.Println(&l)
+	// Output: {type=server, tag=fast, tag=cheap, load=?}
+}
