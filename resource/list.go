@@ -234,6 +234,9 @@ func (l *List) Set(name string, value []byte) error {
 			return fmt.Errorf("%w: the value of %q has %d bytes", ErrTooLarge, name, len(value))
 		}
 		l.own(len(value))
+		if len(value) != len(a.value) {
+			value = bytes.Clone(value) // it may be a view of what splice is about to move
+		}
 		l.splice(a, value)
 		return nil
 	}
@@ -385,7 +388,7 @@ func ParseList(b []byte) (List, error) {
 		if v != absent && (v > MaxValue || int(v) > rest-n) {
 			return bad(at+2, "value beyond the end")
 		}
-		if checkName(string(b[at+attrHead:at+attrHead+n])) != nil {
+		if name := b[at+attrHead : at+attrHead+n]; n == 0 || n > MaxName || !utf8.Valid(name) {
 			return bad(at+attrHead, "bad name")
 		}
 		at += attrHead + n

@@ -360,19 +360,14 @@ func (d *DB) Get(id resource.GID) (Record, bool) {
 // pattern; all says that it has none.
 func (d *DB) candidates(pattern *resource.List, one *[1]uint32) (best []uint32, all bool) {
 	all = true
-	var buf [1]uint32
 	wire := pattern.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		p := d.post.get(d.hash(a), &buf)
+		p := d.post.get(d.hash(a), one)
 		if all || len(p) < len(best) {
 			best = p
-			if len(p) == 1 {
-				*one = [1]uint32{p[0]}
-				best = one[:]
-			}
 		}
 		all = false
-		if len(best) < 2 {
+		if len(best) < 2 { // so that one is never used twice
 			break
 		}
 	}

@@ -1,0 +1,31 @@
+package resource
+
+import "testing"
+
+// A value that is a view of the list itself may be given to another of its
+// attributes, whether that makes the list longer or shorter.
+func TestSetOfOwnValue(t *testing.T) {
+	for _, old := range []string{"", "0", "a value longer than the other"} {
+		var l List
+		_ = l.AddString("a", old)
+		_ = l.AddString("b", "0123456789")
+		v, _ := l.Get("b")
+		if err := l.Set("a", v); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := l.GetString("a"), l.GetString("b"); a != "0123456789" || b != "0123456789" {
+			t.Errorf("a is %q and b %q after %q", a, b, old)
+		}
+	}
+}
+
+// Reading a list from the wire costs nothing but the look at it.
+func TestParseAllocs(t *testing.T) {
+	var l List
+	for _, n := range []string{"type", "a name that is longer than thirty-two bytes", "site"} {
+		_ = l.AddString(n, "value")
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = ParseList(l.Wire()) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
