@@ -1,0 +1,294 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func sock(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "rd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "d.sock")
+}
+
+func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
+	t.Helper()
+	l, err := resource.NewPattern(m, want...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func serve(t testing.TB, path string, opts ...Option) *Server {
+	t.Helper()
+	s, err := Listen(path, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func joined(t testing.TB, path string) *Client {
+	t.Helper()
+	c, err := Join(context.Background(), DialSocket(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestAskAndAnswer(t *testing.T) {
+	ctx := context.Background()
+	path := sock(t)
+	serve(t, path)
+	c, d := joined(t, path), joined(t, path)
+	id := c.Self().WithSerial(1)
+	if _, err := c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})); err != nil {
+		t.Fatal(err)
+	}
+	a, err := d.Find(ctx, list(t, resource.Match{"type": "x"}, "load", "none"))
+	if err != nil || a.ID != id || a.Owner != c.Self() || a.Attrs.GetString("load") != "3" {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if _, err := d.Register(ctx, id.WithSerial(2), list(t, nil)); !errors.Is(err, ErrNotOwner) {
+		t.Errorf("registering for another context: %v", err)
+	}
+	if err := d.Delete(ctx, id); !errors.Is(err, ErrNotOwner) {
+		t.Errorf("deleting another's: %v", err)
+	}
+	if _, err := c.Register(ctx, id.WithSerial(3), list(t, nil, "absent")); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("registering an incomplete list: %v", err)
+	}
+	for i := range uint32(50) {
+		if _, err := c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for _, err := range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	for range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
+		break // and go on over the same connection
+	}
+	if _, err := d.Lookup(ctx, id); err != nil || n != 50 {
+		t.Errorf("%d answers, then %v", n, err)
+	}
+	c.Close()
+	for { // the server sees the life connection end
+		if _, err := d.Lookup(ctx, id); errors.Is(err, ErrNotFound) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestOneServer(t *testing.T) {
+	path := sock(t)
+	var wg sync.WaitGroup
+	won := make(chan *Server, 20)
+	for range 20 {
+		wg.Go(func() {
+			s, err := Listen(path)
+			if err == nil {
+				won <- s
+			} else if !errors.Is(err, ErrInUse) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(won) != 1 {
+		t.Fatalf("%d servers", len(won))
+	}
+	(<-won).Close()
+	if fi, err := os.Stat(filepath.Dir(path)); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Error(fi.Mode(), err)
+	}
+	if fi, err := os.Stat(path + ".node"); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Error(fi.Mode(), err)
+	}
+}
+
+// Numbers given to contexts are never given again, whatever happens to servers.
+func TestNumbersAreUnique(t *testing.T) {
+	path := sock(t)
+	seen := map[resource.GID]bool{}
+	var node resource.NodeID
+	for range 5 {
+		s, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			c, err := Join(context.Background(), DialSocket(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen[c.Self()] || node != 0 && c.Node() != node {
+				t.Fatalf("%v given twice, or the node changed", c.Self())
+			}
+			seen[c.Self()], node = true, c.Node()
+			c.Close()
+		}
+		s.Close()
+	}
+}
+
+// The serving client leaves again and again; the others go on, watches too.
+func TestTakeover(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	path := sock(t)
+	log := NewServer().log
+	var cs []*Client
+	for i := range 4 {
+		c, err := JoinNode(ctx, path, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})); err != nil {
+			t.Fatal(err)
+		}
+		cs = append(cs, c)
+	}
+	last := cs[len(cs)-1]
+	events := make(chan Event, 100)
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ev, err := range last.Watch(watching, list(t, resource.Match{"all": "yes"})) {
+			if err != nil {
+				break
+			}
+			events <- ev
+		}
+		close(events)
+	})
+	want := func(kind EventKind, n int) {
+		for range n {
+			select {
+			case ev := <-events:
+				if ev.Kind != kind {
+					t.Fatalf("%v %v, want %v", ev.Kind, ev.ID, kind)
+				}
+			case <-ctx.Done():
+				t.Fatalf("no event %v", kind)
+			}
+		}
+	}
+	want(Appeared, 4)
+	want(Synced, 1)
+	for i, c := range cs[:3] {
+		c.Close() // the first one served; then whoever does
+		want(Gone, 1)
+		for j, o := range cs[i+1:] {
+			a, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i + 1 + j)}))
+			if err != nil || a.ID != o.Self().WithSerial(1) {
+				t.Fatalf("after %d left: %v, %v", i, a.ID, err)
+			}
+		}
+		if _, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)})); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("what left is found: %v", err)
+		}
+	}
+	stop()
+	wg.Wait()
+}
+
+// Garbage closes its own connection and nothing else.
+func TestGarbage(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	for _, junk := range [][]byte{
+		[]byte("GET / HTTP/1.1\r\n\r\n"),
+		append(greeting(kindLife), 255, 255, 255, 255, 1, 0, 0, 0),
+		append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
+		append(greeting(9), 0),
+		append(greeting(kindLife), append([]byte{60, 0, 0, 0, msgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
+	} {
+		nc, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = nc.Write(junk)
+		nc.Close()
+	}
+	// A context that claims another's identifier without its token.
+	other := &Client{dial: DialSocket(path), self: c.Self()}
+	if _, err := other.join(context.Background()); !errors.Is(err, ErrDenied) {
+		t.Errorf("joining as another: %v", err)
+	}
+	if _, err := c.Find(context.Background(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func FuzzServer(f *testing.F) {
+	f.Add(append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
+	k := &codec{}
+	k.begin(msgJoin, 1)
+	k.bytes(make([]byte, 48))
+	f.Add(append(greeting(kindLife), append([]byte{60, 0, 0, 0}, k.out[4:]...)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := NewServer()
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go func() { s.ServeConn(far); close(done) }()
+		go func() {
+			buf := make([]byte, 4096)
+			for {
+				if _, err := near.Read(buf); err != nil {
+					return
+				}
+			}
+		}()
+		_, _ = near.Write(b)
+		near.Close()
+		<-done
+		s.Close()
+	})
+}
+
+func TestCancelledAsk(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := c.Find(ctx, list(t, nil)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := c.Lookup(context.Background(), c.Self()); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestNoDirectory(t *testing.T) {
+	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
+		t.Error(err)
+	}
+}
