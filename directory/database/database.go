@@ -195,26 +195,11 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	d.live += size
 	r := d.rec(i)
 	r.chunk, r.off, r.size, r.places = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
-	// The slots of a large table are not in the processor's cache: look at those
-	// of several attributes at once before they are needed one after the other.
 	at := off - 4*n
-	var hashes [8]uint64
-	k := 0
-	flush := func() {
-		d.post.touch(hashes[:k])
-		for _, h := range hashes[:k] {
-			binary.LittleEndian.PutUint32(chunk[at:], d.post.add(h, i))
-			at += 4
-		}
-		k = 0
-	}
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		hashes[k] = d.hash(a)
-		if k++; k == len(hashes) {
-			flush()
-		}
+		binary.LittleEndian.PutUint32(chunk[at:], d.post.add(d.hash(a), i))
+		at += 4
 	}
-	flush()
 }
 
 func (d *DB) wire(r *record) []byte {

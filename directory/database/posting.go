@@ -97,19 +97,6 @@ type postings struct {
 
 func (p *postings) part(h uint64) *slots { return &p.parts[h&0xff] }
 
-// touch reads the slots where hashes begin, all at the same time, so that they
-// are at hand. What it returns has no meaning.
-//
-//go:noinline
-func (p *postings) touch(hashes []uint64) (sum uint64) {
-	for _, h := range hashes {
-		if s := p.part(h); len(s.tab) > 0 {
-			sum += s.tab[h>>8&uint64(len(s.tab)-1)].hash
-		}
-	}
-	return sum
-}
-
 // get is the posting of h. one is room for a posting of a single record.
 func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 	s := p.part(h).find(h)
