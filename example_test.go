@@ -136,7 +136,7 @@ func ExampleContext_watch() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(ev.Kind, ev.Attrs.GetString("state"))
+		fmt.Printf("%v %q\n", ev.Kind, ev.Attrs.GetString("state"))
 		switch ev.Kind {
 		case rocl.Synced:
 			_ = r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"})
@@ -148,8 +148,8 @@ func ExampleContext_watch() {
 		}
 	}
 	// Output:
-	// appeared off
-	// synced
-	// changed on
-	// gone on
+	// appeared "off"
+	// synced ""
+	// changed "on"
+	// gone "on"
 }

@@ -71,8 +71,9 @@ func (k *cache) flow(id resource.GID) *dispatch.Flow {
 }
 
 // flow finds the way to a resource, asking the directory at most once for its
-// owner. The addresses of the owner are asked for when the link is made.
-func (c *Context) flow(ctx stdctx.Context, to resource.GID) (*dispatch.Flow, error) {
+// owner. The addresses of the owner are asked for when the link is made. In
+// doubt, after a failure, nothing is taken for granted.
+func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
@@ -81,7 +82,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID) (*dispatch.Flow, err
 	c.cache.mu.RUnlock()
 	switch {
 	case ok:
-	case to.Context() == c.self, c.disp.Linked(to.Context()):
+	case !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())):
 		owner = to.Context() // who minted it, and is there
 	default:
 		c.asked.Add(1)

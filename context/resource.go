@@ -72,7 +72,7 @@ func stale(err error) bool {
 
 func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
 	for try := 0; ; try++ {
-		f, err := r.c.flow(ctx, to)
+		f, err := r.c.flow(ctx, to, try > 0)
 		if err != nil {
 			return err
 		}

@@ -563,11 +563,14 @@ func (l *link) push(typ uint8, dst, src uint32, tag uint64) {
 	l.mu.Unlock()
 }
 
-// refuse tells the peer that a message could not be delivered.
-func (l *link) refuse(dst, src uint32, tag uint64) {
-	l.push(frameGone, dst, src, tag)
+// refuse tells the peer that a message could not be delivered, once the frames
+// at hand have been worked on or speak is called.
+func (l *link) refuse(dst, src uint32, tag uint64) { l.push(frameGone, dst, src, tag) }
+
+// speak writes what was pushed outside receive.
+func (l *link) speak() {
 	l.mu.Lock()
-	if !l.writing && l.conn != nil && !l.conn.Delivers() {
+	if l.dead == nil && l.s.sent != l.s.next {
 		l.post()
 	}
 	l.mu.Unlock()

@@ -497,6 +497,7 @@ func (m *Mailbox) Close() {
 		msgs = msg.next
 		if in := msg.in; in != nil && in.l != nil {
 			in.l.refuse(m.serial, msg.from.Serial(), msg.tag)
+			in.l.speak()
 		}
 		msg.Release()
 	}
