@@ -119,6 +119,9 @@ func (p *Pool) refuse(b *Buffer) bool {
 	defer p.mu.Unlock()
 	if p.closed {
 		p.free[b.class].push(b)
+		if p.out() == 0 {
+			p.finish()
+		}
 	}
 	return p.closed
 }
