@@ -591,7 +591,10 @@ func (l *link) credit(dst uint32, total uint64) {
 // sayAck acknowledges without having anything to send. mu is held.
 func (l *link) sayAck(c subsys.Conn) {
 	if l.writing || l.stalled || l.s.sent != l.s.next {
-		return // the next frame carries it
+		// The next frame carries it, but frames that a writer has in its hands
+		// may be the last: look again at the next tick.
+		l.d.acksDue.Store(true)
+		return
 	}
 	l.writing = true
 	l.s.rxTold = l.s.rxNext
@@ -607,6 +610,7 @@ func (l *link) sayAck(c subsys.Conn) {
 		} else if n == 0 && l.writable == before {
 			l.stalled = true
 			l.s.rxTold--
+			l.d.acksDue.Store(true)
 		}
 	}
 	l.doneWriting()
