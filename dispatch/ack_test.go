@@ -1,0 +1,22 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// An acknowledgement that comes due while somebody writes is owed still: the
+// frames in the writer's hands may be the last, and the peer's window full.
+func TestAckGivesWay(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l.mu.Lock()
+	l.s.rxNext, l.writing = 5, true
+	l.sayAck(nil)
+	l.mu.Unlock()
+	if !d.acksDue.Load() {
+		t.Error("the acknowledgement is forgotten")
+	}
+}
