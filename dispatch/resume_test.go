@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -283,6 +284,14 @@ func TestSlowReceiver(t *testing.T) {
 					t.Fatal(m, err)
 				}
 				m.Release()
+			}
+			for blocked := false; !blocked; runtime.Gosched() { // until no credit is left
+				f.l.mu.Lock()
+				blocked = f.waiters.first != nil
+				f.l.mu.Unlock()
+				if ctx.Err() != nil {
+					t.Fatal("the sender never had to wait")
+				}
 			}
 			if _, stored := slow.Len(); stored > limit || stored == 0 {
 				t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
