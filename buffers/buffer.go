@@ -14,7 +14,7 @@ const (
 	Free      State = iota // in the pool
 	Owned                  // the caller's
 	Sending                // accepted for sending, not acknowledged yet
-	Delivered              // the peer has it; other references keep it
+	Delivered              // the library is through with it; other references keep it
 )
 
 func (s State) String() string {
@@ -35,13 +35,13 @@ func (s State) String() string {
 type Buffer struct {
 	mem    []byte
 	n      int
-	refs   atomic.Int32
+	refs   atomic.Int32 // holders; 1 while free, so that Get and the last Release need not write it
 	state  atomic.Uint32
 	pool   *Pool
 	parent *Buffer // of a slice
-	class  int8
-	arena  uint32
+	home   *home   // what it was cut from; nil for a slice
 	next   *Buffer // in a free list, guarded by it
+	free   bool    // in one; written by whoever owns the buffer or its list
 	debugBuffer
 }
 
@@ -64,84 +64,39 @@ func (b *Buffer) Resize(n int) error {
 	return nil
 }
 
-// Retain adds a reference and returns b.
+// Retain adds a reference and returns b. Only a holder may retain: a buffer
+// that has been given back is noticed where it can be, and counted.
 func (b *Buffer) Retain() *Buffer {
+	if b.free {
+		b.pool.late.Add(1)
+		b.pool.debugLate(b)
+	}
 	b.refs.Add(1)
 	return b
 }
 
-// RetainN is Retain n times.
-func (b *Buffer) RetainN(n int) { b.refs.Add(int32(n)) }
-
-// ReleaseAll is Release of each, cheaper for many.
-func ReleaseAll(bs []*Buffer) {
-	var first, last *Buffer
-	n := 0
-	flush := func() {
-		if first != nil {
-			p := first.pool
-			p.free[first.class].pushChain(first, last, n)
-			if p.heed.Load() != 0 {
-				p.look(first)
-			}
-			first, last, n = nil, nil, 0
-		}
-	}
-	for _, b := range bs {
-		if b.parent != nil || b.class == classes {
-			b.Release()
-			continue
-		}
-		switch k := b.refs.Add(-1); {
-		case k > 0:
-			continue
-		case k < 0:
-			b.refs.Add(1)
-			b.pool.doubles.Add(1)
-			b.pool.debugDouble(b)
-			continue
-		}
-		b.pool.debugPut(b)
-		if first != nil && (first.pool != b.pool || first.class != b.class) {
-			flush()
-		}
-		if first == nil {
-			last = b
-		}
-		b.next, first = first, b
-		n++
-	}
-	flush()
-}
-
 // Refs is the number of references.
-func (b *Buffer) Refs() int { return int(b.refs.Load()) }
+func (b *Buffer) Refs() int {
+	if b.free {
+		return 0
+	}
+	return int(b.refs.Load())
+}
 
 // Release drops a reference; the last one gives the memory back.
 func (b *Buffer) Release() {
-	switch n := b.refs.Add(-1); {
-	case n > 0:
-		return
-	case n < 0:
-		b.refs.Add(1)
-		if b.pool != nil {
-			b.pool.doubles.Add(1)
-			b.pool.debugDouble(b)
+	if b.refs.Load() != 1 { // else we are the only holder, and nobody can become another
+		if b.refs.Add(-1) > 0 {
+			return
 		}
-		return
-	}
-	if parent := b.parent; parent != nil {
-		b.mem, b.parent, b.pool = nil, nil, nil
-		slices.Put(b)
-		parent.Release()
-		return
+		b.refs.Store(1)
 	}
 	b.pool.put(b)
 }
 
 // State says where the buffer is in its life, as rocl_bfstat does.
 func (b *Buffer) State() State {
-	if b.refs.Load() <= 0 {
+	if b.free {
 		return Free
 	}
 	return State(b.state.Load())
@@ -161,7 +116,7 @@ var slices = sync.Pool{New: func() any { return new(Buffer) }}
 func (b *Buffer) Slice(off, n int) *Buffer {
 	mem := b.mem[off : off+n : off+n]
 	s := slices.Get().(*Buffer)
-	s.mem, s.n, s.pool, s.parent = mem, n, b.pool, b.Retain()
+	s.mem, s.n, s.pool, s.parent, s.free = mem, n, b.pool, b.Retain(), false
 	s.refs.Store(1)
 	s.state.Store(uint32(Owned))
 	return s

@@ -27,6 +27,30 @@ func get(t testing.TB, p *Pool, n int) *Buffer {
 	return b
 }
 
+var sizes = []int{0, 1, 63, 64, 65, 4096, 100_000, 1 << 20, 1<<20 + 1, 3 << 20}
+
+// mark writes m at both ends of b and here and there between: enough to see
+// two buffers overlap, and quick under the race detector.
+func mark(b []byte, m byte) {
+	for i := 0; i < len(b); i += stride {
+		b[i] = m
+	}
+	if len(b) > 0 {
+		b[len(b)-1] = m
+	}
+}
+
+func marked(b []byte, m byte) (found byte, ok bool) {
+	for i := 0; i < len(b); i += stride {
+		if b[i] != m {
+			return b[i], false
+		}
+	}
+	return 0, true
+}
+
+const stride = 64 // the least distance between buffers
+
 // No two buffers share memory, and each keeps what was written to it.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -40,14 +64,12 @@ func TestAgainstModel(t *testing.T) {
 		next := byte(1)
 		t.Repeat(map[string]func(*rapid.T){
 			"get": func(t *rapid.T) {
-				n := rapid.SampledFrom([]int{0, 1, 63, 64, 65, 4096, 100_000, 1 << 20, 1<<20 + 1, 3 << 20}).Draw(t, "n")
+				n := rapid.SampledFrom(sizes).Draw(t, "n")
 				b, err := p.Get(n)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for i := range b.Bytes() {
-					b.Bytes()[i] = next
-				}
+				mark(b.Bytes(), next)
 				hs = append(hs, &held{b, next, 1})
 				next++
 			},
@@ -56,7 +78,7 @@ func TestAgainstModel(t *testing.T) {
 					return
 				}
 				h := rapid.SampledFrom(hs).Draw(t, "h")
-				off := rapid.IntRange(0, h.b.Len()).Draw(t, "off")
+				off := rapid.IntRange(0, h.b.Len()/stride).Draw(t, "off") * stride
 				s := h.b.Slice(off, h.b.Len()-off)
 				hs = append(hs, &held{s, h.mark, 1})
 			},
@@ -79,10 +101,8 @@ func TestAgainstModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				for _, h := range hs {
-					for _, c := range h.b.Bytes() {
-						if c != h.mark {
-							t.Fatalf("a buffer marked %d holds %d", h.mark, c)
-						}
+					if c, ok := marked(h.b.Bytes(), h.mark); !ok {
+						t.Fatalf("a buffer marked %d holds %d", h.mark, c)
 					}
 				}
 			},
@@ -157,6 +177,75 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// Memory cut for one size serves another once nobody uses it.
+func TestLimitAcrossSizes(t *testing.T) {
+	p := New(WithLimit(1 << 20))
+	for round := range 3 {
+		for _, n := range []int{64, 100_000, 4096, 1 << 20, 700} {
+			b, err := p.Get(n)
+			if err != nil {
+				t.Fatalf("round %d, %d bytes: %v", round, n, err)
+			}
+			b.Release()
+		}
+	}
+	small := get(t, p, 64)
+	if _, err := p.Get(1 << 20); !errors.Is(err, ErrLimit) {
+		t.Errorf("the whole limit while a buffer is out: %v", err)
+	}
+	small.Release()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if m := p.Stats().Mapped; m != 0 {
+		t.Errorf("%d bytes still mapped", m)
+	}
+}
+
+func TestGetWaitNeverFits(t *testing.T) {
+	p := New(WithLimit(64 << 10))
+	defer p.Close()
+	if _, err := p.GetWait(t.Context(), 64<<10+1); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+}
+
+// Misuse is noticed, counted, and gives no buffer to two owners.
+func TestMisuse(t *testing.T) {
+	if debugging {
+		t.Skip("the debug build panics")
+	}
+	p := New()
+	b := get(t, p, 64)
+	b.Release()
+	b.Release()
+	late := b.Retain()
+	var all []*Buffer
+	for range 1000 {
+		c, err := p.Get(64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c == late {
+			t.Fatal("a buffer with a holder was handed out")
+		}
+		all = append(all, c)
+	}
+	s := all[0].Slice(3, 4)
+	s.Release()
+	s.Release()
+	if st := p.Stats(); st.DoubleReleases != 2 || st.LateRetains != 1 {
+		t.Errorf("%+v", st)
+	}
+	late.Release()
+	for _, c := range all {
+		c.Release()
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestGetWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(WithLimit(64 << 10))
@@ -207,7 +296,7 @@ func (r *registrar) UnregisterArena(a Arena)     { r.bytes -= len(a.Mem) }
 
 func TestRegistrar(t *testing.T) {
 	p := New()
-	a := get(t, p, 10)
+	a, large := get(t, p, 10), get(t, p, 3<<20)
 	var r registrar
 	if err := p.Register(&r); err != nil {
 		t.Fatal(err)
@@ -218,6 +307,7 @@ func TestRegistrar(t *testing.T) {
 	}
 	a.Release()
 	b.Release()
+	large.Release()
 	p.Close()
 	if r.bytes != 0 {
 		t.Errorf("%d bytes still registered", r.bytes)

@@ -10,8 +10,8 @@ type (
 
 func (p *Pool) debugGet(b *Buffer)  { _, _ = p.debug, b.debugBuffer }
 func (p *Pool) debugPut(*Buffer)    {}
-func (p *Pool) debugCut(*Buffer)    {}
 func (p *Pool) debugDouble(*Buffer) {}
+func (p *Pool) debugLate(*Buffer)   {}
 func (p *Pool) debugLeaks() string  { return "" }
 
 const debugging = false

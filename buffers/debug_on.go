@@ -39,8 +39,6 @@ func places(pc []uintptr) string {
 	}
 }
 
-func (p *Pool) debugCut(*Buffer) {}
-
 func (p *Pool) debugGet(b *Buffer) {
 	if b.clean {
 		for i, c := range b.mem {
@@ -72,6 +70,10 @@ func (p *Pool) debugPut(b *Buffer) {
 
 func (p *Pool) debugDouble(b *Buffer) {
 	panic(fmt.Sprintf("buffers: released twice: now at%s\nfirst at%s", places(callers()), places(b.freed)))
+}
+
+func (p *Pool) debugLate(b *Buffer) {
+	panic(fmt.Sprintf("buffers: retained after its last release: now at%s\nreleased at%s", places(callers()), places(b.freed)))
 }
 
 func (p *Pool) debugLeaks() string {

@@ -46,17 +46,26 @@ type Option func(*Pool)
 // WithLimit bounds the bytes mapped. Get returns ErrLimit beyond it.
 func WithLimit(bytes int64) Option { return func(p *Pool) { p.limit = bytes } }
 
+// A home is an arena and the buffers cut from it, of one class.
+type home struct {
+	Arena
+	class int
+	bufs  []Buffer
+	idle  int // of them in the free list, while forgo counts
+}
+
 // A Pool hands out buffers. Its methods may be called concurrently.
 type Pool struct {
 	limit int64
 	free  [classes]stack
 
-	doubles atomic.Uint64
+	doubles atomic.Uint64 // releases of free buffers
+	late    atomic.Uint64 // retains of free buffers
 
 	mu         sync.Mutex
 	closed     bool
 	nextID     uint32
-	arenas     []Arena
+	homes      map[uint32]*home
 	mapped     int64
 	large      []*Buffer // released extents above the largest class
 	largeBytes int64
@@ -70,7 +79,7 @@ type Pool struct {
 
 // New makes an empty pool.
 func New(opts ...Option) *Pool {
-	p := &Pool{returned: make(chan struct{})}
+	p := &Pool{homes: map[uint32]*home{}, returned: make(chan struct{})}
 	for _, o := range opts {
 		o(p)
 	}
@@ -105,7 +114,6 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		}
 	}
 	b.n = n
-	b.refs.Store(1)
 	if b.State() != Owned {
 		b.state.Store(uint32(Owned))
 	}
@@ -118,7 +126,7 @@ func (p *Pool) refuse(b *Buffer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		p.free[b.class].push(b)
+		p.free[b.home.class].push(b)
 		if p.out() == 0 {
 			p.finish()
 		}
@@ -126,7 +134,8 @@ func (p *Pool) refuse(b *Buffer) bool {
 	return p.closed
 }
 
-// GetWait is Get that waits, until ctx ends, while the limit is reached.
+// GetWait is Get that waits, until ctx ends, while the limit is reached. What
+// can never fit is refused at once with ErrTooLarge.
 func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	for {
 		p.mu.Lock()
@@ -135,37 +144,42 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 		p.heed.Add(1)
 		p.mu.Unlock()
 		b, err := p.Get(n)
-		if errors.Is(err, ErrLimit) {
+		full := errors.Is(err, ErrLimit) && !errors.Is(err, ErrTooLarge)
+		if full {
 			select {
 			case <-ch:
 			case <-ctx.Done():
-				err = context.Cause(ctx)
+				err, full = context.Cause(ctx), false
 			}
 		}
 		p.mu.Lock()
 		p.waiting--
 		p.heed.Add(-1)
 		p.mu.Unlock()
-		if !errors.Is(err, ErrLimit) {
+		if !full {
 			return b, err
 		}
 	}
 }
 
-// mapArena maps size bytes and announces them. mu is held.
-func (p *Pool) mapArena(size int) (Arena, error) {
+// settle maps size bytes, announces them and makes count buffers of them. mu
+// is held.
+func (p *Pool) settle(size, class, count int) (*home, error) {
 	if p.closed {
-		return Arena{}, ErrClosed
+		return nil, ErrClosed
 	}
 	if p.limit > 0 && p.mapped+int64(size) > p.limit {
 		p.shrink()
-		if p.mapped+int64(size) > p.limit {
-			return Arena{}, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
+		switch {
+		case int64(size) > p.limit:
+			return nil, fmt.Errorf("%w: %w: %d bytes, the limit is %d", ErrLimit, ErrTooLarge, size, p.limit)
+		case p.mapped+int64(size) > p.limit:
+			return nil, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
 		}
 	}
 	mem, err := mapMemory(size)
 	if err != nil {
-		return Arena{}, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
+		return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
 	}
 	p.nextID++
 	a := Arena{p.nextID, mem}
@@ -175,19 +189,27 @@ func (p *Pool) mapArena(size int) (Arena, error) {
 				r.UnregisterArena(a)
 			}
 			unmapMemory(mem)
-			return Arena{}, fmt.Errorf("buffers: registering an arena: %w", err)
+			return nil, fmt.Errorf("buffers: registering an arena: %w", err)
 		}
 	}
 	p.mapped += int64(size)
-	return a, nil
+	h := &home{Arena: a, class: class, bufs: make([]Buffer, count)}
+	for i := range h.bufs {
+		b, each := &h.bufs[i], size/count
+		b.pool, b.home, b.mem = p, h, mem[i*each:(i+1)*each:(i+1)*each]
+		b.refs.Store(1)
+	}
+	p.homes[a.ID] = h
+	return h, nil
 }
 
-func (p *Pool) unmap(a Arena) {
+func (p *Pool) unmap(h *home) {
 	for _, r := range p.registrars {
-		r.UnregisterArena(a)
+		r.UnregisterArena(h.Arena)
 	}
-	p.mapped -= int64(len(a.Mem))
-	unmapMemory(a.Mem)
+	p.mapped -= int64(len(h.Mem))
+	delete(p.homes, h.ID)
+	unmapMemory(h.Mem)
 }
 
 // cut maps an arena for class c, keeps one of its buffers and frees the rest.
@@ -203,32 +225,27 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 	size := 1 << (c + minShift)
 	// The first arenas of a class are small: few programs use every class.
 	total := max(min(arenaSize, size*16), 16<<10)
-	if p.limit > 0 {
+	if p.limit > 0 && p.mapped+int64(total) > p.limit {
+		p.shrink()
 		for total > size && p.mapped+int64(total) > p.limit {
 			total /= 2
 		}
-		total = max(total, size)
+		total = max(total, size, pageSize)
 	}
-	total = (total + pageSize - 1) &^ (pageSize - 1)
-	a, err := p.mapArena(total)
+	h, err := p.settle(total, c, total/size)
 	if err != nil {
 		return nil, err
 	}
-	p.arenas = append(p.arenas, a)
-	bs := make([]Buffer, total/size)
-	for i := range bs {
-		b := &bs[i]
-		b.pool, b.class = p, int8(c)
-		b.mem = a.Mem[i*size : (i+1)*size : (i+1)*size]
-		p.debugCut(b)
-	}
-	mine, rest := &bs[0], bs[1:]
-	for i := range rest[:max(len(rest)-1, 0)] {
-		rest[i].next = &rest[i+1]
+	mine, rest := &h.bufs[0], h.bufs[1:]
+	for i := range rest {
+		rest[i].free = true
+		if i > 0 {
+			rest[i-1].next = &rest[i]
+		}
 	}
 	p.free[c].handed()
 	if len(rest) > 0 {
-		p.free[c].pushChain(&rest[0], &rest[len(rest)-1], 0)
+		p.free[c].pushChain(&rest[0], &rest[len(rest)-1])
 	}
 	return mine, nil
 }
@@ -253,58 +270,85 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 		p.large = p.large[:len(p.large)-1]
 		p.largeBytes -= int64(len(b.mem))
 		p.largeOut++
+		b.free = false
 		return b, nil
 	}
-	a, err := p.mapArena(size)
+	h, err := p.settle(size, classes, 1)
 	if err != nil {
 		return nil, err
 	}
 	p.largeOut++
-	b := &Buffer{pool: p, class: classes, mem: a.Mem, arena: a.ID}
-	return b, nil
+	return &h.bufs[0], nil
 }
 
-// shrink unmaps cached extents. mu is held.
+// shrink unmaps what is not in use: extents, and arenas whose every buffer is
+// free. mu is held.
 func (p *Pool) shrink() {
 	for _, b := range p.large {
-		p.unmap(Arena{b.arena, b.mem})
+		p.unmap(b.home)
 	}
 	p.large, p.largeBytes = nil, 0
+	for i := range p.free {
+		for _, h := range p.free[i].forgo() {
+			p.unmap(h)
+		}
+	}
 }
 
 // put takes back a buffer whose last reference is gone.
 func (p *Pool) put(b *Buffer) {
-	p.debugPut(b)
-	if b.class < classes {
-		p.free[b.class].push(b)
-	}
-	if b.class < classes && p.heed.Load() == 0 {
+	if b.free {
+		p.double(b)
 		return
 	}
-	p.look(b)
-}
-
-// look does what is to be done when memory has come back and it matters.
-func (p *Pool) look(b *Buffer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b.class == classes {
-		p.largeOut--
-		p.large = append(p.large, b)
-		p.largeBytes += int64(len(b.mem))
-		for p.largeBytes > maxCached || p.closed && len(p.large) > 0 {
-			old := p.large[0]
-			p.large = append(p.large[:0], p.large[1:]...)
-			p.largeBytes -= int64(len(old.mem))
-			p.unmap(Arena{old.arena, old.mem})
+	if parent := b.parent; parent != nil {
+		b.mem, b.parent, b.free = nil, nil, true
+		slices.Put(b)
+		parent.Release()
+		return
+	}
+	p.debugPut(b)
+	switch {
+	case b.home.class == classes:
+		p.returnExtent(b)
+	default:
+		if !p.free[b.home.class].push(b) {
+			p.double(b)
+			return
+		}
+		if p.heed.Load() == 0 {
+			return
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.waiting > 0 {
 		close(p.returned)
 		p.returned = make(chan struct{})
 	}
 	if p.closed && p.out() == 0 {
 		p.finish()
+	}
+}
+
+func (p *Pool) double(b *Buffer) {
+	p.doubles.Add(1)
+	p.debugDouble(b)
+}
+
+// returnExtent keeps b for the next who wants its size, within bounds.
+func (p *Pool) returnExtent(b *Buffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.free = true
+	p.largeOut--
+	p.large = append(p.large, b)
+	p.largeBytes += int64(len(b.mem))
+	for p.largeBytes > maxCached || p.closed && len(p.large) > 0 {
+		old := p.large[0]
+		p.large = append(p.large[:0], p.large[1:]...)
+		p.largeBytes -= int64(len(old.mem))
+		p.unmap(old.home)
 	}
 }
 
@@ -324,13 +368,15 @@ func (p *Pool) Register(r Registrar) error {
 	if p.closed {
 		return ErrClosed
 	}
-	for i, a := range p.arenas {
-		if err := r.RegisterArena(a); err != nil {
-			for _, a := range p.arenas[:i] {
+	var told []Arena
+	for _, h := range p.homes {
+		if err := r.RegisterArena(h.Arena); err != nil {
+			for _, a := range told {
 				r.UnregisterArena(a)
 			}
 			return fmt.Errorf("buffers: registering an arena: %w", err)
 		}
+		told = append(told, h.Arena)
 	}
 	p.registrars = append(p.registrars, r)
 	return nil
@@ -338,17 +384,18 @@ func (p *Pool) Register(r Registrar) error {
 
 // Stats describe a pool.
 type Stats struct {
-	Arenas         int    // mapped and shared by small buffers
-	Mapped         int64  // bytes
+	Arenas         int    // mapped
+	Mapped         int64  // bytes of them
 	InUse          int64  // buffers out
 	DoubleReleases uint64 // that were noticed
+	LateRetains    uint64 // of free buffers, that were noticed
 }
 
 // Stats returns the present figures.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{len(p.arenas), p.mapped, int64(p.out()), p.doubles.Load()}
+	return Stats{len(p.homes), p.mapped, int64(p.out()), p.doubles.Load(), p.late.Load()}
 }
 
 // Close unmaps the pool's memory. Buffers still out stay valid: the memory
@@ -378,8 +425,7 @@ func (p *Pool) finish() {
 	for i := range p.free {
 		p.free[i].clear()
 	}
-	for _, a := range p.arenas {
-		p.unmap(a)
+	for _, h := range p.homes {
+		p.unmap(h)
 	}
-	p.arenas = nil
 }

@@ -18,33 +18,81 @@ type stack struct {
 
 func (s *stack) pop() *Buffer {
 	s.getMu.Lock()
-	b := s.ready
-	if b == nil {
-		s.putMu.Lock()
-		b, s.back = s.back, nil
-		s.putMu.Unlock()
-	}
-	if b != nil {
-		s.ready, b.next = b.next, nil
+	for {
+		b := s.ready
+		if b == nil {
+			s.putMu.Lock()
+			b, s.back = s.back, nil
+			s.putMu.Unlock()
+			if b == nil {
+				break
+			}
+		}
+		s.ready, b.next, b.free = b.next, nil, false
 		s.gets++
+		if b.refs.Load() == 1 {
+			s.getMu.Unlock()
+			return b
+		}
+		// Somebody retained it after its last release: it is his now, and
+		// comes back when he lets go.
+		b.refs.Add(-1)
 	}
 	s.getMu.Unlock()
-	return b
+	return nil
 }
 
-func (s *stack) push(b *Buffer) {
+// push returns false if b is in the list already.
+func (s *stack) push(b *Buffer) bool {
 	s.putMu.Lock()
-	b.next, s.back = s.back, b
+	if b.free {
+		s.putMu.Unlock()
+		return false
+	}
+	b.next, b.free, s.back = s.back, true, b
 	s.puts++
 	s.putMu.Unlock()
+	return true
 }
 
-// pushChain is push of the n buffers linked from first to last.
-func (s *stack) pushChain(first, last *Buffer, n int) {
+// pushChain adds buffers that were never handed out, linked from first to last
+// and marked free.
+func (s *stack) pushChain(first, last *Buffer) {
 	s.putMu.Lock()
 	last.next, s.back = s.back, first
-	s.puts += n
 	s.putMu.Unlock()
+}
+
+// forgo drops the buffers of homes that are whole in the list, and returns
+// those homes.
+func (s *stack) forgo() (whole []*home) {
+	s.getMu.Lock()
+	defer s.getMu.Unlock()
+	s.putMu.Lock()
+	defer s.putMu.Unlock()
+	for _, list := range []*Buffer{s.ready, s.back} {
+		for b := list; b != nil; b = b.next {
+			if b.refs.Load() != 1 {
+				continue // retained late
+			}
+			if b.home.idle++; b.home.idle == len(b.home.bufs) {
+				whole = append(whole, b.home)
+			}
+		}
+	}
+	for _, list := range []**Buffer{&s.ready, &s.back} {
+		for p := list; *p != nil; {
+			if h := (*p).home; h.idle == len(h.bufs) {
+				*p = (*p).next
+			} else {
+				p = &(*p).next
+			}
+		}
+		for b := *list; b != nil; b = b.next {
+			b.home.idle = 0
+		}
+	}
+	return whole
 }
 
 // handed counts a buffer that was never in the list as handed out.
