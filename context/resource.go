@@ -47,19 +47,32 @@ func (r *Resource) Revision() uint64 { return r.rev.Load() }
 // until ctx ends, while the target's mailbox has no room for it. It fails with
 // ErrGone, ErrUnreachable, ErrClosed, ErrTooLarge or the cause of ctx's end.
 func (r *Resource) Send(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
+	err := r.send(ctx, to, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
+	if err != nil {
+		b.Release()
+	}
+	return err
+}
+
+// SendBytes is Send of a copy of p, for when it does not lie in a buffer.
+func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p []byte) error {
+	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.SendBytes(ctx, r.id.Serial(), tag, p) })
+}
+
+// send tries how over the way last used, and over others if that fails.
+func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	err := dispatch.ErrClosed
 	if !r.gone.Load() {
 		if l := r.last.Load(); l != nil && l.to == to {
-			if err = l.f.Send(ctx, r.id.Serial(), tag, b); err == nil {
+			if err = how(l.f); err == nil {
 				return nil
 			}
 		}
 		if err == dispatch.ErrClosed || stale(err) && ctx.Err() == nil {
-			err = r.sendSlow(ctx, to, tag, b)
+			err = r.sendSlow(ctx, to, how)
 		}
 	}
 	if err != nil {
-		b.Release()
 		return fmt.Errorf("rocl: sending to %v: %w", to, err)
 	}
 	return nil
@@ -70,13 +83,13 @@ func stale(err error) bool {
 	return errors.Is(err, dispatch.ErrGone) || errors.Is(err, dispatch.ErrUnreachable)
 }
 
-func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
+func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	for try := 0; ; try++ {
 		f, err := r.c.flow(ctx, to, try > 0)
 		if err != nil {
 			return err
 		}
-		if err = f.Send(ctx, r.id.Serial(), tag, b); err == nil {
+		if err = how(f); err == nil {
 			r.last.Store(&lastFlow{to, f})
 			return nil
 		}
@@ -85,17 +98,6 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, tag uint64, b *
 		}
 		r.c.cache.forget(to) // corrected on first use: ask once more
 	}
-}
-
-// SendBytes is Send of a copy of p, for when it does not lie in a buffer.
-func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p []byte) error {
-	b, err := r.c.pool.Get(len(p))
-	if err != nil {
-		return fmt.Errorf("rocl: sending to %v: %w", to, err)
-	}
-	copy(b.Bytes(), p)
-	r.c.disp.CountCopy(len(p))
-	return r.Send(ctx, to, tag, b)
 }
 
 // Recv returns the first message that every selector wants, all if none is

@@ -80,10 +80,10 @@ type Dispatcher struct {
 	running sync.WaitGroup
 	life    context.Context
 	end     context.CancelFunc
-	flushq  chan *link
+	streams streams
 
-	messages sync.Pool
-	waiters  sync.Pool
+	depot
+	waiters sync.Pool
 
 	mu      sync.RWMutex
 	closing bool
@@ -109,28 +109,21 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{
 		cfg: cfg, self: cfg.Self.Context(), log: cfg.Logger,
-		oneP:   runtime.GOMAXPROCS(0) < 2,
-		stop:   make(chan struct{}),
-		done:   make(chan struct{}),
-		links:  map[resource.GID]*link{},
-		boxes:  map[uint32]*Mailbox{},
-		flushq: make(chan *link, 1024),
+		oneP:  runtime.GOMAXPROCS(0) < 2,
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
+		links: map[resource.GID]*link{},
+		boxes: map[uint32]*Mailbox{},
 	}
 	d.policy = cfg.Poll
 	d.call = make(chan struct{}, 1)
+	d.streams.wake = make(chan struct{}, 1)
 	d.spin.Store(int64(spinMost))
 	d.life, d.end = context.WithCancel(context.Background())
-	d.messages.New = func() any { return new(Message) }
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
 	d.running.Add(1)
 	go d.flusher()
 	return d
-}
-
-func (d *Dispatcher) message() *Message {
-	m := d.messages.Get().(*Message)
-	m.d = d
-	return m
 }
 
 // Listen opens a port of t at addr ("" for one it chooses). Ports opened
@@ -284,40 +277,6 @@ func (d *Dispatcher) eachLink(f func(*link)) {
 func (d *Dispatcher) flushAcks() {
 	if d.acksDue.Swap(false) {
 		d.eachLink((*link).flushAck)
-	}
-}
-
-// flusher writes for senders that come so fast that writing each message by
-// itself would waste a system call on it.
-func (d *Dispatcher) flusher() {
-	defer d.running.Done()
-	var active []*link
-	for {
-		if len(active) == 0 {
-			select {
-			case l := <-d.flushq:
-				active = append(active, l)
-			case <-d.stop:
-				return
-			}
-		}
-		runtime.Gosched() // let the senders add to their batches
-		for more := true; more; {
-			select {
-			case l := <-d.flushq:
-				active = append(active, l)
-			default:
-				more = false
-			}
-		}
-		keep := active[:0]
-		for _, l := range active {
-			if l.flush() {
-				keep = append(keep, l)
-			}
-		}
-		clear(active[len(keep):])
-		active = keep
 	}
 }
 

@@ -523,7 +523,8 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 		l.traffic.resent += resent
 	}
 	l.peerID, l.gen = a.session, a.gen
-	l.conn, l.stalled, l.heard = c, false, true
+	l.conn, l.stalled, l.stream.heard = c, false, true
+	l.runs = !c.Delivers()
 	l.release()
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/resource"
@@ -16,62 +15,6 @@ import (
 const overhead = 64
 
 func charge(n int) uint64 { return uint64(n) + overhead }
-
-// A Message is one received message. It belongs to whoever received it until
-// Release.
-type Message struct {
-	data []byte
-	buf  *buffers.Buffer
-	from resource.GID
-	tag  uint64
-	in   *inflow
-	next *Message
-	prev *Message
-	d    *Dispatcher
-}
-
-// Bytes is the payload: a view of registered memory, valid until Release, and
-// the receiver's to change.
-func (m *Message) Bytes() []byte { return m.data }
-
-// Len is the length of the payload in bytes.
-func (m *Message) Len() int { return len(m.data) }
-
-// From is the resource that sent the message: a reply goes there.
-func (m *Message) From() resource.GID { return m.from }
-
-// Tag is the number the sender gave the message.
-func (m *Message) Tag() uint64 { return m.tag }
-
-// Buffer returns the payload as a buffer of its own that can be sent on
-// without copying. The caller owns it, apart from the message.
-func (m *Message) Buffer() *buffers.Buffer {
-	if m.buf == nil {
-		return nil
-	}
-	b := m.buf.Bytes()
-	if len(m.data) == 0 {
-		return m.buf.Slice(0, 0)
-	}
-	if len(b) == len(m.data) && &b[0] == &m.data[0] {
-		return m.buf.Retain()
-	}
-	off := int(uintptr(unsafe.Pointer(&m.data[0])) - uintptr(unsafe.Pointer(&b[0])))
-	return m.buf.Slice(off, len(m.data))
-}
-
-// Release gives the payload's memory and the Message back. Neither may be
-// touched afterwards.
-func (m *Message) Release() {
-	if m.buf != nil {
-		m.buf.Release()
-	}
-	d := m.d
-	*m = Message{}
-	if d != nil {
-		d.messages.Put(m)
-	}
-}
 
 // A Select narrows a receive; see From and Tag.
 type Select struct {
@@ -162,54 +105,40 @@ func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 // granted anything, in charged bytes.
 const FirstCredit = 64 << 10
 
-// deliver stores or hands over the data frames of one inflow.
-func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame) error {
+// deliver stores or hands over the data frames of one inflow, whose payloads
+// have size bytes together. It takes all of them or none.
+func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return ErrGone
 	}
-	// The receiver cannot release a message before we let go of mu, so that
-	// slices of one block can be retained together.
-	var kept retained
-	for i := range fs {
-		f := &fs[i]
-		c := charge(len(f.Data))
-		if in.received+c > in.granted {
-			kept.flush()
-			return ErrProtocol
-		}
-		in.received += c
-		msg := m.d.message()
-		msg.data, msg.tag, msg.in = f.Data, f.Tag, in
-		msg.from = in.l.peer.WithSerial(f.Src)
-		msg.buf = f.Buf
-		if f.Buf != kept.buf {
-			kept.flush()
-			kept.buf = f.Buf
-		}
-		kept.n++
-		m.put(msg)
+	c := charge(size) + overhead*uint64(len(fs)-1)
+	if in.received+c > in.granted {
+		return ErrProtocol
 	}
-	kept.flush()
+	in.received += c
+	m.stored += c
+	for len(fs) > 0 {
+		n := 1
+		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
+			n++
+		}
+		if n < parcelLeast {
+			n = 1
+		}
+		for i, msg := range m.d.messages(n, fs[0].Buf) {
+			f := &fs[i]
+			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
+			msg.from = in.l.peer.WithSerial(f.Src)
+			m.put(msg)
+		}
+		fs = fs[n:]
+	}
 	return nil
 }
 
-// retained counts references to one buffer that are still to be taken.
-type retained struct {
-	buf *buffers.Buffer
-	n   int
-}
-
-func (r *retained) flush() {
-	if r.buf != nil {
-		r.buf.RetainN(r.n)
-	}
-	r.n = 0
-}
-
 func (m *Mailbox) put(msg *Message) {
-	m.stored += charge(len(msg.data))
 	for w := m.waiters.first; w != nil; w = w.next {
 		if w.sel.matches(msg) {
 			m.waiters.remove(w)
@@ -467,6 +396,7 @@ func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buff
 		m.mu.Unlock()
 		return ErrGone
 	}
+	m.stored += c
 	msg := m.d.message()
 	msg.data, msg.buf, msg.tag, msg.in = b.Bytes(), b, tag, &m.local
 	msg.from = m.d.self.WithSerial(src)

@@ -153,6 +153,7 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 // wait returns nil when w has been fired, or the cause when ctx ends first.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
+	d.flushAll(false)
 	for {
 		if w.ready.Load() {
 			return nil
@@ -346,6 +347,7 @@ func (d *Dispatcher) paid(yes bool) {
 
 // glance makes progress once, without waiting, if nobody else does.
 func (d *Dispatcher) glance() {
+	d.flushAll(false)
 	if p := d.poller.Load(); p != nil && d.token.TryLock() {
 		d.driven.Add(1)
 		p.Poll()

@@ -19,67 +19,162 @@ const maxUnacked = 1 << 15
 // A session is the part of a link that outlives its conns: what was sent and
 // not acknowledged, and how far the peer's frames have come. It is a machine
 // without I/O, clock or lock. Sequence numbers are modulo 2³² and never more
-// than maxUnacked apart.
+// than maxUnacked apart, but for a few control frames.
 //
 //	acknowledged | unacknowledged      | not handed to a conn |
 //	-------------+---------------------+----------------------+
 //	           head (done ≥ head)    sent                   next
+//
+// Frames are kept in entries: a frame by itself, whose payload lies where the
+// sender put it, or a run of small ones, encoded one behind the other as they
+// will go on the stream. The last entry, if it is a run, is open: more frames
+// may be added while a conn writes those before.
 type session struct {
-	ring             []subsys.Frame // frames head..next, at seq & (len-1)
+	ring       []entry // entries first..end, at index & (len-1)
+	first, end uint32
+	cur        uint32 // the entry that is sent next,
+	off        int    // and how many bytes of it were, if it is a run
+	unsent     int    // bytes, payloads included
+
 	head, sent, next uint32
 	done             uint32 // frames before it are acknowledged; released when no conn holds them
 
 	rxNext uint32 // the frame expected next
-	rxTold uint32 // what the peer has been told, as an acknowledgement
+	rxTold uint32 // what the peer has been told, or will be by what waits to be sent
+
+	batch [batchFrames]subsys.Frame // lent out by take
+	marks [batchFrames]mark
 }
+
+// entry is a frame, or a run if its type is TypeRun: Seq is that of the first
+// frame, Data what has been filled of Buf.
+type entry struct {
+	subsys.Frame
+	frames uint32
+}
+
+// mark is a place in the session to return to.
+type mark struct {
+	cur  uint32
+	off  int
+	sent uint32
+}
+
+const batchFrames = 64 // entries handed to a conn at once
 
 func (s *session) pending() int { return int(s.next - s.head) }
 func (s *session) room() bool   { return s.pending() < maxUnacked }
 func (s *session) idle() bool   { return s.head == s.next }
+func (s *session) quiet() bool  { return s.sent == s.next }
 
-// push takes a frame over and gives it the next sequence number. Control
-// frames are pushed without asking room: there are few of them.
-func (s *session) push(f *subsys.Frame) { *s.slot(f.Type) = *f; s.at(s.next - 1).Seq = s.next - 1 }
+func (s *session) at(i uint32) *entry { return &s.ring[int(i)&(len(s.ring)-1)] }
 
-// slot is push of a frame that the caller fills in where it lies. Its type and
-// sequence number are set.
-func (s *session) slot(typ uint8) *subsys.Frame {
-	if n := s.pending(); n == len(s.ring) {
-		ring := make([]subsys.Frame, max(64, 2*n))
-		for q := s.head; q != s.next; q++ {
-			ring[int(q)&(len(ring)-1)] = *s.at(q)
+// entry returns a new one at the end.
+func (s *session) entry() *entry {
+	if n := int(s.end - s.first); n == len(s.ring) {
+		ring := make([]entry, max(16, 2*n))
+		for i := s.first; i != s.end; i++ {
+			ring[int(i)&(len(ring)-1)] = *s.at(i)
 		}
 		s.ring = ring
 	}
-	f := s.at(s.next)
-	f.Type, f.Seq = typ, s.next
-	s.next++
-	return f
+	s.end++
+	return s.at(s.end - 1)
 }
 
-func (s *session) at(seq uint32) *subsys.Frame { return &s.ring[int(seq)&(len(s.ring)-1)] }
-
-// take returns up to limit frames to be handed to a conn, in order, each
-// carrying the newest acknowledgement, and counts them as sent: the peer may
-// acknowledge them before the conn has returned. The slice is valid until they
-// are acknowledged or the session is rewound.
-func (s *session) take(limit int) []subsys.Frame {
-	n := min(int(s.next-s.sent), limit)
-	if n == 0 {
-		return nil
-	}
-	i := int(s.sent) & (len(s.ring) - 1)
-	fs := s.ring[i:min(i+n, len(s.ring))]
-	for i := range fs {
-		fs[i].Ack = s.rxNext
-	}
-	s.sent += uint32(len(fs))
+// stamp numbers h and lets it carry the newest acknowledgement.
+func (s *session) stamp(h *subsys.Header) {
+	h.Seq, h.Ack = s.next, s.rxNext
 	s.rxTold = s.rxNext
-	return fs
+	s.next++
 }
 
-// untake says that the conn did not take the last n frames.
-func (s *session) untake(n int) { s.sent -= uint32(n) }
+// push takes a frame over as an entry of its own.
+func (s *session) push(f *subsys.Frame) {
+	e := s.entry()
+	e.Frame, e.frames = *f, 1
+	s.stamp(&e.Header)
+	s.unsent += subsys.HeaderLen + len(f.Data)
+}
+
+// fits says whether the open run has room for a frame with n bytes of payload.
+func (s *session) fits(n int) bool {
+	if !s.running() {
+		return false
+	}
+	e := s.at(s.end - 1)
+	return len(e.Data)+subsys.HeaderLen+n <= cap(e.Data)
+}
+
+// running says whether the last entry is a run: one that is full, who asks
+// because it does not fit.
+func (s *session) running() bool {
+	return s.first != s.end && s.at(s.end-1).Type == subsys.TypeRun
+}
+
+// open begins a run in b, which is the session's from here on.
+func (s *session) open(b *buffers.Buffer) {
+	e := s.entry()
+	e.Frame, e.frames = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0
+	e.Type, e.Seq = subsys.TypeRun, s.next
+}
+
+// add copies a frame to the end of the open run, which it must fit.
+func (s *session) add(h *subsys.Header, payload []byte) {
+	s.stamp(h)
+	e := s.at(s.end - 1)
+	at := len(e.Data)
+	e.Data = e.Data[:at+subsys.HeaderLen+len(payload)]
+	h.Put(e.Data[at:])
+	copy(e.Data[at+subsys.HeaderLen:], payload)
+	e.frames++
+	s.unsent += subsys.HeaderLen + len(payload)
+}
+
+// take returns what is to be handed to a conn next, in order, and counts it as
+// sent: the peer may acknowledge it before the conn has returned. The slice is
+// valid until the next take.
+func (s *session) take() []subsys.Frame {
+	n := 0
+	for s.cur != s.end && n < len(s.batch) {
+		e := s.at(s.cur)
+		if e.Type == subsys.TypeRun && s.off == len(e.Data) {
+			if s.cur+1 == s.end {
+				break // all of the open run is sent
+			}
+			s.cur, s.off = s.cur+1, 0
+			continue
+		}
+		s.marks[n] = mark{s.cur, s.off, s.sent}
+		s.batch[n] = e.Frame
+		if e.Type == subsys.TypeRun {
+			s.batch[n].Data = e.Data[s.off:]
+			s.unsent -= len(e.Data) - s.off
+			s.off = len(e.Data)
+		} else {
+			s.unsent -= subsys.HeaderLen + len(e.Data)
+			s.cur++
+		}
+		s.sent = e.Seq + e.frames
+		n++
+	}
+	return s.batch[:n]
+}
+
+// untake says that of what was taken last, fs, the conn took the first n only.
+func (s *session) untake(fs []subsys.Frame, n int) {
+	if n == len(fs) {
+		return
+	}
+	for i := range fs[n:] {
+		if fs[n+i].Type != subsys.TypeRun {
+			s.unsent += subsys.HeaderLen
+		}
+		s.unsent += len(fs[n+i].Data)
+	}
+	m := s.marks[n]
+	s.cur, s.off, s.sent = m.cur, m.off, m.sent
+}
 
 // acked notes that the peer has received the frames before a. An
 // acknowledgement of frames never sent is refused.
@@ -96,40 +191,64 @@ func (s *session) acked(a uint32) error {
 	return nil
 }
 
-// release drops the frames that were acknowledged and lets go of their
+// release drops the entries that were acknowledged and lets go of their
 // buffers. No conn may have any of them in its hands.
 func (s *session) release() {
-	var bufs [64]*buffers.Buffer
-	n := 0
-	for ; s.head != s.done; s.head++ {
-		f := s.at(s.head)
-		if f.Buf != nil {
-			if f.Buf.Refs() > 1 { // somebody else holds it and may ask
-				f.Buf.SetState(buffers.Delivered)
-			}
-			if bufs[n] = f.Buf; n == len(bufs)-1 {
-				buffers.ReleaseAll(bufs[:])
-				n = -1
-			}
-			n++
-			f.Data, f.Buf = nil, nil
+	s.head = s.done
+	for s.first != s.end {
+		e := s.at(s.first)
+		if e.Seq+e.frames-s.head-1 < 1<<31 { // ends after head
+			return
 		}
+		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun {
+			// All is acknowledged; the open run begins again where it is.
+			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
+			s.cur, s.off = s.first, 0
+			return
+		}
+		if e.Type != subsys.TypeRun && e.Buf != nil && e.Buf.Refs() > 1 { // somebody else holds it and may ask
+			e.Buf.SetState(buffers.Delivered)
+		}
+		if s.cur == s.first { // an open run, sent to its end
+			s.cur, s.off = s.first+1, 0
+		}
+		s.drop(e)
+		s.first++
 	}
-	buffers.ReleaseAll(bufs[:n])
 }
 
-// accept judges the sequence number of a received frame: fresh ones are to be
-// used, repeated ones dropped, and a gap means that the conn lost something,
-// which it must not.
-func (s *session) accept(seq uint32) (fresh bool, err error) {
-	switch d := seq - s.rxNext; {
-	case d == 0:
-		s.rxNext++
-		return true, nil
-	case d > 1<<31:
-		return false, nil
+func (s *session) drop(e *entry) {
+	if e.Buf != nil {
+		e.Buf.Release()
 	}
-	return false, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, seq, s.rxNext)
+	e.Data, e.Buf = nil, nil
+}
+
+// accept judges the numbers of received frames. Those of before first came
+// once already, over an earlier conn, and are to be dropped; a gap means that
+// the conn lost something, which it must not. bytes counts all of them.
+func (s *session) accept(fs []subsys.Frame) (first, bytes int, err error) {
+	next := s.rxNext
+	for i := range fs {
+		f := &fs[i]
+		if f.Type == frameAck {
+			continue
+		}
+		if f.Type < frameData || f.Type > frameBye {
+			return 0, 0, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
+		}
+		bytes += subsys.HeaderLen + len(f.Data)
+		switch d := f.Seq - next; {
+		case d == 0:
+			next++
+		case d > 1<<31 && next == s.rxNext:
+			first = i + 1
+		default:
+			return 0, 0, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, f.Seq, next)
+		}
+	}
+	s.rxNext = next
+	return first, bytes, nil
 }
 
 // resume continues over a new conn whose peer has received everything before
@@ -141,22 +260,55 @@ func (s *session) resume(peerHas uint32) error {
 	if err := s.acked(peerHas); err != nil {
 		return err
 	}
+	if s.done != peerHas {
+		return fmt.Errorf("%w: peer has %d, acknowledged %d", ErrProtocol, peerHas, s.done)
+	}
 	s.release()
-	s.sent = peerHas
+	s.sent, s.cur, s.off, s.unsent = peerHas, s.first, 0, 0
+	for i := s.first; i != s.end; i++ {
+		switch e := s.at(i); {
+		case e.Type != subsys.TypeRun:
+			s.unsent += subsys.HeaderLen + len(e.Data)
+		case i == s.first: // it may be acknowledged in part
+			s.off = skip(e.Data, peerHas-e.Seq)
+			s.unsent += len(e.Data) - s.off
+		default:
+			s.unsent += len(e.Data)
+		}
+	}
 	s.rxTold = s.rxNext
 	return nil
 }
 
-// drain empties the session, yielding what was not acknowledged; the buffers
-// are let go after each yield.
-func (s *session) drain(yield func(*subsys.Frame)) {
-	for ; s.head != s.next; s.head++ {
-		f := s.at(s.head)
-		yield(f)
-		if f.Buf != nil {
-			f.Buf.Release()
-		}
-		*f = subsys.Frame{}
+// skip returns where in a run the frame after the first n begins.
+func skip(run []byte, n uint32) (off int) {
+	var h subsys.Header
+	for range n {
+		_ = h.Parse(run[off:]) // our own
+		off += subsys.HeaderLen + int(h.Len)
 	}
-	s.sent, s.done = s.next, s.next
+	return off
+}
+
+// drain empties the session, yielding what was not acknowledged. No conn may
+// have any of it in its hands.
+func (s *session) drain(yield func(*subsys.Header)) {
+	s.release()
+	for ; s.first != s.end; s.first++ {
+		e := s.at(s.first)
+		if e.Type != subsys.TypeRun {
+			yield(&e.Header)
+		} else {
+			for off := skip(e.Data, s.head-e.Seq); off < len(e.Data); {
+				var h subsys.Header
+				_ = h.Parse(e.Data[off:])
+				off += subsys.HeaderLen + int(h.Len)
+				yield(&h)
+			}
+		}
+		s.head = e.Seq + e.frames
+		s.drop(e)
+	}
+	s.head, s.sent, s.done = s.next, s.next, s.next
+	s.cur, s.off, s.unsent = s.end, 0, 0
 }

@@ -30,7 +30,7 @@ func (d *Dispatcher) Stats() Stats {
 	c := &d.count
 	return Stats{
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
-		Copies: c.Copies.Load(), CopiedBytes: c.CopiedB.Load(),
+		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
 		Sleeps: c.Sleeps.Load(), Wakeups: c.Wakeups.Load(),
 		Resumed: t.resumed, Resent: t.resent, Undelivered: d.lost.Load(), Links: links,

@@ -58,10 +58,30 @@ func (h *Header) Parse(b []byte) error {
 	return nil
 }
 
+// TypeRun, which no header on the wire has, marks a Frame whose Data is a run
+// of whole frames, headers included, as they go on a stream. Of the header
+// only Seq means something then: that of the first of them or an earlier one.
+const TypeRun = 0xff
+
 // A Frame is a header and its payload. Data has Header.Len bytes and lies in
 // Buf, or is nil; Buf is nil for payloads that are plain Go memory.
 type Frame struct {
 	Header
 	Data []byte
 	Buf  *buffers.Buffer
+}
+
+// Split appends the frames of a run to fs. Their payloads lie where the run
+// does.
+func (f *Frame) Split(fs []Frame) []Frame {
+	for b := f.Data; len(b) >= HeaderLen; {
+		g := Frame{Buf: f.Buf}
+		if g.Parse(b) != nil {
+			break // cannot be: Put wrote it
+		}
+		end := HeaderLen + int(g.Len)
+		g.Data = b[HeaderLen:end:end]
+		fs, b = append(fs, g), b[end:]
+	}
+	return fs
 }

@@ -12,7 +12,7 @@ import (
 func BenchmarkMillion(b *testing.B) {
 	var m Measurement
 	for range b.N {
-		m = Measure(1_000_000)
+		m = Measure(b.Context(), 1_000_000)
 	}
 	b.ReportMetric(m.PutsPerSecond, "put/s")
 	b.ReportMetric(m.BytesEach, "B/resource")

@@ -6,5 +6,5 @@ func TestMeasure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures")
 	}
-	t.Logf("%+v", Measure(1000000))
+	t.Logf("%+v", Measure(t.Context(), 1_000_000))
 }

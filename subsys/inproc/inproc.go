@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -169,12 +170,28 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	if !c.peer.started.Load() {
 		return 0, nil
 	}
+	n := len(fs)
+	if slices.ContainsFunc(fs, func(f subsys.Frame) bool { return f.Type == subsys.TypeRun }) {
+		fs = split(fs) // the link was over a stream before
+	}
 	if err := c.peer.sink.Frames(c.peer, fs); err != nil {
 		c.peer.fail(err)
 		c.fail(fmt.Errorf("inproc: sending to %s: %w", c.remote, subsys.ErrPeerClosed))
 		return 0, subsys.ErrPeerClosed
 	}
-	return len(fs), nil
+	return n, nil
+}
+
+// split replaces runs by their frames.
+func split(fs []subsys.Frame) (out []subsys.Frame) {
+	for i := range fs {
+		if fs[i].Type == subsys.TypeRun {
+			out = fs[i].Split(out)
+		} else {
+			out = append(out, fs[i])
+		}
+	}
+	return out
 }
 
 // fail takes this end down and tells its sink why.

@@ -358,6 +358,15 @@ func (w *writer) fill(c *conn, fs []subsys.Frame) (taken int) {
 	copies, copied := 0, 0
 	for i := range fs {
 		f := &fs[i]
+		if f.Type == subsys.TypeRun {
+			if w.niov+2 >= vectors {
+				break
+			}
+			w.cut()
+			w.vec(f.Data)
+			taken++
+			continue
+		}
 		need := subsys.HeaderLen
 		small := len(f.Data) <= inline
 		if small {

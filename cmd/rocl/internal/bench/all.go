@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -11,7 +12,7 @@ import (
 
 // table is what `rocl bench all` measures, in order.
 var table = []struct {
-	run func(*options) (*Result, error)
+	run func(context.Context, *options) (*Result, error)
 	o   options
 }{
 	{rtt, options{transport: "tcp", size: 64, poll: "on", count: 20_000}},
@@ -36,7 +37,7 @@ func allCommand() *cobra.Command {
 				o := e.o
 				o.rounds = rounds
 				o.senders = max(o.senders, 1)
-				r, err := e.run(&o)
+				r, err := e.run(cmd.Context(), &o)
 				if err != nil {
 					return err
 				}

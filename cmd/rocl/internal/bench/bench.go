@@ -5,6 +5,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -100,7 +101,7 @@ func Commands() []*cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	add := func(name, short string, size, count int, run func(*options) (*Result, error)) {
+	add := func(name, short string, size, count int, run func(context.Context, *options) (*Result, error)) {
 		var o options
 		c := &cobra.Command{
 			Use: name, Short: short, Args: cobra.NoArgs,
@@ -109,7 +110,7 @@ func Commands() []*cobra.Command {
 				if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
 					return cli.Usagef("--count, --size, --senders and --rounds must be sensible")
 				}
-				r, err := run(&o)
+				r, err := run(cmd.Context(), &o)
 				if err != nil {
 					return err
 				}

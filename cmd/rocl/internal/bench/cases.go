@@ -7,22 +7,20 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-func rtt(o *options) (*Result, error) {
+func rtt(ctx context.Context, o *options) (*Result, error) {
 	if o.transport == "inproc" {
-		return rttInproc(o)
+		return rttInproc(ctx, o)
 	}
-	p, err := newPair(o)
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
+	return between(ctx, o, func(p *pair) (*Result, error) { return rttTCP(p, o) })
+}
+
+func rttTCP(p *pair, o *options) (*Result, error) {
 	raw, what, task := any(p.raw), "a bare blocking Go loop", "echo-blocking"
 	if o.poll == "on" {
 		raw, what, task = p.poll, "a bare polled Go loop", "echo-polled"
@@ -121,7 +119,7 @@ func inprocPair(policy rocl.PollPolicy) (a, b *rocl.Context, closeAll func(), er
 	return cs[0], cs[1], closeAll, nil
 }
 
-func rttInproc(o *options) (*Result, error) {
+func rttInproc(ctx context.Context, o *options) (*Result, error) {
 	policy, err := o.policy()
 	if err != nil {
 		return nil, err
@@ -131,7 +129,6 @@ func rttInproc(o *options) (*Result, error) {
 		return nil, err
 	}
 	defer closeAll()
-	ctx := context.Background()
 	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
 	if err != nil {
 		return nil, err
@@ -198,15 +195,11 @@ func (t *times) batch(count int, f func() error) error {
 	return nil
 }
 
-func rate(o *options) (*Result, error) {
-	if o.transport == "inproc" {
-		return nil, cli.Usagef("rate is measured over tcp")
-	}
-	p, err := newPair(o)
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
+func rate(ctx context.Context, o *options) (*Result, error) {
+	return between(ctx, o, func(p *pair) (*Result, error) { return rateTCP(p, o) })
+}
+
+func rateTCP(p *pair, o *options) (*Result, error) {
 	size := max(o.size, 1)
 	var bare, ours []float64
 	senders := []*rocl.Resource{p.me}
@@ -231,13 +224,13 @@ func rate(o *options) (*Result, error) {
 		if err := p.told(); err != nil {
 			return nil, err
 		}
-		if err := p.tell("recv", n); err != nil {
+		if err := p.tell("recv", n, len(senders)); err != nil {
 			return nil, err
 		}
 		start = time.Now()
 		failed := make(chan error, len(senders))
 		for i, s := range senders {
-			go func() { failed <- flood(p.ctx, p.c, s, p.peer, uint64(i), o.size, each) }()
+			go func() { failed <- flood(p.ctx, s, p.peer, uint64(i), o.size, each) }()
 		}
 		for range senders {
 			if err := <-failed; err != nil {
@@ -287,25 +280,36 @@ func (p *pair) ack(senders []*rocl.Resource) error {
 	return err
 }
 
-func flood(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, sender uint64, size, n int) error {
+// pour sends n messages, each in a buffer of its own.
+func pour(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, size, n int) error {
 	for i := range uint64(n) {
 		b, err := c.Buffer(size)
 		if err != nil {
 			return err
 		}
-		if err := me.Send(ctx, to, sender<<40|i, b); err != nil {
+		if err := me.Send(ctx, to, i, b); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func bw(o *options) (*Result, error) {
-	p, err := newPair(o)
-	if err != nil {
-		return nil, err
+// flood sends copies of one message, as the bare loop does.
+func flood(ctx context.Context, me *rocl.Resource, to rocl.GID, sender uint64, size, n int) error {
+	b := make([]byte, size)
+	for i := range uint64(n) {
+		if err := me.SendBytes(ctx, to, sender<<40|i, b); err != nil {
+			return err
+		}
 	}
-	defer p.close()
+	return nil
+}
+
+func bw(ctx context.Context, o *options) (*Result, error) {
+	return between(ctx, o, func(p *pair) (*Result, error) { return bwTCP(p, o) })
+}
+
+func bwTCP(p *pair, o *options) (*Result, error) {
 	big := make([]byte, max(o.size, 1))
 	for i := range big {
 		big[i] = byte(i)
@@ -328,7 +332,7 @@ func bw(o *options) (*Result, error) {
 			return nil, err
 		}
 		start = time.Now()
-		if err := flood(p.ctx, p.c, p.me, p.peer, 0, o.size, o.count); err != nil {
+		if err := pour(p.ctx, p.c, p.me, p.peer, o.size, o.count); err != nil {
 			return nil, err
 		}
 		if err := p.ack([]*rocl.Resource{p.me}); err != nil {
@@ -345,8 +349,11 @@ func bw(o *options) (*Result, error) {
 	return r, nil
 }
 
-func db(o *options) (*Result, error) {
-	m := database.Measure(o.count)
+func db(ctx context.Context, o *options) (*Result, error) {
+	m := database.Measure(ctx, o.count)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	r := &Result{Bench: "db", Count: m.Resources, Unit: "registrations/s", What: "the required 700,000", Rate: m.PutsPerSecond, Raw: 700_000, Target: 1, AtLeast: true,
 		P50: float64(m.FindP50) / 1e3, P99: float64(m.FindP99) / 1e3}
 	r.Ratio = r.Rate / r.Raw
@@ -354,12 +361,11 @@ func db(o *options) (*Result, error) {
 	return r, nil
 }
 
-func find(o *options) (*Result, error) {
-	p, err := newPair(o)
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
+func find(ctx context.Context, o *options) (*Result, error) {
+	return between(ctx, o, func(p *pair) (*Result, error) { return findUnix(p, o) })
+}
+
+func findUnix(p *pair, o *options) (*Result, error) {
 	bare := func() error {
 		if _, err := p.unix.Write(p.buf[:findRequest]); err != nil {
 			return err

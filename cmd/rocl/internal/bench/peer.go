@@ -13,31 +13,39 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // The two processes of a bench: the parent measures, the peer answers. The
 // peer does what it is told on its standard input, so that neither side's
-// loop runs while the other's is measured. It ends with its input.
+// loop runs while the other's is measured. It ends with its input, whatever it
+// is doing, so it does not outlive its parent.
 
 // pair is what the parent holds of a bench.
 type pair struct {
-	dir  string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
-	c    *rocl.Context
-	me   *rocl.Resource
-	peer rocl.GID
-	raw  *net.TCPConn
-	poll *polled
-	unix *net.UnixConn
-	ctx  context.Context
-	buf  []byte
+	dir   string
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // of the peer's output
+	ended chan struct{}
+	c     *rocl.Context
+	me    *rocl.Resource
+	peer  rocl.GID
+	raw   *net.TCPConn
+	poll  *polled
+	unix  *net.UnixConn
+	ctx   context.Context // ends with the caller's, or with the peer
+	stop  context.CancelCauseFunc
+	buf   []byte
 }
+
+// errPeer says that the other process ended before it was told to.
+var errPeer = errors.New("the peer process ended")
 
 // Sizes of a find's request and reply, which the bare loop moves too.
 const (
@@ -45,122 +53,188 @@ const (
 	findReply   = 16 + 40 + 6 + 6 + len("bench") + len("peer")
 )
 
-func newPair(o *options) (_ *pair, err error) {
+// between runs f with a pair of processes.
+func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*Result, error) {
 	policy, err := o.policy()
 	if err != nil {
 		return nil, err
 	}
 	if o.transport != "tcp" {
-		return nil, fmt.Errorf("between two processes only tcp can be measured, not %q", o.transport)
+		return nil, cli.Usagef("between two processes only tcp can be measured, not %q", o.transport)
 	}
-	p := &pair{ctx: context.Background()}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	if p.dir, err = os.MkdirTemp("", "rocl-bench-"); err != nil {
-		return nil, err
+	p := &pair{}
+	defer p.close()
+	p.ctx, p.stop = context.WithCancelCause(ctx)
+	var r *Result
+	if err = p.open(o, policy); err == nil {
+		r, err = f(p)
 	}
-	exe, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, p.why(err)
+	}
+	return r, nil
+}
+
+// why is the reason behind an error: a peer that dies, or an interruption,
+// is first seen as a connection that ends.
+func (p *pair) why(err error) error {
+	if p.lines == nil { // no peer was started
+		return err
+	}
+	if p.ctx.Err() == nil {
+		select {
+		case <-p.ctx.Done():
+		case <-time.After(time.Second): // it lives: err is the reason
+			return err
+		}
+	}
+	return context.Cause(p.ctx)
+}
+
+func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
+	if p.dir, err = os.MkdirTemp("", "rocl-bench-"); err != nil {
+		return err
 	}
 	sock := filepath.Join(p.dir, "directory.sock")
-	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size))
-	p.cmd.Stderr = os.Stderr
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
+	if err := p.start(sock, o); err != nil {
+		return err
 	}
-	out, err := p.cmd.StdoutPipe()
+	hello, err := p.hear()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p.out = bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if !p.out.Scan() {
-		return nil, errors.New("the peer did not start")
-	}
-	addrs := strings.Fields(p.out.Text()) // tcp and unix
+	addrs := strings.Fields(hello) // tcp and unix
 	if len(addrs) != 2 {
-		return nil, fmt.Errorf("the peer says %q", p.out.Text())
+		return fmt.Errorf("the peer says %q", hello)
 	}
-	nc, err := net.Dial("tcp", addrs[0])
+	var d net.Dialer
+	nc, err := d.DialContext(p.ctx, "tcp", addrs[0])
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.raw = nc.(*net.TCPConn)
 	if p.poll, err = newPolled(p.raw); err != nil {
-		return nil, err
+		return err
 	}
-	uc, err := net.Dial("unix", addrs[1])
+	uc, err := d.DialContext(p.ctx, "unix", addrs[1])
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.unix = uc.(*net.UnixConn)
-	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(tcp.New()))
+	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix) })
+	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(tcp.New()),
+		rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if p.me, err = p.c.Register(p.ctx, rocl.Attrs{"bench": "parent"}); err != nil {
-		return nil, err
+		return err
 	}
 	f, err := p.c.Find(p.ctx, rocl.Match{"bench": "peer"})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.peer = f.ID
 	p.buf = make([]byte, max(o.size, findReply, 1))
-	return p, nil
+	return nil
+}
+
+// start starts the peer. Its output is read to the end at once, which is how
+// its death is noticed.
+func (p *pair) start(sock string, o *options) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size))
+	p.cmd.Stderr = os.Stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("starting the peer: %w", err)
+	}
+	p.lines, p.ended = make(chan string, 4), make(chan struct{}) // it says one line for each it is told
+	go func() {
+		defer close(p.ended)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+		err := errPeer
+		if how := p.cmd.Wait(); how != nil {
+			err = fmt.Errorf("%w: %w", errPeer, how)
+		}
+		close(p.lines)
+		p.stop(err)
+	}()
+	return nil
 }
 
 // tell starts the peer on something; told waits until it is through.
-func (p *pair) tell(what string, n int) error {
-	_, err := fmt.Fprintln(p.in, what, n)
+func (p *pair) tell(what string, n ...int) error {
+	_, err := fmt.Fprintln(p.in, what, strings.Trim(fmt.Sprint(n), "[]"))
 	return err
 }
 
 func (p *pair) told() error {
-	if !p.out.Scan() {
-		return errors.New("the peer is gone")
+	s, err := p.hear()
+	if err == nil && s != "ok" {
+		err = fmt.Errorf("the peer says %q", s)
 	}
-	if s := p.out.Text(); s != "ok" {
-		return fmt.Errorf("the peer says: %s", s)
+	return err
+}
+
+// hear waits for the peer to say something.
+func (p *pair) hear() (string, error) {
+	select {
+	case s, ok := <-p.lines:
+		if !ok {
+			return "", errPeer
+		}
+		return s, nil
+	case <-p.ctx.Done():
+		return "", context.Cause(p.ctx)
 	}
-	return nil
 }
 
 func (p *pair) close() {
+	p.stop(context.Canceled)
+	if p.lines != nil {
+		p.in.Close() // which ends the peer
+		t := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
+		<-p.ended
+		t.Stop()
+	}
 	if p.c != nil {
 		p.c.Close()
 	}
-	for _, c := range []io.Closer{p.raw, p.unix, p.poll, p.in} {
-		switch v := c.(type) {
-		case *net.TCPConn:
-			if v != nil {
-				v.Close()
-			}
-		case *net.UnixConn:
-			if v != nil {
-				v.Close()
-			}
-		case *polled:
-			if v != nil {
-				v.Close()
-			}
-		case nil:
-		default:
-			v.Close()
-		}
+	if p.poll != nil {
+		p.poll.Close()
 	}
-	if p.cmd != nil && p.cmd.Process != nil {
-		t := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
-		_ = p.cmd.Wait()
-		t.Stop()
+	if p.raw != nil {
+		p.raw.Close()
 	}
-	os.RemoveAll(p.dir)
+	if p.unix != nil {
+		p.unix.Close()
+	}
+	if p.dir != "" {
+		os.RemoveAll(p.dir)
+	}
+}
+
+// hangUp ends reads and writes of a socket, also those of its duplicates,
+// which closing it would not.
+func hangUp(c interface {
+	CloseRead() error
+	CloseWrite() error
+}) {
+	_ = c.CloseRead()
+	_ = c.CloseWrite()
 }
 
 // peerMain is the other process.
@@ -173,6 +247,28 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	if size, err = strconv.Atoi(args[2]); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	todo := make(chan string)
+	go func() { // the end of the input is noticed also in the middle of a task
+		defer cancel()
+		for s := bufio.NewScanner(in); s.Scan(); {
+			select {
+			case todo <- s.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	err = answer(ctx, todo, out, sock, policy, size)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// answer does what comes through todo until ctx ends.
+func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int) error {
 	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(tcp.New()))
 	if err != nil {
 		return err
@@ -192,6 +288,7 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		return err
 	}
 	defer ul.Close()
+	context.AfterFunc(ctx, func() { tl.Close(); ul.Close() })
 	fmt.Fprintln(out, tl.Addr(), ul.Addr())
 	nc, err := tl.Accept()
 	if err != nil {
@@ -207,45 +304,48 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	defer uc.Close()
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	busy.Go(func() { _ = answerRaw(uc, findRequest, findReply) })
 	defer uc.Close()
+	context.AfterFunc(ctx, func() { hangUp(nc.(*net.TCPConn)); hangUp(uc.(*net.UnixConn)) })
 	big := []byte(nil)
-	s := bufio.NewScanner(in)
-	for s.Scan() {
+	for {
+		var task string
+		select {
+		case task = <-todo:
+		case <-ctx.Done():
+			return nil
+		}
 		var what string
-		var n int
-		if _, err := fmt.Sscan(s.Text(), &what, &n); err != nil {
+		n := []int{0, 1} // how many, of how many senders
+		if k, err := fmt.Sscan(task, &what, &n[0], &n[1]); k < 2 {
 			return err
 		}
 		switch what {
 		case "echo-polled":
-			err = echoRaw(poll, size, n)
+			err = echoRaw(poll, size, n[0])
 		case "echo-blocking":
-			err = echoRaw(nc, size, n)
+			err = echoRaw(nc, size, n[0])
 		case "recv-raw":
-			err = recvRaw(nc, size, n)
+			err = recvRaw(nc, size, n[0])
 		case "recv-big":
 			if big == nil {
-				big = make([]byte, size)
+				big = make([]byte, max(size, 1))
 			}
-			err = recvBig(nc, big, n)
+			err = recvBig(nc, big, n[0])
 		case "echo":
-			err = echo(ctx, c, me, n)
+			err = echo(ctx, c, me, n[0])
 		case "recv":
-			err = recv(ctx, me, n)
+			err = recv(ctx, me, n[0], n[1])
 		default:
 			err = fmt.Errorf("unknown task %q", what)
 		}
 		if err != nil {
-			fmt.Fprintln(out, err)
 			return err
 		}
 		fmt.Fprintln(out, "ok")
 	}
-	return nil
 }
 
 // echo sends back n messages, each in a buffer of its own as a server's answer
@@ -269,17 +369,20 @@ func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error 
 	return nil
 }
 
-// recv takes n messages, checks that those of each sender come in order, and
-// answers once.
-func recv(ctx context.Context, me *rocl.Resource, n int) error {
+// recv takes n messages of some senders, checks that those of each come in
+// order, and answers once.
+func recv(ctx context.Context, me *rocl.Resource, n, senders int) error {
 	var last rocl.GID
-	next := map[uint64]uint64{} // by the sender's number, in the tag's upper half
+	next := make([]uint64, senders) // by the sender's number, in the tag's upper bits: a map would cost as much as the message
 	for range n {
 		m, err := me.Recv(ctx)
 		if err != nil {
 			return err
 		}
 		sender, k := m.Tag()>>40, m.Tag()&(1<<40-1)
+		if sender >= uint64(len(next)) {
+			next = append(next, make([]uint64, sender+1-uint64(len(next)))...)
+		}
 		if next[sender] != k {
 			return fmt.Errorf("message %d of sender %d came in place of %d", k, sender, next[sender])
 		}

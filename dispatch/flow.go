@@ -1,0 +1,172 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A Flow is the way from this context to one resource: the link and the
+// credit. Concurrent use is fine; messages sent one after another arrive in
+// that order.
+type Flow struct {
+	l       *link
+	dst     uint32
+	sent    uint64 // charged bytes, in all; guarded by l.mu like the rest
+	limit   uint64
+	asked   uint64
+	gone    error
+	waiters waitlist
+
+	local *Mailbox // set for resources of this very context
+}
+
+func (l *link) flow(dst uint32) *Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flows[dst]
+	if f == nil || f.gone != nil {
+		f = &Flow{l: l, dst: dst, limit: FirstCredit, gone: l.dead}
+		if old := l.flows[dst]; old != nil {
+			// The peer counts on: a flow refused once may be allowed again.
+			f.sent, f.limit, f.asked = old.sent, old.limit, old.asked
+		}
+		l.flows[dst] = f
+	}
+	return f
+}
+
+// Dead says whether the flow has failed for good: whoever remembers it should
+// ask for a new one.
+func (f *Flow) Dead() bool {
+	if f.local != nil {
+		f.local.mu.Lock()
+		defer f.local.mu.Unlock()
+		return f.local.closed
+	}
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	return f.gone != nil
+}
+
+// Send accepts the message in b, which belongs to the library if nil is
+// returned, and stays the caller's otherwise. It waits until ctx ends while
+// the resource has no credit left for us. nil means that the message will be
+// delivered, in order, if both contexts live and the resource exists; if not,
+// that is reported.
+func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	if f.local != nil {
+		return f.local.sendLocal(ctx, src, tag, b)
+	}
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b)
+	if copied {
+		if b.Refs() > 1 { // who keeps it may ask
+			b.SetState(buffers.Delivered)
+		}
+		b.Release()
+	}
+	return err
+}
+
+// SendBytes is Send of a copy of p, which it makes where the frame lies if p
+// is small.
+func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
+	if f.local == nil && len(p) <= inline {
+		copied, err := f.accept(ctx, src, tag, p, nil)
+		if copied || err != nil {
+			return err
+		}
+	}
+	d := f.dispatcher()
+	b, err := d.cfg.Pool.Get(len(p))
+	if err != nil {
+		return err
+	}
+	copy(b.Bytes(), p)
+	d.CountCopy(len(p))
+	if err = f.Send(ctx, src, tag, b); err != nil {
+		b.Release()
+	}
+	return err
+}
+
+func (f *Flow) dispatcher() *Dispatcher {
+	if f.local != nil {
+		return f.local.d
+	}
+	return f.l.d
+}
+
+// accept queues a message, whose payload p is that of b. It says whether it
+// made a copy; if it could not and b is nil, it has done nothing.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
+	if len(p) > MaxMessage {
+		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
+	}
+	c := charge(len(p))
+	l := f.l
+	l.mu.Lock()
+	if f.gone != nil || f.waiters.first != nil || f.sent+c > f.limit || !l.s.room() {
+		if err := f.admit(ctx, c); err != nil {
+			l.mu.Unlock()
+			return false, err
+		}
+	}
+	h := subsys.Header{Len: uint32(len(p)), Type: frameData, Tag: tag, Src: src, Dst: f.dst}
+	if copied = l.copy(&h, p); !copied {
+		if b == nil {
+			l.mu.Unlock()
+			return false, nil
+		}
+		if b.Refs() > 1 {
+			b.SetState(buffers.Sending)
+		}
+		l.s.push(&subsys.Frame{Header: h, Data: p, Buf: b})
+	} else if len(p) > 0 {
+		l.traffic.copies++
+		l.traffic.copiedB += uint64(len(p))
+	}
+	f.sent += c
+	l.sentNow++
+	l.traffic.sentB += uint64(len(p))
+	l.post()
+	l.mu.Unlock()
+	return copied, nil
+}
+
+// admit waits until f has credit for c more and the session has room. mu is
+// held on entry and on return.
+func (f *Flow) admit(ctx context.Context, c uint64) error {
+	l := f.l
+	for queued := false; ; queued = true {
+		switch {
+		case f.gone != nil:
+			return f.gone
+		case !l.s.room():
+			if err := l.waitIn(ctx, &l.full); err != nil {
+				return err
+			}
+			continue
+		case f.sent+c <= f.limit && (queued || f.waiters.first == nil):
+			if f.waiters.first != nil { // the next one may have credit too
+				w := f.waiters.first
+				f.waiters.remove(w)
+				w.fire()
+			}
+			return nil
+		}
+		if need := f.sent + c; need > f.limit && need > f.asked {
+			f.asked = need
+			l.put(frameNeed, f.dst, 0, need)
+			l.post()
+			if f.gone != nil || f.sent+c <= f.limit {
+				continue // answered already: the peer is in this process
+			}
+		}
+		if err := l.waitIn(ctx, &f.waiters); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// An acknowledgement goes out by itself after so many frames or bytes; sooner
+// with whatever is sent, and at the latest at the next tick.
+const (
+	ackFrames = 4096
+	ackBytes  = 1 << 20
+)
+
+// receive works on frames that came over c.
+func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
+	err := l.digest(c, fs)
+	// What the frames made us say goes out when no lock is held: the peer may
+	// be in this process and answer at once.
+	l.mu.Lock()
+	if l.conn == c && !l.writing && !l.stalled && !l.s.quiet() && !l.paced() {
+		l.pump()
+	}
+	l.mu.Unlock()
+	return err
+}
+
+func (l *link) digest(c subsys.Conn, fs []subsys.Frame) error {
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	l.mu.Lock()
+	if l.conn != c {
+		l.mu.Unlock()
+		return subsys.ErrClosed
+	}
+	if !c.Delivers() { // else Send's return is the acknowledgement
+		// Frames in a writer's hands are let go of by the writer.
+		if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
+			l.mu.Unlock()
+			return err
+		}
+		if !l.writing {
+			l.release()
+		}
+	}
+	fresh, bytes, err := l.s.accept(fs)
+	if err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	l.stream.heard = true
+	l.unacked += bytes
+	switch unsaid := l.s.rxNext - l.s.rxTold; {
+	case c.Delivers() || unsaid == 0:
+		l.unacked = 0
+	case unsaid >= ackFrames || l.unacked >= ackBytes:
+		l.sayAck(c)
+	default:
+		l.d.acksDue.Store(true)
+	}
+	l.mu.Unlock()
+	return l.work(fs[fresh:])
+}
+
+// work does what fresh frames ask, in order. rx is held.
+func (l *link) work(fs []subsys.Frame) error {
+	for i := 0; i < len(fs); {
+		f := &fs[i]
+		if f.Type != frameData {
+			if err := l.control(f); err != nil {
+				return err
+			}
+			i++
+			continue
+		}
+		j := i + 1
+		bytes := len(f.Data)
+		for j < len(fs) && fs[j].Type == frameData && fs[j].Dst == f.Dst {
+			bytes += len(fs[j].Data)
+			j++
+		}
+		l.gotNow.Add(uint64(j - i))
+		l.gotB.Add(uint64(bytes))
+		in := l.inflow(f.Dst)
+		err := ErrGone
+		if in.mb != nil {
+			err = in.mb.deliver(in, fs[i:j], bytes)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrGone):
+			in.mb = nil
+			for ; i < j; i++ {
+				l.refuse(f.Dst, fs[i].Src, fs[i].Tag)
+			}
+		default:
+			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
+		}
+		i = j
+	}
+	return nil
+}
+
+// inflow finds or makes the account of the peer with resource dst. rx is held.
+func (l *link) inflow(dst uint32) *inflow {
+	if in := l.lastFlow; in != nil && in.dst == dst && in.mb != nil {
+		return in
+	}
+	in := l.inflows[dst]
+	if in == nil {
+		in = &inflow{l: l, dst: dst}
+		if in.mb = l.d.mailbox(dst); in.mb != nil {
+			in.mb.admit(in)
+			l.inflows[dst] = in // unknown ones are not remembered: a peer could make up many
+		}
+	}
+	l.lastFlow = in
+	return in
+}
+
+func (l *link) control(f *subsys.Frame) error {
+	switch f.Type {
+	case frameCredit:
+		l.mu.Lock()
+		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
+			fl.limit = f.Tag
+			if w := fl.waiters.first; w != nil {
+				fl.waiters.remove(w)
+				w.fire()
+			}
+		}
+		l.mu.Unlock()
+	case frameNeed:
+		in := l.inflow(f.Dst)
+		if in.mb == nil {
+			l.refuse(f.Dst, 0, 0)
+			return nil
+		}
+		if f.Tag > in.received+charge(MaxMessage) {
+			return fmt.Errorf("%w: asks for %d bytes of credit", ErrProtocol, f.Tag)
+		}
+		if g := in.mb.needs(in, f.Tag); g != 0 {
+			l.push(frameCredit, f.Dst, 0, g)
+		}
+	case frameGone:
+		to := l.peer.WithSerial(f.Dst)
+		l.mu.Lock()
+		if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
+			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
+			fl.waiters.fireAll()
+		}
+		l.mu.Unlock()
+		if f.Src != 0 {
+			l.d.undelivered(Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone})
+		}
+	case frameBye:
+		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package dispatch
+
+import (
+	"iter"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A Message is one received message. It belongs to whoever received it until
+// Release.
+type Message struct {
+	data   []byte
+	buf    *buffers.Buffer // what data lies in; nil if nothing does
+	from   resource.GID
+	tag    uint64
+	in     *inflow
+	next   *Message
+	prev   *Message
+	d      *Dispatcher // of a message by itself
+	parcel *parcel     // of one that came with others
+}
+
+// Bytes is the payload: a view of registered memory, valid until Release, and
+// the receiver's to change.
+func (m *Message) Bytes() []byte { return m.data }
+
+// Len is the length of the payload in bytes.
+func (m *Message) Len() int { return len(m.data) }
+
+// From is the resource that sent the message: a reply goes there.
+func (m *Message) From() resource.GID { return m.from }
+
+// Tag is the number the sender gave the message.
+func (m *Message) Tag() uint64 { return m.tag }
+
+// Buffer returns the payload as a buffer of its own that can be sent on
+// without copying. The caller owns it, apart from the message.
+func (m *Message) Buffer() *buffers.Buffer {
+	if m.buf == nil {
+		return nil
+	}
+	b := m.buf.Bytes()
+	if len(m.data) == 0 {
+		return m.buf.Slice(0, 0)
+	}
+	if len(b) == len(m.data) && &b[0] == &m.data[0] {
+		return m.buf.Retain()
+	}
+	off := int(uintptr(unsafe.Pointer(&m.data[0])) - uintptr(unsafe.Pointer(&b[0])))
+	return m.buf.Slice(off, len(m.data))
+}
+
+// Release gives the payload's memory and the Message back. Neither may be
+// touched afterwards.
+func (m *Message) Release() {
+	buf, d, p := m.buf, m.d, m.parcel
+	m.data, m.buf, m.d, m.parcel = nil, nil, nil, nil
+	switch {
+	case p != nil:
+		p.drop()
+	case d != nil:
+		if buf != nil {
+			buf.Release()
+		}
+		d.singles.Put(m)
+	}
+}
+
+const (
+	parcelLen   = 32 // messages of a full parcel
+	parcelLeast = 8  // fewer come as messages by themselves
+)
+
+// A parcel is a number of messages that came in one block. They share one
+// reference to it: to count one for each would cost as much as all the rest.
+type parcel struct {
+	d    *Dispatcher
+	buf  *buffers.Buffer
+	left atomic.Int32 // messages not released yet
+	msgs [parcelLen]Message
+}
+
+func (p *parcel) drop() {
+	if p.left.Add(-1) == 0 {
+		p.buf.Release()
+		p.buf = nil
+		p.d.parcels.Put(p)
+	}
+}
+
+// depot keeps messages for reuse.
+type depot struct {
+	singles sync.Pool
+	parcels sync.Pool
+}
+
+// message returns a message by itself.
+func (d *Dispatcher) message() *Message {
+	m, _ := d.singles.Get().(*Message)
+	if m == nil {
+		m = new(Message)
+	}
+	m.d = d
+	return m
+}
+
+// messages yields n messages, at most parcelLen, that hold b together.
+func (d *Dispatcher) messages(n int, b *buffers.Buffer) iter.Seq2[int, *Message] {
+	return func(yield func(int, *Message) bool) {
+		if n == 1 || b == nil {
+			for i := range n {
+				m := d.message()
+				if m.buf = b; b != nil {
+					b.Retain()
+				}
+				yield(i, m)
+			}
+			return
+		}
+		p, _ := d.parcels.Get().(*parcel)
+		if p == nil {
+			p = &parcel{d: d}
+		}
+		p.buf = b.Retain()
+		p.left.Store(int32(n))
+		for i := range n {
+			m := &p.msgs[i]
+			m.buf, m.parcel = b, p
+			yield(i, m)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package dispatch
+
+import (
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A sender that sends one message right after another would waste a system
+// call on each. Its link is paced: messages are only queued, and written when
+// there are enough of them, when a goroutine of this context is about to wait,
+// which is when somebody may need an answer, or, if neither happens, by the
+// flusher after a nap.
+
+const (
+	burst      = 2 * time.Microsecond  // between messages that make a stream
+	flushBytes = 64 << 10              // unsent bytes at which a sender writes itself
+	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up
+	fewFrames  = 8                     // of one nap, with which a link is no stream any more
+)
+
+// pace is how a link writes. Guarded by link.mu.
+type pace struct {
+	slot  int // in streams, from 1; 0: each message is written at once
+	heard bool
+	wrote time.Time
+	seen  uint32 // session.next at the last nap
+}
+
+// streams are the paced links of a context, in slots so that whoever waits can
+// look at them without a lock or garbage.
+type streams struct {
+	count atomic.Int32
+	slots [16]atomic.Pointer[link]
+	wake  chan struct{} // to the flusher
+}
+
+func (l *link) paced() bool { return l.stream.slot > 0 }
+
+// now says whether what was just queued is to be written now. mu is held.
+func (l *link) now() bool {
+	if l.paced() {
+		return l.s.unsent >= flushBytes
+	}
+	t := time.Now()
+	p := &l.stream
+	fast := !p.heard && t.Sub(p.wrote) < burst
+	p.heard, p.wrote = false, t
+	return !fast || !l.setPace()
+}
+
+// setPace makes l paced, if there is a slot left. mu is held.
+func (l *link) setPace() bool {
+	d := &l.d.streams
+	for i := range d.slots {
+		if d.slots[i].CompareAndSwap(nil, l) {
+			l.stream.slot, l.stream.seen = i+1, l.s.next
+			d.count.Add(1)
+			select {
+			case d.wake <- struct{}{}:
+			default:
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// unpace ends it. mu is held.
+func (l *link) unpace() {
+	if l.paced() {
+		l.d.streams.slots[l.stream.slot-1].Store(nil)
+		l.d.streams.count.Add(-1)
+		l.stream.slot, l.stream.wrote = 0, time.Time{}
+	}
+}
+
+// flush writes what a paced link has queued. After a nap it also judges
+// whether the link is a stream still.
+func (l *link) flush(napped bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if napped {
+		if l.dead != nil || l.s.next-l.stream.seen < fewFrames {
+			l.unpace()
+		}
+		l.stream.seen = l.s.next
+	}
+	if l.conn != nil && !l.writing && !l.stalled && !l.s.quiet() {
+		l.pump()
+	}
+}
+
+// flushAll writes what the paced links have queued.
+func (d *Dispatcher) flushAll(napped bool) {
+	if d.streams.count.Load() == 0 {
+		return
+	}
+	for i := range d.streams.slots {
+		if l := d.streams.slots[i].Load(); l != nil {
+			l.flush(napped)
+		}
+	}
+}
+
+// flusher writes what paced links leave.
+func (d *Dispatcher) flusher() {
+	defer d.running.Done()
+	for {
+		select {
+		case <-d.streams.wake:
+		case <-d.stop:
+			return
+		}
+		for d.streams.count.Load() > 0 {
+			// Not time.Sleep: with a processor idle, the runtime rounds a short
+			// sleep up to the millisecond that its epoll_wait can tell.
+			t := unix.NsecToTimespec(int64(nap))
+			_ = unix.Nanosleep(&t, nil)
+			d.flushAll(true)
+		}
+	}
+}

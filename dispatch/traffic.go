@@ -1,0 +1,43 @@
+package dispatch
+
+// traffic counts the messages of a link. Guarded by link.mu.
+type traffic struct {
+	sent, received   map[string]uint64 // by transport
+	sentB, receivedB uint64
+	copies, copiedB  uint64 // of small payloads into runs
+	resumed          uint64
+	resent           uint64
+}
+
+func (t *traffic) add(o *traffic) {
+	if t.sent == nil {
+		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
+	}
+	for k, v := range o.sent {
+		t.sent[k] += v
+	}
+	for k, v := range o.received {
+		t.received[k] += v
+	}
+	t.sentB += o.sentB
+	t.receivedB += o.receivedB
+	t.copies += o.copies
+	t.copiedB += o.copiedB
+	t.resumed += o.resumed
+	t.resent += o.resent
+}
+
+// settle moves the present conn's counts to where they are kept. mu is held.
+func (l *link) settle() {
+	if l.conn == nil {
+		return
+	}
+	t, name := &l.traffic, l.conn.Transport()
+	if t.sent == nil {
+		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
+	}
+	t.sent[name] += l.sentNow
+	t.received[name] += l.gotNow.Swap(0)
+	t.receivedB += l.gotB.Swap(0)
+	l.sentNow = 0
+}
