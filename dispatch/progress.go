@@ -389,14 +389,19 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 		}
 		for d.token.TryLock() {
 			// The gate fires once, for what comes after it was armed or is
-			// there already, so nothing slips between Poll and Park.
-			p.Poll()
+			// there already, so nothing slips between Settle and Park.
+			more := p.Settle()
 			d.flushAcks()
-			d.resting.Store(true)
-			p.Arm()
+			if !more {
+				d.resting.Store(true)
+				p.Arm()
+			}
 			seen = d.driven.Load()
 			d.token.Unlock()
 			d.pass()
+			if more {
+				continue
+			}
 			if !p.Park() {
 				return
 			}

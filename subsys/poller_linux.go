@@ -159,6 +159,14 @@ func (p *Poller) Poll() int {
 	return p.harvest(0)
 }
 
+// Settle is Poll that leaves no source marked ready in the epoll set, as Poll,
+// which may not have asked it, does: an armed gate would fire for old news. It
+// says whether a source has more, which no gate would tell of.
+func (p *Poller) Settle() (more bool) {
+	p.harvest(0)
+	return len(p.again) > 0
+}
+
 // Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
 // do. It holds an operating-system thread meanwhile.
 //
