@@ -114,7 +114,8 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 			return false, err
 		}
 	}
-	h := subsys.Header{Len: uint32(len(p)), Type: frameData, Tag: tag, Src: src, Dst: f.dst}
+	var h subsys.Header // field by field: a literal would be built elsewhere and copied
+	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), frameData, tag, src, f.dst
 	if copied = l.copy(&h, p); !copied {
 		if b == nil {
 			l.mu.Unlock()

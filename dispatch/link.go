@@ -109,19 +109,19 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 	if !l.runs || len(p) > inline {
 		return false
 	}
-	if !l.s.fits(len(p)) {
-		size := smallRun
-		if l.s.running() {
-			size = largeRun
-		}
-		b, err := l.d.cfg.Pool.Get(size)
-		if err != nil {
-			return false
-		}
-		l.s.open(b)
+	if l.s.add(h, p) {
+		return true
 	}
-	l.s.add(h, p)
-	return true
+	size := smallRun
+	if l.s.running() { // it is full
+		size = largeRun
+	}
+	b, err := l.d.cfg.Pool.Get(size)
+	if err != nil {
+		return false
+	}
+	l.s.open(b)
+	return l.s.add(h, p)
 }
 
 // put queues a control frame. mu is held.

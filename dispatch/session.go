@@ -97,15 +97,6 @@ func (s *session) push(f *subsys.Frame) {
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
 
-// fits says whether the open run has room for a frame with n bytes of payload.
-func (s *session) fits(n int) bool {
-	if !s.running() {
-		return false
-	}
-	e := s.at(s.end - 1)
-	return len(e.Data)+subsys.HeaderLen+n <= cap(e.Data)
-}
-
 // running says whether the last entry is a run: one that is full, who asks
 // because it does not fit.
 func (s *session) running() bool {
@@ -119,16 +110,25 @@ func (s *session) open(b *buffers.Buffer) {
 	e.Type, e.Seq = subsys.TypeRun, s.next
 }
 
-// add copies a frame to the end of the open run, which it must fit.
-func (s *session) add(h *subsys.Header, payload []byte) {
-	s.stamp(h)
+// add copies a frame to the end of the open run, if there is one and it has
+// room. Of h, Seq and Ack are set.
+func (s *session) add(h *subsys.Header, payload []byte) bool {
+	if s.first == s.end {
+		return false
+	}
 	e := s.at(s.end - 1)
-	at := len(e.Data)
-	e.Data = e.Data[:at+subsys.HeaderLen+len(payload)]
-	h.Put(e.Data[at:])
-	copy(e.Data[at+subsys.HeaderLen:], payload)
+	at, n := len(e.Data), subsys.HeaderLen+len(payload)
+	if e.Type != subsys.TypeRun || cap(e.Data)-at < n {
+		return false
+	}
+	s.stamp(h)
+	e.Data = e.Data[:at+n]
+	to := e.Data[at:]
+	h.Put(to)
+	copy(to[subsys.HeaderLen:], payload)
 	e.frames++
-	s.unsent += subsys.HeaderLen + len(payload)
+	s.unsent += n
+	return true
 }
 
 // take returns what is to be handed to a conn next, in order, and counts it as

@@ -15,17 +15,19 @@ import (
 
 const (
 	burst      = 2 * time.Microsecond  // between messages that make a stream
-	flushBytes = 64 << 10              // unsent bytes at which a sender writes itself
-	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up
+	flushBytes = 128 << 10             // unsent bytes at which a sender writes itself
+	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up,
+	longNap    = 4 * nap               // where senders come to flushBytes sooner
 	fewFrames  = 8                     // of one nap, with which a link is no stream any more
 )
 
 // pace is how a link writes. Guarded by link.mu.
 type pace struct {
-	slot  int // in streams, from 1; 0: each message is written at once
-	heard bool
-	wrote time.Time
-	seen  uint32 // session.next at the last nap
+	slot   int // in streams, from 1; 0: each message is written at once
+	heard  bool
+	wrote  time.Time
+	seen   uint32 // session.next at the last nap
+	pumped bool   // a sender came to flushBytes since
 }
 
 // streams are the paced links of a context, in slots so that whoever waits can
@@ -41,7 +43,11 @@ func (l *link) paced() bool { return l.stream.slot > 0 }
 // now says whether what was just queued is to be written now. mu is held.
 func (l *link) now() bool {
 	if l.paced() {
-		return l.s.unsent >= flushBytes
+		if l.s.unsent < flushBytes {
+			return false
+		}
+		l.stream.pumped = true
+		return true
 	}
 	t := time.Now()
 	p := &l.stream
@@ -77,31 +83,34 @@ func (l *link) unpace() {
 }
 
 // flush writes what a paced link has queued. After a nap it also judges
-// whether the link is a stream still.
-func (l *link) flush(napped bool) {
+// whether the link is a stream still, and says whether it is a dense one.
+func (l *link) flush(napped bool) (dense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if napped {
-		if l.dead != nil || l.s.next-l.stream.seen < fewFrames {
+	if p := &l.stream; napped {
+		if l.dead != nil || l.s.next-p.seen < fewFrames {
 			l.unpace()
 		}
-		l.stream.seen = l.s.next
+		dense, p.pumped = p.pumped, false
+		p.seen = l.s.next
 	}
 	if l.conn != nil && !l.writing && !l.stalled && !l.s.quiet() {
 		l.pump()
 	}
+	return dense
 }
 
 // flushAll writes what the paced links have queued.
-func (d *Dispatcher) flushAll(napped bool) {
+func (d *Dispatcher) flushAll(napped bool) (dense bool) {
 	if d.streams.count.Load() == 0 {
-		return
+		return false
 	}
 	for i := range d.streams.slots {
-		if l := d.streams.slots[i].Load(); l != nil {
-			l.flush(napped)
+		if l := d.streams.slots[i].Load(); l != nil && l.flush(napped) {
+			dense = true
 		}
 	}
+	return dense
 }
 
 // flusher writes what paced links leave.
@@ -113,12 +122,15 @@ func (d *Dispatcher) flusher() {
 		case <-d.stop:
 			return
 		}
-		for d.streams.count.Load() > 0 {
+		for long := false; d.streams.count.Load() > 0; {
 			// Not time.Sleep: with a processor idle, the runtime rounds a short
 			// sleep up to the millisecond that its epoll_wait can tell.
 			t := unix.NsecToTimespec(int64(nap))
+			if long {
+				t = unix.NsecToTimespec(int64(longNap))
+			}
 			_ = unix.Nanosleep(&t, nil)
-			d.flushAll(true)
+			long = d.flushAll(true)
 		}
 	}
 }
