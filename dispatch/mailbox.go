@@ -88,6 +88,7 @@ type Mailbox struct {
 	stored  uint64 // charged bytes of the messages kept
 	promise uint64 // charged bytes granted and not yet consumed, stored ones included
 	flows   int
+	window  uint64    // share of each flow
 	needy   []*inflow // senders waiting for more credit than they have, in order
 	closed  bool
 	waiters waitlist // receivers
@@ -98,6 +99,7 @@ type Mailbox struct {
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	m := &Mailbox{d: d, serial: serial, limit: max(limit, FirstCredit)}
 	m.local.mb = m
+	m.share(0)
 	return m
 }
 
@@ -211,7 +213,7 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 // or 0. Credit is renewed when half of it is used, so that a steady stream
 // never waits; it shrinks as more contexts share the mailbox.
 func (m *Mailbox) grant(in *inflow) uint64 {
-	window := max(m.limit/uint64(m.flows+1), FirstCredit)
+	window := m.window
 	out := in.granted - in.consumed // promised to this one
 	want := in.consumed + window
 	if in.need == 0 && want > in.granted && out <= window/2 {
@@ -269,8 +271,12 @@ func (m *Mailbox) admit(in *inflow) {
 	m.mu.Lock()
 	in.granted = FirstCredit
 	m.promise += FirstCredit
-	m.flows++
+	m.share(m.flows + 1)
 	m.mu.Unlock()
+}
+
+func (m *Mailbox) share(flows int) {
+	m.flows, m.window = flows, max(m.limit/uint64(flows+1), FirstCredit)
 }
 
 func (m *Mailbox) leave(in *inflow) {
@@ -279,7 +285,7 @@ func (m *Mailbox) leave(in *inflow) {
 	m.promise -= in.granted - in.received // what is stored is consumed later
 	in.granted, in.need, in.left = in.received, 0, true
 	m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
-	m.flows--
+	m.share(m.flows - 1)
 }
 
 // nextNeedy gives the first waiting sender its credit if it fits now; it

@@ -101,7 +101,7 @@ func Commands() []*cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	add := func(name, short string, size, count int, run func(context.Context, *options) (*Result, error)) {
+	add := func(name, short, poll string, size, count int, run func(context.Context, *options) (*Result, error)) {
 		var o options
 		c := &cobra.Command{
 			Use: name, Short: short, Args: cobra.NoArgs,
@@ -124,14 +124,14 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.count, "count", count, "messages of a round")
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
-		f.StringVar(&o.poll, "poll", "on", "whether waiters poll: on, off or adaptive")
+		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
 		top.AddCommand(c)
 	}
-	add("rtt", "Round-trip time between two processes", 64, 20_000, rtt)
-	add("rate", "Messages a second, one way", 64, 2_000_000, rate)
-	add("bw", "Bytes a second, one way, large messages", 64<<20, 8, bw)
-	add("db", "The directory's database, in process", 0, 1_000_000, db)
-	add("find", "Find through the node's socket", 0, 10_000, find)
+	add("rtt", "Round-trip time between two processes", "on", 64, 20_000, rtt)
+	add("rate", "Messages a second, one way", "adaptive", 64, 2_000_000, rate)
+	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
+	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
+	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE", Hidden: true, Args: cobra.ExactArgs(3),

@@ -327,8 +327,10 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			err = echoRaw(poll, size, n[0])
 		case "echo-blocking":
 			err = echoRaw(nc, size, n[0])
-		case "recv-raw":
-			err = recvRaw(nc, size, n[0])
+		case "recv-fixed":
+			err = recvRaw(nc, max(size, 1), n[0], false)
+		case "recv-lengths":
+			err = recvRaw(nc, max(size, 1), n[0], true)
 		case "recv-big":
 			if big == nil {
 				big = make([]byte, max(size, 1))
