@@ -524,7 +524,8 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 	}
 	l.peerID, l.gen = a.session, a.gen
 	l.conn, l.stalled, l.stream.heard = c, false, true
-	l.runs = !c.Delivers()
+	l.delivers = c.Delivers()
+	l.runs = !l.delivers
 	l.release()
 	return nil
 }

@@ -16,7 +16,10 @@ const (
 
 // receive works on frames that came over c.
 func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
-	err := l.digest(c, fs)
+	answered, err := l.digest(c, fs)
+	if !answered {
+		return err
+	}
 	// What the frames made us say goes out when no lock is held: the peer may
 	// be in this process and answer at once.
 	l.mu.Lock()
@@ -27,33 +30,36 @@ func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
 	return err
 }
 
-func (l *link) digest(c subsys.Conn, fs []subsys.Frame) error {
+// digest is receive up to the answers, and says whether there are any.
+func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
 	l.rx.Lock()
 	defer l.rx.Unlock()
 	l.mu.Lock()
 	if l.conn != c {
 		l.mu.Unlock()
-		return subsys.ErrClosed
+		return false, subsys.ErrClosed
 	}
-	if !c.Delivers() { // else Send's return is the acknowledgement
+	if !l.delivers { // else Send's return is the acknowledgement
 		// Frames in a writer's hands are let go of by the writer.
 		if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
 			l.mu.Unlock()
-			return err
+			return false, err
 		}
 		if !l.writing {
 			l.release()
 		}
 	}
-	fresh, bytes, err := l.s.accept(fs)
+	fresh, got, err := l.s.accept(fs)
 	if err != nil {
 		l.mu.Unlock()
-		return err
+		return false, err
 	}
 	l.stream.heard = true
-	l.unacked += bytes
+	l.gotNow += uint64(got.messages)
+	l.traffic.receivedB += uint64(got.bytes)
+	l.unacked += got.wire
 	switch unsaid := l.s.rxNext - l.s.rxTold; {
-	case c.Delivers() || unsaid == 0:
+	case l.delivers || unsaid == 0:
 		l.unacked = 0
 	case unsaid >= ackFrames || l.unacked >= ackBytes:
 		l.sayAck(c)
@@ -61,7 +67,15 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) error {
 		l.d.acksDue.Store(true)
 	}
 	l.mu.Unlock()
-	return l.work(fs[fresh:])
+	l.answered = false
+	err = l.work(fs[fresh:])
+	return l.answered, err
+}
+
+// answer is push for what the frames at hand ask for. rx is held.
+func (l *link) answer(typ uint8, dst, src uint32, tag uint64) {
+	l.push(typ, dst, src, tag)
+	l.answered = true
 }
 
 // work does what fresh frames ask, in order. rx is held.
@@ -81,8 +95,6 @@ func (l *link) work(fs []subsys.Frame) error {
 			bytes += len(fs[j].Data)
 			j++
 		}
-		l.gotNow.Add(uint64(j - i))
-		l.gotB.Add(uint64(bytes))
 		in := l.inflow(f.Dst)
 		err := ErrGone
 		if in.mb != nil {
@@ -93,7 +105,7 @@ func (l *link) work(fs []subsys.Frame) error {
 		case errors.Is(err, ErrGone):
 			in.mb = nil
 			for ; i < j; i++ {
-				l.refuse(f.Dst, fs[i].Src, fs[i].Tag)
+				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag)
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -135,14 +147,14 @@ func (l *link) control(f *subsys.Frame) error {
 	case frameNeed:
 		in := l.inflow(f.Dst)
 		if in.mb == nil {
-			l.refuse(f.Dst, 0, 0)
+			l.answer(frameGone, f.Dst, 0, 0)
 			return nil
 		}
 		if f.Tag > in.received+charge(MaxMessage) {
 			return fmt.Errorf("%w: asks for %d bytes of credit", ErrProtocol, f.Tag)
 		}
 		if g := in.mb.needs(in, f.Tag); g != 0 {
-			l.push(frameCredit, f.Dst, 0, g)
+			l.answer(frameCredit, f.Dst, 0, g)
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)

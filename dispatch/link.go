@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -54,6 +53,7 @@ type link struct {
 	rx       sync.Mutex
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
+	answered bool // work has queued frames
 
 	mu        sync.Mutex
 	s         session
@@ -63,7 +63,8 @@ type link struct {
 	conn      subsys.Conn
 	stalled   bool   // the conn took too little
 	writable  uint64 // counts Writable calls
-	runs      bool   // the last conn was a stream: small frames are encoded at once
+	delivers  bool   // as conn does
+	runs      bool   // the last conn did not: small frames are encoded at once
 	writing   bool
 	unwritten sync.Cond // signalled when writing ends; L is mu
 	stream    pace
@@ -75,9 +76,8 @@ type link struct {
 	dead      error
 	buried    bool
 	traffic   traffic
-	sentNow   uint64        // messages over the present conn, not yet in traffic
-	gotNow    atomic.Uint64 // like sentNow, and what they carried
-	gotB      atomic.Uint64
+	sentNow   uint64 // messages over the present conn, not yet in traffic
+	gotNow    uint64
 	unacked   int // bytes received since the last acknowledgement
 }
 
@@ -140,7 +140,7 @@ func (l *link) post() {
 	case l.writing || l.stalled:
 	case l.conn == nil:
 		l.dial()
-	case l.conn.Delivers() || l.now():
+	case l.delivers || l.now():
 		l.pump()
 	}
 }
@@ -150,7 +150,7 @@ func (l *link) post() {
 func (l *link) pump() {
 	l.writing = true
 	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet(); round++ {
-		if round > 0 && !l.conn.Delivers() && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
+		if round > 0 && !l.delivers && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
 			break // others add as fast as we write: let it become more
 		}
 		fs := l.s.take()
@@ -166,7 +166,7 @@ func (l *link) pump() {
 			l.lose(c, err)
 			continue
 		}
-		if c.Delivers() {
+		if l.delivers {
 			_ = l.s.acked(l.s.sent)
 		}
 		l.release()
@@ -218,7 +218,7 @@ func (l *link) detach() {
 	go c.Close() // it may call a sink, and we hold mu
 }
 
-// push adds a control frame. It is written at the end of receive or by post.
+// push adds a control frame, which speak writes, or who works on what came.
 func (l *link) push(typ uint8, dst, src uint32, tag uint64) {
 	l.mu.Lock()
 	if l.dead == nil {
@@ -227,11 +227,7 @@ func (l *link) push(typ uint8, dst, src uint32, tag uint64) {
 	l.mu.Unlock()
 }
 
-// refuse tells the peer that a message could not be delivered, once the frames
-// at hand have been worked on or speak is called.
-func (l *link) refuse(dst, src uint32, tag uint64) { l.push(frameGone, dst, src, tag) }
-
-// speak writes what was pushed outside receive.
+// speak writes what was pushed.
 func (l *link) speak() {
 	l.mu.Lock()
 	if l.dead == nil && !l.s.quiet() {

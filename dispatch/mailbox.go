@@ -145,6 +145,7 @@ func (m *Mailbox) put(msg *Message) {
 		if w.sel.matches(msg) {
 			m.waiters.remove(w)
 			w.msg = msg
+			w.who, w.grant = m.consume(msg)
 			w.fire()
 			return
 		}
@@ -323,27 +324,33 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	m.mu.Unlock()
 
 	err := m.d.wait(ctx, w)
-	m.mu.Lock()
-	msg := w.msg
-	if msg == nil {
+	if err != nil {
+		m.mu.Lock() // it may be handed something until it is out of the list
 		if w.listed {
 			m.waiters.remove(w)
 		}
-		if m.closed {
-			err = ErrClosed
-		}
 		m.mu.Unlock()
-		m.d.doneWaiting(w)
-		return nil, err
 	}
+	msg, who, grant := w.msg, w.who, w.grant
 	m.d.doneWaiting(w)
-	return m.leaveWith(msg), nil
+	switch {
+	case msg != nil:
+		return m.left(msg, who, grant), nil
+	case err == nil: // fired without a message
+		err = ErrClosed
+	}
+	return nil, err
 }
 
 // leaveWith lets msg leave the mailbox; it unlocks mu.
 func (m *Mailbox) leaveWith(msg *Message) *Message {
 	who, grant := m.consume(msg)
 	m.mu.Unlock()
+	return m.left(msg, who, grant)
+}
+
+// left tells of the credit that a message has left behind.
+func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
 	if grant != 0 {
 		who.l.credit(who.dst, grant)
@@ -432,7 +439,7 @@ func (m *Mailbox) Close() {
 		msg := msgs
 		msgs = msg.next
 		if in := msg.in; in != nil && in.l != nil {
-			in.l.refuse(m.serial, msg.from.Serial(), msg.tag)
+			in.l.push(frameGone, m.serial, msg.from.Serial(), msg.tag)
 			in.l.speak()
 		}
 		msg.Release()

@@ -46,12 +46,13 @@ const (
 //	   └──── token taken ────────┼───────────────────┘
 //	                             └► done; the token passes to a parked waiter
 type waiter struct {
-	sel    Select
-	msg    *Message
-	ready  atomic.Bool
-	parked atomic.Bool
-	ch     chan struct{}
-	d      *Dispatcher
+	sel   Select
+	msg   *Message // what a receiver was handed,
+	who   *inflow  // and whom to tell
+	grant uint64   // of how much new credit
+	state atomic.Uint32
+	ch    chan struct{}
+	d     *Dispatcher
 
 	// Place in a waitlist, guarded by the list's owner.
 	next, prev *waiter
@@ -62,18 +63,25 @@ type waiter struct {
 	inParked     bool
 }
 
+// States of a waiter.
+const (
+	awake  = iota
+	parked // and to be woken through ch
+	fired
+)
+
+func (w *waiter) ready() bool { return w.state.Load() == fired }
+
 // fire says that what w waits for is there. Once only.
-func (w *waiter) fire() {
-	w.ready.Store(true)
-	w.nudge()
-}
+func (w *waiter) fire() { w.wake(w.state.Swap(fired)) }
 
 // nudge makes w look again.
-func (w *waiter) nudge() {
-	if w.parked.Load() {
+func (w *waiter) nudge() { w.wake(w.state.Load()) }
+
+func (w *waiter) wake(was uint32) {
+	if was == parked {
 		select {
-		case w.ch <- struct{}{}:
-			w.d.count.Wakeups.Add(1)
+		case w.ch <- struct{}{}: // counted by whom it wakes
 		default:
 		}
 		return
@@ -141,8 +149,8 @@ func (d *Dispatcher) waiter() *waiter {
 // doneWaiting gives w back. It must be in no list any more. A nudge may still
 // come: to whoever uses w next it means only to look again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
-	w.msg, w.sel = nil, Select{}
-	w.ready.Store(false)
+	w.msg, w.who, w.grant, w.sel = nil, nil, 0, Select{}
+	w.state.Store(awake)
 	select {
 	case <-w.ch:
 	default:
@@ -155,7 +163,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
 	d.flushAll(false)
 	for {
-		if w.ready.Load() {
+		if w.ready() {
 			return nil
 		}
 		if done != nil {
@@ -171,7 +179,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 				d.drive(done, w, p)
 				d.token.Unlock()
 				d.pass()
-				if w.ready.Load() {
+				if w.ready() {
 					return nil
 				}
 			} else {
@@ -184,7 +192,9 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 
 // park sleeps until w is nudged or done closes.
 func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
-	w.parked.Store(true)
+	if !w.state.CompareAndSwap(awake, parked) {
+		return // fired
+	}
 	if drives {
 		d.parkedMu.Lock()
 		w.pnext, w.pprev = d.parkedFirst, nil
@@ -198,18 +208,22 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 		if d.token.TryLock() {
 			d.token.Unlock()
 			d.unpark(w)
-			w.parked.Store(false)
+			w.state.CompareAndSwap(parked, awake)
 			return
 		}
 	}
-	if !w.ready.Load() {
-		d.count.Sleeps.Add(1)
+	if done == nil { // a third of what a select costs
+		<-w.ch
+		d.count.Woken.Add(1)
+	} else {
 		select {
 		case <-w.ch:
+			d.count.Woken.Add(1)
 		case <-done:
+			d.count.Sleeps.Add(1)
 		}
 	}
-	w.parked.Store(false)
+	w.state.CompareAndSwap(parked, awake)
 	if drives {
 		d.unpark(w)
 	}
@@ -259,7 +273,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	start := time.Time{}
 	for i := 1; ; i++ {
 		n := p.Poll()
-		if w.ready.Load() {
+		if w.ready() {
 			if patience > 0 && i > 1 {
 				d.paid(true)
 			}
@@ -298,10 +312,10 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	}
 	var end time.Time
 	for {
-		if p.Sleep(sleepSlice, &w.ready) > 0 {
+		if p.Sleep(sleepSlice, &w.state) > 0 {
 			end = time.Time{}
 		}
-		if w.ready.Load() {
+		if w.ready() {
 			return
 		}
 		if done != nil {

@@ -146,7 +146,8 @@ func (s *session) take() []subsys.Frame {
 			continue
 		}
 		s.marks[n] = mark{s.cur, s.off, s.sent}
-		s.batch[n] = e.Frame
+		b := &s.batch[n]
+		b.Header, b.Data, b.Buf = e.Header, e.Data, e.Buf
 		if e.Type == subsys.TypeRun {
 			s.batch[n].Data = e.Data[s.off:]
 			s.unsent -= len(e.Data) - s.off
@@ -226,8 +227,9 @@ func (s *session) drop(e *entry) {
 
 // accept judges the numbers of received frames. Those of before first came
 // once already, over an earlier conn, and are to be dropped; a gap means that
-// the conn lost something, which it must not. bytes counts all of them.
-func (s *session) accept(fs []subsys.Frame) (first, bytes int, err error) {
+// the conn lost something, which it must not. The messages among the new ones
+// are counted, and the bytes of all frames.
+func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) {
 	next := s.rxNext
 	for i := range fs {
 		f := &fs[i]
@@ -235,20 +237,30 @@ func (s *session) accept(fs []subsys.Frame) (first, bytes int, err error) {
 			continue
 		}
 		if f.Type < frameData || f.Type > frameBye {
-			return 0, 0, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
+			return 0, got, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
 		}
-		bytes += subsys.HeaderLen + len(f.Data)
+		got.wire += subsys.HeaderLen + len(f.Data)
 		switch d := f.Seq - next; {
 		case d == 0:
 			next++
+			if f.Type == frameData {
+				got.messages++
+				got.bytes += len(f.Data)
+			}
 		case d > 1<<31 && next == s.rxNext:
 			first = i + 1
 		default:
-			return 0, 0, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, f.Seq, next)
+			return 0, got, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, f.Seq, next)
 		}
 	}
 	s.rxNext = next
-	return first, bytes, nil
+	return first, got, nil
+}
+
+// arrived counts what came in one batch.
+type arrived struct {
+	messages, bytes int
+	wire            int // bytes with headers, of repeated frames too
 }
 
 // resume continues over a new conn whose peer has received everything before

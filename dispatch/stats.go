@@ -32,7 +32,7 @@ func (d *Dispatcher) Stats() Stats {
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
-		Sleeps: c.Sleeps.Load(), Wakeups: c.Wakeups.Load(),
+		Sleeps: c.Sleeps.Load() + c.Woken.Load(), Wakeups: c.Wakeups.Load() + c.Woken.Load(),
 		Resumed: t.resumed, Resent: t.resent, Undelivered: d.lost.Load(), Links: links,
 	}
 }

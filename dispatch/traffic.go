@@ -37,7 +37,6 @@ func (l *link) settle() {
 		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
 	}
 	t.sent[name] += l.sentNow
-	t.received[name] += l.gotNow.Swap(0)
-	t.receivedB += l.gotB.Swap(0)
-	l.sentNow = 0
+	t.received[name] += l.gotNow
+	l.sentNow, l.gotNow = 0, 0
 }

@@ -16,8 +16,18 @@ type Source interface {
 	// Ready is called by the goroutine that makes progress. A source reads
 	// until nothing is left and reports how many frames it delivered, and
 	// whether it stopped early for fairness and wants to be called again.
-	Ready(readable, writable bool) (frames int, again bool)
+	Ready(on Readiness) (frames int, again bool)
 }
+
+// Readiness is what is known of a descriptor.
+type Readiness uint8
+
+// Bits of a Readiness.
+const (
+	Readable Readiness = 1 << iota
+	Writable
+	Ended // the peer has sent its last: behind a short read there is the end, of which no event will tell
+)
 
 // direct is the number of sources up to which Poll tries each of them rather
 // than asking epoll which are ready: one read that finds nothing costs as much
@@ -151,7 +161,7 @@ func (p *Poller) Poll() int {
 	if l := *p.list.Load(); len(l) <= direct && p.stuck.Load() == 0 {
 		n := 0
 		for _, s := range l {
-			f, _ := s.Ready(true, false)
+			f, _ := s.Ready(Readable)
 			n += f
 		}
 		return n
@@ -170,12 +180,12 @@ func (p *Poller) Settle() (more bool) {
 // Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
 // do. It holds an operating-system thread meanwhile.
 //
-// It does not sleep when unless is set already; who sets it afterwards must
+// It does not sleep when unless is not 0 already; who changes it afterwards must
 // call Wake if Asleep.
-func (p *Poller) Sleep(d time.Duration, unless *atomic.Bool) int {
+func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	ms := int((d + time.Millisecond - 1) / time.Millisecond)
 	p.asleep.Store(true)
-	if unless.Load() {
+	if unless.Load() != 0 {
 		p.asleep.Store(false)
 		return 0
 	}
@@ -191,7 +201,7 @@ func (p *Poller) harvest(ms int) int {
 		p.again = nil
 		p.asleep.Store(false)
 		for _, s := range again {
-			n += p.run(s, true, false)
+			n += p.run(s, Readable|Ended)
 		}
 		ms = 0
 	}
@@ -222,14 +232,27 @@ func (p *Poller) harvest(ms int) int {
 		s := p.sources[ev.Fd]
 		p.mu.Unlock()
 		if s != nil {
-			n += p.run(s.Source, ev.Events&^unix.EPOLLOUT != 0, ev.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0)
+			n += p.run(s.Source, readiness(ev.Events))
 		}
 	}
 	return n
 }
 
-func (p *Poller) run(s Source, readable, writable bool) int {
-	f, again := s.Ready(readable, writable)
+func readiness(events uint32) (on Readiness) {
+	if events&^unix.EPOLLOUT != 0 {
+		on |= Readable
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		on |= Writable
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		on |= Ended
+	}
+	return on
+}
+
+func (p *Poller) run(s Source, on Readiness) int {
+	f, again := s.Ready(on)
 	if again {
 		p.again = append(p.again, s)
 	}

@@ -30,7 +30,7 @@ type Transport interface {
 // Config is what a context gives each of its ports.
 type Config struct {
 	Pool   *buffers.Pool     // where received payloads are put
-	Poller func() *Poller    // the context's descriptors; made on first use
+	Poller func() *Poller    // the context's descriptors; made on first use; nil once it is closed
 	Accept func(c Conn) Sink // called once a conn, before any of its frames; nil refuses it
 	Logger *slog.Logger      // never nil
 	Count  *Counters         // never nil
@@ -100,6 +100,7 @@ type Counters struct {
 	Polls    atomic.Uint64 // system calls that asked what is ready
 	Sleeps   atomic.Uint64 // times a waiter slept in the kernel or parked
 	Wakeups  atomic.Uint64 // times a sleeping waiter was woken by another goroutine
+	Woken    atomic.Uint64 // times both: a sleep that ended so, counted once
 	ConnsIn  atomic.Uint64
 	ConnsOut atomic.Uint64
 }

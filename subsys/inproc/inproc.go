@@ -11,7 +11,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,8 +170,11 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 		return 0, nil
 	}
 	n := len(fs)
-	if slices.ContainsFunc(fs, func(f subsys.Frame) bool { return f.Type == subsys.TypeRun }) {
-		fs = split(fs) // the link was over a stream before
+	for i := range fs {
+		if fs[i].Type == subsys.TypeRun {
+			fs = split(fs) // the link was over a stream before
+			break
+		}
 	}
 	if err := c.peer.sink.Frames(c.peer, fs); err != nil {
 		c.peer.fail(err)

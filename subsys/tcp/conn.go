@@ -26,8 +26,8 @@ type conn struct {
 	out writer
 }
 
-func newConn(p *port, fd int, remote string) *conn {
-	c := &conn{port: p, fd: fd, remote: remote}
+func newConn(p *port, fd int, remote string, poller *subsys.Poller) *conn {
+	c := &conn{port: p, fd: fd, remote: remote, poller: poller}
 	c.refs.Store(1)
 	c.in.want = firstRead
 	return c
@@ -42,13 +42,11 @@ func (c *conn) Start() {
 		return
 	}
 	defer c.drop()
-	c.poller = c.port.cfg.Poller()
-	if c.poller == nil {
-		c.fail(subsys.ErrClosed)
-		return
-	}
 	if err := c.poller.Add(c.fd, c); err != nil {
 		c.fail(err)
+	}
+	if c.closed.Load() { // meanwhile: then nobody has removed it
+		c.poller.Remove(c.fd)
 	}
 }
 
@@ -78,9 +76,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.port.forget(c)
-	if c.poller != nil {
-		c.poller.Remove(c.fd)
-	}
+	c.poller.Remove(c.fd)
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
 	c.drop()
 	return nil
@@ -97,12 +93,12 @@ func (c *conn) fail(err error) {
 }
 
 // Ready implements subsys.Source.
-func (c *conn) Ready(readable, writable bool) (frames int, again bool) {
+func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 	if !c.hold() {
 		return 0, false
 	}
 	defer c.drop()
-	if writable {
+	if on&subsys.Writable != 0 {
 		unstuck, err := c.out.resume(c)
 		if err != nil {
 			c.fail(err)
@@ -112,8 +108,8 @@ func (c *conn) Ready(readable, writable bool) (frames int, again bool) {
 			c.sink.Writable(c)
 		}
 	}
-	if readable && !c.closed.Load() {
-		return c.in.run(c)
+	if on&subsys.Readable != 0 && !c.closed.Load() {
+		return c.in.run(c, on&subsys.Ended != 0)
 	}
 	return 0, false
 }
@@ -149,7 +145,7 @@ func (r *reader) free() {
 	}
 }
 
-func (r *reader) run(c *conn) (frames int, again bool) {
+func (r *reader) run(c *conn, ended bool) (frames int, again bool) {
 	for range rounds {
 		if r.large.Buf == nil {
 			if err := r.makeRoom(c); err != nil {
@@ -175,7 +171,7 @@ func (r *reader) run(c *conn) (frames int, again bool) {
 			c.fail(err)
 			return frames, false
 		}
-		if n < len(space) || c.closed.Load() {
+		if n < len(space) && !ended || c.closed.Load() {
 			return frames, false // drained: the next bytes raise a new edge
 		}
 	}

@@ -125,6 +125,10 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 // adopt takes the socket out of the runtime's poller and makes it a conn.
 func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
 	defer nc.Close()
+	poller := p.cfg.Poller()
+	if poller == nil {
+		return nil, subsys.ErrClosed
+	}
 	_ = nc.SetNoDelay(true)
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -137,7 +141,7 @@ func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicating a socket: %w", err)
 	}
-	c := newConn(p, fd, "tcp://"+nc.RemoteAddr().String())
+	c := newConn(p, fd, "tcp://"+nc.RemoteAddr().String(), poller)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

@@ -152,9 +152,13 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 			return nil, err
 		}
 		wg.Wait()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		// Neither the channel's side nor ours can be cancelled within a round.
 		failed := make(chan error, 1)
-		go func() { failed <- echo(ctx, cb, peer, o.count) }()
-		if err := b.batch(o.count, func() error { return pingPong(ctx, ca, me, peer.ID(), o.size) }); err != nil {
+		go func() { failed <- echo(context.Background(), cb, peer, o.count) }()
+		if err := b.batch(o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) }); err != nil {
 			return nil, err
 		}
 		if err := <-failed; err != nil {
