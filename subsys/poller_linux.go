@@ -58,6 +58,11 @@ type Poller struct {
 	stuck  atomic.Int32 // sources waiting to be writable
 	asleep atomic.Bool  // a thread is in epoll_wait
 	events [128]unix.EpollEvent
+
+	// What the runtime's poller calls, made once: closures would be garbage.
+	arm        func(fd uintptr)
+	fired      func(fd uintptr) bool
+	gateEvents [1]unix.EpollEvent
 }
 
 type entry struct {
@@ -90,6 +95,13 @@ func NewPoller(count *Counters) (*Poller, error) {
 	if p.gateC, err = p.gate.SyscallConn(); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("subsys: watching an epoll set: %w", err)
+	}
+	p.arm = func(fd uintptr) {
+		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.set)})
+	}
+	p.fired = func(fd uintptr) bool {
+		n, err := unix.EpollWait(int(fd), p.gateEvents[:], 0)
+		return n > 0 || (err != nil && err != unix.EINTR)
 	}
 	return p, nil
 }
@@ -274,29 +286,14 @@ func (p *Poller) Wake() {
 // Asleep says whether a thread is in Sleep.
 func (p *Poller) Asleep() bool { return p.asleep.Load() }
 
-// Arm opens the gate: from here until it fires once or Disarm is called,
-// readiness of a source lets Park return.
-func (p *Poller) Arm() { p.setGate(unix.EPOLLIN | unix.EPOLLONESHOT) }
-
-// Disarm closes the gate.
-func (p *Poller) Disarm() { p.setGate(unix.EPOLLONESHOT) }
-
-func (p *Poller) setGate(events uint32) {
-	_ = p.gateC.Control(func(fd uintptr) {
-		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: events, Fd: int32(p.set)})
-	})
-}
+// Arm opens the gate: from here until it fires, once, readiness of a source lets Park return.
+func (p *Poller) Arm() { _ = p.gateC.Control(p.arm) }
 
 // Park waits, holding no thread, until the armed gate fires or the Poller is
 // closed; then it returns false.
 func (p *Poller) Park() bool {
 	p.count.Sleeps.Add(1)
-	var ev [1]unix.EpollEvent
-	err := p.gateC.Read(func(fd uintptr) bool {
-		n, err := unix.EpollWait(int(fd), ev[:], 0)
-		return n > 0 || (err != nil && err != unix.EINTR)
-	})
-	return err == nil
+	return p.gateC.Read(p.fired) == nil
 }
 
 // EndPark ends a Park under way and every later one.

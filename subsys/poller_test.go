@@ -1,0 +1,172 @@
+package subsys
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipe is a source that reads what is written to it.
+type pipe struct {
+	r, w  int
+	calls atomic.Int32
+	bytes atomic.Int32
+	most  int  // bytes read in one call, then it wants another
+	ended bool // Ended was said
+}
+
+func newPipe(t *testing.T) *pipe {
+	t.Helper()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
+	return &pipe{r: p[0], w: p[1], most: 1 << 20}
+}
+
+func (p *pipe) write(n int) { _, _ = unix.Write(p.w, make([]byte, n)) }
+
+func (p *pipe) Ready(on Readiness) (int, bool) {
+	p.calls.Add(1)
+	p.ended = p.ended || on&Ended != 0
+	b := make([]byte, p.most)
+	n, err := unix.Read(p.r, b)
+	if err != nil {
+		return 0, false
+	}
+	p.bytes.Add(int32(n))
+	return n, n == p.most
+}
+
+func newPoller(t *testing.T, ps ...*pipe) *Poller {
+	t.Helper()
+	p, err := NewPoller(new(Counters))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	for _, s := range ps {
+		if err := p.Add(s.r, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// After Settle an armed gate fires for what is new, and not for what Poll has
+// read without asking epoll.
+func TestGate(t *testing.T) {
+	s := newPipe(t)
+	p := newPoller(t, s)
+	s.write(3)
+	if n := p.Poll(); n != 3 {
+		t.Fatalf("polled %d of 3", n)
+	}
+	if p.Settle() {
+		t.Fatal("a source that is empty wants more")
+	}
+	p.Arm()
+	fired := make(chan bool)
+	go func() { fired <- p.Park() }()
+	select {
+	case <-fired:
+		t.Fatal("the gate fired for what has been read")
+	case <-time.After(20 * time.Millisecond): // it can only be seen not to happen
+	}
+	s.write(1)
+	if !<-fired {
+		t.Fatal("the poller is closed")
+	}
+	if p.Poll() != 1 {
+		t.Fatal("the gate fired for nothing")
+	}
+	p.Settle()
+	p.Arm()
+	go func() { fired <- p.Park() }()
+	p.Wake()
+	<-fired
+	p.Settle()
+	p.Arm()
+	go func() { fired <- p.Park() }()
+	p.EndPark()
+	if <-fired {
+		t.Fatal("a Park goes on after its end")
+	}
+}
+
+// A source that stops early is called again, and Settle says so.
+func TestAgain(t *testing.T) {
+	s := newPipe(t)
+	s.most = 10
+	p := newPoller(t, s)
+	s.write(35)
+	for more := true; more; {
+		before := s.bytes.Load()
+		more = p.Settle()
+		if more && s.bytes.Load() == before {
+			t.Fatal("no progress")
+		}
+	}
+	if n := s.bytes.Load(); n != 35 {
+		t.Fatalf("read %d of 35", n)
+	}
+}
+
+// Sleep does not sleep through a wake or a condition that came before.
+func TestSleepWakes(t *testing.T) {
+	s := newPipe(t)
+	p := newPoller(t, s)
+	var fired atomic.Uint32
+	fired.Store(1)
+	start := time.Now()
+	p.Sleep(time.Hour, &fired)
+	fired.Store(0)
+	p.Wake()
+	p.Sleep(time.Hour, &fired)
+	done := make(chan int)
+	go func() { done <- p.Sleep(time.Hour, &fired) }()
+	s.write(2)
+	if n := <-done; n != 2 {
+		t.Errorf("woken by data, read %d of 2", n)
+	}
+	if time.Since(start) > time.Minute {
+		t.Error("slept through")
+	}
+}
+
+// With more sources than are tried directly, epoll says which.
+func TestMany(t *testing.T) {
+	var all []*pipe
+	for range 10 {
+		all = append(all, newPipe(t))
+	}
+	p := newPoller(t, all...)
+	p.Poll()
+	for _, s := range all {
+		s.calls.Store(0)
+	}
+	all[3].write(4)
+	all[7].write(5)
+	if n := p.Poll(); n != 9 {
+		t.Errorf("polled %d of 9", n)
+	}
+	for i, s := range all {
+		if want := i == 3 || i == 7; (s.calls.Load() > 0) != want {
+			t.Errorf("source %d was called %d times", i, s.calls.Load())
+		}
+	}
+	p.Remove(all[3].r)
+	all[3].write(1)
+	if n := p.Poll(); n != 0 || p.Len() != 9 {
+		t.Errorf("a removed source is polled: %d, %d left", n, p.Len())
+	}
+	unix.Close(all[7].w)
+	all[7].w = -1
+	p.Poll()
+	if !all[7].ended {
+		t.Error("the end of the other side is not told")
+	}
+}

@@ -1,0 +1,432 @@
+package subsystest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// drive is a way to make progress.
+type drive string
+
+const (
+	polling  drive = "polling"
+	sleeping drive = "sleeping"
+	parked   drive = "parked"
+)
+
+// A node is one context as far as a transport can tell.
+type node struct {
+	t      *testing.T
+	pool   *buffers.Pool
+	count  subsys.Counters
+	port   subsys.Port
+	accept func(subsys.Conn) *sink // nil refuses
+	drive  drive
+
+	mu     sync.Mutex
+	poller *subsys.Poller
+	closed bool
+	ended  chan struct{} // when the driver has
+	stop   atomic.Bool
+	hold   sync.Mutex // taken by a test that wants no progress
+	taken  chan *sink // of accepted conns
+}
+
+func newNode(t *testing.T, tr subsys.Transport, d drive) *node {
+	t.Helper()
+	n := &node{t: t, pool: buffers.New(), drive: d, taken: make(chan *sink, 1024), ended: make(chan struct{})}
+	n.accept = func(subsys.Conn) *sink { return newSink(t) }
+	var err error
+	n.port, err = tr.Listen("", subsys.Config{
+		Pool: n.pool, Poller: n.getPoller, Logger: slog.New(slog.DiscardHandler), Count: &n.count,
+		Accept: func(c subsys.Conn) subsys.Sink {
+			n.mu.Lock()
+			accept := n.accept
+			n.mu.Unlock()
+			s := accept(c)
+			if s == nil {
+				return nil
+			}
+			s.conn = c
+			n.taken <- s
+			return s
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.close)
+	return n
+}
+
+func (n *node) getPoller() *subsys.Poller {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	if n.poller == nil {
+		p, err := subsys.NewPoller(&n.count)
+		if err != nil {
+			n.t.Error(err)
+			return nil
+		}
+		n.poller = p
+		go n.progress(p)
+	}
+	return n.poller
+}
+
+func (n *node) progress(p *subsys.Poller) {
+	defer close(n.ended)
+	var never atomic.Uint32
+	for !n.stop.Load() {
+		n.hold.Lock()
+		switch n.drive {
+		case polling:
+			p.Poll()
+			runtime.Gosched()
+		case sleeping:
+			p.Sleep(time.Millisecond, &never)
+		case parked:
+			if more := p.Settle(); !more {
+				p.Arm()
+				n.hold.Unlock()
+				if !p.Park() {
+					return
+				}
+				continue
+			}
+		}
+		n.hold.Unlock()
+	}
+}
+
+// accepting says what becomes of conns from here on.
+func (n *node) accepting(f func(subsys.Conn) *sink) {
+	n.mu.Lock()
+	n.accept = f
+	n.mu.Unlock()
+}
+
+// close closes everything and checks that nothing is left.
+func (n *node) close() {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return
+	}
+	n.closed = true
+	p := n.poller
+	n.mu.Unlock()
+	if err := n.port.Close(); err != nil {
+		n.t.Errorf("closing a port: %v", err)
+	}
+	n.stop.Store(true)
+	if p != nil {
+		p.EndPark()
+		<-n.ended
+		if p.Len() != 0 {
+			n.t.Errorf("%d sources are left in the poller of a closed port", p.Len())
+		}
+		p.Close()
+	}
+	if err := n.pool.Close(); err != nil {
+		n.t.Errorf("after everything was closed: %v", err)
+	}
+}
+
+// buffer returns a buffer of n bytes with a pattern that depends on seed.
+func (n *node) buffer(size int, seed uint64) *buffers.Buffer {
+	b, err := n.pool.Get(size)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	fill(b.Bytes(), seed)
+	return b
+}
+
+// dial connects n to the other and returns both ends.
+func (n *node) dial(to *node) (near, far *sink) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	near = newSink(n.t)
+	c, err := n.port.Dial(ctx, to.port.Addr(), near)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	near.conn = c
+	select {
+	case far = <-to.taken:
+	case <-ctx.Done():
+		n.t.Fatal("the conn was not accepted")
+	}
+	c.Start()
+	return near, far
+}
+
+// fill and check write and verify a pattern.
+func fill(b []byte, seed uint64) {
+	x := seed*2862933555777941757 + 3037000493
+	for i := range b {
+		if i%8 == 0 {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+		}
+		b[i] = byte(x >> (8 * (i % 8)))
+	}
+}
+
+func check(b []byte, seed uint64) error {
+	x := seed*2862933555777941757 + 3037000493
+	for i := range b {
+		if i%8 == 0 {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+		}
+		if b[i] != byte(x>>(8*(i%8))) {
+			return fmt.Errorf("byte %d of %d is wrong", i, len(b))
+		}
+	}
+	return nil
+}
+
+// A sink records what a conn delivers and checks that the conn keeps to the
+// contract. Every frame's pattern is that of its tag.
+type sink struct {
+	t        *testing.T
+	conn     subsys.Conn
+	busy     atomic.Bool
+	writable chan struct{}
+	down     chan error // one value
+
+	onFrames func([]subsys.Frame) error // instead of recording
+	onRoom   func(*subsys.Header) error
+
+	mu    sync.Mutex
+	got   []subsys.Header
+	more  chan struct{} // closed and replaced when got grows
+	ended bool
+}
+
+func newSink(t *testing.T) *sink {
+	return &sink{t: t, writable: make(chan struct{}, 1), down: make(chan error, 1), more: make(chan struct{})}
+}
+
+func (s *sink) enter(what string) {
+	if !s.busy.CompareAndSwap(false, true) {
+		s.t.Errorf("%s overlaps another call of the sink", what)
+	}
+	s.mu.Lock()
+	if s.ended {
+		s.t.Errorf("%s after Down", what)
+	}
+	s.mu.Unlock()
+}
+
+func (s *sink) leave() { s.busy.Store(false) }
+
+// Frames implements subsys.Sink.
+func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	s.enter("Frames")
+	defer s.leave()
+	if len(fs) == 0 {
+		s.t.Error("Frames without frames")
+	}
+	for i := range fs {
+		f := &fs[i]
+		if f.Type == subsys.TypeRun {
+			s.t.Error("a run is delivered as it is")
+		}
+		if len(f.Data) != int(f.Len) {
+			s.t.Errorf("frame %d says %d bytes and has %d", f.Seq, f.Len, len(f.Data))
+		}
+		if err := check(f.Data, f.Tag); err != nil {
+			s.t.Errorf("frame %d: %v", f.Seq, err)
+		}
+		if f.Buf != nil && len(f.Data) > 0 && !within(f.Data, f.Buf.Bytes()[:f.Buf.Len()]) {
+			s.t.Errorf("frame %d: its payload does not lie in its buffer", f.Seq)
+		}
+	}
+	s.mu.Lock()
+	if f := s.onFrames; f != nil {
+		s.mu.Unlock()
+		return f(fs)
+	}
+	for i := range fs {
+		s.got = append(s.got, fs[i].Header)
+	}
+	close(s.more)
+	s.more = make(chan struct{})
+	s.mu.Unlock()
+	return nil
+}
+
+func within(inner, outer []byte) bool {
+	if len(outer) == 0 {
+		return false
+	}
+	a, b := uintptr(unsafe.Pointer(&inner[0])), uintptr(unsafe.Pointer(&outer[0]))
+	return a >= b && a+uintptr(len(inner)) <= b+uintptr(len(outer))
+}
+
+// Room implements subsys.Sink.
+func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	s.enter("Room")
+	defer s.leave()
+	if s.onRoom != nil {
+		if err := s.onRoom(h); err != nil {
+			return nil, err
+		}
+	}
+	return roomPool.Get(int(h.Len))
+}
+
+// roomPool is apart from those of the nodes, as a mailbox's could be.
+var roomPool = buffers.New()
+
+// Writable implements subsys.Sink.
+func (s *sink) Writable(subsys.Conn) {
+	s.mu.Lock()
+	if s.ended {
+		s.t.Error("Writable after Down")
+	}
+	s.mu.Unlock()
+	select {
+	case s.writable <- struct{}{}:
+	default:
+	}
+}
+
+// Down implements subsys.Sink.
+func (s *sink) Down(_ subsys.Conn, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		s.t.Error("Down twice")
+	}
+	if err == nil {
+		s.t.Error("Down without a reason")
+	}
+	s.ended = true
+	s.down <- err
+}
+
+// handle lets f have the frames from here on.
+func (s *sink) handle(f func([]subsys.Frame) error) {
+	s.mu.Lock()
+	s.onFrames = f
+	s.mu.Unlock()
+}
+
+// want waits until n frames have come, and checks that Seq counts from 0.
+func (s *sink) want(n int) []subsys.Header {
+	s.t.Helper()
+	late := time.After(patience)
+	for {
+		s.mu.Lock()
+		got, more := s.got, s.more
+		s.mu.Unlock()
+		if len(got) >= n {
+			for i := range got {
+				if got[i].Seq != uint32(i) {
+					s.t.Fatalf("frame %d came in place of %d", got[i].Seq, i)
+				}
+			}
+			if len(got) > n {
+				s.t.Fatalf("%d frames came, %d were sent", len(got), n)
+			}
+			return got
+		}
+		select {
+		case <-more:
+		case <-late:
+			s.t.Fatalf("%d of %d frames came", len(got), n)
+		}
+	}
+}
+
+// wantDown waits for the end.
+func (s *sink) wantDown() error {
+	s.t.Helper()
+	select {
+	case err := <-s.down:
+		return err
+	case <-time.After(patience):
+		s.t.Fatal("the conn does not go down")
+		return nil
+	}
+}
+
+// send hands all of fs to the conn, waiting where it takes too little.
+func (s *sink) send(fs ...subsys.Frame) error {
+	for len(fs) > 0 {
+		n, err := s.conn.Send(fs)
+		if n < 0 || n > len(fs) {
+			s.t.Fatalf("Send took %d of %d frames", n, len(fs))
+		}
+		if fs = fs[n:]; err != nil {
+			return err
+		}
+		if len(fs) > 0 {
+			select {
+			case <-s.writable:
+			case err := <-s.down:
+				s.down <- err
+				return err
+			case <-time.After(patience):
+				return errors.New("Send took too little and Writable was never called")
+			}
+		}
+	}
+	return nil
+}
+
+// frame is one with the pattern of its number.
+func frame(seq uint32, b *buffers.Buffer) subsys.Frame {
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Tag: uint64(seq), Src: seq ^ 7, Dst: seq ^ 9, Ack: seq ^ 11}}
+	if b != nil {
+		f.Len, f.Data, f.Buf = uint32(b.Len()), b.Bytes(), b
+	}
+	return f
+}
+
+// run encodes frames with the given sizes of payload in one run, from seq on.
+func run(n *node, seq uint32, sizes ...int) subsys.Frame {
+	total := 0
+	for _, size := range sizes {
+		total += subsys.HeaderLen + size
+	}
+	b, err := n.pool.Get(total)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	at := b.Bytes()
+	for i, size := range sizes {
+		f := frame(seq+uint32(i), nil)
+		f.Len = uint32(size)
+		f.Put(at)
+		fill(at[subsys.HeaderLen:subsys.HeaderLen+size], f.Tag)
+		at = at[subsys.HeaderLen+size:]
+	}
+	r := subsys.Frame{Data: b.Bytes(), Buf: b}
+	r.Type, r.Seq = subsys.TypeRun, seq
+	return r
+}

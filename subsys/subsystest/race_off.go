@@ -1,0 +1,5 @@
+//go:build !race
+
+package subsystest
+
+const raceEnabled = false

@@ -1,0 +1,552 @@
+package subsystest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// Options say what is tested.
+type Options struct {
+	// New returns a transport with a namespace of its own.
+	New func() subsys.Transport
+	// Garbage, if the transport reads what others may write, connects to addr
+	// as a stranger would, writes b and hangs up.
+	Garbage func(addr string, b []byte) error
+}
+
+// Test runs the suite.
+func Test(t *testing.T, o Options) {
+	ways := []drive{polling, sleeping, parked}
+	if !o.polls(t) {
+		ways = ways[:1] // nothing is driven
+	}
+	for _, d := range ways {
+		t.Run(string(d), func(t *testing.T) {
+			for _, c := range []struct {
+				name string
+				f    func(*testing.T, Options, drive)
+			}{
+				{"Order", order}, {"BothWays", bothWays}, {"Large", large}, {"ManyConns", manyConns},
+				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
+				{"CloseWhileSending", closeWhileSending}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
+				{"RoomRefuses", roomRefuses}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
+				{"NoAllocs", noAllocs},
+			} {
+				t.Run(c.name, func(t *testing.T) { c.f(t, o, d) })
+			}
+		})
+	}
+}
+
+// polls says whether conns of the transport are driven by a poller.
+func (o Options) polls(t *testing.T) (yes bool) {
+	t.Run("Probe", func(t *testing.T) {
+		tr := o.New()
+		a, b := newNode(t, tr, sleeping), newNode(t, tr, sleeping)
+		a.dial(b)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		yes = a.poller != nil
+	})
+	return yes
+}
+
+func two(t *testing.T, o Options, d drive) (a, b *node, near, far *sink) {
+	t.Helper()
+	tr := o.New()
+	a, b = newNode(t, tr, d), newNode(t, tr, d)
+	near, far = a.dial(b)
+	return a, b, near, far
+}
+
+// held are buffers in a conn's hands, released when the test knows that their
+// frames have arrived.
+type held []*buffers.Buffer
+
+func (h *held) release() {
+	for _, b := range *h {
+		b.Release()
+	}
+	*h = nil
+}
+
+// stream sends n frames, by themselves and in runs, of all the sizes at which
+// an implementation could have a border.
+func stream(n *node, s *sink, total int, seed uint64) (held, error) {
+	sizes := []int{0, 1, 63, 64, 2047, 2048, 2049, 4064, 4096, 8191, 8192, 8193, 16384, 65535, 65536, 65537}
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	var h held
+	for seq := uint32(0); int(seq) < total; {
+		var fs []subsys.Frame
+		for range 1 + rnd.IntN(70) {
+			if int(seq) >= total {
+				break
+			}
+			if k := min(1+rnd.IntN(40), total-int(seq)); rnd.IntN(4) == 0 {
+				small := make([]int, k)
+				for i := range small {
+					small[i] = sizes[rnd.IntN(6)]
+				}
+				r := run(n, seq, small...)
+				fs, h = append(fs, r), append(h, r.Buf)
+				seq += uint32(k)
+				continue
+			}
+			var b *buffers.Buffer
+			if size := sizes[rnd.IntN(len(sizes))]; size > 0 || rnd.IntN(2) == 0 {
+				b = n.buffer(size, uint64(seq))
+				h = append(h, b)
+			}
+			fs = append(fs, frame(seq, b))
+			seq++
+		}
+		if err := s.send(fs...); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// Frames of all sizes, by themselves and in runs, arrive whole and in order.
+func order(t *testing.T, o Options, d drive) {
+	a, _, near, far := two(t, o, d)
+	const n = 3000
+	h, err := stream(a, near, n, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range far.want(n) {
+		if want := frame(uint32(i), nil).Header; got.Src != want.Src || got.Dst != want.Dst || got.Ack != want.Ack || got.Type != want.Type {
+			t.Fatalf("header %d: %+v, want %+v", i, got, want)
+		}
+	}
+	h.release()
+}
+
+func bothWays(t *testing.T, o Options, d drive) {
+	a, b, near, far := two(t, o, d)
+	const n = 2000
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		h, err := stream(a, near, n, 2)
+		if err != nil {
+			t.Error(err)
+		}
+		far.want(n)
+		h.release()
+	})
+	wg.Go(func() {
+		h, err := stream(b, far, n, 3)
+		if err != nil {
+			t.Error(err)
+		}
+		near.want(n)
+		h.release()
+	})
+	wg.Wait()
+}
+
+func large(t *testing.T, o Options, d drive) {
+	a, _, near, far := two(t, o, d)
+	sizes := []int{1 << 20, 1<<20 + 1, 64 << 20, 3 << 20}
+	if testing.Short() {
+		sizes = []int{1 << 20, 1<<20 + 1, 3 << 20}
+	}
+	for i, size := range sizes {
+		b := a.buffer(size, uint64(2*i))
+		small := a.buffer(100, uint64(2*i+1))
+		if err := near.send(frame(uint32(2*i), b), frame(uint32(2*i+1), small)); err != nil {
+			t.Fatal(err)
+		}
+		far.want(2*i + 2)
+		b.Release()
+		small.Release()
+	}
+}
+
+// Each of many conns keeps its order while all of them send.
+func manyConns(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	b := newNode(t, tr, d)
+	var wg sync.WaitGroup
+	var mu sync.Mutex // dial finds the far end of the conn it made
+	for i := range 4 {
+		a := newNode(t, tr, d)
+		for j := range 10 {
+			wg.Go(func() {
+				mu.Lock()
+				near, far := a.dial(b)
+				mu.Unlock()
+				h, err := stream(a, near, 300, uint64(10*i+j))
+				if err != nil {
+					t.Error(err)
+				}
+				far.want(300)
+				h.release()
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A receiver that makes no progress fills the wire: Send takes less, and says
+// when there is room again.
+func backPressure(t *testing.T, o Options, d drive) {
+	a, b, near, far := two(t, o, d)
+	if near.conn.Delivers() {
+		t.Skip("nothing lies between the two ends")
+	}
+	b.hold.Lock()
+	var h held
+	sent := uint32(0)
+	for full := false; !full; {
+		if sent > 1<<16 {
+			t.Fatal("4 GiB were taken and nobody reads")
+		}
+		buf := a.buffer(64<<10, uint64(sent))
+		n, err := near.conn.Send([]subsys.Frame{frame(sent, buf)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if full = n == 0; full {
+			buf.Release()
+			break
+		}
+		h = append(h, buf)
+		sent++
+	}
+	if n, err := near.conn.Send([]subsys.Frame{frame(sent, nil)}); n != 0 || err != nil {
+		t.Fatalf("a full conn took %d frames: %v", n, err)
+	}
+	b.hold.Unlock()
+	if err := near.send(frame(sent, nil)); err != nil {
+		t.Fatal(err)
+	}
+	far.want(int(sent) + 1)
+	h.release()
+}
+
+// The accepted end may send before the dialled one is started; nothing is lost.
+func notStarted(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	near := newSink(t)
+	c, err := a.port.Dial(t.Context(), b.port.Addr(), near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near.conn = c
+	far := <-b.taken
+	sent := make(chan error, 1)
+	go func() { sent <- far.send(frame(0, nil), frame(1, nil)) }()
+	near.mu.Lock()
+	if len(near.got) > 0 {
+		t.Error("a sink is called before Start")
+	}
+	near.mu.Unlock()
+	c.Start()
+	near.want(2)
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What was sent before an end arrives, and then the end, also when both come
+// at once.
+func endBehindData(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	for i := range 100 {
+		near, far := a.dial(b)
+		n := 1 + i%3
+		for j := range n {
+			if err := near.send(frame(uint32(j), nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		near.conn.Close()
+		far.want(n)
+		if err := far.wantDown(); !errors.Is(err, subsys.ErrPeerClosed) {
+			t.Fatalf("the end is told as %v", err)
+		}
+		if _, err := far.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
+			t.Fatal("a conn that is down takes frames")
+		}
+	}
+}
+
+// Close while another goroutine sends, at either end: Send fails at last,
+// the other end is told once, the closing end is not called.
+func closeWhileSending(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	for i := range 30 {
+		near, far := a.dial(b)
+		far.handle(func([]subsys.Frame) error { return nil })
+		sending := make(chan struct{})
+		ended := make(chan held)
+		go func() {
+			var h held
+			for seq := uint32(0); ; seq++ {
+				if seq == 20 {
+					close(sending)
+				}
+				buf := a.buffer(int(seq*997%70_000), uint64(seq))
+				h = append(h, buf)
+				n, err := near.conn.Send([]subsys.Frame{frame(seq, buf)})
+				if err != nil {
+					if seq < 20 {
+						close(sending)
+					}
+					break
+				}
+				if n == 0 {
+					select {
+					case <-near.writable:
+					case err := <-near.down:
+						near.down <- err
+					}
+				}
+			}
+			ended <- h
+		}()
+		<-sending
+		if i%2 == 0 {
+			near.conn.Close()
+			near.conn.Close() // twice is fine
+			near.mu.Lock()
+			near.ended = true // any call from here on is a mistake, but for one under way
+			near.mu.Unlock()
+			select {
+			case near.down <- subsys.ErrClosed:
+			default:
+			}
+			far.wantDown()
+		} else {
+			far.conn.Close()
+			near.wantDown()
+			near.down <- subsys.ErrClosed // for the sender
+		}
+		h := <-ended
+		h.release()
+	}
+}
+
+// A port that closes takes its conns along, and frees its address.
+func portClosed(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	near, _ := a.dial(b)
+	addr := b.port.Addr()
+	b.close()
+	near.wantDown()
+	if _, err := near.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
+		t.Error("a conn that is down takes frames")
+	}
+	if _, err := a.port.Dial(t.Context(), addr, newSink(t)); err == nil {
+		t.Error("a closed port can be dialled")
+	}
+	again, err := tr.Listen(addr, subsys.Config{Pool: a.pool, Poller: a.getPoller, Count: &a.count, Accept: func(subsys.Conn) subsys.Sink { return nil }})
+	if err != nil {
+		t.Fatalf("the address of a closed port: %v", err)
+	}
+	if again.Addr() != addr {
+		t.Errorf("listening on %s gave %s", addr, again.Addr())
+	}
+	if _, err := tr.Listen(addr, subsys.Config{}); err == nil {
+		t.Error("two ports have one address")
+	}
+	again.Close()
+	again.Close()
+}
+
+// An error of the sink cuts the conn at both ends.
+func sinkRefuses(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	no := errors.New("no")
+	b.accepting(func(subsys.Conn) *sink {
+		s := newSink(t)
+		s.onFrames = func([]subsys.Frame) error { return no }
+		return s
+	})
+	near, far := a.dial(b)
+	_ = near.send(frame(0, nil))
+	if err := far.wantDown(); !errors.Is(err, no) {
+		t.Errorf("the end is told as %v, not as what the sink said", err)
+	}
+	near.wantDown()
+}
+
+// So does an announced length that the sink does not like, before memory is
+// given to it.
+func roomRefuses(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	no := errors.New("no")
+	b.accepting(func(subsys.Conn) *sink {
+		s := newSink(t)
+		s.onRoom = func(h *subsys.Header) error {
+			if h.Seq != 0 || h.Len != 8<<20 {
+				t.Errorf("asked for room for %+v", h)
+			}
+			return no
+		}
+		return s
+	})
+	near, far := a.dial(b)
+	if near.conn.Delivers() {
+		t.Skip("frames are handed over as they are")
+	}
+	buf := a.buffer(8<<20, 0)
+	_ = near.send(frame(0, buf))
+	if err := far.wantDown(); !errors.Is(err, no) {
+		t.Errorf("the end is told as %v, not as what the sink said", err)
+	}
+	near.wantDown()
+	buf.Release()
+}
+
+// A conn that is not accepted fails to dial or goes down at once.
+func refused(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	b.accepting(func(subsys.Conn) *sink { return nil })
+	near := newSink(t)
+	c, err := a.port.Dial(t.Context(), b.port.Addr(), near)
+	if err != nil {
+		return
+	}
+	near.conn = c
+	c.Start()
+	near.wantDown()
+}
+
+func addresses(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	if !a.port.Reaches(b.port.Addr()) {
+		t.Errorf("%s does not reach %s", a.port.Addr(), b.port.Addr())
+	}
+	for _, bad := range []string{"", "x", "other://host:1", tr.Name() + "://", tr.Name() + ":", "://", tr.Name() + "://%zz"} {
+		if a.port.Reaches(bad) {
+			t.Errorf("%q is said to be reached", bad)
+		}
+		if _, err := a.port.Dial(t.Context(), bad, newSink(t)); !errors.Is(err, subsys.ErrAddress) {
+			t.Errorf("dialling %q: %v", bad, err)
+		}
+		if bad != "" {
+			if _, err := tr.Listen(bad, subsys.Config{}); !errors.Is(err, subsys.ErrAddress) {
+				t.Errorf("listening on %q: %v", bad, err)
+			}
+		}
+	}
+	gone := b.port.Addr()
+	b.close()
+	if _, err := a.port.Dial(t.Context(), gone, newSink(t)); !errors.Is(err, subsys.ErrNoPeer) {
+		t.Errorf("dialling nobody: %v", err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := newNode(t, tr, d)
+	if conn, err := a.port.Dial(over, c.port.Addr(), newSink(t)); err == nil {
+		conn.Close() // a transport that does not wait may succeed
+	} else if !errors.Is(err, context.Canceled) {
+		t.Errorf("dialling with an ended context: %v", err)
+	}
+}
+
+// Strangers that write anything harm nobody but their own conn.
+func garbage(t *testing.T, o Options, d drive) {
+	if o.Garbage == nil {
+		t.Skip("nobody else can write to this transport")
+	}
+	a, b, near, far := two(t, o, d)
+	sent := 0
+	good := func() {
+		t.Helper()
+		if err := near.send(frame(uint32(sent), nil)); err != nil {
+			t.Fatal(err)
+		}
+		sent++
+		far.want(sent)
+	}
+	good()
+	b.accepting(func(subsys.Conn) *sink {
+		s := newSink(t)
+		s.onRoom = func(h *subsys.Header) error { return errors.New("not from you") }
+		return s
+	})
+	head := func(f func(*subsys.Header), extra ...byte) []byte {
+		h := frame(0, nil).Header
+		f(&h)
+		w := make([]byte, subsys.HeaderLen, subsys.HeaderLen+len(extra))
+		h.Put(w)
+		return append(w, extra...)
+	}
+	reserved := head(func(*subsys.Header) {})
+	reserved[6] = 1
+	rnd := rand.New(rand.NewPCG(1, 2))
+	noise := make([]byte, 100_000)
+	for i := range noise {
+		noise[i] = byte(rnd.Uint32())
+	}
+	for i, bad := range [][]byte{
+		nil, {0}, make([]byte, 31), noise, noise[:33],
+		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+		reserved,
+		head(func(h *subsys.Header) { h.Len = 1<<32 - 1 }),
+		head(func(h *subsys.Header) { h.Len = subsys.MaxPayload }, 1, 2, 3),
+		head(func(h *subsys.Header) { h.Len = 100 }, 1, 2, 3), // cut inside
+		head(func(h *subsys.Header) { h.Len = 1 << 20 }, noise...),
+	} {
+		if err := o.Garbage(b.port.Addr(), bad); err != nil {
+			t.Fatal(err)
+		}
+		s := <-b.taken
+		s.wantDown()
+		s.mu.Lock()
+		if len(s.got) > 0 {
+			t.Errorf("garbage %d was delivered as %d frames", i, len(s.got))
+		}
+		s.mu.Unlock()
+		good()
+	}
+	_ = a
+}
+
+// Steady traffic allocates nothing.
+func noAllocs(t *testing.T, o Options, d drive) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	a, _, near, far := two(t, o, d)
+	come := make(chan struct{}, 16)
+	far.handle(func(fs []subsys.Frame) error {
+		for range fs {
+			come <- struct{}{}
+		}
+		return nil
+	})
+	b := a.buffer(64, 0)
+	defer b.Release()
+	fs := []subsys.Frame{frame(0, b)}
+	one := func() {
+		if n, err := near.conn.Send(fs); n != 1 || err != nil {
+			t.Fatalf("took %d: %v", n, err)
+		}
+		<-come
+	}
+	for range 100 {
+		one()
+	}
+	if n := testing.AllocsPerRun(500, one); n >= 1 {
+		t.Errorf("%v allocations a frame", n)
+	}
+}
