@@ -54,8 +54,11 @@ func (l *List) Wire() []byte {
 }
 
 // Frame is the encoded list with the last head bytes of the head room in
-// front, for a protocol's header. It panics if head exceeds HeadRoom.
+// front, for a protocol's header: nil if that is more than HeadRoom.
 func (l *List) Frame(head int) []byte {
+	if head < 0 || head > HeadRoom {
+		return nil
+	}
 	l.own(0)
 	return l.buf[HeadRoom-head:]
 }

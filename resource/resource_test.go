@@ -148,6 +148,9 @@ func TestListAgainstModel(t *testing.T) {
 				if b := l.Frame(HeadRoom); !bytes.Equal(b[HeadRoom:], l.Wire()) {
 					t.Fatal("frame and wire form differ")
 				}
+				if l.Frame(HeadRoom+1) != nil || l.Frame(-1) != nil {
+					t.Fatal("a frame with more room than there is")
+				}
 			},
 		})
 	})
