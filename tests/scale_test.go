@@ -1,0 +1,91 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// A thousand contexts with a hundred thousand resources on one node: each of a
+// sample is found by what it is, and gets its own message and no other.
+func TestScale(t *testing.T) {
+	contexts, each, sample := 1000, 100, 5000
+	if testing.Short() {
+		contexts, sample = 50, 500
+	}
+	const limit = 30 * time.Second
+	began := time.Now()
+	ctx := soon(t, 2*limit)
+	cl := rocltest.Cluster(t, 1)
+	cs := make([]*lib.Context, contexts)
+	for i := range cs {
+		cs[i] = cl.Open(0)
+	}
+	rs := make([]*lib.Resource, contexts*each)
+	for i := range rs {
+		r, err := cs[i%contexts].Register(ctx, lib.Attrs{"kind": "scale", "i": strconv.Itoa(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs[i] = r
+	}
+	t.Logf("%d resources of %d contexts after %v", len(rs), contexts, time.Since(began))
+	seen := 0
+	for _, err := range cs[0].FindAll(ctx, lib.Match{"kind": "scale"}, lib.Want("i")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+	}
+	if seen != len(rs) {
+		t.Errorf("%d resources are found, %d were registered", seen, len(rs))
+	}
+	// Everybody's i-th message goes to somebody of another context. 7919 is
+	// prime to both numbers of resources, so no two are the same.
+	to := func(n int) int { return n * 7919 % len(rs) }
+	for n := range sample {
+		i := to(n)
+		from := rs[(i+1)%len(rs)]
+		f, err := from.Context().Find(ctx, lib.Match{"kind": "scale", "i": strconv.Itoa(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.ID != rs[i].ID() || f.Context != cs[i%contexts].ID() || f.Attrs.GetString("i") != strconv.Itoa(i) {
+			t.Fatalf("looking for resource %d, %v, %v was found", i, rs[i].ID(), f)
+		}
+		if err := from.SendBytes(ctx, f.ID, uint64(i), []byte(fmt.Sprint("for ", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range sample {
+		i := to(n)
+		m, err := rs[i].Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprint("for ", i); string(m.Bytes()) != want || m.Tag() != uint64(i) || m.From() != rs[(i+1)%len(rs)].ID() {
+			t.Errorf("resource %d got %q with tag %d from %v", i, m.Bytes(), m.Tag(), m.From())
+		}
+		m.Release()
+	}
+	for i, r := range rs {
+		if m, err := r.TryRecv(); !errors.Is(err, lib.ErrEmpty) {
+			t.Fatalf("resource %d got another message: %v, %v", i, m, err)
+		}
+	}
+	for _, c := range cs {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if d := time.Since(began); d > limit {
+		t.Errorf("took %v, more than %v", d, limit)
+	} else {
+		t.Logf("took %v", d)
+	}
+}
