@@ -198,17 +198,16 @@ func (l *link) release() {
 	}
 }
 
-// lose lets go of a conn that failed and dials again if there is anything to
-// say. mu is held.
+// lose lets go of a conn that failed and dials again, also if there is nothing
+// to say: the peer may be gone, and then whoever waits for its credit is to be
+// told, and what the mailboxes promised it given back. mu is held.
 func (l *link) lose(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
 	l.d.log.Info("dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.detach()
-	if !l.s.idle() {
-		l.dial()
-	}
+	l.dial()
 }
 
 func (l *link) detach() {
