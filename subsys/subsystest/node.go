@@ -392,7 +392,7 @@ func (s *sink) send(fs ...subsys.Frame) error {
 				s.down <- err
 				return err
 			case <-time.After(patience):
-				return errors.New("Send took too little and Writable was never called")
+				return errors.New("subsystest: no Writable after Send took too little")
 			}
 		}
 	}
