@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -82,12 +83,17 @@ func (r *relay) serve(a net.Conn) {
 	both.Wait()
 }
 
+var long = flag.Bool("long", false, "cut at every byte: some minutes")
+
 // A connection cut anywhere, in the handshake, at a frame's border or inside
 // one, in either direction, loses nothing and doubles nothing.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
 	step := int64(89)
-	if testing.Short() {
+	switch {
+	case *long:
+		step = 1
+	case testing.Short():
 		step = 997
 	}
 	for after := int64(1); after < 11_000; after += step {

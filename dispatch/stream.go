@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // A sender that sends one message right after another would waste a system
@@ -123,13 +123,11 @@ func (d *Dispatcher) flusher() {
 			return
 		}
 		for long := false; d.streams.count.Load() > 0; {
-			// Not time.Sleep: with a processor idle, the runtime rounds a short
-			// sleep up to the millisecond that its epoll_wait can tell.
-			t := unix.NsecToTimespec(int64(nap))
 			if long {
-				t = unix.NsecToTimespec(int64(longNap))
+				subsys.Nap(longNap)
+			} else {
+				subsys.Nap(nap)
 			}
-			_ = unix.Nanosleep(&t, nil)
 			long = d.flushAll(true)
 		}
 	}

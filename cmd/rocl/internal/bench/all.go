@@ -62,7 +62,7 @@ func allCommand() *cobra.Command {
 
 func asMarkdown(w io.Writer, rs []*Result) error {
 	m := rs[0].Machine
-	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s.\n\n| what | rocl | bare | what the bare figure is | ratio | must reach | met |\n|---|---|---|---|---|---|---|\n",
+	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s.\n\n| what | rocl | bare | what the bare figure is | ratio | must reach | met | allocations a message |\n|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format("2006-01-02"), m.CPU, m.Cores, m.Kernel, m.Go)
 	for _, r := range rs {
 		if err != nil {
@@ -75,6 +75,10 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 		if r.Extra != "" {
 			ours += "; " + r.Extra
 		}
+		allocs := ""
+		if r.Bench == "rtt" || r.Bench == "rate" {
+			allocs = fmt.Sprintf("%.2f", r.Allocs)
+		}
 		sign, met := "≤", "no"
 		if r.AtLeast {
 			sign = "≥"
@@ -82,7 +86,7 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 		if r.Met() {
 			met = "yes"
 		}
-		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s %.2f | %s |\n", r.name(), ours, bare, r.What, r.Ratio, sign, r.Target, met)
+		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s %.2f | %s | %s |\n", r.name(), ours, bare, r.What, r.Ratio, sign, r.Target, met, allocs)
 	}
 	return err
 }

@@ -38,6 +38,7 @@ type Result struct {
 	AtLeast   bool    `json:"at_least,omitempty"` // the ratio must reach the target rather than stay below
 	Unit      string  `json:"unit"`
 	What      string  `json:"what"` // what the raw figure is of
+	Allocs    float64 `json:"allocs"` // of this process, a message sent or a round trip
 	Extra     string  `json:"extra,omitempty"`
 	Machine   Machine `json:"machine"`
 }
@@ -185,6 +186,13 @@ func median(v []float64) float64 {
 		return (s[n/2-1] + s[n/2]) / 2
 	}
 	return s[len(s)/2]
+}
+
+// mallocs counts the allocations of this process so far.
+func mallocs() float64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.Mallocs)
 }
 
 // times collects the round trips of one side.

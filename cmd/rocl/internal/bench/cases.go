@@ -45,6 +45,7 @@ func rttTCP(p *pair, o *options) (*Result, error) {
 	}
 	ours := func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }
 	a, b := newTimes(), newTimes()
+	var allocs float64
 	for round := -1; round < o.rounds; round++ {
 		n := o.count
 		if round < 0 {
@@ -57,15 +58,18 @@ func rttTCP(p *pair, o *options) (*Result, error) {
 		if err := p.round(task, n, a, bare); err != nil {
 			return nil, err
 		}
+		before := mallocs()
 		if err := p.round("echo", n, b, ours); err != nil {
 			return nil, err
 		}
+		allocs = (mallocs() - before) / float64(n)
 	}
 	r := &Result{Bench: "rtt", Transport: o.transport, Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
 		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 1.25}
 	if o.poll == "off" {
 		r.Target = 1.15
 	}
+	r.Allocs = allocs
 	r.Ratio = r.P50 / r.Raw
 	return r, nil
 }
@@ -145,6 +149,7 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 	}
 	a, b := newTimes(), newTimes()
 	var msg [64]byte
+	var allocs float64
 	for range o.rounds {
 		var wg sync.WaitGroup
 		wg.Go(func() { bare(o.count) })
@@ -157,6 +162,7 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		}
 		// Neither the channel's side nor ours can be cancelled within a round.
 		failed := make(chan error, 1)
+		before := mallocs()
 		go func() { failed <- echo(context.Background(), cb, peer, o.count) }()
 		if err := b.batch(o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) }); err != nil {
 			return nil, err
@@ -164,9 +170,10 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		if err := <-failed; err != nil {
 			return nil, err
 		}
+		allocs = (mallocs() - before) / float64(o.count)
 	}
 	r := &Result{Bench: "rtt", Transport: "inproc", Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: "a Go channel there and back",
-		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 3}
+		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 3, Allocs: allocs}
 	r.Ratio = r.P50 / r.Raw
 	return r, nil
 }
@@ -206,6 +213,7 @@ func rate(ctx context.Context, o *options) (*Result, error) {
 func rateTCP(p *pair, o *options) (*Result, error) {
 	size := max(o.size, 1)
 	var bare, fixed, ours []float64
+	var allocs float64
 	senders := []*rocl.Resource{p.me}
 	for len(senders) < o.senders {
 		r, err := p.c.Register(p.ctx, rocl.Attrs{"bench": "sender"})
@@ -237,6 +245,7 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 		if err := p.tell("recv", n, len(senders)); err != nil {
 			return nil, err
 		}
+		before := mallocs()
 		start := time.Now()
 		failed := make(chan error, len(senders))
 		for i, s := range senders {
@@ -251,12 +260,13 @@ func rateTCP(p *pair, o *options) (*Result, error) {
 			return nil, err
 		}
 		ours = append(ours, float64(n)/time.Since(start).Seconds())
+		allocs = (mallocs() - before) / float64(n)
 		if err := p.told(); err != nil {
 			return nil, err
 		}
 	}
 	r := &Result{Bench: "rate", Transport: o.transport, Size: o.size, Poll: o.poll, Senders: o.senders, Count: n * o.rounds, Unit: "messages/s",
-		What: "a bare buffered Go loop", Rate: median(ours), Raw: median(bare), Target: 0.4, AtLeast: true}
+		What: "a bare buffered Go loop", Rate: median(ours), Raw: median(bare), Target: 0.4, AtLeast: true, Allocs: allocs}
 	r.Ratio = r.Rate / r.Raw
 	r.Extra = fmt.Sprintf("the bare loop without lengths, both sides knowing the size: %.3g; ratio %.2f", median(fixed), r.Rate/median(fixed))
 	return r, nil
