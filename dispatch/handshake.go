@@ -511,7 +511,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 // earlier one, and resumes the session where a says. mu is held and nobody
 // writes.
 func (l *link) bind(c subsys.Conn, a *attach) error {
-	resent := uint64(l.s.sent - a.have)
+	resent := uint64(max(0, int32(l.s.most-a.have)))
 	if err := l.s.resume(a.have); err != nil {
 		return err
 	}

@@ -406,13 +406,17 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			// there already, so nothing slips between Settle and Park.
 			more := p.Settle()
 			d.flushAcks()
-			if !more {
+			owing := d.acksDue.Load() // somebody was writing: look again soon
+			if !more && !owing {
 				d.resting.Store(true)
 				p.Arm()
 			}
 			seen = d.driven.Load()
 			d.token.Unlock()
 			d.pass()
+			if owing {
+				break
+			}
 			if more {
 				continue
 			}

@@ -25,6 +25,9 @@ const maxUnacked = 1 << 15
 //	-------------+---------------------+----------------------+
 //	           head (done ≥ head)    sent                   next
 //
+// After a broken conn sent goes back to what the peer said it had, which may be
+// old news: it may acknowledge what an earlier conn was handed, up to most.
+//
 // Frames are kept in entries: a frame by itself, whose payload lies where the
 // sender put it, or a run of small ones, encoded one behind the other as they
 // will go on the stream. The last entry, if it is a run, is open: more frames
@@ -37,6 +40,7 @@ type session struct {
 	unsent     int    // bytes, payloads included
 
 	head, sent, next uint32
+	most             uint32 // the highest sent has been
 	done             uint32 // frames before it are acknowledged; released when no conn holds them
 
 	rxNext uint32 // the frame expected next
@@ -159,6 +163,9 @@ func (s *session) take() []subsys.Frame {
 		s.sent = e.Seq + e.frames
 		n++
 	}
+	if s.sent-s.most < 1<<31 {
+		s.most = s.sent
+	}
 	return s.batch[:n]
 }
 
@@ -180,11 +187,11 @@ func (s *session) untake(fs []subsys.Frame, n int) {
 // acked notes that the peer has received the frames before a. An
 // acknowledgement of frames never sent is refused.
 func (s *session) acked(a uint32) error {
-	if a-s.head > s.sent-s.head {
+	if a-s.head > s.most-s.head {
 		if s.head-a <= maxUnacked*2 {
 			return nil // an old one
 		}
-		return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", ErrProtocol, a, s.sent)
+		return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", ErrProtocol, a, s.most)
 	}
 	if a-s.head > s.done-s.head {
 		s.done = a
@@ -196,6 +203,9 @@ func (s *session) acked(a uint32) error {
 // buffers. No conn may have any of them in its hands.
 func (s *session) release() {
 	s.head = s.done
+	if s.head-s.sent-1 < 1<<31 {
+		s.skipTo(s.head) // the peer had them from an earlier conn
+	}
 	for s.first != s.end {
 		e := s.at(s.first)
 		if e.Seq+e.frames-s.head-1 < 1<<31 { // ends after head
@@ -215,6 +225,32 @@ func (s *session) release() {
 		}
 		s.drop(e)
 		s.first++
+	}
+}
+
+// skipTo makes seq, which is unsent, the next frame to be sent.
+func (s *session) skipTo(seq uint32) {
+	s.sent = seq
+	for s.cur != s.end {
+		e := s.at(s.cur)
+		size := len(e.Data)
+		if e.Type != subsys.TypeRun {
+			size += subsys.HeaderLen
+		}
+		if before := seq - e.Seq; before < e.frames {
+			if before > 0 { // inside a run
+				off := skip(e.Data, before)
+				s.unsent -= off - s.off
+				s.off = off
+			}
+			return
+		}
+		s.unsent -= size - s.off
+		if e.Type == subsys.TypeRun && s.cur+1 == s.end {
+			s.off = size // more may be added
+			return
+		}
+		s.cur, s.off = s.cur+1, 0
 	}
 }
 
@@ -249,6 +285,9 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 			}
 		case d > 1<<31 && next == s.rxNext:
 			first = i + 1
+			if f.Seq-s.rxTold > 1<<31 {
+				s.rxTold = f.Seq // the peer does not know that we have it
+			}
 		default:
 			return 0, got, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, f.Seq, next)
 		}
@@ -266,8 +305,8 @@ type arrived struct {
 // resume continues over a new conn whose peer has received everything before
 // peerHas: what it lacks is sent again.
 func (s *session) resume(peerHas uint32) error {
-	if peerHas-s.head > s.sent-s.head {
-		return fmt.Errorf("%w: peer has %d, sent up to %d", ErrProtocol, peerHas, s.sent)
+	if peerHas-s.head > s.most-s.head {
+		return fmt.Errorf("%w: peer has %d, sent up to %d", ErrProtocol, peerHas, s.most)
 	}
 	if err := s.acked(peerHas); err != nil {
 		return err
@@ -321,6 +360,6 @@ func (s *session) drain(yield func(*subsys.Header)) {
 		s.head = e.Seq + e.frames
 		s.drop(e)
 	}
-	s.head, s.sent, s.done = s.next, s.next, s.next
+	s.head, s.sent, s.most, s.done = s.next, s.next, s.next, s.next
 	s.cur, s.off, s.unsent = s.end, 0, 0
 }

@@ -37,7 +37,7 @@ type Result struct {
 	Target    float64 `json:"target,omitempty"`
 	AtLeast   bool    `json:"at_least,omitempty"` // the ratio must reach the target rather than stay below
 	Unit      string  `json:"unit"`
-	What      string  `json:"what"` // what the raw figure is of
+	What      string  `json:"what"`   // what the raw figure is of
 	Allocs    float64 `json:"allocs"` // of this process, a message sent or a round trip
 	Extra     string  `json:"extra,omitempty"`
 	Machine   Machine `json:"machine"`
