@@ -200,7 +200,7 @@ func ExampleWithMailbox() {
 			log.Fatal(err)
 		}
 	}
-	soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	err := me.SendBytes(soon, me.ID(), 2, page)
 	fmt.Println("full:", errors.Is(err, context.DeadlineExceeded))
@@ -228,7 +228,7 @@ func ExampleMailboxLimit() {
 	}
 	sent := 0
 	for {
-		soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		err := me.SendBytes(soon, me.ID(), 0, make([]byte, 40_000))
 		cancel()
 		if err != nil {
