@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
@@ -91,4 +92,22 @@ func refused(t *testing.T, from *context.Resource, to resource.GID, told reports
 		}
 	}
 	t.Fatal("sends to what is gone are accepted again and again")
+}
+
+// gone waits until the directory has noticed that the context of id has ended.
+func gone(t *testing.T, c *context.Context, id resource.GID) {
+	t.Helper()
+	there := false
+	for ev, err := range c.Watch(bg, resource.Match{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		there = there || ev.ID == id
+		if ev.Kind == directory.Synced && !there || ev.Kind == directory.Gone && ev.ID == id {
+			break
+		}
+	}
+	if _, err := c.Lookup(bg, id); !errors.Is(err, directory.ErrNotFound) {
+		t.Fatalf("looking up what is gone: %v", err)
+	}
 }
