@@ -97,7 +97,7 @@ func TestSum(t *testing.T) {
 func TestWorkerDies(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	ws := begin(t, socket, 3)
-	const n = 1 << 28 // long enough to be killed in
+	const n = 1 << 26 // long enough to be killed in
 	sum := example(t, socket, "sum", fmt.Sprint(n))
 	var said strings.Builder
 	sum.Stdout, sum.Stderr = &said, os.Stderr
