@@ -1,34 +1,74 @@
 package rocl_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/rocl-go/rocl"
+	icontext "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// open opens a context on a node of its own, so that the examples see nobody
-// else's resources.
-func open(ctx context.Context) (*rocl.Context, func()) {
+// node is a node in memory, so that an example needs no daemon and sees nobody
+// else's resources. Tests have rocltest for that.
+type node struct {
+	server   *directory.Server
+	contexts []*rocl.Context
+}
+
+func newNode() *node { return &node{server: directory.NewServer()} }
+
+// open is rocl.Open(ctx, opts...) on this node.
+func (n *node) open(opts ...rocl.Option) *rocl.Context {
+	here := icontext.WithDirectory(n.server.Dialer())
+	c, err := rocl.Open(context.Background(), append(opts, here)...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	n.contexts = append(n.contexts, c)
+	return c
+}
+
+func (n *node) close() {
+	for _, c := range n.contexts {
+		c.Close()
+	}
+	n.server.Close()
+}
+
+// register is c.Register for the examples that are about something else.
+func register(c *rocl.Context, name string) *rocl.Resource {
+	r, err := c.Register(context.Background(), rocl.Attrs{"name": name})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return r
+}
+
+func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
 		log.Fatal(err)
 	}
-	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, "d.sock")))
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+
+	// Without the option, the context joins whoever else is on the machine.
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, "directory.sock")))
 	if err != nil {
 		log.Fatal(err)
 	}
-	return c, func() { c.Close(); os.RemoveAll(dir) }
-}
-
-func ExampleOpen() {
-	ctx := context.Background()
-	c, done := open(ctx) // rocl.Open(ctx), on a node of its own
-	defer done()
+	defer c.Close()
 	me, err := c.Register(ctx, rocl.Attrs{"type": "greeter"})
 	if err != nil {
 		log.Fatal(err)
@@ -54,13 +94,258 @@ func ExampleOpen() {
 	// Output: hello, tag 7
 }
 
+// Contexts that name one socket are of one node; the first serves it.
+func ExampleWithSocket() {
+	dir, err := os.MkdirTemp("", "rocl-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	socket := rocl.WithSocket(filepath.Join(dir, "directory.sock"))
+	a, err := rocl.Open(ctx, socket)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer a.Close()
+	b, err := rocl.Open(ctx, socket)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := a.Register(ctx, rocl.Attrs{"type": "lamp"}); err != nil {
+		log.Fatal(err)
+	}
+	f, err := b.Find(ctx, rocl.Match{"type": "lamp"})
+	fmt.Println(f.Context == a.ID(), err)
+	// Output: true <nil>
+}
+
+// A tool that only looks around should not become the node's directory.
+func ExampleJoinOnly() {
+	dir, err := os.MkdirTemp("", "rocl-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	nobody := filepath.Join(dir, "directory.sock")
+	_, err = rocl.Open(context.Background(), rocl.WithSocket(nobody), rocl.JoinOnly())
+	fmt.Println(errors.Is(err, rocl.ErrNoDirectory))
+	// Output: true
+}
+
+func ExampleWithTransports() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	// Two contexts of one process would meet in memory; these use TCP.
+	a := node.open(rocl.WithTransports(tcp.New()))
+	b := node.open(rocl.WithTransports(tcp.New(), inproc.New()))
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	fmt.Println(a.Stats().Sent)
+	// Output: map[tcp:1]
+}
+
+func ExampleWithListen() {
+	node := newNode()
+	defer node.close()
+	// Port 0 lets the system choose one. Other transports keep their own.
+	c := node.open(rocl.WithListen("tcp://127.0.0.1:0"))
+	for _, a := range c.Addrs() {
+		scheme, rest, _ := strings.Cut(a, "://")
+		fmt.Println(scheme, strings.HasPrefix(rest, "127.0.0.1:"))
+	}
+	// Output:
+	// inproc false
+	// tcp true
+}
+
+// Where the processor has better to do, receivers sleep at once.
+func ExampleWithPoll() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open(rocl.WithPoll(rocl.PollOff))
+	me := register(c, "me")
+	if err := me.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	// Output: hello
+}
+
+// A receiver that does not keep up stops its senders.
+func ExampleWithMailbox() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open(rocl.WithMailbox(100_000)) // of each resource of c
+	me := register(c, "me")
+	page := make([]byte, 40_000)
+	for i := range uint64(2) {
+		if err := me.SendBytes(ctx, me.ID(), i, page); err != nil {
+			log.Fatal(err)
+		}
+	}
+	soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	err := me.SendBytes(soon, me.ID(), 2, page)
+	fmt.Println("full:", errors.Is(err, context.DeadlineExceeded))
+
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	fmt.Println("room again:", me.SendBytes(ctx, me.ID(), 2, page) == nil)
+	// Output:
+	// full: true
+	// room again: true
+}
+
+// One resource may have a limit of its own.
+func ExampleMailboxLimit() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, err := c.Register(ctx, rocl.Attrs{"name": "me"}, rocl.MailboxLimit(100_000))
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent := 0
+	for {
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		err := me.SendBytes(soon, me.ID(), 0, make([]byte, 40_000))
+		cancel()
+		if err != nil {
+			break
+		}
+		sent++
+	}
+	fmt.Println(sent)
+	// Output: 2
+}
+
+func ExampleWithMemory() {
+	node := newNode()
+	defer node.close()
+	c := node.open(rocl.WithMemory(8 << 20))
+	b, err := c.Buffer(1000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	b.Release()
+	_, err = c.Buffer(100 << 20)
+	fmt.Println(errors.Is(err, rocl.ErrLimit))
+	// Output: true
+}
+
+// Close does not wait for ever for those who cannot be reached.
+func ExampleWithLinger() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithLinger(10*time.Millisecond), rocl.WithCluster("one"))
+	b := node.open(rocl.WithCluster("another")) // will not talk to a
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err) // it would be accepted
+	}
+	fmt.Println(a.Close())
+	// Output: dispatch: closing: 1 messages accepted and not delivered
+}
+
+func ExampleWithGiveUp() {
+	ctx := context.Background()
+	lost := make(chan rocl.Undelivered, 1)
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithGiveUp(10*time.Millisecond), rocl.WithCluster("one"),
+		rocl.WithUndelivered(func(u rocl.Undelivered) { lost <- u }))
+	b := node.open(rocl.WithCluster("another")) // will not talk to a
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 7, []byte("hello")); err != nil {
+		log.Fatal(err) // it would be accepted
+	}
+	u := <-lost
+	fmt.Println(u.Tag, errors.Is(u.Err, rocl.ErrUnreachable))
+	// Output: 7 true
+}
+
+// Contexts of one node find each other's resources, whatever their cluster;
+// messages stay within a cluster.
+func ExampleWithCluster() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(rocl.WithCluster("blue")), node.open(rocl.WithCluster("blue"))
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	// Output: hello
+}
+
+func ExampleWithLogger() {
+	var lines bytes.Buffer
+	debug := &slog.HandlerOptions{Level: slog.LevelDebug}
+	node := newNode()
+	a := node.open(rocl.WithLogger(slog.New(slog.NewTextHandler(&lines, debug))), rocl.WithCluster("one"), rocl.WithLinger(0))
+	b := node.open(rocl.WithCluster("another"))
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(context.Background(), you.ID(), 7, nil); err != nil {
+		log.Fatal(err)
+	}
+	node.close() // from here on nobody logs
+	fmt.Println(strings.Contains(lines.String(), "dispatch: undelivered"))
+	// Output: true
+}
+
+// What was accepted and not read when its target went is reported.
+func ExampleWithUndelivered() {
+	ctx := context.Background()
+	lost := make(chan rocl.Undelivered, 1)
+	node := newNode()
+	defer node.close()
+	a, b := node.open(rocl.WithUndelivered(func(u rocl.Undelivered) { lost <- u })), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 7, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	if err := you.Delete(ctx); err != nil {
+		log.Fatal(err)
+	}
+	u := <-lost
+	fmt.Println(u.To == you.ID(), u.Tag, u.Err)
+	// Output: true 7 rocl: resource is gone
+}
+
 func ExampleFrom() {
 	ctx := context.Background()
-	c, done := open(ctx)
-	defer done()
-	a, _ := c.Register(ctx, rocl.Attrs{"name": "a"})
-	b, _ := c.Register(ctx, rocl.Attrs{"name": "b"})
-	me, _ := c.Register(ctx, rocl.Attrs{"name": "me"})
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	a, b, me := register(c, "a"), register(c, "b"), register(c, "me")
 	_ = a.SendBytes(ctx, me.ID(), 1, []byte("from a"))
 	_ = b.SendBytes(ctx, me.ID(), 2, []byte("from b"))
 	m, err := me.Recv(ctx, rocl.From(b.ID()), rocl.Tag(2))
@@ -74,9 +359,9 @@ func ExampleFrom() {
 
 func ExampleTag() {
 	ctx := context.Background()
-	c, done := open(ctx)
-	defer done()
-	me, _ := c.Register(ctx, rocl.Attrs{"name": "me"})
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
 	for tag := range uint64(3) {
 		_ = me.SendBytes(ctx, me.ID(), tag, nil)
 	}
@@ -95,27 +380,19 @@ func ExampleTag() {
 
 func ExampleWant() {
 	ctx := context.Background()
-	c, done := open(ctx)
-	defer done()
-	for _, load := range []string{"3", "5"} {
-		if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "load": load, "notes": "long"}); err != nil {
-			log.Fatal(err)
-		}
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "load": "3", "notes": "long"}); err != nil {
+		log.Fatal(err)
 	}
-	n := 0
-	for f, err := range c.FindAll(ctx, rocl.Match{"type": "server"}, rocl.Want("load", "color")) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		_, known := f.Attrs.Get("color")
-		fmt.Println(f.Attrs.GetString("load") != "", known)
-		n++
+	f, err := c.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load", "color"))
+	if err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println(n)
-	// Output:
-	// true false
-	// true false
-	// 2
+	_, known := f.Attrs.Get("color")
+	fmt.Println(f.Attrs.GetString("load"), known)
+	// Output: 3 false
 }
 
 func ExampleParseGID() {
@@ -127,18 +404,104 @@ func ExampleParseGID() {
 	// Output: 7 8f3a21b0c4d5-1000002-0
 }
 
+func ExampleGID() {
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r := register(c, "me")
+	again, err := rocl.ParseGID(r.ID().String())
+	fmt.Println(again == r.ID(), err)
+	fmt.Println(r.ID().Context() == c.ID(), r.ID().Serial())
+	// Output:
+	// true <nil>
+	// true 1
+}
+
+func ExampleContext() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r, err := c.Register(ctx, rocl.Attrs{"type": "server", "model": "llama"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Lookup(ctx, r.ID())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(f.Context == c.ID(), &f.Attrs)
+	fmt.Println("questions:", c.Stats().Questions)
+	fmt.Println("addresses:", len(c.Addrs()))
+	fmt.Println("closing:", c.Close())
+	_, err = c.Find(ctx, rocl.Match{"type": "server"})
+	fmt.Println(errors.Is(err, rocl.ErrClosed))
+	// Output:
+	// true {model=llama, type=server}
+	// questions: 1
+	// addresses: 2
+	// closing: <nil>
+	// true
+}
+
+func ExampleContext_find() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	_, err := c.Find(ctx, rocl.Match{"type": "printer"})
+	fmt.Println(errors.Is(err, rocl.ErrNotFound))
+
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "printer", "color": "yes"}); err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Find(ctx, rocl.Match{"type": "printer"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(&f.Attrs)
+	// Output:
+	// true
+	// {color=yes, type=printer}
+}
+
+func ExampleContext_findAll() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	for _, load := range []string{"3", "5"} {
+		if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "load": load}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for f, err := range c.FindAll(ctx, rocl.Match{"type": "server"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(f.Attrs.GetString("load"))
+	}
+	// Unordered output:
+	// 3
+	// 5
+}
+
 func ExampleContext_watch() {
 	ctx := context.Background()
-	c, done := open(ctx)
-	defer done()
-	r, _ := c.Register(ctx, rocl.Attrs{"type": "lamp", "state": "off"})
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r, err := c.Register(ctx, rocl.Attrs{"type": "lamp", "state": "off"})
+	if err != nil {
+		log.Fatal(err)
+	}
 	for ev, err := range c.Watch(ctx, rocl.Match{"type": "lamp"}) {
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Printf("%v %q\n", ev.Kind, ev.Attrs.GetString("state"))
 		switch ev.Kind {
-		case rocl.Synced:
+		case rocl.Synced: // these were all there are
 			_ = r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"})
 		case rocl.Changed:
 			_ = r.Delete(ctx)
@@ -152,4 +515,460 @@ func ExampleContext_watch() {
 	// synced ""
 	// changed "on"
 	// gone "on"
+}
+
+func ExampleContext_buffer() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+
+	p, err := a.Buffer(1 << 20) // not cleared: what its last user left
+	if err != nil {
+		log.Fatal(err)
+	}
+	where := &p.Bytes()[0]
+	if err := me.Send(ctx, you.ID(), 0, p); err != nil { // p is the library's from here on
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	fmt.Println("the very memory that was written:", &m.Bytes()[0] == where)
+	fmt.Println("copies:", a.Stats().Copies)
+	// Output:
+	// the very memory that was written: true
+	// copies: 0
+}
+
+// A server of requests: the tag says which one is answered.
+func ExampleResource() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	srv, cli := register(node.open(), "server"), register(node.open(), "client")
+
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for m, err := range srv.Messages(ctx) { // until srv is closed
+			if err != nil {
+				log.Fatal(err)
+			}
+			if err := srv.SendBytes(ctx, m.From(), m.Tag(), bytes.ToUpper(m.Bytes())); err != nil {
+				log.Print(err)
+			}
+			m.Release()
+		}
+	}()
+
+	if err := cli.SendBytes(ctx, srv.ID(), 42, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := cli.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	srv.Close()
+	<-served
+	// Output: HELLO
+}
+
+func ExampleResource_tryRecv() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+	_ = me.SendBytes(ctx, me.ID(), 1, []byte("one"))
+	_ = me.SendBytes(ctx, me.ID(), 2, []byte("two"))
+	n, _ := me.Waiting()
+	fmt.Println(n, "waiting")
+	for {
+		m, err := me.TryRecv()
+		if errors.Is(err, rocl.ErrEmpty) {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+	}
+	// Output:
+	// 2 waiting
+	// one
+	// two
+}
+
+// A receive is timed by its context.
+func ExampleResource_recv() {
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	soon, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	_, err := me.Recv(soon)
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	// Output: true
+}
+
+// Of many who change what they have read, one wins; the others read again.
+func ExampleResource_compareAndSet() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r := register(c, "counter")
+	seen := r.Revision()
+	_, err := r.CompareAndSet(ctx, seen, rocl.Attrs{"n": "1"})
+	fmt.Println(err)
+	_, err = r.CompareAndSet(ctx, seen, rocl.Attrs{"n": "2"})
+	fmt.Println(errors.Is(err, rocl.ErrRevision))
+	fmt.Println(r.Context() == c, r.Revision() == seen+1)
+	// Output:
+	// <nil>
+	// true
+	// true true
+}
+
+func ExampleFound() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r := register(c, "me")
+	f, err := c.Lookup(ctx, r.ID())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(f.ID == r.ID(), f.Context == c.ID(), f.Revision == r.Revision(), &f.Attrs)
+	// Output: true true true {name=me}
+}
+
+// A watch with an end: it tells what is there, then Synced.
+func ExampleEvent() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	register(c, "me")
+	for ev, err := range c.Watch(ctx, rocl.Match{}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if ev.Kind == rocl.Synced {
+			break
+		}
+		fmt.Println(ev.Kind, ev.Attrs.GetString("name"))
+	}
+	// Output: appeared me
+}
+
+// The directory is asked for the first message to a resource, not for those
+// after it.
+func ExampleStats() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	for range 1000 {
+		if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	s := a.Stats()
+	fmt.Println(s.Sent, s.SentBytes, "questions:", s.Questions)
+	// Output: map[inproc:1000] 5000 questions: 2
+}
+
+// Options are values: a program can keep its own.
+func ExampleOption() {
+	small := []rocl.Option{rocl.WithMemory(8 << 20), rocl.WithMailbox(1 << 20), rocl.WithPoll(rocl.PollOff)}
+	node := newNode()
+	defer node.close()
+	c := node.open(small...) // rocl.Open(ctx, small...)
+	_, err := c.Buffer(100 << 20)
+	fmt.Println(errors.Is(err, rocl.ErrLimit))
+	// Output: true
+}
+
+func ExampleRegisterOption() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	bulk := rocl.MailboxLimit(64 << 20)
+	r, err := c.Register(ctx, rocl.Attrs{"type": "sink"}, bulk)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.ID().Context() == c.ID())
+	// Output: true
+}
+
+func ExampleFindOption() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	register(c, "me")
+	// Whom does it belong to? Any resource can be asked.
+	owner := rocl.Want("rocl.context")
+	f, err := c.Find(ctx, rocl.Match{"name": "me"}, owner)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(f.Attrs.GetString("rocl.context") == c.ID().String())
+	// Output: true
+}
+
+// A list takes what a literal cannot: repeated names, and any bytes.
+func ExampleList() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	var l rocl.List
+	err := errors.Join(
+		l.AddString("speaks", "http"),
+		l.AddString("speaks", "gopher"),
+		l.Add("key", []byte{0xff, 0}),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := c.Register(ctx, &l); err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Find(ctx, rocl.Match{"speaks": "gopher"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for v := range f.Attrs.Values("speaks") {
+		fmt.Printf("%s\n", v)
+	}
+	key, ok := f.Attrs.Get("key")
+	fmt.Println(key, ok)
+	// Output:
+	// http
+	// gopher
+	// [255 0] true
+}
+
+// A pattern may be a list too: the attributes that must match, and the names
+// of those whose values are wanted.
+func ExampleList_want() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "load": "3", "notes": "long"}); err != nil {
+		log.Fatal(err)
+	}
+	var pattern rocl.List
+	if err := errors.Join(pattern.AddString("type", "server"), pattern.Want("load")); err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Find(ctx, &pattern)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(f.Attrs.GetString("load"), f.Attrs.GetString("notes") == "")
+	// Output: 3 true
+}
+
+// printer is registered as it is: anything may say what it is like.
+type printer struct{ room, paper string }
+
+func (p printer) AppendAttrs(l *rocl.List) error {
+	return rocl.Attrs{"type": "printer", "room": p.room, "paper": p.paper}.AppendAttrs(l)
+}
+
+func ExampleAttributes() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, printer{room: "12", paper: "A4"}); err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Find(ctx, rocl.Match{"room": "12"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(&f.Attrs)
+	// Output: {paper=A4, room=12, type=printer}
+}
+
+func ExampleAttrs() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r, err := c.Register(ctx, rocl.Attrs{"type": "lamp", "state": "off"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// An update replaces all of them.
+	if err := r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"}); err != nil {
+		log.Fatal(err)
+	}
+	f, err := c.Find(ctx, rocl.Match{"type": "lamp"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(&f.Attrs)
+	// Output: {state=on, type=lamp}
+}
+
+func ExampleMatch() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "model": "llama"}); err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range []rocl.Match{
+		{"type": "server"},
+		{"type": "server", "model": "llama"},
+		{"type": "server", "model": "other"},
+		{}, // everything
+	} {
+		_, err := c.Find(ctx, m)
+		fmt.Println(err == nil)
+	}
+	// Output:
+	// true
+	// true
+	// false
+	// true
+}
+
+// Who retains a buffer before it is sent still has it after, and may ask
+// whether the library is through with it.
+func ExampleBuffer() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+	b, err := c.Buffer(5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	copy(b.Bytes(), "hello")
+	b.Retain()
+	if err := me.Send(ctx, me.ID(), 0, b); err != nil {
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	fmt.Printf("%s %d, done: %v, %v\n", b.Bytes(), b.Len(), b.Done(), b.State())
+	b.Release()
+	// Output: hello 5, done: true, delivered
+}
+
+// What was received can be sent on in the memory it came in.
+func ExampleMessage() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, echo := register(a, "me"), register(b, "echo")
+	if err := me.SendBytes(ctx, echo.ID(), 7, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := echo.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Send takes over the reference that Buffer gives.
+	err = echo.Send(ctx, m.From(), m.Tag(), m.Buffer())
+	m.Release()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if m, err = me.Recv(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, %d bytes, tag %d\n", m.Bytes(), m.Len(), m.Tag())
+	m.Release()
+	// Output: hello, 5 bytes, tag 7
+}
+
+// Selectors narrow a receive; what they leave stays for later.
+func ExampleSelect() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	for tag := range uint64(3) {
+		_ = me.SendBytes(ctx, me.ID(), tag, nil)
+	}
+	for _, sel := range [][]rocl.Select{{rocl.Tag(1)}, {rocl.From(me.ID())}, {}} {
+		m, err := me.Recv(ctx, sel...)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(m.Tag())
+		m.Release()
+	}
+	// Output:
+	// 1
+	// 0
+	// 2
+}
+
+func ExampleUndelivered() {
+	ctx := context.Background()
+	reports := make(chan rocl.Undelivered, 1)
+	node := newNode()
+	defer node.close()
+	a, b := node.open(rocl.WithUndelivered(func(u rocl.Undelivered) { reports <- u })), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 7, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	b.Close() // without having read it
+	u := <-reports
+	fmt.Println(u.From == me.ID(), u.To == you.ID(), u.Tag, errors.Is(u.Err, rocl.ErrGone))
+	// Output: true true 7 true
+}
+
+// Every policy receives the same messages; they differ in what waiting costs.
+func ExamplePollPolicy() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	for _, p := range []rocl.PollPolicy{
+		rocl.PollAdaptive, // polls where that has paid
+		rocl.PollOff,      // sleeps at once
+		rocl.PollAlways,   // never sleeps: for a processor of its own
+	} {
+		me := register(node.open(rocl.WithPoll(p)), "me")
+		if err := me.SendBytes(ctx, me.ID(), uint64(p), nil); err != nil {
+			log.Fatal(err)
+		}
+		m, err := me.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(m.Tag())
+		m.Release()
+	}
+	// Output:
+	// 0
+	// 1
+	// 2
 }

@@ -2,32 +2,37 @@ package rocl
 
 import (
 	stdctx "context"
+	"log/slog"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // The everyday names; each is documented where it is defined.
 type (
-	Context     = context.Context
-	Resource    = context.Resource
-	Found       = context.Found
-	Event       = context.Event
-	Stats       = context.Stats
-	Option      = context.Option
-	GID         = resource.GID
-	List        = resource.List
-	Attributes  = resource.Attributes
-	Attrs       = resource.Attrs
-	Match       = resource.Match
-	Buffer      = buffers.Buffer
-	Message     = dispatch.Message
-	Select      = dispatch.Select
-	Undelivered = dispatch.Undelivered
-	PollPolicy  = dispatch.PollPolicy
+	Context        = context.Context        // one participant; a process usually opens one
+	Resource       = context.Resource       // an origin and a target of messages
+	Found          = context.Found          // an answer of Find, FindAll and Lookup
+	Event          = context.Event          // what a Watch tells
+	Stats          = context.Stats          // what a context did, in numbers
+	Option         = context.Option         // of Open
+	RegisterOption = context.RegisterOption // of Context.Register
+	FindOption     = context.FindOption     // of Context.Find, FindAll and Watch
+	GID            = resource.GID           // identifies a resource
+	List           = resource.List          // attributes, of any bytes, repeated names allowed
+	Attributes     = resource.Attributes    // a List, Attrs or Match
+	Attrs          = resource.Attrs         // attributes as a literal
+	Match          = resource.Match         // a pattern as a literal
+	Buffer         = buffers.Buffer         // memory of a message
+	Message        = dispatch.Message       // a received message
+	Select         = dispatch.Select        // narrows a receive; see From and Tag
+	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
+	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 )
 
 // Kinds of events of a Watch.
@@ -72,25 +77,57 @@ func From(id GID) Select { return dispatch.From(id) }
 // Tag selects messages with one tag.
 func Tag(t uint64) Select { return dispatch.Tag(t) }
 
-// Want asks for the values of these attributes only.
-func Want(names ...string) context.FindOption { return context.Want(names...) }
+// Want asks for the values of these attributes only. One that a resource lacks
+// stays absent, which is not the same as empty.
+func Want(names ...string) FindOption { return context.Want(names...) }
 
 // ParseGID reads an identifier as GID.String writes it.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
 
-// Options of Open and Register; see package context for their defaults.
-var (
-	WithSocket      = context.WithSocket
-	JoinOnly        = context.JoinOnly
-	WithTransports  = context.WithTransports
-	WithListen      = context.WithListen
-	WithPoll        = context.WithPoll
-	WithMailbox     = context.WithMailbox
-	WithMemory      = context.WithMemory
-	WithLinger      = context.WithLinger
-	WithGiveUp      = context.WithGiveUp
-	WithCluster     = context.WithCluster
-	WithLogger      = context.WithLogger
-	WithUndelivered = context.WithUndelivered
-	MailboxLimit    = context.MailboxLimit
-)
+// WithSocket names the Unix socket of the node's directory. The default is
+// $ROCL_SOCKET, else a socket in the user's runtime directory.
+func WithSocket(path string) Option { return context.WithSocket(path) }
+
+// JoinOnly makes Open fail with ErrNoDirectory where no directory serves the
+// node, rather than serve it.
+func JoinOnly() Option { return context.JoinOnly() }
+
+// WithTransports names the transports to open a port on, best first. The
+// default is in-process, then TCP on the loopback interface.
+func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
+
+// WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
+// of the one its transport would choose.
+func WithListen(urls ...string) Option { return context.WithListen(urls...) }
+
+// WithPoll says whether those who wait for messages poll before they sleep.
+func WithPoll(p PollPolicy) Option { return context.WithPoll(p) }
+
+// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given. Beyond it
+// senders wait.
+func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
+
+// WithMemory bounds the registered memory of the context's buffers, in bytes.
+func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
+
+// WithLinger says how long Close waits for accepted messages to be delivered;
+// 5 s if not given.
+func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
+
+// WithGiveUp says how long a context may be out of reach before sends to it
+// fail with ErrUnreachable; 10 s if not given.
+func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
+
+// WithCluster names the cluster; contexts of different clusters do not link.
+func WithCluster(name string) Option { return context.WithCluster(name) }
+
+// WithLogger sends the library's logs to l. They are discarded otherwise.
+func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
+
+// WithUndelivered calls f for each message that was accepted by Send and could
+// not be delivered, because its resource or context is gone. f must not block.
+func WithUndelivered(f func(Undelivered)) Option { return context.WithUndelivered(f) }
+
+// MailboxLimit sets the byte limit of the mailbox of the resource that is being
+// registered.
+func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes) }

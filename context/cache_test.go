@@ -1,0 +1,344 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"maps"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// What the counters say of the first send to a resource, and of those after.
+func TestCountersOfSends(t *testing.T) {
+	for name := range transports {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			a, b := cl.Open(0, transports[name]...), cl.Open(0, transports[name]...)
+			me, you := register(t, a, resource.Attrs{"n": "me"}), register(t, b, resource.Attrs{"n": "you"})
+			if s := a.Stats(); len(s.Sent) != 0 || s.Questions != 0 || s.Links != 0 || s.Copies != 0 {
+				t.Fatalf("before anything: %+v", s)
+			}
+			once := func() { send(t, me, you.ID(), "12345"); expect(t, you, "12345") }
+			if n := questions(a, once); n != 2 { // who owns it, where is that
+				t.Errorf("the first send asked %d times", n)
+			}
+			first := a.Stats() // the handshake of a link may take copies too
+			for i := uint64(2); i < 10; i++ {
+				if n := questions(a, once); n != 0 {
+					t.Errorf("send %d asked %d times", i, n)
+				}
+				s, r := a.Stats(), b.Stats()
+				if want := map[string]uint64{name: i}; !maps.Equal(s.Sent, want) || !maps.Equal(r.Received, want) {
+					t.Fatalf("sent %v, received %v, want %v", s.Sent, r.Received, want)
+				}
+				if s.SentBytes != 5*i || r.ReceivedBytes != 5*i || s.Copies-first.Copies != i-1 || s.CopiedBytes-first.CopiedBytes != 5*(i-1) {
+					t.Fatalf("after %d sends: sent %d, received %d, copied %d bytes in %d copies since the first",
+						i, s.SentBytes, r.ReceivedBytes, s.CopiedBytes-first.CopiedBytes, s.Copies-first.Copies)
+				}
+				if s.Links != 1 || s.Undelivered != 0 {
+					t.Fatalf("%d links, %d undelivered", s.Links, s.Undelivered)
+				}
+			}
+			// Another resource of the same context is asked for by nobody: its
+			// identifier says whose it is, and that is linked.
+			other := register(t, b, nil)
+			if n := questions(a, func() { send(t, me, other.ID(), "x"); expect(t, other, "x") }); n != 0 {
+				t.Errorf("another resource of a linked context took %d questions", n)
+			}
+			// Nor is one of the same context.
+			mine := register(t, a, nil)
+			if n := questions(a, func() { send(t, me, mine.ID(), "x"); expect(t, mine, "x") }); n != 0 {
+				t.Errorf("a resource of the same context took %d questions", n)
+			}
+			// Who was found has an owner that is known already.
+			c := cl.Open(0, transports[name]...)
+			it := register(t, c, resource.Attrs{"n": "it"})
+			if n := questions(a, func() {
+				f, err := a.Find(bg, resource.Match{"n": "it"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				send(t, me, f.ID, "x")
+				expect(t, it, "x")
+			}); n != 2 { // the find, and where the context is
+				t.Errorf("find and send took %d questions", n)
+			}
+		})
+	}
+}
+
+// A resource that is deleted and registered anew by another context has a new
+// identifier. The old one is refused, although cached; the new one works.
+func TestRegisteredAnewElsewhere(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		told := make(reports, 10)
+		a, b, c := open(told.option()), open(), open()
+		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
+		send(t, me, old.ID(), "one")
+		expect(t, old, "one")
+		if err := old.Delete(bg); err != nil {
+			t.Fatal(err)
+		}
+		anew := register(t, c, resource.Attrs{"type": "printer"})
+		refused(t, me, old.ID(), told)
+		f, err := a.Find(bg, resource.Match{"type": "printer"})
+		if err != nil || f.ID != anew.ID() || f.Context != c.ID() {
+			t.Fatalf("found %v of %v, %v; want %v", f.ID, f.Context, err, anew.ID())
+		}
+		send(t, me, f.ID, "two")
+		expect(t, anew, "two")
+		// What is refused once is refused later, and is not remembered.
+		refused(t, me, old.ID(), told)
+		if owners, flows, _ := a.CacheSizes(); owners > 2 || flows > 2 {
+			t.Errorf("%d owners and %d flows are cached, of one resource that there is", owners, flows)
+		}
+	})
+}
+
+// A context that ends takes its resources along; who takes over their work is
+// found.
+func TestContextEnds(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		told := make(reports, 10)
+		a, b := open(told.option()), open()
+		me, old := register(t, a, nil), register(t, b, resource.Attrs{"type": "printer"})
+		send(t, me, old.ID(), "one")
+		expect(t, old, "one")
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, me, old.ID(), told)
+		c := open()
+		gone(t, c, old.ID())
+		anew := register(t, c, resource.Attrs{"type": "printer"})
+		f, err := a.Find(bg, resource.Match{"type": "printer"})
+		if err != nil || f.ID != anew.ID() {
+			t.Fatalf("found %v, %v; want %v", f.ID, err, anew.ID())
+		}
+		send(t, me, f.ID, "two")
+		expect(t, anew, "two")
+	})
+}
+
+// Both caches may be wrong about a resource. It is noticed on first use: the
+// message arrives, or is reported, and the next one arrives.
+func TestStaleOwner(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		told := make(reports, 10)
+		a, b, other := open(told.option()), open(), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		wrong := map[string]resource.GID{
+			"a living context": other.ID(),
+			"one that ended":   resource.MakeGID(a.ID().Node(), 1<<40, 0),
+		}
+		for what, owner := range wrong {
+			a.CacheOwner(you.ID(), owner)
+			from := register(t, a, nil) // remembers no way
+			for try := 0; ; try++ {
+				if try == 2 {
+					t.Fatalf("%s: not corrected", what)
+				}
+				send(t, from, you.ID(), "hello")
+				// The message is either here or reported: there is no third.
+				got := make(chan error, 1)
+				ctx, cancel := stdctx.WithCancel(bg)
+				go func() {
+					m, err := you.Recv(ctx)
+					if err == nil {
+						m.Release()
+					}
+					got <- err
+				}()
+				var err error
+				select {
+				case err = <-got:
+				case u := <-told:
+					if !errors.Is(u.Err, dispatch.ErrGone) {
+						t.Errorf("%s: told %+v", what, u)
+					}
+					cancel()
+					err = <-got
+				}
+				cancel()
+				if err == nil {
+					break
+				}
+			}
+		}
+		send(t, me, you.ID(), "still")
+		expect(t, you, "still")
+	})
+}
+
+func TestStaleOwnerSelf(t *testing.T) {
+	t.Skip("BUG: sendSlow returns the ErrGone of Context.flow without asking again, " +
+		"so an owner wrongly cached as the context itself is never corrected. " +
+		"Resources do not move between contexts yet, so only this test makes such an entry.")
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	me, _, you := register(t, a, nil), register(t, b, nil), register(t, b, nil)
+	a.CacheOwner(you.ID(), a.ID())
+	send(t, me, you.ID(), "hello")
+	expect(t, you, "hello")
+}
+
+// flaky is a transport whose dials fail while told to, as those of a cut
+// network do, and which counts them.
+type flaky struct {
+	subsys.Transport
+	fail  atomic.Bool
+	dials atomic.Int64
+	tried chan struct{} // gets a token for a dial that failed
+}
+
+func newFlaky(net *inproc.Network) *flaky {
+	return &flaky{Transport: net.Transport(), tried: make(chan struct{}, 1)}
+}
+
+func (f *flaky) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	p, err := f.Transport.Listen(addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &flakyPort{p, f}, nil
+}
+
+type flakyPort struct {
+	subsys.Port
+	f *flaky
+}
+
+func (p *flakyPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	p.f.dials.Add(1)
+	if p.f.fail.Load() {
+		select {
+		case p.f.tried <- struct{}{}:
+		default:
+		}
+		return nil, subsys.ErrNoPeer
+	}
+	return p.Port.Dial(ctx, addr, s)
+}
+
+// Addresses that do not last are asked for again, by the dial after the one
+// that failed.
+func TestStaleAddresses(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	net := inproc.NewNetwork()
+	a, b := cl.Open(0, context.WithTransports(net.Transport())), cl.Open(0, context.WithTransports(net.Transport()))
+	me, you := register(t, a, nil), register(t, b, nil)
+	a.CacheAddrs(b.ID(), "inproc://nowhere/1", "tcp://127.0.0.1:1")
+	// One question for the owner, one for the addresses after the dial failed.
+	if n := questions(a, func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") }); n != 2 {
+		t.Errorf("%d questions", n)
+	}
+	// Right ones spare the question.
+	c := cl.Open(0, context.WithTransports(net.Transport()))
+	it := register(t, c, nil)
+	a.CacheAddrs(c.ID(), c.Addrs()...)
+	if n := questions(a, func() { send(t, me, it.ID(), "hello"); expect(t, it, "hello") }); n != 1 {
+		t.Errorf("%d questions with addresses cached", n)
+	}
+}
+
+// Where dials fail, messages wait; the addresses are asked for by each try.
+func TestDialsFail(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	net := inproc.NewNetwork()
+	f := newFlaky(net)
+	f.fail.Store(true)
+	a, b := cl.Open(0, context.WithTransports(f)), cl.Open(0, context.WithTransports(net.Transport()))
+	me, you := register(t, a, nil), register(t, b, nil)
+	for range 3 {
+		send(t, me, you.ID(), "hello")
+	}
+	<-f.tried
+	f.fail.Store(false)
+	for range 3 {
+		expect(t, you, "hello")
+	}
+	if n, d := a.Stats().Questions, uint64(f.dials.Load()); d < 2 || n != 1+d {
+		t.Errorf("%d dials, %d questions", d, n)
+	}
+}
+
+func TestAddressCache(t *testing.T) {
+	t.Skip("BUG (harmless): the cache of addresses never answers. Context.resolve stores what it learns as " +
+		"used already, and nothing else puts addresses in, so that every dial asks the directory; " +
+		"the entries (up to 65536) only take memory, and those of contexts that ended are not dropped.")
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	if _, err := a.Lookup(bg, b.ID()); err != nil { // the answer has the addresses
+		t.Fatal(err)
+	}
+	if _, _, addrs := a.CacheSizes(); addrs != 1 {
+		t.Errorf("%d contexts' addresses are cached after they were told", addrs)
+	}
+}
+
+// The caches are bounded; what is dropped is asked for again.
+func TestEviction(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "hello")
+	expect(t, you, "hello")
+	const n = context.CacheMost + 1000
+	for i := range uint32(n) {
+		id := b.ID().WithSerial(1000 + i)
+		a.CacheOwner(id, b.ID())
+		if err := a.CacheFlow(id); err != nil {
+			t.Fatal(err)
+		}
+		if owners, flows, _ := a.CacheSizes(); owners > context.CacheMost || flows > context.CacheMost {
+			t.Fatalf("%d owners, %d flows, at most %d", owners, flows, context.CacheMost)
+		}
+	}
+	if owners, flows, _ := a.CacheSizes(); owners != context.CacheMost || flows != context.CacheMost {
+		t.Errorf("%d owners, %d flows: less than there is room for", owners, flows)
+	}
+	for range 100 { // whether dropped or not
+		r, from := register(t, b, nil), register(t, a, nil)
+		send(t, from, r.ID(), "new")
+		expect(t, r, "new")
+		send(t, from, you.ID(), "old")
+		expect(t, you, "old")
+	}
+	if owners, flows, _ := a.CacheSizes(); owners > context.CacheMost || flows > context.CacheMost {
+		t.Errorf("%d owners, %d flows afterwards", owners, flows)
+	}
+}
+
+// A watch that tells of a resource's end corrects the caches before they are
+// used.
+func TestWatchForgets(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	me, you := register(t, a, nil), register(t, b, resource.Attrs{"type": "x"})
+	send(t, me, you.ID(), "hello")
+	expect(t, you, "hello")
+	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == directory.Synced {
+			if err := you.Delete(bg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ev.Kind == directory.Gone {
+			break
+		}
+	}
+	if owners, flows, _ := a.CacheSizes(); owners != 0 || flows != 0 {
+		t.Errorf("%d owners, %d flows after the only one was gone", owners, flows)
+	}
+}

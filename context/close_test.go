@@ -1,0 +1,356 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// What was accepted before Close arrives, in order and whole, large and small.
+func TestCloseDelivers(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		const n = 500
+		size := func(i int) int { return i % 7 * (i % 11) * 1000 }
+		for i := range n {
+			if err := me.SendBytes(bg, you.ID(), uint64(i), make([]byte, size(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			m, err := you.Recv(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Tag() != uint64(i) || m.Len() != size(i) {
+				t.Fatalf("message %d has tag %d and %d bytes, want %d", i, m.Tag(), m.Len(), size(i))
+			}
+			m.Release()
+		}
+	})
+}
+
+// Close waits for a target that cannot be reached just now.
+func TestCloseWaits(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	net := inproc.NewNetwork()
+	f := newFlaky(net)
+	f.fail.Store(true)
+	a := cl.Open(0, context.WithTransports(f), context.WithLinger(time.Minute))
+	b := cl.Open(0, context.WithTransports(net.Transport()))
+	me, you := register(t, a, nil), register(t, b, nil)
+	for i := range 10 {
+		send(t, me, you.ID(), fmt.Sprint(i))
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- a.Close() }()
+	// Resources are closed first: from then on, Close waits.
+	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("receiving while the context closes: %v", err)
+	}
+	<-f.tried
+	select {
+	case err := <-closed:
+		t.Fatalf("Close did not wait: %v", err)
+	default:
+	}
+	f.fail.Store(false)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	for i := range 10 {
+		expect(t, you, fmt.Sprint(i))
+	}
+}
+
+// It waits no longer than the linger time, and says how much it gave up.
+func TestCloseGivesUp(t *testing.T) {
+	for _, linger := range []time.Duration{-time.Second, 0, time.Millisecond, 50 * time.Millisecond} {
+		t.Run(linger.String(), func(t *testing.T) {
+			told := make(reports, 10)
+			server := directory.NewServer()
+			defer server.Close()
+			f := newFlaky(inproc.NewNetwork())
+			f.fail.Store(true)
+			open := func(o ...context.Option) *context.Context {
+				c, err := context.Open(bg, append(o, context.WithDirectory(server.Dialer()))...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c
+			}
+			a := open(context.WithTransports(f), context.WithLinger(linger), told.option())
+			b := open(context.WithTransports(f))
+			defer b.Close()
+			me, you := register(t, a, nil), register(t, b, nil)
+			for i := range uint64(3) {
+				if err := me.SendBytes(bg, you.ID(), i, []byte("12345")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			start := time.Now()
+			err := a.Close()
+			took := time.Since(start)
+			if err == nil {
+				t.Error("Close is content, although nothing was delivered")
+			}
+			if took < linger || took > linger+5*time.Second {
+				t.Errorf("Close took %v", took)
+			}
+			for i := range uint64(3) {
+				u := <-told
+				if u.From != me.ID() || u.To != you.ID() || u.Tag != i || u.Bytes != 5 || !errors.Is(u.Err, dispatch.ErrClosed) {
+					t.Errorf("told %+v", u)
+				}
+			}
+			if s := a.Stats(); s.Undelivered != 3 {
+				t.Errorf("%d undelivered, want 3", s.Undelivered)
+			}
+			if again := a.Close(); again == nil || again.Error() != err.Error() {
+				t.Errorf("the second Close says %v, the first said %v", again, err)
+			}
+		})
+	}
+}
+
+// Every Close returns when all is done, and says the same.
+func TestCloseTogether(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		for range 100 {
+			send(t, me, you.ID(), "hello")
+		}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				if err := a.Close(); err != nil {
+					t.Error(err)
+				}
+				if _, err := a.Register(bg, resource.Attrs{}); !errors.Is(err, dispatch.ErrClosed) {
+					t.Errorf("registering after Close: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		for range 100 {
+			expect(t, you, "hello")
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whatever is called on a closed context or on its resources fails with
+// ErrClosed, and does not hang.
+func TestAfterClose(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c, other := cl.Open(0), cl.Open(0)
+	me, you := register(t, c, nil), register(t, other, nil)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func() error{
+		"Register": func() error { _, err := c.Register(bg, resource.Attrs{}); return err },
+		"Find":     func() error { _, err := c.Find(bg, resource.Match{}); return err },
+		"Lookup":   func() error { _, err := c.Lookup(bg, you.ID()); return err },
+		"FindAll": func() error {
+			for _, err := range c.FindAll(bg, resource.Match{}) {
+				return err
+			}
+			return nil
+		},
+		"Watch": func() error {
+			for _, err := range c.Watch(bg, resource.Match{}) {
+				return err
+			}
+			return nil
+		},
+		"Recv":          func() error { _, err := me.Recv(bg); return err },
+		"TryRecv":       func() error { _, err := me.TryRecv(); return err },
+		"SendBytes":     func() error { return me.SendBytes(bg, you.ID(), 0, nil) },
+		"Update":        func() error { return me.Update(bg, resource.Attrs{}) },
+		"CompareAndSet": func() error { _, err := me.CompareAndSet(bg, 1, resource.Attrs{}); return err },
+		"Delete":        func() error { return me.Delete(bg) },
+	}
+	for name, f := range calls {
+		if err := f(); !errors.Is(err, dispatch.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := me.Close(); err != nil {
+		t.Errorf("Resource.Close: %v", err)
+	}
+	if _, err := c.Buffer(1); err == nil {
+		t.Error("a closed context gives a buffer")
+	}
+	for m, err := range me.Messages(bg) {
+		t.Errorf("message %v, %v", m, err)
+	}
+	if c.ID().IsZero() || c.Stats().Links != 0 {
+		t.Errorf("id %v, %d links", c.ID(), c.Stats().Links)
+	}
+	gone(t, other, me.ID())
+}
+
+// That the memory is gone too is no other error.
+func TestAfterCloseMemory(t *testing.T) {
+	t.Skip("BUG: Context.Buffer, and SendBytes of more than 2 KiB over a way used before, return buffers.ErrClosed " +
+		"on a closed context, which does not match rocl.ErrClosed.")
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "hello")
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Buffer(1); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("Buffer: %v", err)
+	}
+	if err := me.SendBytes(bg, you.ID(), 0, make([]byte, 100<<10)); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("SendBytes: %v", err)
+	}
+}
+
+// Blocked calls return ErrClosed when their context closes.
+func TestCloseWakes(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open(context.WithMailbox(1))
+		me, slow := register(t, a, nil), register(t, b, nil)
+		// The target takes a message of any size alone, and then nothing.
+		full := func() error {
+			for {
+				ctx, cancel := stdctx.WithTimeout(bg, 20*time.Millisecond)
+				err := me.SendBytes(ctx, slow.ID(), 0, make([]byte, 100<<10))
+				cancel()
+				if err != nil {
+					return err
+				}
+			}
+		}
+		if err := full(); !errors.Is(err, stdctx.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		p, err := a.Buffer(100 << 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := map[string]func() error{
+			"Recv": func() error { _, err := me.Recv(bg); return err },
+			"Send": func() error { return me.Send(bg, slow.ID(), 0, p) },
+		}
+		type result struct {
+			name string
+			err  error
+		}
+		results := make(chan result, len(calls))
+		for name, f := range calls {
+			go func() { results <- result{name, f()} }()
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		for range calls {
+			if r := <-results; !errors.Is(r.err, dispatch.ErrClosed) {
+				t.Errorf("%s: %v", r.name, r.err)
+			}
+		}
+	})
+}
+
+// So does a watch.
+func TestCloseEndsWatch(t *testing.T) {
+	t.Skip("BUG: directory.Client.Close does not close the connections of watches, so a Watch blocked in a " +
+		"context that closes goes on until its own ctx ends, for ever if that never does; " +
+		"Context.Close promises that blocked calls return ErrClosed.")
+	c := rocltest.Cluster(t, 1).Open(0)
+	ctx, cancel := stdctx.WithTimeout(bg, 2*time.Second)
+	defer cancel()
+	closed := make(chan error, 1)
+	for ev, err := range c.Watch(ctx, resource.Match{}) {
+		if err != nil {
+			if !errors.Is(err, dispatch.ErrClosed) || ctx.Err() != nil {
+				t.Error(err)
+			}
+			break
+		}
+		if ev.Kind == directory.Synced {
+			go func() { closed <- c.Close() }()
+		}
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+// Resources are withdrawn before Close waits for what was accepted, so that
+// nobody finds what is refused already.
+func TestCloseWithdrawsFirst(t *testing.T) {
+	t.Skip("BUG: Context.Close leaves the directory last, after the linger time: meanwhile its resources are " +
+		"found although their mailboxes are closed. Nor does it wait until the directory has noticed: " +
+		"they may still be found just after Close has returned.")
+	cl := rocltest.Cluster(t, 1)
+	f := newFlaky(inproc.NewNetwork())
+	f.fail.Store(true)
+	a, b := cl.Open(0, context.WithTransports(f)), cl.Open(0, context.WithTransports(f))
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "hello")
+	closed := make(chan error, 1)
+	go func() { closed <- a.Close() }()
+	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) { // it is closed
+		t.Error(err)
+	}
+	<-f.tried
+	<-f.tried // and Close waits
+	if _, err := b.Lookup(bg, me.ID()); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("looking up a closed resource: %v", err)
+	}
+	f.fail.Store(false)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Lookup(bg, a.ID()); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("looking up a closed context: %v", err)
+	}
+}
+
+// Messages and buffers that are held survive their context.
+func TestHeldAcrossClose(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		p, err := b.Buffer(5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(p.Bytes(), "12345")
+		send(t, me, you.ID(), "hello")
+		m, err := you.Recv(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(a.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+		if string(m.Bytes()) != "hello" || string(p.Bytes()) != "12345" {
+			t.Errorf("%q, %q", m.Bytes(), p.Bytes())
+		}
+		m.Release()
+		p.Release()
+	})
+}

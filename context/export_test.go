@@ -1,0 +1,37 @@
+package context
+
+import (
+	stdctx "context"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// CacheMost is the bound of each cache.
+const CacheMost = cacheMost
+
+// CacheSizes are the entries of the caches: owners of resources, flows to
+// resources, addresses of contexts.
+func (c *Context) CacheSizes() (owners, flows, addrs int) {
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	return len(c.cache.owners), len(c.cache.flows), len(c.cache.addrs)
+}
+
+// CacheOwner makes the context believe that owner has the resource id.
+func (c *Context) CacheOwner(id, owner resource.GID) {
+	c.cache.forget(id)
+	c.cache.own(id, owner)
+}
+
+// CacheFlow looks for the way to id, as a send does, and keeps it.
+func (c *Context) CacheFlow(id resource.GID) error {
+	_, err := c.flow(stdctx.Background(), id, false)
+	return err
+}
+
+// CacheAddrs makes the context believe that peer is reached under urls.
+func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
+	c.cache.mu.Lock()
+	c.cache.addrs[peer] = &addresses{urls: urls}
+	c.cache.mu.Unlock()
+}

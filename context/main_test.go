@@ -1,0 +1,113 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bg is for calls that nothing limits.
+var bg = stdctx.Background()
+
+// transports are the options under which what concerns messages is tested.
+var transports = map[string][]context.Option{"inproc": nil, "tcp": {rocltest.TCP()}}
+
+// over runs f with each transport, on a node with nobody.
+func over(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
+	for name, opts := range transports {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			f(t, func(more ...context.Option) *context.Context { return cl.Open(0, append(opts, more...)...) })
+		})
+	}
+}
+
+func register(t *testing.T, c *context.Context, a resource.Attrs) *context.Resource {
+	t.Helper()
+	r, err := c.Register(bg, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func send(t *testing.T, from *context.Resource, to resource.GID, text string) {
+	t.Helper()
+	if err := from.SendBytes(bg, to, 0, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expect receives one message and compares it.
+func expect(t *testing.T, r *context.Resource, text string) {
+	t.Helper()
+	m, err := r.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if string(m.Bytes()) != text {
+		t.Fatalf("received %q, want %q", m.Bytes(), text)
+	}
+}
+
+// questions says how many questions f puts to the directory.
+func questions(c *context.Context, f func()) uint64 {
+	before := c.Stats().Questions
+	f()
+	return c.Stats().Questions - before
+}
+
+// reports collects what a context could not deliver.
+type reports chan dispatch.Undelivered
+
+func (r reports) option() context.Option {
+	return context.WithUndelivered(func(u dispatch.Undelivered) { r <- u })
+}
+
+// refused sends to what is gone, until Send itself says so: what was accepted
+// before that was known is reported.
+func refused(t *testing.T, from *context.Resource, to resource.GID, told reports) {
+	t.Helper()
+	for range 2 {
+		err := from.SendBytes(bg, to, 0, []byte("too late"))
+		if errors.Is(err, dispatch.ErrGone) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("sending to what is gone: %v", err)
+		}
+		if u := <-told; u.To != to || !errors.Is(u.Err, dispatch.ErrGone) {
+			t.Fatalf("told %+v", u)
+		}
+	}
+	t.Fatal("sends to what is gone are accepted again and again")
+}
+
+// gone waits until the directory has noticed that the context of id has ended.
+func gone(t *testing.T, c *context.Context, id resource.GID) {
+	t.Helper()
+	there := false
+	for ev, err := range c.Watch(bg, resource.Match{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		there = there || ev.ID == id
+		if ev.Kind == directory.Synced && !there || ev.Kind == directory.Gone && ev.ID == id {
+			break
+		}
+	}
+	if _, err := c.Lookup(bg, id); !errors.Is(err, directory.ErrNotFound) {
+		t.Fatalf("looking up what is gone: %v", err)
+	}
+}

@@ -1,0 +1,308 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// An Open that fails says why, and leaves nothing behind: goleak sees to the
+// goroutines.
+func TestOpenFails(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sock := func(name string) context.Option { return context.WithSocket(filepath.Join(dir, name)) }
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	server := directory.NewServer()
+	defer server.Close()
+	memory := context.WithDirectory(server.Dialer())
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		opts []context.Option
+		want error // nil: any
+	}{
+		"nobody to join": {[]context.Option{sock("a"), context.JoinOnly()}, directory.ErrNoDirectory},
+		"a dial that fails": {[]context.Option{
+			context.WithDirectory(func(stdctx.Context) (net.Conn, error) { return nil, broken }),
+		}, broken},
+		"a directory that hangs up": {[]context.Option{
+			context.WithDirectory(func(stdctx.Context) (net.Conn, error) {
+				near, far := net.Pipe()
+				far.Close()
+				return near, nil
+			}),
+		}, directory.ErrNoDirectory},
+		"a socket below a file":   {[]context.Option{context.WithSocket(filepath.Join(file, "x", "sock"))}, nil},
+		"a socket path too long":  {[]context.Option{sock(strings.Repeat("x", 200))}, nil},
+		"an address in use":       {[]context.Option{memory, context.WithListen("tcp://" + taken.Addr().String())}, nil},
+		"no such host":            {[]context.Option{memory, context.WithListen("tcp://256.0.0.1:0")}, nil},
+		"an address without port": {[]context.Option{memory, context.WithListen("tcp://127.0.0.1")}, nil},
+		"an empty host":           {[]context.Option{memory, context.WithListen("tcp://")}, nil},
+		"another network":         {[]context.Option{memory, context.WithListen("inproc://elsewhere/1")}, nil},
+		"one address twice": {[]context.Option{memory, context.WithTransports(tcp.New(), tcp.New()),
+			context.WithListen("tcp://" + taken.Addr().String())}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := stdctx.WithTimeout(bg, 30*time.Second)
+			defer cancel()
+			got, err := context.Open(ctx, c.opts...)
+			if err == nil {
+				got.Close()
+				t.Fatal("opened")
+			}
+			if got != nil {
+				t.Error("a context beside an error")
+			}
+			if c.want != nil && !errors.Is(err, c.want) {
+				t.Errorf("error %q, want %q", err, c.want)
+			}
+			if ctx.Err() != nil || !strings.HasPrefix(err.Error(), "rocl: opening a context: ") {
+				t.Errorf("error %q", err)
+			}
+		})
+	}
+	// The directory that some of them joined keeps nothing of theirs.
+	c, err := context.Open(bg, memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
+		if err != nil || f.ID != c.ID() {
+			t.Errorf("left behind: %v, %v", f.ID, err)
+		}
+	}
+}
+
+// Open ends with its ctx, which does not matter any more afterwards.
+func TestOpenEnds(t *testing.T) {
+	cause := errors.New("enough")
+	ctx, cancel := stdctx.WithCancelCause(bg)
+	cancel(cause)
+	server := directory.NewServer()
+	defer server.Close()
+	for name, opt := range map[string]context.Option{
+		"memory": context.WithDirectory(server.Dialer()),
+		"socket": context.WithSocket(filepath.Join(t.TempDir(), "sock")),
+	} {
+		if c, err := context.Open(ctx, opt); err == nil {
+			c.Close()
+			t.Errorf("%s: opened in vain", name)
+		} else if !errors.Is(err, cause) && !errors.Is(err, stdctx.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A directory that does not answer.
+	ctx, stop := stdctx.WithTimeout(bg, 10*time.Millisecond)
+	defer stop()
+	var far net.Conn
+	mute := func(stdctx.Context) (net.Conn, error) {
+		near, end := net.Pipe()
+		far = end
+		return near, nil
+	}
+	if _, err := context.Open(ctx, context.WithDirectory(mute)); !errors.Is(err, stdctx.DeadlineExceeded) {
+		t.Errorf("of a mute directory: %v", err)
+	}
+	far.Close()
+
+	ctx, stop = stdctx.WithCancel(bg)
+	c, err := context.Open(ctx, context.WithDirectory(server.Dialer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	me := register(t, c, resource.Attrs{"n": "me"})
+	send(t, me, me.ID(), "hello")
+	expect(t, me, "hello")
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Values that make no sense mean the default.
+func TestOpenForgives(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	for name, o := range map[string]context.Option{
+		"no logger":         context.WithLogger(nil),
+		"no mailbox":        context.WithMailbox(0),
+		"negative mailbox":  context.WithMailbox(-1),
+		"no memory":         context.WithMemory(0),
+		"negative memory":   context.WithMemory(-1),
+		"negative give-up":  context.WithGiveUp(-1),
+		"no addresses":      context.WithListen(),
+		"nobody to tell":    context.WithUndelivered(nil),
+		"long cluster name": context.WithCluster(strings.Repeat("x", 1<<20)),
+		"bytes of cluster":  context.WithCluster("\xff\x00"),
+		"unknown policy":    context.WithPoll(dispatch.PollPolicy(99)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := cl.Open(0, o), cl.Open(0, o)
+			me, you := register(t, a, nil), register(t, b, nil)
+			send(t, me, you.ID(), "hello")
+			expect(t, you, "hello")
+		})
+	}
+}
+
+func TestListenNowhere(t *testing.T) {
+	t.Skip("BUG: an address of WithListen that belongs to none of the transports (a slip such as tpc://, a transport " +
+		"left out) is passed over in silence, and the context listens at the loopback default instead.")
+	server := directory.NewServer()
+	defer server.Close()
+	for _, u := range []string{"tpc://10.0.0.7:0", "10.0.0.7:0", "", "TCP://127.0.0.1:0"} {
+		c, err := context.Open(bg, context.WithDirectory(server.Dialer()), context.WithListen(u))
+		if err == nil {
+			t.Errorf("%q: opened, listening at %q", u, c.Addrs())
+			c.Close()
+		}
+	}
+}
+
+// A context without transports talks to itself only; its messages to others
+// are given up.
+func TestNoTransports(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	told := make(reports, 1)
+	a := cl.Open(0, context.WithTransports(), context.WithGiveUp(time.Millisecond), told.option())
+	b := cl.Open(0)
+	me, you := register(t, a, nil), register(t, b, nil)
+	if n := a.Addrs(); len(n) != 0 {
+		t.Errorf("addresses %q", n)
+	}
+	send(t, me, me.ID(), "hello")
+	expect(t, me, "hello")
+	send(t, me, you.ID(), "hello") // accepted: who knows
+	if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) || u.Bytes != 5 {
+		t.Errorf("told %+v", u)
+	}
+}
+
+// Several addresses of one transport are all listened at, in order.
+func TestListenTwice(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c := cl.Open(0, context.WithTransports(tcp.New(), inproc.NewNetwork().Transport()),
+		context.WithListen("tcp://127.0.0.1:0", "tcp://[::1]:0"))
+	a := c.Addrs()
+	if len(a) != 3 || !strings.HasPrefix(a[0], "tcp://127.0.0.1:") || !strings.HasPrefix(a[1], "tcp://[::1]:") ||
+		!strings.HasPrefix(a[2], "inproc://") {
+		t.Errorf("addresses %q", a)
+	}
+	f, err := c.Lookup(bg, c.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	for v := range f.Attrs.Values(context.AttrAddr) {
+		if string(v) != a[i] {
+			t.Errorf("the directory's address %d is %s", i, v)
+		}
+		i++
+	}
+	if i != 3 {
+		t.Errorf("the directory has %d addresses", i)
+	}
+}
+
+// Memory is bounded, and an error says so; nothing is lost of what is there.
+func TestMemory(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c := cl.Open(0, context.WithMemory(8<<20))
+	me := register(t, c, nil)
+	var held []*buffers.Buffer
+	for {
+		b, err := c.Buffer(100_000)
+		if errors.Is(err, buffers.ErrLimit) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held = append(held, b); len(held) > 80 {
+			t.Fatal("more is given than there is")
+		}
+	}
+	if err := me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)); !errors.Is(err, buffers.ErrLimit) {
+		t.Errorf("sending without memory: %v", err)
+	}
+	if s := c.Stats().Buffers; s.Mapped > 8<<20 || s.InUse != int64(len(held)) {
+		t.Errorf("%d bytes mapped, %d buffers out of %d", s.Mapped, s.InUse, len(held))
+	}
+	for _, b := range held {
+		b.Release()
+	}
+	send(t, me, me.ID(), "hello")
+	expect(t, me, "hello")
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers out", n)
+	}
+	for _, n := range []int{-1, 1 << 62} {
+		if b, err := c.Buffer(n); err == nil {
+			t.Errorf("a buffer of %d bytes: %d", n, b.Len())
+		}
+	}
+}
+
+// Of many contexts that open one socket at once, each gets an identifier of
+// its own and sees the others.
+func TestOpenTogether(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	const n = 8
+	cs := make([]*context.Context, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			c, err := context.Open(bg, context.WithSocket(path))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cs[i] = c
+		})
+	}
+	wg.Wait()
+	defer func() {
+		for _, c := range cs {
+			if c != nil {
+				c.Close()
+			}
+		}
+	}()
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, c := range cs {
+		seen := map[resource.GID]bool{}
+		for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[f.ID] = true
+		}
+		if len(seen) != n || !seen[c.ID()] {
+			t.Errorf("%v sees %d contexts, want %d", c.ID(), len(seen), n)
+		}
+	}
+}

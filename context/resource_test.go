@@ -1,0 +1,628 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// everything counts the resources that there are.
+func everything(t *testing.T, c *context.Context) (n int) {
+	t.Helper()
+	for f, err := range c.FindAll(bg, resource.Match{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.ID.IsZero() {
+			t.Error("found nobody")
+		}
+		n++
+	}
+	return n
+}
+
+// Names that are no names are refused, wherever they are given, and leave
+// nothing; the longest that is one works everywhere.
+func TestNames(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, resource.Attrs{"n": "r"})
+	for _, bad := range []struct {
+		name string
+		want error
+	}{
+		{"", resource.ErrEmptyName},
+		{strings.Repeat("x", resource.MaxName+1), resource.ErrTooLarge},
+		{strings.Repeat("x", 1<<20), resource.ErrTooLarge},
+		{"a\xff", resource.ErrBadName},
+		{"\xed\xa0\x80", resource.ErrBadName}, // a surrogate
+		{"rocl.kind", resource.ErrReservedName},
+		{"rocl.", resource.ErrReservedName},
+		{"rocl.of-the-future", resource.ErrReservedName},
+	} {
+		a := resource.Attrs{bad.name: "x", "good": "y"}
+		calls := map[string]func() error{
+			"Register":      func() error { _, err := c.Register(bg, a); return err },
+			"Update":        func() error { return r.Update(bg, a) },
+			"CompareAndSet": func() error { _, err := r.CompareAndSet(bg, r.Revision(), a); return err },
+		}
+		if bad.want != resource.ErrReservedName { // those may be asked for
+			calls["Find"] = func() error { _, err := c.Find(bg, resource.Match(a)); return err }
+			calls["Want"] = func() error { _, err := c.Find(bg, resource.Match{}, context.Want(bad.name)); return err }
+			calls["FindAll"] = func() error {
+				for _, err := range c.FindAll(bg, resource.Match(a)) {
+					return err
+				}
+				return nil
+			}
+			calls["Watch"] = func() error {
+				for _, err := range c.Watch(bg, resource.Match(a)) {
+					return err
+				}
+				return nil
+			}
+			calls["Lookup"] = func() error { _, err := c.Lookup(bg, r.ID(), bad.name); return err }
+		}
+		for what, f := range calls {
+			if err := f(); !errors.Is(err, bad.want) {
+				t.Errorf("%s of %.20q: %v, want %v", what, bad.name, err, bad.want)
+			}
+		}
+	}
+	if n := everything(t, c); n != 1 {
+		t.Errorf("%d resources, want 1", n)
+	}
+	if f, err := c.Lookup(bg, r.ID()); err != nil || f.Attrs.String() != "{n=r}" || f.Revision != r.Revision() {
+		t.Errorf("what was not updated is %v, %v", &f.Attrs, err)
+	}
+
+	for _, good := range []string{
+		strings.Repeat("x", resource.MaxName), "rocl", "ROCL.kind", "rocl-x", " ", "\x00", "ä=b", "{}",
+	} {
+		r, err := c.Register(bg, resource.Attrs{good: "value"})
+		if err != nil {
+			t.Errorf("%.20q: %v", good, err)
+			continue
+		}
+		f, err := c.Find(bg, resource.Match{good: "value"}, context.Want(good))
+		if err != nil || f.ID != r.ID() || f.Attrs.GetString(good) != "value" {
+			t.Errorf("%.20q: found %v %v, %v", good, f.ID, &f.Attrs, err)
+		}
+	}
+}
+
+// Values may be any bytes, none, and many.
+func TestValues(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	for _, v := range []string{"", "\x00", "\xff\xfe", strings.Repeat("v", 1<<20)} {
+		r := register(t, c, resource.Attrs{"v": v})
+		f, err := c.Find(bg, resource.Match{"v": v})
+		if got, ok := f.Attrs.Get("v"); err != nil || f.ID != r.ID() || !ok || string(got) != v {
+			t.Errorf("%.10q: %v, %v", v, f.ID, err)
+		}
+	}
+	if _, err := c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)}); !errors.Is(err, resource.ErrTooLarge) {
+		t.Errorf("a value too large: %v", err)
+	}
+	many := resource.Attrs{}
+	for i := range resource.MaxAttrs {
+		many[strconv.Itoa(i)] = ""
+	}
+	if _, err := c.Register(bg, many); err != nil {
+		t.Errorf("as many as may be: %v", err)
+	}
+	many["one more"] = ""
+	if _, err := c.Register(bg, many); !errors.Is(err, resource.ErrTooLarge) {
+		t.Errorf("too many: %v", err)
+	}
+	// Those of a resource must be known.
+	var l resource.List
+	if err := l.Want("x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Register(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
+		t.Errorf("registering an unknown value: %v", err)
+	}
+	if err := register(t, c, nil).Update(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
+		t.Errorf("updating to an unknown value: %v", err)
+	}
+	if n := everything(t, c); n != 6 {
+		t.Errorf("%d resources, want 6", n)
+	}
+}
+
+// The library's own resources are seen by who names their attributes only, and
+// nobody but the owner changes anything.
+func TestReserved(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	r := register(t, a, resource.Attrs{"n": "r"})
+	if n := everything(t, b); n != 1 {
+		t.Errorf("%d resources, want 1", n)
+	}
+	f, err := b.Find(bg, resource.Match{context.AttrKind: "context"}, context.Want(context.AttrAddr, context.AttrContext))
+	if err != nil || f.ID != f.Context || f.Attrs.GetString(context.AttrContext) != f.Context.String() {
+		t.Errorf("a context: %v %v, %v", f.ID, &f.Attrs, err)
+	}
+	if f, err = b.Lookup(bg, r.ID(), context.AttrContext); err != nil || f.Attrs.GetString(context.AttrContext) != a.ID().String() {
+		t.Errorf("the owner of a resource: %v, %v", &f.Attrs, err)
+	}
+	// A context is not a target of messages.
+	me := register(t, b, nil)
+	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
+		t.Errorf("sending to the own context: %v", err)
+	}
+	if err := me.SendBytes(bg, resource.GID{}, 0, nil); !errors.Is(err, dispatch.ErrGone) {
+		t.Errorf("sending to the zero identifier: %v", err)
+	}
+	if _, err := b.Lookup(bg, resource.GID{}); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("looking up the zero identifier: %v", err)
+	}
+}
+
+// Messages to a resource that is deleted: refused, or reported when they were
+// accepted before. What was read before is not reported.
+func TestDeleted(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		told := make(reports, 100)
+		a, b := open(told.option()), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		send(t, me, you.ID(), "read")
+		expect(t, you, "read")
+		const unread = 20
+		for i := range uint64(unread) {
+			if err := me.SendBytes(bg, you.ID(), i, []byte("unread")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// Another resource comes after them, in the same stream: when its
+		// message is there, theirs are.
+		mark := register(t, b, nil)
+		send(t, me, mark.ID(), "mark")
+		expect(t, mark, "mark")
+		if n, _ := you.Waiting(); n != unread {
+			t.Errorf("%d messages wait, want %d", n, unread)
+		}
+		if err := you.Delete(bg); err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint64(unread) {
+			if u := <-told; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
+				t.Errorf("told %+v", u)
+			}
+		}
+		// The buffer is taken also when sending fails.
+		p, err := a.Buffer(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := me.Send(bg, you.ID(), 0, p); !errors.Is(err, dispatch.ErrGone) {
+			t.Errorf("sending a buffer: %v", err)
+		}
+		if n := a.Stats().Undelivered; n != unread {
+			t.Errorf("%d undelivered, want %d", n, unread)
+		}
+		refused(t, me, you.ID(), told)
+		// The deleted one neither sends nor receives, nor is it deleted again.
+		for what, err := range map[string]error{
+			"sending":  you.SendBytes(bg, me.ID(), 0, nil),
+			"updating": you.Update(bg, resource.Attrs{}),
+			"deleting": you.Delete(bg),
+		} {
+			if !errors.Is(err, dispatch.ErrClosed) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := you.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
+			t.Errorf("receiving: %v", err)
+		}
+		if err := you.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+		// Its neighbour is well.
+		send(t, me, mark.ID(), "still")
+		expect(t, mark, "still")
+	})
+}
+
+func TestDeletedStaysGone(t *testing.T) {
+	t.Skip("BUG: every second send to a deleted resource of a linked context is accepted, and reported afterwards: " +
+		"the one that fails forgets the flow, and Context.flow makes the next one without asking, because the " +
+		"context that minted the identifier is linked.")
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		told := make(reports, 100)
+		a, b := open(told.option()), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		send(t, me, you.ID(), "hello")
+		expect(t, you, "hello")
+		if err := you.Delete(bg); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, me, you.ID(), told) // from here on it is known
+		for i := range 5 {
+			if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
+				t.Errorf("send %d: %v", i, err)
+			}
+		}
+	})
+}
+
+const staleLinks = "BUG: dispatch.Mailbox.Close gives unread messages back with their next pointers, and Mailbox.put " +
+	"does not clear them: messages used again drag others behind them into whatever mailbox they come to. " +
+	"Messages are received twice, or by others than those they were for, and Close may loop for ever. " +
+	"msg.next, msg.prev = nil, nil before msg.Release() in Mailbox.Close cures it."
+
+// A resource that is deleted with messages unread leaves nothing to others.
+func TestDeletedUnread(t *testing.T) {
+	t.Skip(staleLinks)
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		for from, me := range map[string]*context.Resource{"here": register(t, b, nil), "there": register(t, a, nil)} {
+			for range 100 {
+				you, other := register(t, b, nil), register(t, b, nil)
+				for range 3 {
+					send(t, me, you.ID(), "unread")
+				}
+				send(t, me, other.ID(), "read") // comes after them
+				expect(t, other, "read")
+				if err := you.Delete(bg); err != nil {
+					t.Fatal(err)
+				}
+				send(t, me, other.ID(), "one")
+				expect(t, other, "one")
+				if m, err := other.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
+					t.Fatalf("from %s: one message was sent, and another received: %q from %v, tag %d", from, m.Bytes(), m.From(), m.Tag())
+				}
+			}
+		}
+	})
+}
+
+// Within one context it is the same.
+func TestDeletedHere(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	me, you := register(t, c, nil), register(t, c, nil)
+	send(t, me, you.ID(), "unread")
+	if err := you.Delete(bg); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
+			t.Errorf("sending: %v", err)
+		}
+	}
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers out", n)
+	}
+}
+
+func TestDeletedHereIsReported(t *testing.T) {
+	t.Skip("BUG: messages of the same context that a deleted resource has not read are dropped without a report " +
+		"to WithUndelivered; between contexts they are reported, and the comment of Delete promises it.")
+	told := make(reports, 1)
+	c := rocltest.Cluster(t, 1).Open(0, told.option())
+	me, you := register(t, c, nil), register(t, c, nil)
+	send(t, me, you.ID(), "unread")
+	if err := you.Delete(bg); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case u := <-told:
+		if u.To != you.ID() || !errors.Is(u.Err, dispatch.ErrGone) {
+			t.Errorf("told %+v", u)
+		}
+	case <-time.After(2 * time.Second):
+		t.Error("nobody was told")
+	}
+}
+
+func TestReportHasLength(t *testing.T) {
+	t.Skip("BUG: Undelivered.Bytes is 0 when the peer reports a message that it had accepted for a resource since " +
+		"deleted (frameGone does not carry the length).")
+	told := make(reports, 1)
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0, told.option()), cl.Open(0)
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "12345")
+	if err := you.Delete(bg); err != nil {
+		t.Fatal(err)
+	}
+	if u := <-told; u.Bytes != 5 {
+		t.Errorf("told of %d bytes, want 5", u.Bytes)
+	}
+}
+
+// A resource that is deleted while others send to it, at any moment: each
+// message is received, refused or reported.
+func TestDeleteDuringSends(t *testing.T) {
+	t.Skip(staleLinks)
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		var mu sync.Mutex
+		reported := 0
+		all := sync.NewCond(&mu)
+		a, b := open(context.WithUndelivered(func(dispatch.Undelivered) {
+			mu.Lock()
+			reported++
+			all.Signal()
+			mu.Unlock()
+		})), open()
+		me := register(t, a, nil)
+		accepted, received := 0, 0
+		for round := range 50 {
+			you := register(t, b, nil)
+			reading := make(chan int)
+			go func() {
+				n := 0
+				for m, err := range you.Messages(bg) {
+					if err != nil {
+						t.Error(err)
+						break
+					}
+					m.Release()
+					if n++; n == round {
+						you.Close()
+					}
+				}
+				reading <- n
+			}()
+			for {
+				err := me.SendBytes(bg, you.ID(), 0, []byte("hello"))
+				if errors.Is(err, dispatch.ErrGone) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if accepted++; round == 0 && accepted == 1 {
+					you.Close() // its reader got nothing to count
+				}
+			}
+			received += <-reading
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for received+reported < accepted {
+			all.Wait()
+		}
+		if received+reported != accepted {
+			t.Errorf("%d accepted, %d received, %d reported", accepted, received, reported)
+		}
+	})
+}
+
+// Counting by compare-and-set loses nothing, however many count.
+func TestCompareAndSetCounts(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	c, other := cl.Open(0), cl.Open(0)
+	r := register(t, c, resource.Attrs{"n": "0"})
+	const workers, each = 8, 25
+	var wg sync.WaitGroup
+	var conflicts [workers]int
+	for w := range workers {
+		wg.Go(func() {
+			for done := 0; done < each; {
+				f, err := other.Lookup(bg, r.ID())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n, err := strconv.Atoi(f.Attrs.GetString("n"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				rev, err := r.CompareAndSet(bg, f.Revision, resource.Attrs{"n": fmt.Sprint(n + 1)})
+				switch {
+				case err == nil && rev == f.Revision+1:
+					done++
+				case errors.Is(err, directory.ErrRevision) && rev == 0:
+					conflicts[w]++
+				default:
+					t.Errorf("revision %d after %d, %v", rev, f.Revision, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	f, err := other.Lookup(bg, r.ID())
+	if err != nil || f.Attrs.GetString("n") != fmt.Sprint(workers*each) || f.Revision != workers*each+1 {
+		t.Errorf("%v at revision %d, %v", &f.Attrs, f.Revision, err)
+	}
+	t.Log("conflicts:", conflicts)
+}
+
+// What a conflict leaves: the attributes, the revision, and who watches sees
+// nothing of it.
+func TestConflict(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, resource.Attrs{"v": "1"})
+	first := r.Revision()
+	if first == 0 {
+		t.Fatal("revision 0 means any")
+	}
+	if err := r.Update(bg, resource.Attrs{"v": "2"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, rev := range []uint64{first, first + 2, 1 << 63} {
+		if _, err := r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"}); !errors.Is(err, directory.ErrRevision) {
+			t.Errorf("at revision %d: %v", rev, err)
+		}
+	}
+	f, err := c.Lookup(bg, r.ID())
+	if err != nil || f.Attrs.GetString("v") != "2" || f.Revision != first+1 || r.Revision() != first+1 {
+		t.Errorf("%v at revision %d (%d here), %v", &f.Attrs, f.Revision, r.Revision(), err)
+	}
+	if _, err := c.Find(bg, resource.Match{"v": "1"}); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("found by what it was: %v", err)
+	}
+	// 0 is any, as Update does.
+	if rev, err := r.CompareAndSet(bg, 0, resource.Attrs{}); err != nil || rev != first+2 {
+		t.Errorf("revision %d, %v", rev, err)
+	}
+	if f, err = c.Lookup(bg, r.ID()); err != nil || f.Attrs.Len() != 0 {
+		t.Errorf("%v, %v", &f.Attrs, err)
+	}
+}
+
+func TestRevisionAfterUpdates(t *testing.T) {
+	t.Skip("BUG: CompareAndSet stores the revision without comparing: of concurrent updates the older may be stored " +
+		"last. Resource.Revision then lags behind the directory for good, and CompareAndSet with it fails for " +
+		"ever, since a conflict does not correct it either.")
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	for range 3000 {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := r.Update(bg, resource.Attrs{"v": "x"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		f, err := c.Lookup(bg, r.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Revision != r.Revision() {
+			t.Fatalf("revision %d in the directory, %d here", f.Revision, r.Revision())
+		}
+	}
+}
+
+// A registration or a deletion whose ctx has ended.
+func TestRegisterEnded(t *testing.T) {
+	t.Skip("BUG: directory.Client.Register gives up when ctx ends, after the question was sent, and does not take " +
+		"it back: the resource is found until its context closes, and messages to it are refused.")
+	c := rocltest.Cluster(t, 1).Open(0)
+	ctx, cancel := stdctx.WithCancel(bg)
+	cancel()
+	var failed int
+	for range 100 {
+		if _, err := c.Register(ctx, resource.Attrs{}); err != nil {
+			failed++
+		}
+	}
+	if n := everything(t, c); n != 100-failed {
+		t.Errorf("%d of 100 registrations failed, and there are %d resources", failed, n)
+	}
+}
+
+func TestDeleteEnded(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, resource.Attrs{})
+	ctx, cancel := stdctx.WithCancel(bg)
+	cancel()
+	if err := r.Delete(ctx); err != nil && !errors.Is(err, stdctx.Canceled) {
+		t.Error(err)
+	}
+	gone(t, c, r.ID())
+	if _, err := r.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("receiving: %v", err)
+	}
+}
+
+func TestRegisterNothing(t *testing.T) {
+	t.Skip("BUG: Register, Update and CompareAndSet panic for nil Attributes; Find, FindAll and Watch take nil for no attributes")
+	c := rocltest.Cluster(t, 1).Open(0)
+	if _, err := c.Find(bg, nil); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+	r, err := c.Register(bg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Update(bg, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// A message without bytes can be passed on like any other.
+func TestPassOnEmpty(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, echo := register(t, a, nil), register(t, b, nil)
+		for _, n := range []int{0, 1, 3000, 100_000} {
+			if err := me.SendBytes(bg, echo.ID(), 7, make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+			m, err := echo.Recv(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := m.Buffer()
+			if p == nil {
+				t.Fatalf("a message of %d bytes has no buffer", n)
+			}
+			err = echo.Send(bg, m.From(), m.Tag(), p)
+			m.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err = me.Recv(bg, dispatch.From(echo.ID()), dispatch.Tag(7)); err != nil || m.Len() != n {
+				t.Fatalf("%v, %v", m, err)
+			}
+			m.Release()
+		}
+	})
+}
+
+// A loop over messages may be left, ends with its ctx, and ends with the
+// resource.
+func TestMessages(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	for range 3 {
+		send(t, r, r.ID(), "hello")
+	}
+	for m, err := range r.Messages(bg) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		break
+	}
+	if n, bytes := r.Waiting(); n != 2 || bytes < 10 {
+		t.Errorf("%d messages of %d bytes wait", n, bytes)
+	}
+	ctx, cancel := stdctx.WithCancel(bg)
+	n := 0
+	for m, err := range r.Messages(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if n++; n == 2 {
+			cancel()
+		}
+	}
+	cancel()
+	if n != 2 {
+		t.Errorf("%d messages", n)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for m, err := range r.Messages(bg) {
+			ended <- fmt.Errorf("%v, %w", m, err)
+			return
+		}
+		ended <- nil
+	}()
+	if err := r.Delete(bg); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("after the resource: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package rocl_test
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Every exported function and type of the package has an example, and every
+// method of the types that are used most is called in one.
+func TestEveryEntryPointHasAnExample(t *testing.T) {
+	fset := token.NewFileSet()
+	var files []*ast.File
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	pkg, err := doc.NewFromFiles(fset, files, "github.com/rocl-go/rocl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := map[string]bool{} // what the examples select
+	check := func(what string, examples []*doc.Example) {
+		if len(examples) == 0 {
+			t.Errorf("%s has no example", what)
+		}
+		for _, x := range examples {
+			if x.Output == "" {
+				t.Errorf("example %s of %s has no output: it is not run", x.Name, what)
+			}
+			ast.Inspect(x.Code, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					called[s.Sel.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	funcs := pkg.Funcs
+	for _, typ := range pkg.Types {
+		check(typ.Name, typ.Examples)
+		funcs = append(funcs, typ.Funcs...) // go/doc puts them with what they return
+	}
+	for _, f := range funcs {
+		check(f.Name, f.Examples)
+		if strings.TrimSpace(f.Doc) == "" {
+			t.Errorf("%s has no comment", f.Name)
+		}
+	}
+	if len(funcs) < 15 || len(pkg.Types) < 15 {
+		t.Errorf("found %d functions and %d types: these are not all", len(funcs), len(pkg.Types))
+	}
+	for _, typ := range []reflect.Type{
+		reflect.TypeFor[*rocl.Context](), reflect.TypeFor[*rocl.Resource](), reflect.TypeFor[*rocl.Message](),
+	} {
+		for m := range typ.Methods() {
+			if !called[m.Name] {
+				t.Errorf("no example calls %v.%s", typ, m.Name)
+			}
+		}
+	}
+	// A variable could be reassigned, and shows no parameters: errors only.
+	for _, v := range pkg.Vars {
+		for _, name := range v.Names {
+			if !strings.HasPrefix(name, "Err") {
+				t.Errorf("%s is a variable", name)
+			}
+		}
+	}
+}
