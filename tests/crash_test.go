@@ -28,7 +28,7 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
 	c, err := lib.Open(context.Background(), lib.WithSocket(os.Args[3]))
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": strings.Join(os.Args[4:], " ")})
@@ -161,6 +161,21 @@ func hello(c *lib.Context, who lib.Attrs) error {
 		return err
 	}
 	fmt.Println("registered")
+	select {}
+}
+
+const mints = 2000
+
+// mint registers many resources and tells their identifiers.
+func mint(c *lib.Context, who lib.Attrs) error {
+	fmt.Println("minting")
+	for range mints {
+		r, err := c.Register(context.Background(), who)
+		if err != nil {
+			return err
+		}
+		fmt.Println("minted", r.ID())
+	}
 	select {}
 }
 
