@@ -19,7 +19,7 @@ import (
 // A process that is killed must be this library's, not a command's: the test
 // binary is started again as one of the peers below.
 func init() {
-	if len(os.Args) < 4 || os.Args[1] != "peer" {
+	if len(os.Args) < 5 || os.Args[1] != "peer" {
 		return
 	}
 	go func() { // nothing stays behind when the test itself is killed
@@ -31,7 +31,7 @@ func init() {
 	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
 	c, err := lib.Open(context.Background(), lib.WithSocket(os.Args[3]))
 	if err == nil {
-		err = peers[os.Args[2]](c, lib.Attrs{"peer": strings.Join(os.Args[4:], " ")})
+		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})
 	}
 	fmt.Println("peer ended:", err)
 	os.Exit(1)
@@ -168,7 +168,7 @@ const mints = 2000
 
 // mint registers many resources and tells their identifiers.
 func mint(c *lib.Context, who lib.Attrs) error {
-	fmt.Println("minting")
+	fmt.Println("registered")
 	for range mints {
 		r, err := c.Register(context.Background(), who)
 		if err != nil {
@@ -480,4 +480,50 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 		t.Fatal(m, err)
 	}
 	m.Release()
+}
+
+// Close returns, and the flusher rests, also when very much was queued while
+// the link was made.
+func TestCrashNotAfterBacklog(t *testing.T) {
+	sock := socket(t)
+	p := peer(t, "mint", sock, "many")
+	for range mints {
+		p.until(t, "minted")
+	}
+	// No cleanup: it would hang, as Close does.
+	ctx := soon(t, 60*time.Second)
+	c, err := lib.Open(ctx, lib.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	me := register(t, c, lib.Attrs{"me": "yes"})
+	var ids []lib.GID
+	for f, err := range c.FindAll(ctx, lib.Match{"peer": "many"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, f.ID)
+	}
+	// The peer answers no handshake while it stands still.
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20_000 {
+		if err := me.SendBytes(ctx, ids[n%len(ids)], 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(15 * time.Second): // it lingers for 5
+		t.Fatal("Close does not return")
+	}
 }
