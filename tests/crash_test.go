@@ -485,45 +485,51 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 // Close returns, and the flusher rests, also when very much was queued while
 // the link was made.
 func TestCrashNotAfterBacklog(t *testing.T) {
+	knownBug(t, "link.pump calls setPace for a link that is paced already: the first slot is never given back, the flusher spins for ever, Close hangs")
 	sock := socket(t)
 	p := peer(t, "mint", sock, "many")
 	for range mints {
 		p.until(t, "minted")
 	}
-	// No cleanup: it would hang, as Close does.
-	ctx := soon(t, 60*time.Second)
-	c, err := lib.Open(ctx, lib.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	me := register(t, c, lib.Attrs{"me": "yes"})
-	var ids []lib.GID
-	for f, err := range c.FindAll(ctx, lib.Match{"peer": "many"}) {
+	for range 15 { // it depends on who comes to write when
+		// No cleanup: it would hang, as Close does.
+		ctx := soon(t, 60*time.Second)
+		c, err := lib.Open(ctx, lib.WithSocket(sock))
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, f.ID)
-	}
-	// The peer answers no handshake while it stands still.
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 20_000 {
-		if err := me.SendBytes(ctx, ids[n%len(ids)], 0, nil); err != nil {
+		me := register(t, c, lib.Attrs{"me": "yes"})
+		var ids []lib.GID
+		for f, err := range c.FindAll(ctx, lib.Match{"peer": "many"}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, f.ID)
+		}
+		// The peer answers no handshake while it stands still.
+		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	closed := make(chan error, 1)
-	go func() { closed <- c.Close() }()
-	select {
-	case err := <-closed:
-		if err != nil {
-			t.Error(err)
+		const before, after = 30_000, 100_000
+		for n := range before + after {
+			if n == before {
+				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := me.SendBytes(ctx, ids[n%len(ids)], 0, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
-	case <-time.After(15 * time.Second): // it lingers for 5
-		t.Fatal("Close does not return")
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(15 * time.Second): // it lingers for 5
+			t.Fatal("Close does not return")
+		}
 	}
 }
