@@ -484,7 +484,7 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 
 // Close returns, and the flusher rests, also when very much was queued while
 // the link was made.
-func TestCrashNotAfterBacklog(t *testing.T) {
+func TestCrashBacklog(t *testing.T) {
 	knownBug(t, "link.pump calls setPace for a link that is paced already: the first slot is never given back, the flusher spins for ever, Close hangs")
 	sock := socket(t)
 	p := peer(t, "mint", sock, "many")
