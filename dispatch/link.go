@@ -180,6 +180,7 @@ func (l *link) pump() {
 // doneWriting ends a turn of writing. mu is held.
 func (l *link) doneWriting() {
 	l.writing = false
+	l.release() // what was acknowledged meanwhile
 	l.unwritten.Broadcast()
 	if l.dead != nil {
 		l.bury()
@@ -377,6 +378,8 @@ func (l *link) drain(ctx context.Context) {
 			}
 		}
 		if l.waitIn(ctx, &l.empty) != nil {
+			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.pending(),
+				"unsent", l.s.unsent, "connected", l.conn != nil, "stalled", l.stalled, "writing", l.writing)
 			return
 		}
 	}

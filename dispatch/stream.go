@@ -56,8 +56,12 @@ func (l *link) now() bool {
 	return !fast || !l.setPace()
 }
 
-// setPace makes l paced, if there is a slot left. mu is held.
+// setPace makes l paced, if it is not and there is a slot left, and says
+// whether it is. mu is held.
 func (l *link) setPace() bool {
+	if l.paced() {
+		return true
+	}
 	d := &l.d.streams
 	for i := range d.slots {
 		if d.slots[i].CompareAndSwap(nil, l) {

@@ -52,14 +52,6 @@ const bigLen = 8 << 20
 
 var table = crc64.MakeTable(crc64.ECMA)
 
-// knownBug skips a test that shows a bug of the library; ROCL_BUGS=1 runs it.
-func knownBug(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("ROCL_BUGS") == "" {
-		t.Skip("known bug: " + what)
-	}
-}
-
 // bigMessage fills p so that bigCheck notices every byte that is not of
 // message i.
 func bigMessage(p []byte, i uint64) {
@@ -332,7 +324,6 @@ func TestCrashSender(t *testing.T) {
 
 // Nothing is kept for senders that were killed while nobody spoke.
 func TestCrashIdleSender(t *testing.T) {
-	knownBug(t, "link.lose leaves an idle link alone: the link to a dead context, and what the mailbox promised to it, stay until Close")
 	sock := socket(t)
 	c := open(t, sock)
 	r := register(t, c, lib.Attrs{"sink": "yes"})
@@ -354,7 +345,6 @@ func TestCrashReceiver(t *testing.T) {
 	const giveUp = 3 * time.Second
 	for _, serves := range []bool{false, true} {
 		t.Run(fmt.Sprintf("serves=%v", serves), func(t *testing.T) {
-			knownBug(t, "link.lose dials again only if the session is not idle: who waits for credit is never told that the peer is dead")
 			sock := socket(t)
 			var c *lib.Context
 			if !serves { // whoever is first serves the directory
@@ -485,7 +475,6 @@ func TestCrashReceiverWithRoom(t *testing.T) {
 // Close returns, and the flusher rests, also when very much was queued while
 // the link was made.
 func TestCrashBacklog(t *testing.T) {
-	knownBug(t, "link.pump calls setPace for a link that is paced already: the first slot is never given back, the flusher spins for ever, Close hangs")
 	sock := socket(t)
 	p := peer(t, "mint", sock, "many")
 	for range mints {
