@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
@@ -26,8 +27,12 @@ type cache struct {
 
 type addresses struct {
 	urls []string
-	used bool // dialled once: asked for again means they did not last
+	used time.Time
 }
+
+// fresh is for how long after their use addresses are not trusted: who asks
+// for them again so soon has found that they do not work.
+const fresh = time.Second
 
 func (k *cache) init() {
 	k.owners = map[resource.GID]resource.GID{}
@@ -110,8 +115,8 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 // resolve implements dispatch.Resolver with the second cache.
 func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {
 	c.cache.mu.Lock()
-	if a := c.cache.addrs[peer]; a != nil && !a.used {
-		a.used = true
+	if a := c.cache.addrs[peer]; a != nil && time.Since(a.used) > fresh {
+		a.used = time.Now()
 		c.cache.mu.Unlock()
 		return a.urls, nil
 	}
@@ -124,7 +129,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	a := &addresses{used: true}
+	a := &addresses{used: time.Now()}
 	for v := range ans.Attrs.Values(AttrAddr) {
 		a.urls = append(a.urls, string(v))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // Attributes of the resource that stands for a context, whose identifier is
@@ -81,6 +83,11 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 
 // open listens and makes the context known (paper, section 4.1).
 func (c *Context) open(ctx stdctx.Context) error {
+	for _, u := range c.cfg.listen {
+		if !slices.ContainsFunc(c.cfg.transports, func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
+			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
+		}
+	}
 	for _, t := range c.cfg.transports {
 		addrs := []string{}
 		for _, u := range c.cfg.listen {
@@ -120,7 +127,13 @@ func (c *Context) ID() resource.GID { return c.self }
 func (c *Context) Addrs() []string { return c.disp.Addrs() }
 
 // Buffer returns registered memory of n bytes to write a message into.
-func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.pool.Get(n) }
+func (c *Context) Buffer(n int) (*buffers.Buffer, error) {
+	b, err := c.pool.Get(n)
+	if errors.Is(err, buffers.ErrClosed) {
+		err = fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
+	}
+	return b, err
+}
 
 // Register makes a resource of a and gives it a mailbox. Every attribute must
 // have a value. Two resources may have the same attributes.
@@ -129,11 +142,8 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	for _, o := range opts {
 		o(&cfg)
 	}
-	l := new(resource.List)
-	if err := a.AppendAttrs(l); err != nil {
-		return nil, fmt.Errorf("rocl: registering: %w", err)
-	}
-	if err := resource.CheckUser(l); err != nil {
+	l, err := userList(a)
+	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	serial := c.serial.Add(1)
@@ -158,10 +168,21 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	if err != nil {
 		c.drop(r)
 		box.Close()
-		return nil, fmt.Errorf("rocl: registering: %w", err)
+		return nil, fmt.Errorf("rocl: registering: %w", c.wrap(err))
 	}
 	r.rev.Store(rev)
 	return r, nil
+}
+
+// userList is the list of attributes a user gives a resource; nil means none.
+func userList(a resource.Attributes) (*resource.List, error) {
+	l := new(resource.List)
+	if a != nil {
+		if err := a.AppendAttrs(l); err != nil {
+			return nil, err
+		}
+	}
+	return l, resource.CheckUser(l)
 }
 
 func (c *Context) drop(r *Resource) {
@@ -326,6 +347,10 @@ func (c *Context) Close() error {
 	c.mu.Unlock()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
+	// First nobody finds us any more; what is under way still needs our addresses.
+	if err := c.dir.Withdraw(ctx); err != nil {
+		c.cfg.logger.Info("rocl: closing: withdrawing resources", "err", err)
+	}
 	c.closeErr = c.disp.Close(ctx)
 	c.dir.Close()
 	if err := c.pool.Close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {

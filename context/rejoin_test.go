@@ -117,9 +117,6 @@ func TestNextServer(t *testing.T) {
 
 // Who registers while nobody serves is registered by the next server, once.
 func TestRegisterBetweenServers(t *testing.T) {
-	t.Skip("BUG: directory.Client.Register puts the resource among those that are offered to the next server, then asks " +
-		"for it with revision 0, as if no server could have it: 'database: resource exists'. Contexts that open " +
-		"while the serving one leaves fail with it now and then: Open itself registers.")
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
 		c := s.in(t)
@@ -174,8 +171,6 @@ func TestCloseWithoutServer(t *testing.T) {
 }
 
 func TestCloseWakesRegister(t *testing.T) {
-	t.Skip("BUG: Context.Register does not wrap the directory's closing, as the other calls do: woken by Close it " +
-		"returns directory.ErrClosed, which does not match rocl.ErrClosed.")
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
 		c := s.in(t)

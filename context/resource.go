@@ -86,12 +86,11 @@ func stale(err error) bool {
 func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	for try := 0; ; try++ {
 		f, err := r.c.flow(ctx, to, try > 0)
-		if err != nil {
-			return err
-		}
-		if err = how(f); err == nil {
-			r.last.Store(&lastFlow{to, f})
-			return nil
+		if err == nil {
+			if err = how(f); err == nil {
+				r.last.Store(&lastFlow{to, f})
+				return nil
+			}
 		}
 		if !stale(err) || try > 0 || ctx.Err() != nil {
 			return err
@@ -149,11 +148,8 @@ func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
 // CompareAndSet is Update on condition that the attributes are still at
 // revision rev (0: any). It returns the new revision, or ErrRevision.
 func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attributes) (uint64, error) {
-	l := new(resource.List)
-	if err := a.AppendAttrs(l); err != nil {
-		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
-	}
-	if err := resource.CheckUser(l); err != nil {
+	l, err := userList(a)
+	if err != nil {
 		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, err)
 	}
 	if r.gone.Load() {
@@ -163,7 +159,8 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 	if err != nil {
 		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.c.wrap(err))
 	}
-	r.rev.Store(now)
+	for old := r.rev.Load(); now > old && !r.rev.CompareAndSwap(old, now); old = r.rev.Load() {
+	}
 	return now, nil
 }
 

@@ -27,6 +27,9 @@ func WithServe(serve func(context.Context) error) ClientOption {
 // WithClientLogger sends logs to l.
 func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
 
+// leaveTime is how long a client that leaves waits for the server to know.
+const leaveTime = time.Second
+
 // goneGrace is how long a watch that survived its server waits for a resource
 // to be offered again before it is told gone.
 const goneGrace = time.Second
@@ -265,7 +268,9 @@ func (c *Client) offer(lc *lifeConn) error {
 	}
 	recs := make([]rec, 0, len(c.owned))
 	for id, o := range c.owned {
-		recs = append(recs, rec{id, *o})
+		if o.revision > 0 { // else whoever registers it asks again
+			recs = append(recs, rec{id, *o})
+		}
 	}
 	c.mu.Unlock()
 	wrote := make(chan error, 1)
@@ -373,6 +378,48 @@ func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(
 	}
 }
 
+// tell sends a message whose answer nobody waits for. A server that is lost
+// meanwhile knows nothing to be told.
+func (c *Client) tell(typ byte, id resource.GID) {
+	c.mu.Lock()
+	lc := c.conn
+	c.mu.Unlock()
+	if lc == nil {
+		return
+	}
+	lc.wmu.Lock()
+	defer lc.wmu.Unlock()
+	lc.c.begin(typ, 0)
+	if typ != msgLeave {
+		lc.c.gid(id)
+	}
+	_ = lc.c.send()
+}
+
+// Withdraw deletes all resources of the context but the context's own, and
+// returns when the server has.
+func (c *Client) Withdraw(ctx context.Context) error {
+	c.mu.Lock()
+	ids := make([]resource.GID, 0, len(c.owned))
+	for id := range c.owned {
+		if id != c.self {
+			ids = append(ids, id)
+			delete(c.owned, id)
+		}
+	}
+	c.mu.Unlock()
+	for i, id := range ids {
+		if i+1 < len(ids) {
+			c.tell(msgDelete, id)
+			continue
+		}
+		if err := c.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) { // answered in order
+			return err
+		}
+	}
+	return nil
+}
+
 // Register makes a resource of the context known and returns its revision.
 func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List) (uint64, error) {
 	if !l.Complete() {
@@ -397,12 +444,17 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 		first = false
 		k.bytes(o.attrs.Wire())
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if err != nil {
+		c.mu.Lock()
 		delete(c.owned, id)
+		c.mu.Unlock()
+		if ctx.Err() != nil { // the server may have it, or get it yet
+			c.tell(msgDelete, id)
+		}
 		return 0, err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	o.revision = max(o.revision, rev)
 	return rev, nil
 }
@@ -620,15 +672,19 @@ func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 		for {
 			a, err := c.borrow(ctx, kindWatch)
 			if err == nil {
+				stop := context.AfterFunc(c.life, func() { _ = a.c.nc.Close() })
 				err = w.follow(ctx, a, pattern, yield)
+				stop()
 				a.c.nc.Close()
 			}
 			if err == nil {
 				return
 			}
-			if ctx.Err() != nil {
-				yield(Event{}, context.Cause(ctx))
-				return
+			switch {
+			case ctx.Err() != nil:
+				err = context.Cause(ctx)
+			case c.life.Err() != nil:
+				err = ErrClosed
 			}
 			if !errors.Is(err, errLost) {
 				yield(Event{}, err)
@@ -740,13 +796,17 @@ func (c *Client) Close() error {
 	lc, idle := c.conn, c.idle
 	c.idle = nil
 	c.mu.Unlock()
-	c.end()
 	for _, a := range idle {
 		a.c.nc.Close()
 	}
 	if lc != nil {
-		lc.c.nc.Close()
+		// The server hangs up when it has forgotten us.
+		c.tell(msgLeave, c.self)
+		t := time.AfterFunc(leaveTime, func() { lc.c.nc.Close() })
+		<-lc.gone
+		t.Stop()
 	}
+	c.end()
 	c.busy.Wait()
 	if c.finish != nil {
 		return c.finish()

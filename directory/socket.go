@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,6 +51,10 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if of := alsoOf(path); of != "" && !s.daemon {
+		b.lock.Close()
+		return nil, fmt.Errorf("%w: %s is served by the daemon of %s", ErrNoDirectory, path, of)
+	}
 	id, err := loadIdentity(path + ".node")
 	if err == nil {
 		s.id, s.begun = id, time.Now()
@@ -62,17 +67,40 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Also lets the server serve at another path as well.
+// Also lets the server serve at another path as well. Beside it is written whose
+// path it is: a context that has joined there waits for the server to return,
+// and does not serve in its place, since another may at the path proper.
 func (s *Server) Also(path string) error {
 	b, err := s.lock(path)
 	if err != nil {
 		return err
 	}
-	if err := s.listen(b); err != nil {
+	s.mu.Lock()
+	proper := s.bound[0].path
+	s.mu.Unlock()
+	if err = os.WriteFile(path+".node", []byte(also+proper+"\n"), 0o600); err == nil {
+		err = s.listen(b)
+	}
+	if err != nil {
 		b.lock.Close()
 		return err
 	}
 	return nil
+}
+
+const also = "rocl also of "
+
+// alsoOf is the path proper of the server whose other path this is, or "".
+func alsoOf(path string) string {
+	b, err := os.ReadFile(path + ".node")
+	if err != nil {
+		return ""
+	}
+	of, ok := strings.CutPrefix(string(b), also)
+	if !ok {
+		return ""
+	}
+	return strings.TrimSpace(of)
 }
 
 // lock takes the node's lock, or ErrInUse. A daemon asks a context to give way.

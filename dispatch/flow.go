@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -27,12 +28,8 @@ func (l *link) flow(dst uint32) *Flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.flows[dst]
-	if f == nil || f.gone != nil {
+	if f == nil { // one that has failed stays so: serials are not used again
 		f = &Flow{l: l, dst: dst, limit: FirstCredit, gone: l.dead}
-		if old := l.flows[dst]; old != nil {
-			// The peer counts on: a flow refused once may be allowed again.
-			f.sent, f.limit, f.asked = old.sent, old.limit, old.asked
-		}
 		l.flows[dst] = f
 	}
 	return f
@@ -81,6 +78,9 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 	}
 	d := f.dispatcher()
 	b, err := d.cfg.Pool.Get(len(p))
+	if errors.Is(err, buffers.ErrClosed) {
+		err = fmt.Errorf("%w: %w", ErrClosed, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -73,8 +74,8 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 }
 
 // answer is push for what the frames at hand ask for. rx is held.
-func (l *link) answer(typ uint8, dst, src uint32, tag uint64) {
-	l.push(typ, dst, src, tag)
+func (l *link) answer(typ uint8, dst, src uint32, tag uint64, size int) {
+	l.push(typ, dst, src, tag, size)
 	l.answered = true
 }
 
@@ -105,7 +106,7 @@ func (l *link) work(fs []subsys.Frame) error {
 		case errors.Is(err, ErrGone):
 			in.mb = nil
 			for ; i < j; i++ {
-				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag)
+				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, len(fs[i].Data))
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -147,14 +148,14 @@ func (l *link) control(f *subsys.Frame) error {
 	case frameNeed:
 		in := l.inflow(f.Dst)
 		if in.mb == nil {
-			l.answer(frameGone, f.Dst, 0, 0)
+			l.answer(frameGone, f.Dst, 0, 0, 0)
 			return nil
 		}
 		if f.Tag > in.received+charge(MaxMessage) {
 			return fmt.Errorf("%w: asks for %d bytes of credit", ErrProtocol, f.Tag)
 		}
 		if g := in.mb.needs(in, f.Tag); g != 0 {
-			l.answer(frameCredit, f.Dst, 0, g)
+			l.answer(frameCredit, f.Dst, 0, g, 0)
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)
@@ -165,7 +166,11 @@ func (l *link) control(f *subsys.Frame) error {
 		}
 		l.mu.Unlock()
 		if f.Src != 0 {
-			l.d.undelivered(Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone})
+			u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
+			if len(f.Data) == 4 {
+				u.Bytes = int(binary.LittleEndian.Uint32(f.Data))
+			}
+			l.d.undelivered(u)
 		}
 	case frameBye:
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))

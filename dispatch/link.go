@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 
 	"github.com/rocl-go/rocl/resource"
@@ -24,7 +25,7 @@ const (
 	frameData   = 16 + iota // tag, src, dst, payload
 	frameCredit             // tag: total charged bytes that dst may have been sent
 	frameNeed               // tag: total the sender waits for
-	frameGone               // dst does not exist; src: origin of a refused message, tag: its tag
+	frameGone               // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
 	frameBye                // the context ends
 )
 
@@ -125,10 +126,10 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 }
 
 // put queues a control frame. mu is held.
-func (l *link) put(typ uint8, dst, src uint32, tag uint64) {
-	h := subsys.Header{Type: typ, Dst: dst, Src: src, Tag: tag}
-	if !l.copy(&h, nil) {
-		l.s.push(&subsys.Frame{Header: h})
+func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
+	h := subsys.Header{Type: typ, Dst: dst, Src: src, Tag: tag, Len: uint32(len(payload))}
+	if !l.copy(&h, payload) {
+		l.s.push(&subsys.Frame{Header: h, Data: payload})
 	}
 }
 
@@ -219,9 +220,13 @@ func (l *link) detach() {
 }
 
 // push adds a control frame, which speak writes, or who works on what came.
-func (l *link) push(typ uint8, dst, src uint32, tag uint64) {
+func (l *link) push(typ uint8, dst, src uint32, tag uint64, size int) {
 	l.mu.Lock()
-	if l.dead == nil {
+	switch {
+	case l.dead != nil:
+	case typ == frameGone && src != 0:
+		l.put(typ, dst, src, tag, binary.LittleEndian.AppendUint32(nil, uint32(size))...)
+	default:
 		l.put(typ, dst, src, tag)
 	}
 	l.mu.Unlock()
@@ -387,7 +392,7 @@ func (l *link) drain(ctx context.Context) {
 
 // bye tells the peer that we end, and ends the link.
 func (l *link) bye() {
-	l.push(frameBye, 0, 0, 0)
+	l.push(frameBye, 0, 0, 0, 0)
 	l.mu.Lock()
 	if l.conn != nil && !l.writing && !l.stalled {
 		l.pump()

@@ -438,10 +438,15 @@ func (m *Mailbox) Close() {
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next
-		if in := msg.in; in != nil && in.l != nil {
-			in.l.push(frameGone, m.serial, msg.from.Serial(), msg.tag)
+		switch in := msg.in; {
+		case in == nil:
+		case in.l != nil:
+			in.l.push(frameGone, m.serial, msg.from.Serial(), msg.tag, msg.Len())
 			in.l.speak()
+		default:
+			m.d.undelivered(Undelivered{From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: msg.Len(), Err: ErrGone})
 		}
+		msg.next, msg.prev, msg.in = nil, nil, nil
 		msg.Release()
 	}
 }

@@ -269,6 +269,11 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	if d.resting.Load() {
 		p.Wake() // the keeper must neither be woken for each message nor sleep on
 	}
+	defer func() {
+		if d.acksDue.Load() && d.resting.Load() {
+			p.Wake() // what we have polled may have been the wake itself
+		}
+	}()
 	patience := d.patience()
 	start := time.Time{}
 	for i := 1; ; i++ {
