@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -71,6 +72,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		logLevel: pick("log-level", "ROCL_LOG_LEVEL", fc.LogLevel, "info"),
 		format:   pick("log-format", "ROCL_LOG_FORMAT", fc.LogFormat, ""),
 	}
+	if c.socket.value == "" {
+		return nil, fmt.Errorf("the path of the socket (%s) is empty", c.socket.origin)
+	}
 	if err := c.level.UnmarshalText([]byte(c.logLevel.value)); err != nil {
 		return nil, fmt.Errorf("log level %q (%s) is not debug, info, warn or error", c.logLevel.value, c.logLevel.origin)
 	}
@@ -85,6 +89,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		path = strings.TrimPrefix(path, "//")
 		if !ok || path == "" {
 			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH is known", u, c.listen.origin)
+		}
+		if path == c.socket.value || slices.Contains(c.paths, path) {
+			return nil, fmt.Errorf("%q (%s) is served already", u, c.listen.origin)
 		}
 		c.paths = append(c.paths, path)
 	}

@@ -31,6 +31,9 @@ func allCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "all", Short: "Measure the whole table", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds < 1 {
+				return cli.Usagef("--rounds must be at least 1")
+			}
 			w := cmd.OutOrStdout()
 			var rs []*Result
 			for _, e := range table {

@@ -94,6 +94,24 @@ func (o *options) policy() (rocl.PollPolicy, error) {
 	return 0, cli.Usagef("--poll is on, off or adaptive, not %q", o.poll)
 }
 
+// check says what is wrong with the flags of a bench.
+func (o *options) check(bench string) error {
+	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
+		return cli.Usagef("--count, --senders and --rounds must be at least 1, --size from 0 to %d", rocl.MaxMessage)
+	}
+	if o.transport != "tcp" && o.transport != "inproc" {
+		return cli.Usagef("--transport is tcp or inproc, not %q", o.transport)
+	}
+	if bench == "rate" && o.count < o.senders {
+		return cli.Usagef("--count must be at least --senders: each sends its share")
+	}
+	if bench == "bw" && o.size < 1 {
+		return cli.Usagef("--size must be at least 1 to have bytes to count")
+	}
+	_, err := o.policy()
+	return err
+}
+
 // Commands are bench and the hidden command of the other process.
 func Commands() []*cobra.Command {
 	top := &cobra.Command{
@@ -108,8 +126,8 @@ func Commands() []*cobra.Command {
 			Use: name, Short: short, Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				o.json = cli.Flags(cmd).JSON
-				if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
-					return cli.Usagef("--count, --size, --senders and --rounds must be sensible")
+				if err := o.check(name); err != nil {
+					return err
 				}
 				r, err := run(cmd.Context(), &o)
 				if err != nil {

@@ -141,30 +141,33 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, fro := make(chan *[64]byte), make(chan *[64]byte)
-	bare := func(n int) {
-		for range n {
-			fro <- <-to
-		}
-	}
 	a, b := newTimes(), newTimes()
 	var msg [64]byte
 	var allocs float64
 	for range o.rounds {
+		to, fro := make(chan *[64]byte), make(chan *[64]byte)
 		var wg sync.WaitGroup
-		wg.Go(func() { bare(o.count) })
-		if err := a.batch(o.count, func() error { to <- &msg; <-fro; return nil }); err != nil {
+		wg.Go(func() {
+			for m := range to {
+				fro <- m
+			}
+		})
+		err := a.batch(ctx, o.count, func() error { to <- &msg; <-fro; return nil })
+		close(to)
+		wg.Wait()
+		if err != nil {
 			return nil, err
 		}
-		wg.Wait()
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		// Neither the channel's side nor ours can be cancelled within a round.
+		// A message's way is not cancelled, which would cost as much as the
+		// message: an interruption is noticed between batches, and closing
+		// the contexts ends the echo.
 		failed := make(chan error, 1)
 		before := mallocs()
 		go func() { failed <- echo(context.Background(), cb, peer, o.count) }()
-		if err := b.batch(o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) }); err != nil {
+		err = b.batch(ctx, o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) })
+		if err != nil {
+			closeAll()
+			<-failed
 			return nil, err
 		}
 		if err := <-failed; err != nil {
@@ -179,11 +182,14 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 }
 
 // batch measures calls of f sixteen at a time: reading the clock would count
-// for too much in shorter ones.
-func (t *times) batch(count int, f func() error) error {
-	const size = 16
+// for too much in shorter ones. It calls f count times, or less if ctx ends.
+func (t *times) batch(ctx context.Context, count int, f func() error) error {
+	size := min(count, 16)
 	h := newTimes()
-	err := h.round(max(count/size, 1), func() error {
+	err := h.round(count/size, func() error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		for range size {
 			if err := f(); err != nil {
 				return err
@@ -197,10 +203,10 @@ func (t *times) batch(count int, f func() error) error {
 	if err != nil {
 		return err
 	}
-	t.p50s = append(t.p50s, h.p50s[0]/size)
+	t.p50s = append(t.p50s, h.p50s[0]/float64(size))
 	for _, b := range h.all.Distribution() {
 		if b.Count > 0 {
-			_ = t.all.RecordValues((b.From+b.To)/2/size, b.Count)
+			_ = t.all.RecordValues((b.From+b.To)/2/int64(size), b.Count)
 		}
 	}
 	return nil

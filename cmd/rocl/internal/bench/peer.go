@@ -261,7 +261,9 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 		}
 	}()
 	err = answer(ctx, todo, out, sock, policy, size)
-	if ctx.Err() != nil {
+	// A parent that gives up cuts the bare connections before it ends our
+	// input, and has said why itself.
+	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return nil
 	}
 	return err

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -56,9 +58,9 @@ func walk(dir string) (units []*work, files int, bad []string, err error) {
 
 // work is a unit and what has become of it.
 type work struct {
-	unit    unit
-	crawler rocl.GID
-	indexer rocl.GID
+	unit    unit     // its Indexer is empty while nobody is at it
+	crawler rocl.GID // zero while nobody is at it
+	indexer rocl.GID // the last that was given it, zero at first
 	result  *indexed
 }
 
@@ -77,9 +79,19 @@ type coordinator struct {
 	front   rocl.GID
 	turn    int
 	redone  int
-	lost    int
+	found   map[rocl.GID]string // processes that have been spoken of, by their names
+	lost    map[rocl.GID]bool   // processes that are gone
 	msgs    uint64
-	kill    func() // kills an indexer, once a third is done; may be nil
+	before  []rocl.GID // crawlers and indexers there were when the watch began
+	synced  bool       // the watch has told of all there are
+	kill    func()     // kills an indexer, once a third is done; may be nil
+}
+
+func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep reporter, units []*work) *coordinator {
+	return &coordinator{
+		c: c, me: me, run: run, rep: rep, units: units, todo: slices.Clone(units), left: len(units),
+		crawler: map[rocl.GID]int{}, found: map[rocl.GID]string{}, lost: map[rocl.GID]bool{},
+	}
 }
 
 // reporter tells a person what happens.
@@ -89,10 +101,11 @@ type reporter interface {
 	step(done int, bytes uint64)
 }
 
-var errNobody = errors.New("no indexer is left")
-
-// index runs until every unit is in the index.
+// index runs until every unit is in the index of somebody who is there. The
+// watch tells anew who that is.
 func (co *coordinator) index(ctx context.Context) error {
+	co.before = append(slices.Collect(maps.Keys(co.crawler)), co.indexer...)
+	co.crawler, co.indexer, co.synced = map[rocl.GID]int{}, nil, false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := make(chan rocl.Event)
@@ -101,12 +114,15 @@ func (co *coordinator) index(ctx context.Context) error {
 		watched <- co.watch(ctx, events)
 		close(events)
 	}()
-	defer func() {
+	messages := make(chan *rocl.Message)
+	defer func() { // both have ended: no answer to a question is taken for a late report
 		cancel()
 		for range events {
 		}
+		for m := range messages {
+			m.Release()
+		}
 	}()
-	messages := make(chan *rocl.Message)
 	received := make(chan error, 1)
 	go func() {
 		defer close(messages)
@@ -124,7 +140,7 @@ func (co *coordinator) index(ctx context.Context) error {
 		}
 	}()
 	co.rep.total(len(co.units))
-	for co.left > 0 {
+	for co.left > 0 || !co.synced {
 		if err := co.assign(ctx); err != nil {
 			return err
 		}
@@ -183,8 +199,12 @@ func (co *coordinator) watch(ctx context.Context, to chan<- rocl.Event) error {
 func (co *coordinator) event(ev rocl.Event) error {
 	role, pid := ev.Attrs.GetString(attrRole), ev.Attrs.GetString("pid")
 	switch {
+	case co.lost[ev.ID]: // given up: what it has is, or will be, with others
 	case ev.Kind == rocl.Appeared && role != "coordinator":
-		co.rep.say("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, ev.ID, pid)
+		if co.found[ev.ID] == "" {
+			co.found[ev.ID] = fmt.Sprintf("%s %v (process %s)", role, ev.ID, pid)
+			co.rep.say("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, ev.ID, pid)
+		}
 		switch role {
 		case "crawler":
 			co.crawler[ev.ID] = 0
@@ -193,27 +213,50 @@ func (co *coordinator) event(ev rocl.Event) error {
 		case "front":
 			co.front = ev.ID
 		}
-	case ev.Kind == rocl.Gone && role == "crawler":
-		co.rep.say("crawler %v (process %s) is gone", ev.ID, pid)
-		co.lost++
-		delete(co.crawler, ev.ID)
-		co.again(func(w *work) bool { return w.crawler == ev.ID && w.result == nil })
-		if len(co.crawler) == 0 {
-			return errors.New("no crawler is left")
-		}
-	case ev.Kind == rocl.Gone && role == "indexer":
-		co.lost++
-		for i, id := range co.indexer {
-			if id == ev.ID {
-				co.indexer = append(co.indexer[:i], co.indexer[i+1:]...)
-				break
+	case ev.Kind == rocl.Gone && (role == "crawler" || role == "indexer"):
+		return co.gone(ev.ID)
+	case ev.Kind == rocl.Synced:
+		co.synced = true
+		for _, id := range co.before {
+			if _, ok := co.crawler[id]; !ok && !slices.Contains(co.indexer, id) {
+				co.bury(id)
 			}
 		}
-		n := co.again(func(w *work) bool { return w.indexer == ev.ID })
-		co.rep.say("indexer %v (process %s) is gone: %d units are done again by the others", ev.ID, pid, n)
-		if len(co.indexer) == 0 {
-			return errNobody
-		}
+		return co.enough()
+	}
+	return nil
+}
+
+// gone takes a process off the list.
+func (co *coordinator) gone(id rocl.GID) error {
+	delete(co.crawler, id)
+	co.indexer = slices.DeleteFunc(co.indexer, func(i rocl.GID) bool { return i == id })
+	co.bury(id)
+	if !co.synced {
+		return nil // others may still be told of
+	}
+	return co.enough()
+}
+
+// bury has done again what a process took with it that is on no list any more:
+// a crawler the units it was at, an indexer all it had.
+func (co *coordinator) bury(id rocl.GID) {
+	co.lost[id] = true
+	n := co.again(func(w *work) bool { return w.indexer == id || w.crawler == id && w.result == nil })
+	name := co.found[id]
+	if name == "" { // it went before it was spoken of
+		name = fmt.Sprintf("process %v", id)
+	}
+	co.rep.say("%s is gone: %d units are done again by the others", name, n)
+}
+
+// enough says whether those that are left can go on.
+func (co *coordinator) enough() error {
+	switch {
+	case len(co.crawler) == 0:
+		return errors.New("no crawler is left")
+	case len(co.indexer) == 0:
+		return errors.New("no indexer is left")
 	}
 	return nil
 }
@@ -233,7 +276,7 @@ func (co *coordinator) again(which func(*work) bool) (n int) {
 			w.result = nil
 		}
 		w.unit.Attempt++
-		w.unit.Indexer, w.indexer, w.crawler = "", rocl.GID{}, rocl.GID{}
+		w.unit.Indexer, w.crawler = "", rocl.GID{}
 		co.todo = append(co.todo, w)
 		co.redone++
 		n++
@@ -256,8 +299,14 @@ func (co *coordinator) assign(ctx context.Context) error {
 		}
 		w := co.todo[0]
 		co.todo = co.todo[1:]
-		co.turn++
-		w.crawler, w.indexer = crawler, co.indexer[co.turn%len(co.indexer)]
+		// A unit that is done again because of its crawler may be in the
+		// index already, with the news of it under way: its indexer knows,
+		// another would count its files once more.
+		if !slices.Contains(co.indexer, w.indexer) {
+			co.turn++
+			w.indexer = co.indexer[co.turn%len(co.indexer)]
+		}
+		w.crawler = crawler
 		w.unit.Indexer = w.indexer.String()
 		err := sendJSON(ctx, co.me, crawler, tagUnit, &w.unit)
 		if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) {
@@ -320,7 +369,7 @@ func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 		if try == 3 || ctx.Err() != nil {
 			return t, errors.Join(err, fmt.Errorf("asking for %q: %s", word, t.Err))
 		}
-		if err := co.mend(ctx); err != nil {
+		if err := co.index(ctx); err != nil {
 			return t, err
 		}
 	}
@@ -338,26 +387,6 @@ func (co *coordinator) ask(ctx context.Context, word string) (t told, err error)
 	return t, json.Unmarshal(m.Bytes(), &t)
 }
 
-// mend looks who is left, and has done again what is missing.
-func (co *coordinator) mend(ctx context.Context) error {
-	alive := map[rocl.GID]bool{}
-	for f, err := range co.c.FindAll(ctx, rocl.Match{attrRun: co.run, attrRole: "indexer"}) {
-		if err != nil {
-			return err
-		}
-		alive[f.ID] = true
-	}
-	if co.again(func(w *work) bool { return !alive[w.indexer] }) > 0 {
-		co.crawler, co.indexer = map[rocl.GID]int{}, nil // the watch tells anew
-		return co.index(ctx)
-	}
-	co.indexer = co.indexer[:0]
-	for id := range alive {
-		co.indexer = append(co.indexer, id)
-	}
-	return nil
-}
-
 // summary adds up the results.
 func (co *coordinator) summary() (r Result) {
 	for _, w := range co.units {
@@ -369,6 +398,6 @@ func (co *coordinator) summary() (r Result) {
 		r.Bytes += w.result.Bytes
 		r.Skipped = append(r.Skipped, w.result.Skipped...)
 	}
-	r.Messages, r.Redone, r.Killed = co.msgs, co.redone, co.lost
+	r.Messages, r.Redone, r.Killed = co.msgs, co.redone, len(co.lost)
 	return r
 }

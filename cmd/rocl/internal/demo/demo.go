@@ -169,8 +169,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 			}
 		}
 	}
-	co := &coordinator{c: c, me: me, run: name, rep: rep, units: units, left: len(units), crawler: map[rocl.GID]int{}}
-	co.todo = append(co.todo, units...)
+	co := newCoordinator(c, me, name, rep, units)
 	if err := co.gather(ctx, o); err != nil {
 		return err
 	}
@@ -184,6 +183,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		return err
 	}
 	rep.close()
+	rep.say("all is indexed: asking the front end for %q", o.word)
 	t, err := co.query(ctx, o.word)
 	if err != nil {
 		return err
@@ -224,7 +224,12 @@ func (co *coordinator) gather(ctx context.Context, o options) error {
 		if ev.Kind != rocl.Appeared {
 			continue
 		}
-		if ev.Attrs.GetString(attrRole) == "front" {
+		switch ev.Attrs.GetString(attrRole) {
+		case "crawler":
+			co.crawler[ev.ID] = 0
+		case "indexer":
+			co.indexer = append(co.indexer, ev.ID)
+		case "front":
 			co.front = ev.ID
 		}
 		if n++; n == o.crawlers+o.indexers+2 {

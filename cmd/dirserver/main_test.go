@@ -1,0 +1,369 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// Whoever runs the tests may use these.
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		os.Unsetenv(env)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// call runs a command line that ends by itself.
+func call(t *testing.T, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var o, e bytes.Buffer
+	code = run(ctx, append([]string{}, args...), &o, &e) // of no arguments cobra would take the test's
+	if ctx.Err() != nil {
+		t.Fatalf("dirserver %v goes on", args)
+	}
+	return o.String(), e.String(), code
+}
+
+func file(t *testing.T, text string) string {
+	p := filepath.Join(t.TempDir(), "dirserver.toml")
+	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// short is a folder whose sockets' paths the kernel allows: 107 bytes.
+func short(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "ds-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// Flags beat the environment, which beats the file, which beats defaults; and
+// whoever asks is told which it was.
+func TestPrecedence(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/me")
+	config := file(t, `
+socket = "/file/sock"
+listen = ["unix:/file/a", "unix:///file/b"]
+log-level = "error"
+log-format = "json"
+`)
+	flags := []string{"--socket", "/flag/sock", "--listen", "unix:/flag/a", "--listen", "unix:/flag/b", "--log-level", "debug", "--log-format", "text"}
+	env := map[string]string{"ROCL_SOCKET": "/env/sock", "ROCL_LISTEN": "unix:/env/a,unix:/env/b", "ROCL_LOG_LEVEL": "warn", "ROCL_LOG_FORMAT": "text"}
+	for _, c := range []struct {
+		name             string
+		env, file, flags bool
+		want             []string // of each setting
+		origin           func(name string) string
+	}{
+		{"default", false, false, false, []string{"/run/me/rocl/directory.sock", "", "info", ""},
+			func(string) string { return "default" }},
+		{"file", false, true, false, []string{"/file/sock", "unix:/file/a,unix:///file/b", "error", "json"},
+			func(string) string { return "file " + config }},
+		{"environment", true, true, false, []string{"/env/sock", "unix:/env/a,unix:/env/b", "warn", "text"},
+			func(n string) string {
+				return "environment ROCL_" + strings.ToUpper(strings.ReplaceAll(n, "-", "_"))
+			}},
+		{"flags", true, true, true, []string{"/flag/sock", "unix:/flag/a,unix:/flag/b", "debug", "text"},
+			func(n string) string { return "flag --" + n }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := []string{"--print-config"}
+			if c.env {
+				for k, v := range env {
+					t.Setenv(k, v)
+				}
+			}
+			if c.file {
+				args = append(args, "--config", config)
+			}
+			if c.flags {
+				args = append(args, flags...)
+			}
+			out, errOut, code := call(t, args...)
+			if code != 0 || errOut != "" {
+				t.Fatalf("exit code %d, %q", code, errOut)
+			}
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			if len(lines) != 4 {
+				t.Fatalf("printed %q", out)
+			}
+			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
+				var got, value string
+				if _, err := fmt.Sscanf(lines[i], "%s = %q #", &got, &value); err != nil || got != name || value != c.want[i] {
+					t.Errorf("%s: printed %q, want %q (%v)", name, lines[i], c.want[i], err)
+				}
+				if _, origin, _ := strings.Cut(lines[i], "# "); origin != c.origin(name) {
+					t.Errorf("%s is said to come from %q, want %q", name, origin, c.origin(name))
+				}
+			}
+		})
+	}
+}
+
+// The file may be named by the environment, and a part of the settings is
+// enough for it.
+func TestConfigFromEnvironment(t *testing.T) {
+	t.Setenv("ROCL_CONFIG", file(t, `log-level = "error"`))
+	if out, _, code := call(t, "--print-config"); code != 0 || !regexp.MustCompile(`(?m)^log-level += "error" +# file `).MatchString(out) {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	// A flag names another.
+	if out, _, code := call(t, "--print-config", "--config", file(t, "")); code != 0 || !regexp.MustCompile(`(?m)^log-level += "info" +# default$`).MatchString(out) {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
+func TestWrong(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  string
+		says []string // what whoever has to mend it needs to know
+	}{
+		{[]string{"--log-level", "loud"}, "", []string{`"loud"`, "flag --log-level", "debug, info, warn or error"}},
+		{nil, "ROCL_LOG_LEVEL=loud", []string{`"loud"`, "environment ROCL_LOG_LEVEL"}},
+		{[]string{"--config", file(t, `log-level = "loud"`)}, "", []string{`"loud"`, "dirserver.toml"}},
+		{[]string{"--log-format", "xml"}, "", []string{`"xml"`, "flag --log-format", "text or json"}},
+		{[]string{"--listen", "tcp:127.0.0.1:1"}, "", []string{`"tcp:127.0.0.1:1"`, "flag --listen", "unix:PATH"}},
+		{[]string{"--listen", "/a/path"}, "", []string{`"/a/path"`, "unix:PATH"}},
+		{[]string{"--listen", "unix:"}, "", []string{`"unix:"`, "unix:PATH"}},
+		{nil, "ROCL_LISTEN=unix:/a,nonsense", []string{`"nonsense"`, "environment ROCL_LISTEN"}},
+		{[]string{"--socket", "/a", "--listen", "unix:/a"}, "", []string{`"unix:/a"`, "already"}},
+		{[]string{"--listen", "unix:/a,unix:///a"}, "", []string{`"unix:///a"`, "already"}},
+		{[]string{"--socket", ""}, "", []string{"socket", "flag --socket", "empty"}},
+		{[]string{"--config", file(t, `socket = ""`)}, "", []string{"socket", "dirserver.toml", "empty"}},
+		{[]string{"--config", file(t, `sockets = "/a"`)}, "", []string{"dirserver.toml"}},
+		{[]string{"--config", file(t, `socket = 7`)}, "", []string{"dirserver.toml"}},
+		{[]string{"--config", file(t, `listen = "unix:/a"`)}, "", []string{"dirserver.toml"}},
+		{[]string{"--config", file(t, `socket = `)}, "", []string{"dirserver.toml"}},
+		{[]string{"--config", "/nowhere/at/all.toml"}, "", []string{"/nowhere/at/all.toml", "no such file"}},
+		{[]string{"--nonsense"}, "", []string{"--nonsense"}},
+		{[]string{"--socket"}, "", []string{"--socket"}},
+		{[]string{"nonsense"}, "", []string{"nonsense"}},
+	} {
+		t.Run(strings.Join(append(c.args, c.env), " "), func(t *testing.T) {
+			if k, v, ok := strings.Cut(c.env, "="); ok {
+				t.Setenv(k, v)
+			}
+			out, errOut, code := call(t, append([]string{"--print-config"}, c.args...)...)
+			if code != 2 || out != "" || !strings.HasPrefix(errOut, "dirserver: ") || !strings.Contains(errOut, "dirserver --help") {
+				t.Errorf("exit code %d, %q, %q", code, out, errOut)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(errOut, s) {
+					t.Errorf("%q does not say %q", errOut, s)
+				}
+			}
+		})
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	if out, _, code := call(t, "--version"); code != 0 || !regexp.MustCompile(`^dirserver \d+\.\d+\.\d+.*\n$`).MatchString(out) {
+		t.Errorf("--version: %d, %q", code, out)
+	}
+	out, _, code := call(t, "--help")
+	for _, f := range []string{"--socket", "--listen", "--config", "--log-level", "--log-format", "--print-config", "--version"} {
+		if code != 0 || !strings.Contains(out, f) {
+			t.Errorf("--help does not name %s: %d, %q", f, code, out)
+		}
+	}
+}
+
+func TestLogger(t *testing.T) {
+	for format, json := range map[string]bool{"": true, "json": true, "text": false} { // no terminal here
+		var b bytes.Buffer
+		s := &config{format: setting{value: format}, level: slog.LevelWarn}
+		log := s.logger(&b)
+		log.Info("quiet")
+		log.Warn("loud")
+		if b.Len() == 0 || strings.Contains(b.String(), "quiet") || (b.Bytes()[0] == '{') != json {
+			t.Errorf("format %q: %q", format, b.String())
+		}
+	}
+}
+
+// daemon is a dirserver in this process.
+type daemon struct {
+	stop context.CancelFunc
+	log  *json.Decoder
+	code chan int
+}
+
+// serving starts one and waits until it says that it serves.
+func serving(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	r, w := io.Pipe()
+	d := &daemon{stop: cancel, log: json.NewDecoder(r), code: make(chan int, 1)}
+	go func() {
+		d.code <- run(ctx, args, io.Discard, w)
+		w.Close()
+	}()
+	t.Cleanup(func() { d.end() })
+	d.until(t, "serving")
+	return d
+}
+
+func (d *daemon) until(t *testing.T, msg string) map[string]any {
+	t.Helper()
+	for {
+		var line map[string]any
+		if err := d.log.Decode(&line); err != nil {
+			t.Fatalf("it never said %q: %v", msg, err)
+		}
+		if line["msg"] == msg {
+			return line
+		}
+	}
+}
+
+// end is what SIGTERM does; it returns the exit code.
+func (d *daemon) end() int {
+	d.stop()
+	for d.log.Decode(new(map[string]any)) == nil {
+	}
+	code := <-d.code
+	d.code <- code
+	return code
+}
+
+func answers(t *testing.T, path string) error {
+	c, err := directory.Join(t.Context(), directory.DialSocket(path))
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+func TestServe(t *testing.T) {
+	dir := short(t)
+	one, two := filepath.Join(dir, "new", "one"), filepath.Join(dir, "two")
+	d := serving(t, "--socket", one, "--listen", "unix:"+two)
+	for _, p := range []string{one, two} {
+		if err := answers(t, p); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+		if fi, err := os.Stat(p); err != nil || fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", p, fi, err)
+		}
+	}
+	if fi, err := os.Stat(filepath.Dir(one)); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("the folder it made: %v, %v", fi, err)
+	}
+	for _, args := range [][]string{{"--socket", one}, {"--socket", filepath.Join(dir, "three"), "--listen", "unix:" + two}} {
+		if _, errOut, code := call(t, args...); code != 3 || !strings.Contains(errOut, "Another dirserver") {
+			t.Errorf("dirserver %v beside it: exit code %d, %q", args, code, errOut)
+		}
+	}
+	if code := d.end(); code != 0 {
+		t.Errorf("ended as asked: exit code %d", code)
+	}
+	for _, p := range []string{one, two, filepath.Join(dir, "three")} {
+		if err := answers(t, p); !errors.Is(err, directory.ErrNoDirectory) {
+			t.Errorf("%s, when it has ended: %v", p, err)
+		}
+	}
+	// What the first left behind does not stop the next.
+	serving(t, "--socket", one, "--listen", "unix:"+two).end()
+}
+
+func TestCannotServe(t *testing.T) {
+	dir := short(t)
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{filepath.Join(dir, strings.Repeat("x", 108)), filepath.Join(plain, "sock")} {
+		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, filepath.Base(filepath.Dir(p))) {
+			t.Errorf("dirserver --socket %s: exit code %d, %q", p, code, errOut)
+		}
+	}
+}
+
+// What systemd is told, in order.
+func TestNotify(t *testing.T) {
+	dir := short(t)
+	path := filepath.Join(dir, "notify")
+	for _, name := range []string{path, "@rocl-test-" + strconv.Itoa(os.Getpid())} {
+		addr := name
+		if name[0] == '@' {
+			addr = "\x00" + name[1:]
+		}
+		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hear := func() string {
+			t.Helper()
+			b := make([]byte, 100)
+			_ = l.SetReadDeadline(time.Now().Add(30 * time.Second))
+			n, err := l.Read(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(b[:n])
+		}
+		t.Setenv("NOTIFY_SOCKET", name)
+		t.Setenv("WATCHDOG_USEC", "20000")
+		d := serving(t, "--socket", filepath.Join(dir, "sock"))
+		for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1"} {
+			if got := hear(); got != want {
+				t.Errorf("told %q, want %q", got, want)
+			}
+		}
+		d.end()
+		got := hear()
+		for got == "WATCHDOG=1" {
+			got = hear()
+		}
+		if got != "STOPPING=1" {
+			t.Errorf("told %q at the end", got)
+		}
+		l.Close()
+	}
+	// Nobody there: it serves all the same.
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "nobody"))
+	if code := serving(t, "--socket", filepath.Join(dir, "sock")).end(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestWatchdog(t *testing.T) {
+	me := strconv.Itoa(os.Getpid())
+	for _, c := range []struct {
+		usec, pid string
+		want      time.Duration
+	}{
+		{"", "", 0}, {"x", "", 0}, {"0", "", 0}, {"-5", "", 0},
+		{"3000000", "", 3 * time.Second}, {"3000000", me, 3 * time.Second}, {"3000000", "1", 0},
+	} {
+		t.Setenv("WATCHDOG_USEC", c.usec)
+		t.Setenv("WATCHDOG_PID", c.pid)
+		if got := watchdog(); got != c.want {
+			t.Errorf("WATCHDOG_USEC=%s WATCHDOG_PID=%s: %v, want %v", c.usec, c.pid, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+)
+
+// A bench starts its own executable as the peer, so the test's must be able to
+// be one.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "bench-peer" {
+		os.Exit(cli.Run(context.Background(), root()))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// root is the command line as cmd/rocl has it.
+func root() *cobra.Command {
+	r := cli.Root()
+	r.AddCommand(Commands()...)
+	return r
+}

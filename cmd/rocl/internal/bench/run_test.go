@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// soon is far longer than the end of a bench may take, on any machine.
+const soon = 30 * time.Second
+
+// Every bench runs with tiny counts and prints one JSON object.
+func TestSmoke(t *testing.T) {
+	for _, line := range []string{
+		"rtt --count 20 --rounds 2",
+		"rtt --count 20 --rounds 2 --poll off",
+		"rtt --count 1 --rounds 1 --poll adaptive --size 0",
+		"rtt --count 5 --rounds 2 --size 300000",
+		"rtt --count 40 --rounds 2 --transport inproc --poll adaptive",
+		"rtt --count 1 --rounds 1 --transport inproc --poll off",
+		"rate --count 100 --rounds 2",
+		"rate --count 100 --rounds 1 --senders 3",
+		"rate --count 4 --rounds 1 --senders 4 --size 0",
+		"bw --count 2 --rounds 2 --size 1000000",
+		"bw --count 1 --rounds 1 --size 1",
+		"db --count 1000",
+		"find --count 20 --rounds 2",
+	} {
+		t.Run(line, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			out, err := execute(ctx, append([]string{"bench", "--json"}, strings.Fields(line)...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var r Result
+			if err := json.Unmarshal([]byte(out), &r); err != nil {
+				t.Fatalf("%v: %q", err, out)
+			}
+			if strings.Count(out, "\n") != 1 || r.Bench != strings.Fields(line)[0] || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
+				r.Unit == "" || r.What == "" || r.Target <= 0 || r.Machine.Cores < 1 {
+				t.Errorf("printed %s", out)
+			}
+		})
+	}
+}
+
+// Without --json a line for people comes.
+func TestSmokeText(t *testing.T) {
+	out, err := execute(t.Context(), "bench", "find", "--count", "5", "--rounds", "1")
+	if err != nil || !strings.HasPrefix(out, "find: p50 ") || !strings.Contains(out, "ratio ") {
+		t.Errorf("%v: %q", err, out)
+	}
+}
+
+// endless are benches that would not end by themselves. In the first of each
+// kind the bare loop never ends, in the second there is no end of rounds, so
+// that what happens in the middle happens anywhere.
+var endless = []struct {
+	name string
+	run  func(*pair, *options) (*Result, error)
+	o    options
+}{
+	{"rtt polled bare", rttTCP, options{poll: "on", size: 64, count: 1 << 40, rounds: 1}},
+	{"rtt polled", rttTCP, options{poll: "on", size: 64, count: 50, rounds: 1 << 40}},
+	{"rtt blocking bare", rttTCP, options{poll: "off", size: 64, count: 1 << 40, rounds: 1}},
+	{"rtt blocking", rttTCP, options{poll: "off", size: 64, count: 50, rounds: 1 << 40}},
+	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: 1 << 40, senders: 1, rounds: 1}},
+	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: 1 << 40}},
+	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: 1 << 40, rounds: 1}},
+	{"bw", bwTCP, options{poll: "adaptive", size: 4 << 20, count: 4, rounds: 1 << 40}},
+	{"find bare", findUnix, options{poll: "adaptive", count: 1 << 40, rounds: 1}},
+	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: 1 << 40}},
+}
+
+// run runs a bench, and interrupt a while after both processes have found each
+// other, and fails if the bench does not end soon after.
+func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*Result, error), o options, interrupt func(*pair)) error {
+	t.Helper()
+	o.transport, o.senders = "tcp", max(o.senders, 1)
+	hurt := make(chan time.Time, 1)
+	var dir string
+	var peer int
+	ended := make(chan error, 1)
+	go func() {
+		_, err := between(ctx, &o, func(p *pair) (*Result, error) {
+			dir, peer = p.dir, p.cmd.Process.Pid
+			// Any moment will do; the bench does not end before.
+			timer := time.AfterFunc(100*time.Millisecond, func() {
+				hurt <- time.Now()
+				interrupt(p)
+			})
+			defer timer.Stop()
+			return run(p, &o)
+		})
+		ended <- err
+	}()
+	var begun time.Time
+	var err error
+	select {
+	case begun = <-hurt:
+	case err = <-ended:
+		t.Fatalf("it ended before it was interrupted: %v", err)
+	}
+	select {
+	case err = <-ended:
+		t.Logf("ended %v after, with: %v", time.Since(begun).Round(time.Millisecond), err)
+	case <-time.After(soon):
+		t.Fatal("it goes on")
+	}
+	if err == nil {
+		t.Error("no error")
+	}
+	if _, e := os.Stat(dir); !os.IsNotExist(e) {
+		t.Errorf("%s is left behind: %v", dir, e)
+	}
+	if _, e := os.Stat(fmt.Sprintf("/proc/%d", peer)); !os.IsNotExist(e) {
+		t.Errorf("the peer, process %d, is left behind: %v", peer, e)
+	}
+	return err
+}
+
+func TestPeerKilled(t *testing.T) {
+	for _, e := range endless {
+		t.Run(e.name, func(t *testing.T) {
+			err := interrupted(t, t.Context(), e.run, e.o, func(p *pair) { _ = p.cmd.Process.Kill() })
+			if !errors.Is(err, errPeer) || !strings.Contains(err.Error(), "killed") {
+				t.Errorf("the peer was killed: %v", err)
+			}
+		})
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	for _, e := range endless {
+		t.Run(e.name, func(t *testing.T) {
+			why := errors.New("why")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if err := interrupted(t, ctx, e.run, e.o, func(*pair) { cancel(why) }); !errors.Is(err, why) {
+				t.Errorf("cancelled: %v", err)
+			}
+		})
+	}
+}
+
+// A bench in this process has no sockets to cut.
+func TestCancelledInProcess(t *testing.T) {
+	for _, line := range []string{
+		"rtt --transport inproc --poll adaptive --count 1000000000",           // the channel's side
+		"rtt --transport inproc --poll adaptive --count 100 --rounds 1000000", // either
+		"db --count 1000000000",
+	} {
+		t.Run(line, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := execute(ctx, append([]string{"bench"}, strings.Fields(line)...)...)
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			case <-time.After(soon):
+				t.Fatal("it goes on")
+			}
+		})
+	}
+}
+
+// A context that has ended already starts no bench, and leaves no peer.
+func TestCancelledBefore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, bench := range []string{"rtt", "rate", "bw", "find"} {
+		if out, err := execute(ctx, "bench", bench, "--count", "10", "--size", "10"); !errors.Is(err, context.Canceled) || out != "" {
+			t.Errorf("%s: %v, %q", bench, err, out)
+		}
+	}
+}

@@ -1,0 +1,470 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// long is far more than anything here takes.
+const long = 30 * time.Second
+
+// node is a directory of the test's own, and its socket.
+func node(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "rc-") // short: the kernel allows 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(dir, "d.sock")
+	s, err := directory.Listen(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		os.RemoveAll(dir)
+	})
+	return sock
+}
+
+// execute runs a command line to its end.
+func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut string, code int) {
+	var o, e bytes.Buffer
+	root := Root()
+	root.SetIn(in)
+	root.SetOut(&o)
+	root.SetErr(&e)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	code = report(ctx, &e, cmd, err)
+	return o.String(), e.String(), code
+}
+
+// running is a command that goes on.
+type running struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	out    *bufio.Scanner // output and error output
+	code   chan int
+}
+
+func start(t *testing.T, args ...string) *running {
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	r, w := io.Pipe()
+	c := &running{t: t, cancel: cancel, out: bufio.NewScanner(r), code: make(chan int, 1)}
+	root := Root()
+	root.SetOut(w)
+	root.SetErr(w)
+	root.SetArgs(args)
+	go func() {
+		cmd, err := root.ExecuteContextC(ctx)
+		c.code <- report(ctx, io.Discard, cmd, err)
+		w.Close()
+	}()
+	t.Cleanup(func() { c.stop() })
+	return c
+}
+
+func (c *running) line() string {
+	c.t.Helper()
+	if !c.out.Scan() {
+		c.t.Fatal("the command ended: ", c.out.Err())
+	}
+	return c.out.Text()
+}
+
+// stop interrupts the command and returns its exit code.
+func (c *running) stop() int {
+	c.cancel()
+	for c.out.Scan() {
+	}
+	code := <-c.code
+	c.code <- code
+	return code
+}
+
+func TestAttributes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string // as name=value lines
+	}{
+		{nil, ""},
+		{[]string{"a=b"}, "a=b\n"},
+		{[]string{"a="}, "a=\n"},
+		{[]string{"a=b=c"}, "a=b=c\n"},
+		{[]string{"a==", "é=\xff"}, "a==\né=\xff\n"},
+		{[]string{"b=1", "a=2", "b=3"}, "b=1\na=2\nb=3\n"},
+		{[]string{"a=x y\nz"}, "a=x y\nz\n"},
+	} {
+		l, err := attributes(c.args)
+		if err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		got := ""
+		for name, v := range l.All() {
+			got += name + "=" + string(v) + "\n"
+		}
+		if got != c.want {
+			t.Errorf("%q: read as %q, want %q", c.args, got, c.want)
+		}
+	}
+	for _, a := range []string{"", "a", "=", "=b", strings.Repeat("n", 1025) + "=x"} {
+		_, err := attributes([]string{"fine=yes", a})
+		var u *UsageError
+		if !errors.As(err, &u) {
+			t.Errorf("%.20q: %v, want a usage error", a, err)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	live, dead := context.Background(), func() context.Context {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		return ctx
+	}()
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		code int
+		says string
+	}{
+		{live, nil, 0, ""},
+		{dead, nil, 0, ""},
+		{live, errNothing, 1, ""},
+		{live, Usagef("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{live, fmt.Errorf("deeper: %w", Usagef("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
+		{dead, Usagef("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{dead, context.Canceled, 130, ""},
+		{dead, rocl.ErrNoDirectory, 130, ""},
+		{live, context.DeadlineExceeded, 1, "rocl: context deadline exceeded\n"},
+		{live, fmt.Errorf("at x: %w", rocl.ErrNoDirectory), 2, "dirserver"},
+		{live, fmt.Errorf("at x: %w", rocl.ErrNotFound), 1, "no resource matches"},
+		{live, errors.New("something else"), 1, "rocl: something else\n"},
+	} {
+		var w strings.Builder
+		if code := report(c.ctx, &w, Root(), c.err); code != c.code || !strings.Contains(w.String(), c.says) || c.says == "" && w.String() != "" {
+			t.Errorf("%v, interrupted %v: exit code %d, says %q; want %d, %q", c.err, c.ctx.Err() != nil, code, w.String(), c.code, c.says)
+		}
+	}
+	cause := errors.New("cause")
+	if err := Usagef("%w", cause); !errors.Is(err, cause) || err.Error() != "cause" {
+		t.Errorf("a usage error hides its cause: %v", err)
+	}
+}
+
+// Run is what main calls.
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+	}{{nil, 0}, {errNothing, 1}} {
+		root := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return c.err }}
+		root.SetArgs([]string{})
+		if code := Run(t.Context(), root); code != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, line := range []string{
+		"nonsense", "--nonsense", "find --nonsense", "find x", "find =x", "watch x", "register", "register x", "recv", "send",
+		"recv a=b --count x", "send a=b --tag -1", "send a=b --wait soon", "find --json=perhaps", "--socket",
+	} {
+		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
+			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
+		}
+	}
+}
+
+func TestGlobals(t *testing.T) {
+	t.Setenv("ROCL_SOCKET", "/from/environment")
+	for line, want := range map[string]Globals{
+		"probe":                         {Socket: "/from/environment"},
+		"--json probe":                  {Socket: "/from/environment", JSON: true},
+		"probe --json --socket /x":      {Socket: "/x", JSON: true},
+		"--socket /x probe -v":          {Socket: "/x", Verbose: true},
+		"probe --verbose --json=false ": {Socket: "/from/environment", Verbose: true},
+	} {
+		var got Globals
+		root := Root()
+		root.AddCommand(&cobra.Command{Use: "probe", Run: func(cmd *cobra.Command, _ []string) { got = Flags(cmd) }})
+		root.SetArgs(strings.Fields(line))
+		if err := root.ExecuteContext(t.Context()); err != nil || got != want {
+			t.Errorf("rocl %s: %+v, %v, want %+v", line, got, err, want)
+		}
+	}
+	if n, m := len(Globals{}.Options()), len(Globals{Verbose: true}.Options()); n != 1 || m != 2 {
+		t.Errorf("%d options, %d with --verbose", n, m)
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	if out, _, code := execute(t.Context(), nil, "--version"); code != 0 || !strings.HasPrefix(out, "rocl ") || strings.Count(out, "\n") != 1 {
+		t.Errorf("--version: %d, %q", code, out)
+	}
+	out, _, code := execute(t.Context(), nil)
+	for _, name := range []string{"register", "find", "watch", "recv", "send", "--socket", "--json", "--verbose"} {
+		if code != 0 || !strings.Contains(out, name) {
+			t.Errorf("help does not name %s: %d, %q", name, code, out)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	var b strings.Builder
+	if err := Print(&b, map[string]any{"a": "<x>\n"}); err != nil || strings.Count(b.String(), "\n") != 1 {
+		t.Errorf("%v: %q", err, b.String())
+	}
+	if err := Print(&b, func() {}); err == nil {
+		t.Error("what JSON does not have is printed")
+	}
+	r, w := io.Pipe()
+	r.Close()
+	if err := Print(w, 1); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a write that fails: %v", err)
+	}
+}
+
+func TestJSONAttrs(t *testing.T) {
+	l, err := attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Want("blank"); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"one": "1", "two": []any{"a", map[string]string{"base64": "/w=="}, "c"}, "empty": "", "blank": nil,
+	}
+	if got := jsonAttrs(l); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if Terminal(f) || Terminal(&bytes.Buffer{}) || Terminal(nil) {
+		t.Error("no terminal is one")
+	}
+}
+
+func TestPieces(t *testing.T) {
+	big := strings.Repeat("x", 200_000)
+	for in, want := range map[string][]string{
+		"":              nil,
+		"\n":            {""},
+		"one":           {"one"},
+		"one\ntwo\n":    {"one", "two"},
+		"one\n\ntwo":    {"one", "", "two"},
+		"a\r\n":         {"a\r"},
+		big + "\nend\n": {big, "end"},
+	} {
+		var got []string
+		if err := pieces(strings.NewReader(in), false, func(p []byte) error { got = append(got, string(p)); return nil }); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.20q: %d pieces, %v, want %d", in, len(got), err, len(want))
+		}
+		for _, r := range []io.Reader{strings.NewReader(in), iotest.OneByteReader(strings.NewReader(in)), iotest.DataErrReader(strings.NewReader(in))} {
+			var all strings.Builder
+			err := pieces(r, true, func(p []byte) error {
+				if len(p) == 0 || len(p) > 64<<10 {
+					return fmt.Errorf("a piece of %d bytes", len(p))
+				}
+				all.Write(p)
+				return nil
+			})
+			if err != nil || all.String() != in {
+				t.Errorf("%.20q raw: %d bytes, %v, want %d", in, all.Len(), err, len(in))
+			}
+		}
+	}
+	bad := errors.New("bad")
+	for _, raw := range []bool{false, true} {
+		n := 0
+		count := func([]byte) error { n++; return nil }
+		if err := pieces(io.MultiReader(strings.NewReader("one\ntwo"), iotest.ErrReader(bad)), raw, count); !errors.Is(err, bad) || n == 0 {
+			t.Errorf("raw %v: input that breaks: %v after %d", raw, err, n)
+		}
+		if err := pieces(strings.NewReader("one\ntwo"), raw, func([]byte) error { return bad }); err != bad {
+			t.Errorf("raw %v: a send that fails: %v", raw, err)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	sock := node(t)
+	find := func(args ...string) (string, string, int) {
+		return execute(t.Context(), nil, append([]string{"find", "--socket", sock}, args...)...)
+	}
+	if out, errOut, code := find("a=b"); code != 1 || out != "" || errOut != "" {
+		t.Errorf("nothing found: %d, %q, %q", code, out, errOut)
+	}
+	r := start(t, "register", "--json", "--socket", sock, "a=b", "c=1", "c=2", "bin=\xff")
+	var reg struct {
+		ID       string
+		Revision uint64
+		Attrs    map[string]any
+	}
+	if err := json.Unmarshal([]byte(r.line()), &reg); err != nil || reg.ID == "" || reg.Revision == 0 || reg.Attrs["a"] != "b" {
+		t.Fatalf("registered %+v, %v", reg, err)
+	}
+	other := start(t, "register", "--socket", sock, "a=b", "other=yes")
+	otherID := other.line()
+
+	out, _, code := find("a=b", "--json")
+	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, reg.ID) || !strings.Contains(out, otherID) {
+		t.Errorf("find: %d, %q", code, out)
+	}
+	if out, _, code := find("a=b", "--first", "--json"); code != 0 || strings.Count(out, "\n") != 1 {
+		t.Errorf("find --first: %d, %q", code, out)
+	}
+	if out, _, code := find("c=2"); code != 0 || !strings.HasPrefix(out, reg.ID+" ") || !strings.Contains(out, "a") || strings.Count(out, "\n") != 1 {
+		t.Errorf("find c=2: %d, %q", code, out)
+	}
+	out, _, code = find("c=2", "--want", "a,bin", "--json")
+	var f struct{ Attrs map[string]any }
+	if err := json.Unmarshal([]byte(out), &f); err != nil || code != 0 {
+		t.Fatalf("find --want: %d, %q", code, out)
+	}
+	// What is searched by is answered too (paper, section 3.1).
+	if want := map[string]any{"a": "b", "c": "2", "bin": map[string]any{"base64": "/w=="}}; !reflect.DeepEqual(f.Attrs, want) {
+		t.Errorf("find --want: %v, want %v", f.Attrs, want)
+	}
+	// Those of earlier finds may be there still: the directory learns of a
+	// context's end from its connection's.
+	if out, _, code := find("--contexts", "--json"); code != 0 || strings.Count(out, "\n") < 2 || strings.Count(out, `"rocl.kind":"context"`) != strings.Count(out, "\n") {
+		t.Errorf("find --contexts: %d, %q, want the two that register", code, out)
+	}
+	w := start(t, "watch", "--socket", sock, "c=2")
+	w.line()
+	r.stop()
+	if l := w.line(); !strings.HasPrefix(l, "gone") {
+		t.Errorf("watched: %s", l)
+	}
+	if out, _, code := find("c=2"); code != 1 {
+		t.Errorf("found after its end: %q", out)
+	}
+}
+
+func TestNoDirectory(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "d.sock")
+	for _, args := range [][]string{{"find"}, {"send", "a=b"}} {
+		if _, errOut, code := execute(t.Context(), strings.NewReader("x\n"), append(args, "--socket", nowhere)...); code != 2 || !strings.Contains(errOut, "dirserver") {
+			t.Errorf("rocl %v: exit code %d, %q", args, code, errOut)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	sock := node(t)
+	for _, as := range []string{"json", "text"} {
+		args := []string{"watch", "--socket", sock, "w=" + as}
+		if as == "json" {
+			args = append(args, "--json")
+		}
+		w := start(t, args...)
+		if as == "json" {
+			if l := w.line(); l != `{"event":"synced"}` {
+				t.Errorf("first came %s", l)
+			}
+		}
+		r := start(t, "register", "--socket", sock, "w="+as)
+		id := r.line()
+		if l := w.line(); !strings.Contains(l, "appeared") || !strings.Contains(l, id) {
+			t.Errorf("registered %s: %s", id, l)
+		}
+		r.stop()
+		if l := w.line(); !strings.Contains(l, "gone") || !strings.Contains(l, id) {
+			t.Errorf("%s ended: %s", id, l)
+		}
+		if code := w.stop(); code != 0 {
+			t.Errorf("interrupted: exit code %d", code)
+		}
+	}
+}
+
+func TestSendAndReceive(t *testing.T) {
+	sock := node(t)
+	send := func(in string, args ...string) (string, string, int) {
+		return execute(t.Context(), strings.NewReader(in), append([]string{"send", "--socket", sock, "name=there"}, args...)...)
+	}
+	if _, errOut, code := send("x\n"); code != 1 || !strings.Contains(errOut, "no resource matches") {
+		t.Errorf("to nobody: %d, %q", code, errOut)
+	}
+	if _, _, code := send("x\n", "--wait", "1ms"); code != 1 {
+		t.Errorf("to nobody, waiting: exit code %d", code)
+	}
+
+	r := start(t, "recv", "--socket", sock, "--json", "--count", "3", "name=there")
+	id := strings.TrimPrefix(r.line(), "receiving as ")
+	out, _, code := send("one\n\n\xff\n", "--tag", "9", "--json")
+	if want := fmt.Sprintf(`{"bytes":4,"messages":3,"to":"%s"}`+"\n", id); code != 0 || out != want {
+		t.Errorf("send: %d, %q, want %q", code, out, want)
+	}
+	for _, want := range []string{`"tag":9,"data":"one"}`, `"tag":9,"data":""}`, `"tag":9,"data":{"base64":"/w=="}}`} {
+		if l := r.line(); !strings.HasPrefix(l, `{"from":"`) || !strings.HasSuffix(l, want) {
+			t.Errorf("received %s, want %s", l, want)
+		}
+	}
+	if code := <-r.code; code != 0 {
+		t.Errorf("recv after --count: exit code %d", code)
+	} else {
+		r.code <- code
+	}
+
+	raw := start(t, "recv", "--socket", sock, "--raw", "name=there")
+	raw.line()
+	if _, _, code := send("a\nb\nc\n", "--raw"); code != 0 {
+		t.Errorf("send --raw: exit code %d", code)
+	}
+	for _, want := range []string{"a", "b", "c"} {
+		if l := raw.line(); l != want {
+			t.Errorf("received %q, want %q", l, want)
+		}
+	}
+	if code := raw.stop(); code != 0 { // it says in its help that it goes on until then
+		t.Errorf("recv interrupted: exit code %d", code)
+	}
+}
+
+// send --wait finds what appears later.
+func TestSendWaits(t *testing.T) {
+	sock := node(t)
+	sent := make(chan int, 1)
+	go func() {
+		_, _, code := execute(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
+		sent <- code
+	}()
+	r := start(t, "recv", "--socket", sock, "--count", "1", "name=late")
+	r.line()
+	if l := r.line(); l != "hello" {
+		t.Errorf("received %q", l)
+	}
+	if code := <-sent; code != 0 {
+		t.Errorf("send: exit code %d", code)
+	}
+}

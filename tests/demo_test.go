@@ -1,0 +1,128 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// play is a demonstration whose processes the test stops and kills. A stopped
+// process holds the run up for as long as need be, so that nothing depends on
+// who is quicker.
+type play struct {
+	demo *child
+	want string // what grep counts
+	pids map[string][]int
+}
+
+// startPlay begins a demonstration with the first process of a role stopped as
+// soon as it is there, and waits until all have been found.
+func startPlay(t *testing.T, stopped string) *play {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range 400 { // several units for everybody
+		text := strings.Repeat("filler ", i) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("grep", "-rIliw", "alpha", dir)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skip("no grep to compare with: ", err)
+	}
+	p := &play{want: fmt.Sprintf("%q is in %d of 400 text files", "alpha", bytes.Count(out, []byte("\n"))), pids: map[string][]int{}}
+	sock := socket(t)
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role="+stopped)
+	p.demo = start(t, "coordinator", rocl, "demo", dir, "--word", "alpha", "--socket", sock)
+	var ev struct{ Attrs struct{ PID string } }
+	if err := json.Unmarshal([]byte(w.until(t, "appeared")), &ev); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(ev.Attrs.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signal(t, pid, syscall.SIGSTOP)
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // should the test fail: a stopped process does not end with the demo
+	p.pids[stopped] = []int{pid}
+	for range 6 { // two crawlers, three indexers, the front end
+		l := p.demo.until(t, "found ")
+		var role string
+		if _, err := fmt.Sscan(l[strings.Index(l, "found ")+len("found "):], &role); err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(l[strings.LastIndex(l, " ")+1:])
+		if err != nil {
+			t.Fatalf("no process in %q", l)
+		}
+		if n != pid {
+			p.pids[role] = append(p.pids[role], n)
+		}
+	}
+	return p
+}
+
+// end waits for the answer, which must be right and tell of the loss.
+func (p *play) end(t *testing.T) {
+	t.Helper()
+	p.demo.until(t, p.want)
+	if l := p.demo.until(t, "messages"); !strings.Contains(l, "; 1 process lost, ") {
+		t.Errorf("the loss is not reported: %q", l)
+	}
+	if err := p.demo.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func signal(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatalf("%v to process %d: %v", s, pid, err)
+	}
+}
+
+// The run cannot end while a crawler sits on its share; then it is killed.
+func TestDemoCrawlerKilled(t *testing.T) {
+	p := startPlay(t, "crawler")
+	dead := p.pids["crawler"][0]
+	signal(t, dead, syscall.SIGKILL)
+	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "crawler ") {
+		t.Errorf("reported as %q", l)
+	}
+	p.end(t)
+}
+
+// An indexer is killed in the middle.
+func TestDemoIndexerKilled(t *testing.T) {
+	p := startPlay(t, "indexer")
+	dead := p.pids["indexer"][0]
+	signal(t, dead, syscall.SIGKILL)
+	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") {
+		t.Errorf("reported as %q", l)
+	}
+	p.end(t)
+}
+
+// Everything is indexed, and the front end does not answer yet: then an
+// indexer is killed.
+func TestDemoIndexerKilledLate(t *testing.T) {
+	p := startPlay(t, "front")
+	p.demo.until(t, "all is indexed")
+	dead := p.pids["indexer"][0]
+	signal(t, dead, syscall.SIGKILL)
+	signal(t, p.pids["front"][0], syscall.SIGCONT)
+	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") || strings.Contains(l, " 0 units") {
+		t.Errorf("reported as %q", l)
+	}
+	p.end(t)
+}
