@@ -62,6 +62,22 @@ func (k *cache) own(id, owner resource.GID) {
 	k.mu.Unlock()
 }
 
+// reach keeps and returns the addresses of a context, which are among its
+// attributes.
+func (k *cache) reach(peer resource.GID, attrs *resource.List, used time.Time) []string {
+	a := &addresses{used: used}
+	for v := range attrs.Values(AttrAddr) {
+		a.urls = append(a.urls, string(v))
+	}
+	if len(a.urls) > 0 {
+		k.mu.Lock()
+		bound(k.addrs)
+		k.addrs[peer] = a
+		k.mu.Unlock()
+	}
+	return a.urls
+}
+
 func (k *cache) forget(id resource.GID) {
 	k.mu.Lock()
 	delete(k.owners, id)
@@ -129,13 +145,5 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	a := &addresses{used: time.Now()}
-	for v := range ans.Attrs.Values(AttrAddr) {
-		a.urls = append(a.urls, string(v))
-	}
-	c.cache.mu.Lock()
-	bound(c.cache.addrs)
-	c.cache.addrs[peer] = a
-	c.cache.mu.Unlock()
-	return a.urls, nil
+	return c.cache.reach(peer, &ans.Attrs, time.Now()), nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory"
@@ -241,6 +242,9 @@ func (c *Context) found(a *directory.Answer) Found {
 		}
 	}
 	c.cache.own(a.ID, a.Owner)
+	if a.ID == a.ID.Context() { // a context: it may be told by its addresses
+		c.cache.reach(a.ID, &f.Attrs, time.Time{})
+	}
 	return f
 }
 

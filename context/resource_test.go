@@ -236,8 +236,6 @@ func TestDeleted(t *testing.T) {
 }
 
 func TestDeletedStaysGone(t *testing.T) {
-		"the one that fails forgets the flow, and Context.flow makes the next one without asking, because the " +
-		"context that minted the identifier is linked.")
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		told := make(reports, 100)
 		a, b := open(told.option()), open()
@@ -255,7 +253,6 @@ func TestDeletedStaysGone(t *testing.T) {
 		}
 	})
 }
-
 
 // A resource that is deleted with messages unread leaves nothing to others.
 func TestDeletedUnread(t *testing.T) {
@@ -301,7 +298,6 @@ func TestDeletedHere(t *testing.T) {
 }
 
 func TestDeletedHereIsReported(t *testing.T) {
-		"to WithUndelivered; between contexts they are reported, and the comment of Delete promises it.")
 	told := make(reports, 1)
 	c := rocltest.Cluster(t, 1).Open(0, told.option())
 	me, you := register(t, c, nil), register(t, c, nil)
@@ -320,7 +316,6 @@ func TestDeletedHereIsReported(t *testing.T) {
 }
 
 func TestReportHasLength(t *testing.T) {
-		"deleted (frameGone does not carry the length).")
 	told := make(reports, 1)
 	cl := rocltest.Cluster(t, 1)
 	a, b := cl.Open(0, told.option()), cl.Open(0)
@@ -467,8 +462,6 @@ func TestConflict(t *testing.T) {
 }
 
 func TestRevisionAfterUpdates(t *testing.T) {
-		"last. Resource.Revision then lags behind the directory for good, and CompareAndSet with it fails for " +
-		"ever, since a conflict does not correct it either.")
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
 	for range 3000 {
@@ -493,7 +486,6 @@ func TestRevisionAfterUpdates(t *testing.T) {
 
 // A registration or a deletion whose ctx has ended.
 func TestRegisterEnded(t *testing.T) {
-		"it back: the resource is found until its context closes, and messages to it are refused.")
 	c := rocltest.Cluster(t, 1).Open(0)
 	ctx, cancel := stdctx.WithCancel(bg)
 	cancel()

@@ -190,8 +190,9 @@ func (c *Client) live(lc *lifeConn) {
 			a.c.nc.Close()
 		}
 		c.idle = nil
+		closed := c.closed
 		c.mu.Unlock()
-		if c.life.Err() != nil {
+		if closed {
 			return
 		}
 		c.log.Info("directory: server lost")
