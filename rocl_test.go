@@ -136,6 +136,9 @@ func TestCopies(t *testing.T) {
 
 // Steady traffic allocates nothing.
 func TestNoAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes pools forget")
+	}
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
 	for name, opts := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {

@@ -1,0 +1,5 @@
+//go:build race
+
+package rocl_test
+
+const raceEnabled = true
