@@ -21,7 +21,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 			x, y := w.node(b, 1, t), w.node(b, 2, t)
 			mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
-			ctx := b.Context()
+			ctx := context.Background()
 			go func() {
 				back := flow(b, y, mx)
 				for echo(ctx, my, back, y.cfg.Pool) == nil {
