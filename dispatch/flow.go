@@ -108,16 +108,17 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	c := charge(len(p))
 	l := f.l
 	l.mu.Lock()
-	if f.gone != nil || f.waiters.first != nil || f.sent+c > f.limit || !l.s.room() {
-		if err := f.admit(ctx, c); err != nil {
-			l.mu.Unlock()
-			return false, err
-		}
+	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.room() {
+		f.sent += c
+	} else if err := f.admit(ctx, c); err != nil {
+		l.mu.Unlock()
+		return false, err
 	}
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), frameData, tag, src, f.dst
 	if copied = l.copy(&h, p); !copied {
 		if b == nil {
+			f.sent -= c
 			l.mu.Unlock()
 			return false, nil
 		}
@@ -129,7 +130,6 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
 	}
-	f.sent += c
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
 	l.post()
@@ -137,37 +137,53 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	return copied, nil
 }
 
-// admit waits until f has credit for c more and the session has room. mu is
-// held on entry and on return.
+// admit takes credit for c more once there is some and the session has room.
+// mu is held on entry and on return.
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
-	for queued := false; ; queued = true {
-		switch {
-		case f.gone != nil:
-			return f.gone
-		case !l.s.room():
-			if err := l.waitIn(ctx, &l.full); err != nil {
-				return err
-			}
-			continue
-		case f.sent+c <= f.limit && (queued || f.waiters.first == nil):
-			if f.waiters.first != nil { // the next one may have credit too
-				w := f.waiters.first
-				f.waiters.remove(w)
-				w.fire()
-			}
-			return nil
-		}
-		if need := f.sent + c; need > f.limit && need > f.asked {
-			f.asked = need
-			l.put(frameNeed, f.dst, 0, need)
-			l.post()
-			if f.gone != nil || f.sent+c <= f.limit {
-				continue // answered already: the peer is in this process
-			}
-		}
-		if err := l.waitIn(ctx, &f.waiters); err != nil {
+	for f.gone == nil && !l.s.room() {
+		if err := l.waitIn(ctx, &l.full); err != nil {
 			return err
 		}
 	}
+	switch {
+	case f.gone != nil:
+		return f.gone
+	case f.waiters.first == nil && f.sent+c <= f.limit:
+		f.sent += c
+		return nil
+	}
+	w := l.d.waiter()
+	w.charge = c
+	f.waiters.push(w)
+	if f.serve() {
+		l.post()
+	}
+	// Who is fired from the list has been given its credit, or f has failed.
+	if err := l.await(ctx, &f.waiters, w); err != nil {
+		if f.serve() { // the next one may need less
+			l.post()
+		}
+		return err
+	}
+	return f.gone
+}
+
+// serve gives what credit there is to those who wait for it, in order, and asks
+// for what the first one left lacks. mu is held; who calls sees to it that the
+// question is written, and is told whether there is one.
+func (f *Flow) serve() (asks bool) {
+	for w := f.waiters.first; w != nil; w = f.waiters.first {
+		if need := f.sent + w.charge; need > f.limit {
+			if need > f.asked {
+				f.asked, asks = need, true
+				f.l.put(frameNeed, f.dst, 0, need)
+			}
+			break
+		}
+		f.sent += w.charge
+		f.waiters.remove(w)
+		w.fire()
+	}
+	return asks
 }

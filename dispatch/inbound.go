@@ -139,10 +139,7 @@ func (l *link) control(f *subsys.Frame) error {
 		l.mu.Lock()
 		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
 			fl.limit = f.Tag
-			if w := fl.waiters.first; w != nil {
-				fl.waiters.remove(w)
-				w.fire()
-			}
+			l.answered = fl.serve() || l.answered
 		}
 		l.mu.Unlock()
 	case frameNeed:

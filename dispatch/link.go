@@ -92,6 +92,11 @@ func newLink(d *Dispatcher, peer resource.GID, id uint64) *link {
 func (l *link) waitIn(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
+	return l.await(ctx, list, w)
+}
+
+// await is waitIn for a waiter that is in the list, or was fired already.
+func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	l.mu.Unlock()
 	err := l.d.wait(ctx, w)
 	l.mu.Lock()

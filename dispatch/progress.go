@@ -46,13 +46,14 @@ const (
 //	   └──── token taken ────────┼───────────────────┘
 //	                             └► done; the token passes to a parked waiter
 type waiter struct {
-	sel   Select
-	msg   *Message // what a receiver was handed,
-	who   *inflow  // and whom to tell
-	grant uint64   // of how much new credit
-	state atomic.Uint32
-	ch    chan struct{}
-	d     *Dispatcher
+	sel    Select
+	msg    *Message // what a receiver was handed,
+	who    *inflow  // and whom to tell
+	grant  uint64   // of how much new credit
+	charge uint64   // what a sender needs
+	state  atomic.Uint32
+	ch     chan struct{}
+	d      *Dispatcher
 
 	// Place in a waitlist, guarded by the list's owner.
 	next, prev *waiter
