@@ -1,0 +1,97 @@
+package search
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// ErrMalformed says that bytes are no packet of this protocol.
+var ErrMalformed = errors.New("search: malformed packet")
+
+// ID names one question: who asked, and the how-manieth it was.
+type ID struct {
+	Asker resource.NodeID
+	N     uint64
+}
+
+// Packet types.
+const (
+	typeAsk   = 1 + iota // cover [Lo,Hi] for me
+	typeFound            // an answer
+	typeNone             // all of [Lo,Hi] say no
+)
+
+// A Packet is what one node says to another about one question and one range:
+//
+//	type u8 | zero u8 | fan u16 | asker u64 | n u64 | lo u64 | hi u64 | body
+//
+//	ask    body: the question, bytes of the one who asks
+//	found  body: the answer
+//	none   body: covered u32, failed u32, checksum u64, failed × u64
+//
+// all little-endian.
+type Packet struct {
+	Type   uint8
+	Fan    uint16
+	ID     ID
+	Lo, Hi resource.NodeID
+	Body   []byte // of ask and found
+
+	Covered uint32
+	Sum     uint64
+	Failed  []resource.NodeID
+}
+
+const head = 36
+
+// Append writes p to b.
+func (p *Packet) Append(b []byte) []byte {
+	b = append(b, p.Type, 0, byte(p.Fan), byte(p.Fan>>8))
+	for _, v := range []uint64{uint64(p.ID.Asker), p.ID.N, uint64(p.Lo), uint64(p.Hi)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	if p.Type != typeNone {
+		return append(b, p.Body...)
+	}
+	b = binary.LittleEndian.AppendUint32(b, p.Covered)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Failed)))
+	b = binary.LittleEndian.AppendUint64(b, p.Sum)
+	for _, f := range p.Failed {
+		b = binary.LittleEndian.AppendUint64(b, uint64(f))
+	}
+	return b
+}
+
+// Parse reads what Append wrote. Body is a view of b.
+func (p *Packet) Parse(b []byte) error {
+	if len(b) < head || b[0] < typeAsk || b[0] > typeNone || b[1] != 0 {
+		return fmt.Errorf("%w: no head", ErrMalformed)
+	}
+	*p = Packet{Type: b[0], Fan: binary.LittleEndian.Uint16(b[2:]), Body: b[head:]}
+	p.ID.Asker = resource.NodeID(binary.LittleEndian.Uint64(b[4:]))
+	p.ID.N = binary.LittleEndian.Uint64(b[12:])
+	p.Lo = resource.NodeID(binary.LittleEndian.Uint64(b[20:]))
+	p.Hi = resource.NodeID(binary.LittleEndian.Uint64(b[28:]))
+	if p.Lo > p.Hi || p.Fan < 2 {
+		return fmt.Errorf("%w: range %x to %x, fan %d", ErrMalformed, p.Lo, p.Hi, p.Fan)
+	}
+	if p.Type != typeNone {
+		return nil
+	}
+	b, p.Body = p.Body, nil
+	if len(b) < 16 {
+		return fmt.Errorf("%w: none without count", ErrMalformed)
+	}
+	n := binary.LittleEndian.Uint32(b[4:])
+	p.Covered, p.Sum = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[8:])
+	if b = b[16:]; uint64(len(b)) != uint64(n)*8 {
+		return fmt.Errorf("%w: %d failed in %d bytes", ErrMalformed, n, len(b))
+	}
+	for ; len(b) > 0; b = b[8:] {
+		p.Failed = append(p.Failed, resource.NodeID(binary.LittleEndian.Uint64(b)))
+	}
+	return nil
+}
