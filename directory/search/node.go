@@ -131,6 +131,25 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 	return n.next
 }
 
+// SearchOne asks one node alone: who holds the identifier it minted.
+func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
+	n.next++
+	s := &own{question: question, done: done}
+	n.own[n.next] = s
+	j := &job{key: key{ID{n.cfg.Self, n.next}, who, who, n.cfg.Self}, fan: n.cfg.Fan, question: question, own: s}
+	s.cover = j
+	n.add(j)
+	if _, known := slices.BinarySearch(n.cfg.Members(), who); known && who != n.cfg.Self {
+		n.ask(now, j, part{members: []resource.NodeID{who}})
+	} else {
+		n.count(j, who)
+		j.failed = append(j.failed, who)
+	}
+	id := n.next
+	n.settle(now, j)
+	return id
+}
+
 // Cancel forgets a search; done is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {

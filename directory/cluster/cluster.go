@@ -1,0 +1,394 @@
+package cluster
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Errors of this package.
+var (
+	ErrNotFound = errors.New("cluster: no such resource")
+	// ErrPartial says that nobody who could be asked has it, and that some
+	// members could not be asked.
+	ErrPartial = errors.New("cluster: not found, and not everybody could be asked")
+	ErrClosed  = errors.New("cluster: closed")
+)
+
+// Config is what a member needs. Node and DB are required.
+type Config struct {
+	Node   resource.NodeID
+	DB     *database.DB
+	Name   string   // of the cluster; members of others are not heard
+	Bind   string   // host:port for gossip and questions, UDP and TCP
+	Join   []string // addresses of members to begin with
+	Key    []byte   // seals everything; whoever does not have it is not heard
+	Fan    int      // of the spanning trees; 0: search.DefaultFan
+	Hop    time.Duration
+	Logger *slog.Logger
+}
+
+// A Cluster is this node's membership. Its methods may be called concurrently.
+type Cluster struct {
+	cfg  Config
+	log  *slog.Logger
+	list *memberlist.Memberlist
+	life context.Context
+	end  context.CancelFunc
+	busy sync.WaitGroup
+
+	members atomic.Pointer[[]resource.NodeID] // alive, in order
+	nmu     sync.Mutex
+	nodes   map[resource.NodeID]*memberlist.Node // alive
+	known   map[resource.NodeID]string           // ever met: where
+
+	mu     sync.Mutex
+	search *search.Node
+	timer  *time.Timer
+	out    []outgoing // what search wants sent, sent without mu
+}
+
+type outgoing struct {
+	to resource.NodeID
+	p  []byte
+}
+
+// most is what fits one packet of memberlist, with room for its own head.
+const most = 1200
+
+// Open makes the node a member. It joins those it is told of, and goes on
+// trying in the background.
+func Open(cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*memberlist.Node{}, known: map[resource.NodeID]string{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	host, port, err := net.SplitHostPort(cfg.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: binding: %w", err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: binding to %s: port %q is no number", cfg.Bind, port)
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	c.members.Store(&[]resource.NodeID{cfg.Node})
+	c.search = search.NewNode(search.Config{
+		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop,
+		Members: func() []resource.NodeID { return *c.members.Load() },
+		Local:   c.local,
+		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, c.wrap(p)}) },
+	})
+	c.timer = time.AfterFunc(time.Hour, c.tick)
+	m := memberlist.DefaultLANConfig()
+	m.Name = fmt.Sprintf("%012x", uint64(cfg.Node))
+	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(n), int(n)
+	m.Label = "rocl " + cfg.Name
+	m.Delegate, m.Events = delegate{c}, events{c}
+	m.EnableCompression = false // cost without gain
+	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
+	m.SuspicionMult = 3
+	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
+	if len(cfg.Key) > 0 {
+		h := hmac.New(sha256.New, cfg.Key)
+		h.Write([]byte("rocl gossip"))
+		m.SecretKey = h.Sum(nil)
+	}
+	if c.list, err = memberlist.Create(m); err != nil {
+		c.end()
+		c.timer.Stop()
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	c.busy.Add(1)
+	go c.keepJoined()
+	return c, nil
+}
+
+// Addr is where the member is reached.
+func (c *Cluster) Addr() string { return c.list.LocalNode().Address() }
+
+// Members are the live nodes, this one among them, in order.
+func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
+
+// keepJoined joins those it was told of and those it has met, for as long as
+// they are not seen alive.
+func (c *Cluster) keepJoined() {
+	defer c.busy.Done()
+	wait := 100 * time.Millisecond
+	for {
+		var to []string
+		c.nmu.Lock()
+		for id, addr := range c.known {
+			if c.nodes[id] == nil {
+				to = append(to, addr)
+			}
+		}
+		alone := len(c.nodes) <= 1
+		c.nmu.Unlock()
+		if alone {
+			to = append(to, c.cfg.Join...)
+		}
+		for _, addr := range to {
+			if _, err := c.list.Join([]string{addr}); err != nil {
+				c.log.Debug("cluster: joining", "addr", addr, "err", err)
+			}
+			if c.life.Err() != nil {
+				return
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-c.life.Done():
+			t.Stop()
+			return
+		}
+		wait = min(wait*2, 2*time.Second)
+	}
+}
+
+// quiet passes memberlist's lines on at level debug.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
+	id, err := strconv.ParseUint(n.Name, 16, 48)
+	return resource.NodeID(id), err == nil && len(n.Name) == 12 && id != 0
+}
+
+type events struct{ c *Cluster }
+
+func (e events) NotifyJoin(n *memberlist.Node)   { e.c.seen(n, true) }
+func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
+func (e events) NotifyLeave(n *memberlist.Node)  { e.c.seen(n, false) }
+
+func (c *Cluster) seen(n *memberlist.Node, alive bool) {
+	id, ok := nodeID(n)
+	if !ok {
+		return
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	switch {
+	case alive:
+		c.nodes[id], c.known[id] = n, n.Address()
+	default:
+		delete(c.nodes, id)
+		if n.State == memberlist.StateLeft {
+			delete(c.known, id) // it said so
+		}
+	}
+	all := make([]resource.NodeID, 0, len(c.nodes)+1)
+	for id := range c.nodes {
+		all = append(all, id)
+	}
+	if c.nodes[c.cfg.Node] == nil {
+		all = append(all, c.cfg.Node)
+	}
+	slices.Sort(all)
+	c.members.Store(&all)
+	c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive)
+}
+
+type delegate struct{ c *Cluster }
+
+func (delegate) NodeMeta(int) []byte             { return nil }
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (delegate) LocalState(bool) []byte          { return nil }
+func (delegate) MergeRemoteState([]byte, bool)   {}
+
+// NotifyMsg is called for each packet. b is not ours to keep.
+func (d delegate) NotifyMsg(b []byte) { d.c.receive(b) }
+
+// wrap puts the sender in front of a packet.
+func (c *Cluster) wrap(p *search.Packet) []byte {
+	return p.Append(binary.LittleEndian.AppendUint64(nil, uint64(c.cfg.Node)))
+}
+
+func (c *Cluster) receive(b []byte) {
+	var p search.Packet
+	if len(b) < 8 {
+		return
+	}
+	from := resource.NodeID(binary.LittleEndian.Uint64(b))
+	if err := p.Parse(b[8:]); err != nil {
+		c.log.Debug("cluster: packet", "from", from, "err", err)
+		return
+	}
+	c.step(func(now time.Time) { c.search.Receive(now, from, &p) })
+}
+
+func (c *Cluster) tick() { c.step(func(now time.Time) { c.search.Tick(now) }) }
+
+// step lets the search go on, and sends what it wants sent.
+func (c *Cluster) step(f func(now time.Time)) {
+	c.mu.Lock()
+	now := time.Now()
+	f(now)
+	out := c.out
+	c.out = nil
+	if at := c.search.Next(); !at.IsZero() && c.life.Err() == nil {
+		c.timer.Reset(max(at.Sub(now), 0))
+	}
+	c.mu.Unlock()
+	for _, o := range out {
+		c.send(o)
+	}
+}
+
+func (c *Cluster) send(o outgoing) {
+	c.nmu.Lock()
+	n := c.nodes[o.to]
+	c.nmu.Unlock()
+	if n == nil {
+		return // patience will end
+	}
+	if len(o.p) > most {
+		c.busy.Add(1)
+		go func() { // it dials
+			defer c.busy.Done()
+			if err := c.list.SendReliable(n, o.p); err != nil {
+				c.log.Debug("cluster: sending", "to", n.Name, "err", err)
+			}
+		}()
+		return
+	}
+	if err := c.list.SendBestEffort(n, o.p); err != nil {
+		c.log.Debug("cluster: sending", "to", n.Name, "err", err)
+	}
+}
+
+// Kinds of questions.
+const (
+	kindFind = 1 + iota
+	kindLookup
+)
+
+// local answers a question of another node.
+func (c *Cluster) local(q []byte) ([]byte, bool) {
+	if len(q) < 17 {
+		return nil, false
+	}
+	id := resource.GetGID(q[1:])
+	pattern, err := resource.ParseList(q[17:])
+	if err != nil {
+		return nil, false
+	}
+	var r database.Record
+	var ok bool
+	switch q[0] {
+	case kindFind:
+		r, ok = c.cfg.DB.Find(&pattern)
+	case kindLookup:
+		r, ok = c.cfg.DB.Get(id)
+	}
+	if !ok {
+		return nil, false
+	}
+	b := make([]byte, 40, 40+len(r.Attrs.Wire()))
+	resource.PutGID(b, r.ID)
+	resource.PutGID(b[16:], r.Owner)
+	binary.LittleEndian.PutUint64(b[32:], r.Revision)
+	if pattern.Complete() {
+		return append(b, r.Attrs.Wire()...), true
+	}
+	l := pattern.Clone()
+	l.Fill(&r.Attrs)
+	return append(b, l.Wire()...), true
+}
+
+func question(kind byte, id resource.GID, pattern *resource.List) []byte {
+	q := make([]byte, 17, 17+len(pattern.Wire()))
+	q[0] = kind
+	resource.PutGID(q[1:], id)
+	return append(q, pattern.Wire()...)
+}
+
+func parseAnswer(b []byte) (r database.Record, err error) {
+	if len(b) < 40 {
+		return r, fmt.Errorf("%w: answer of %d bytes", search.ErrMalformed, len(b))
+	}
+	r.ID, r.Owner, r.Revision = resource.GetGID(b), resource.GetGID(b[16:]), binary.LittleEndian.Uint64(b[32:])
+	r.Attrs, err = resource.ParseList(b[40:])
+	return r, err
+}
+
+// Find asks the other members for a resource that matches. ErrNotFound is
+// definite; ErrPartial names those that could not be asked.
+func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
+	return c.ask(ctx, question(kindFind, resource.GID{}, pattern), 0)
+}
+
+// Lookup asks the node on which the identifier was minted, and nobody else.
+func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error) {
+	return c.ask(ctx, question(kindLookup, id, pattern), id.Node())
+}
+
+func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (database.Record, error) {
+	if c.life.Err() != nil {
+		return database.Record{}, ErrClosed
+	}
+	got := make(chan search.Result, 1)
+	var id uint64
+	c.step(func(now time.Time) {
+		done := func(r search.Result) { got <- r }
+		if only != 0 {
+			id = c.search.SearchOne(now, only, q, done)
+		} else {
+			id = c.search.Search(now, q, done)
+		}
+	})
+	select {
+	case r := <-got:
+		switch {
+		case r.Found:
+			return parseAnswer(r.Answer)
+		case r.Definite():
+			return database.Record{}, ErrNotFound
+		}
+		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+	case <-ctx.Done():
+		c.step(func(time.Time) { c.search.Cancel(id) })
+		return database.Record{}, context.Cause(ctx)
+	case <-c.life.Done():
+		return database.Record{}, ErrClosed
+	}
+}
+
+// Close leaves the cluster.
+func (c *Cluster) Close() error {
+	if c.life.Err() != nil {
+		return nil
+	}
+	c.end()
+	c.busy.Wait()
+	err := c.list.Leave(time.Second)
+	c.mu.Lock()
+	c.timer.Stop()
+	c.mu.Unlock()
+	if e := c.list.Shutdown(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: leaving: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
+	t.Helper()
+	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond}
+	for _, j := range join {
+		cfg.Join = append(cfg.Join, j.Addr())
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in 20 s: %s", what)
+		}
+	}
+}
+
+func together(t *testing.T, cs ...*Cluster) {
+	t.Helper()
+	for _, c := range cs {
+		eventually(t, "one view", func() bool { return len(c.Members()) == len(cs) })
+	}
+}
+
+func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {
+	t.Helper()
+	l, err := resource.NewPattern(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := resource.MakeGID(c.cfg.Node, 1, serial)
+	if _, err := c.cfg.DB.Put(id, id.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func pattern(a resource.Attributes, want ...string) *resource.List {
+	l, err := resource.NewPattern(a, want...)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// What one member holds the others find, by attributes and by identifier; what
+// nobody holds is denied for certain.
+func TestFind(t *testing.T) {
+	a := member(t, 1, nil)
+	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+	together(t, a, b, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	big := strings.Repeat("x", 100_000)
+	small, large := put(t, c, 1, resource.Attrs{"type": "gpu", "name": "titan"}), put(t, b, 1, resource.Attrs{"type": "store", "content": big})
+	for _, from := range []*Cluster{a, b} {
+		r, err := from.Find(ctx, pattern(resource.Match{"type": "gpu"}, "name"))
+		if err != nil || r.ID != small || r.Owner != small.Context() || r.Attrs.GetString("name") != "titan" {
+			t.Fatalf("found %+v: %v", r, err)
+		}
+	}
+	if r, err := a.Find(ctx, pattern(resource.Match{"type": "store"})); err != nil || r.Attrs.GetString("content") != big {
+		t.Fatalf("a large answer: %v", err)
+	}
+	if r, err := a.Lookup(ctx, large, pattern(nil, "type")); err != nil || r.ID != large || r.Attrs.GetString("type") != "store" {
+		t.Fatalf("by identifier: %+v: %v", r, err)
+	}
+	for what, err := range map[string]error{
+		"find":   second(a.Find(ctx, pattern(resource.Match{"type": "none"}))),
+		"lookup": second(a.Lookup(ctx, large.WithSerial(9), pattern(nil, "type"))),
+	} {
+		if !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s of what nobody has: %v", what, err)
+		}
+	}
+	if _, err := a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)); !errors.Is(err, ErrPartial) {
+		t.Errorf("an identifier of an unknown node: %v", err)
+	}
+	c.Close()
+	eventually(t, "it left", func() bool { return len(a.Members()) == 2 })
+	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, ErrNotFound) {
+		t.Errorf("what left with its node: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Clusters of other names and keys do not hear each other.
+func TestApart(t *testing.T) {
+	a := member(t, 1, nil)
+	key := func(k string) func(*Config) { return func(c *Config) { c.Key = []byte(k) } }
+	x := member(t, 4, key("one"))
+	others := []*Cluster{
+		member(t, 2, func(c *Config) { c.Name = "other" }, a), member(t, 3, key("two"), a),
+		member(t, 5, key("two"), x), member(t, 6, nil, x),
+	}
+	y := member(t, 7, key("one"), x)
+	together(t, x, y)
+	put(t, x, 1, resource.Attrs{"type": "secret"})
+	for _, c := range append(others, a) {
+		if n := len(c.Members()); n != 1 {
+			t.Errorf("node %d sees %d members", c.cfg.Node, n)
+		}
+		if _, err := c.Find(t.Context(), pattern(resource.Match{"type": "secret"})); !errors.Is(err, ErrNotFound) {
+			t.Errorf("node %d: %v", c.cfg.Node, err)
+		}
+	}
+	if _, err := y.Find(t.Context(), pattern(resource.Match{"type": "secret"})); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	a := member(t, 1, nil)
+	a.Close()
+	a.Close()
+	if _, err := a.Find(t.Context(), pattern(nil)); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	for _, bind := range []string{"", "x", "127.0.0.1:x", "127.0.0.1:99999"} {
+		if c, err := Open(Config{Node: 1, DB: database.New(), Bind: bind}); err == nil {
+			c.Close()
+			t.Errorf("bound to %q", bind)
+		}
+	}
+}
