@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"sync"
@@ -38,6 +39,40 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 // give way to it, and it gives way to nobody.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
+// WithLinkKey sets what contexts prove to each other that they know, in place
+// of the node's own: contexts of several nodes need the same.
+func WithLinkKey(key [32]byte) Option { return func(s *Server) { s.linkKey = &key } }
+
+// A Remote asks the rest of a cluster for what the node does not hold. Errors
+// match ErrNotFound where that is certain, else ErrPartial.
+type Remote interface {
+	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
+	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
+	All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error]
+}
+
+// Attach lets the server ask r for what it does not hold.
+func (s *Server) Attach(r Remote) {
+	s.mu.Lock()
+	s.remote = r
+	s.mu.Unlock()
+}
+
+// elsewhere asks the rest of the cluster, if there is one.
+func (s *Server) elsewhere(ask func(Remote) (database.Record, error)) (r database.Record, ok bool, err error) {
+	s.mu.Lock()
+	remote := s.remote
+	s.mu.Unlock()
+	if remote == nil {
+		return r, false, nil
+	}
+	r, err = ask(remote)
+	if errors.Is(err, ErrNotFound) {
+		return r, false, nil
+	}
+	return r, err == nil, err
+}
+
 // A Server answers for one node. See Listen for one at a Unix socket.
 type Server struct {
 	id     *Identity
@@ -46,10 +81,13 @@ type Server struct {
 	daemon bool
 	begun  time.Time
 
+	linkKey *[32]byte
+
 	mu     sync.Mutex
 	closed bool
 	conns  map[net.Conn]struct{}
 	lives  map[resource.GID]*life
+	remote Remote
 	busy   sync.WaitGroup
 	life   context.Context
 	end    context.CancelFunc
@@ -158,6 +196,9 @@ func (s *Server) serveLife(c *codec) error {
 	c.begin(msgJoined, m.id)
 	c.gid(self)
 	token, key := s.id.token(self), s.id.linkKey()
+	if s.linkKey != nil {
+		key = *s.linkKey
+	}
 	c.bytes(token[:])
 	c.bytes(key[:])
 	if err := c.send(); err != nil {
@@ -240,7 +281,8 @@ func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
 
 // serveAsk answers questions, one at a time.
 func (s *Server) serveAsk(c *codec) error {
-	var cur *database.Cursor
+	var cur cursor
+	defer cur.stop()
 	var pattern resource.List
 	for {
 		m, err := c.read()
@@ -250,33 +292,46 @@ func (s *Server) serveAsk(c *codec) error {
 		p := parser{b: m.body}
 		var rec database.Record
 		var ok bool
+		var far error // the question was well, and could not be answered for sure
 		l := pattern
 		switch m.typ {
 		case msgFind:
 			if l, err = p.list(); err == nil {
 				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(&l) })
+				if !ok {
+					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Find(s.life, &l) })
+				}
 			}
 		case msgLookup:
 			id := p.gid()
 			if l, err = p.list(); err == nil {
-				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
+				if id.Node() == s.id.Node {
+					rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
+				} else if rec, ok = s.db.Get(id); !ok {
+					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Lookup(s.life, id, &l) })
+				}
 			}
 		case msgStart:
 			if l, err = p.list(); err == nil {
 				pattern = l.Clone()
+				cur.stop()
 				rec, ok = s.patiently(func() (database.Record, bool) {
-					cur = s.db.Cursor(&pattern)
-					return cur.Next()
+					cur = cursor{here: s.db.Cursor(&pattern)}
+					return cur.here.Next()
 				})
+				if !ok {
+					rec, ok, far = cur.next(s, &pattern)
+				}
 			}
 		case msgNext:
-			if cur == nil {
+			if cur.here == nil {
 				err = fmt.Errorf("%w: next before start", ErrProtocol)
 			} else {
-				rec, ok = cur.Next()
+				rec, ok, far = cur.next(s, &pattern)
 			}
 		case msgStop:
-			cur, pattern = nil, resource.List{}
+			cur.stop()
+			cur, pattern = cursor{}, resource.List{}
 			continue
 		default:
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
@@ -285,6 +340,8 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
+		case far != nil:
+			err = c.sendError(m.id, far)
 		case !ok:
 			err = c.sendError(m.id, ErrNotFound)
 		default:
@@ -295,6 +352,37 @@ func (s *Server) serveAsk(c *codec) error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// cursor is the place of a question with several answers: first what is here,
+// then what is elsewhere.
+type cursor struct {
+	here  *database.Cursor
+	there func() (database.Record, error, bool)
+	end   func()
+}
+
+func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if k.there == nil {
+		if r, ok = k.here.Next(); ok {
+			return r, true, nil
+		}
+		s.mu.Lock()
+		remote := s.remote
+		s.mu.Unlock()
+		if remote == nil {
+			return r, false, nil
+		}
+		k.there, k.end = iter.Pull2(remote.All(s.life, pattern))
+	}
+	r, err, ok = k.there()
+	return r, ok && err == nil, err
+}
+
+func (k *cursor) stop() {
+	if k.end != nil {
+		k.end()
 	}
 }
 

@@ -23,9 +23,12 @@ var (
 	ErrInUse       = errors.New("rocl: another directory serves this node")
 	ErrProtocol    = errors.New("rocl: directory protocol violation")
 	ErrDenied      = errors.New("rocl: the directory does not know this context")
+	// ErrPartial says that nobody who could be asked has it, and that some
+	// nodes could not be asked.
+	ErrPartial = errors.New("rocl: not found, and not every node could be asked")
 )
 
-var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse}
+var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial}
 
 // code is the number an error travels as; 0 stands for any other.
 func code(err error) uint16 {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -18,9 +20,11 @@ type setting struct{ value, origin string }
 
 type config struct {
 	socket, listen, logLevel, format setting
+	bind, join, cluster, keyFile     setting
 
 	paths []string // of listen
 	level slog.Level
+	key   []byte // of the cluster
 }
 
 // fileConfig is the configuration file.
@@ -29,6 +33,10 @@ type fileConfig struct {
 	Listen    *[]string `toml:"listen"`
 	LogLevel  *string   `toml:"log-level"`
 	LogFormat *string   `toml:"log-format"`
+	Bind      *string   `toml:"bind"`
+	Join      *[]string `toml:"join"`
+	Cluster   *string   `toml:"cluster"`
+	KeyFile   *string   `toml:"key-file"`
 }
 
 // settings collects the configuration: flags before environment before file
@@ -45,14 +53,16 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 			return nil, fmt.Errorf("reading the configuration %s: %w", file, err)
 		}
 	}
-	var joined *string
-	if fc.Listen != nil {
-		s := strings.Join(*fc.Listen, ",")
-		joined = &s
+	list := func(in *[]string) *string {
+		if in == nil {
+			return nil
+		}
+		s := strings.Join(*in, ",")
+		return &s
 	}
 	pick := func(flag, env string, inFile *string, def string) setting {
 		if fl := cmd.Flags().Lookup(flag); fl.Changed {
-			if flag == "listen" {
+			if fl.Value.Type() == "stringSlice" {
 				v, _ := cmd.Flags().GetStringSlice(flag)
 				return setting{strings.Join(v, ","), "flag --" + flag}
 			}
@@ -68,9 +78,16 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	}
 	c := &config{
 		socket:   pick("socket", "ROCL_SOCKET", fc.Socket, directory.DefaultSocket()),
-		listen:   pick("listen", "ROCL_LISTEN", joined, ""),
+		listen:   pick("listen", "ROCL_LISTEN", list(fc.Listen), ""),
 		logLevel: pick("log-level", "ROCL_LOG_LEVEL", fc.LogLevel, "info"),
 		format:   pick("log-format", "ROCL_LOG_FORMAT", fc.LogFormat, ""),
+		bind:     pick("bind", "ROCL_BIND", fc.Bind, ""),
+		join:     pick("join", "ROCL_JOIN", list(fc.Join), ""),
+		cluster:  pick("cluster", "ROCL_CLUSTER", fc.Cluster, ""),
+		keyFile:  pick("key-file", "ROCL_KEY_FILE", fc.KeyFile, ""),
+	}
+	if err := c.checkCluster(); err != nil {
+		return nil, err
 	}
 	if c.socket.value == "" {
 		return nil, fmt.Errorf("the path of the socket (%s) is empty", c.socket.origin)
@@ -98,11 +115,46 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
+// checkCluster checks what concerns the cluster, and reads its key.
+func (c *config) checkCluster() error {
+	if c.bind.value == "" {
+		for _, s := range []struct {
+			flag string
+			setting
+		}{{"join", c.join}, {"key-file", c.keyFile}} {
+			if s.value != "" {
+				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
+			}
+		}
+		return nil
+	}
+	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
+		return fmt.Errorf("bind address %q (%s) is not HOST:PORT", c.bind.value, c.bind.origin)
+	}
+	if c.keyFile.value == "" {
+		return nil
+	}
+	fi, err := os.Stat(c.keyFile.value)
+	if err != nil {
+		return fmt.Errorf("the cluster's key (%s): %w", c.keyFile.origin, err)
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("the cluster's key %s can be read by others (mode %v); it must be 0600", c.keyFile.value, fi.Mode().Perm())
+	}
+	if c.key, err = os.ReadFile(c.keyFile.value); err != nil {
+		return fmt.Errorf("the cluster's key (%s): %w", c.keyFile.origin, err)
+	}
+	if c.key = bytes.TrimSpace(c.key); len(c.key) < 16 {
+		return fmt.Errorf("the cluster's key in %s has %d bytes, at least 16", c.keyFile.value, len(c.key))
+	}
+	return nil
+}
+
 func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}} {
+	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -52,6 +53,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f := cmd.Flags()
 	f.String("socket", "", "Unix socket of the node's directory (default "+directory.DefaultSocket()+")")
 	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH; may be repeated")
+	f.String("bind", "", "HOST:PORT at which the node is a member of a cluster")
+	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
+	f.String("cluster", "", "name of the cluster: members of others are not heard")
+	f.String("key-file", "", "file (0600) with the cluster's key, which seals all that members say")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with socket, listen, log-level, log-format")
@@ -89,9 +94,26 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log := s.logger(errOut)
-	srv, err := directory.Listen(s.socket.value, directory.AsDaemon(), directory.WithLogger(log))
+	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log)}
+	if s.bind.value != "" {
+		opts = append(opts, directory.WithLinkKey(cluster.LinkKey(s.cluster.value, s.key)))
+	}
+	srv, err := directory.Listen(s.socket.value, opts...)
 	if err != nil {
 		return err
+	}
+	if s.bind.value != "" {
+		c, err := cluster.Open(cluster.Config{
+			Node: srv.Node(), DB: srv.Database(), Name: s.cluster.value, Bind: s.bind.value,
+			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Key: s.key, Logger: log,
+		})
+		if err != nil {
+			srv.Close()
+			return err
+		}
+		defer c.Close()
+		srv.Attach(c)
+		log.Info("member of a cluster", "cluster", s.cluster.value, "addr", c.Addr(), "sealed", len(s.key) > 0)
 	}
 	for _, p := range s.paths {
 		if err := srv.Also(p); err != nil {

@@ -107,7 +107,7 @@ log-format = "json"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 4 {
+			if len(lines) != 8 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {

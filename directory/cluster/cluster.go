@@ -3,10 +3,12 @@ package cluster
 import (
 	"context"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"slices"
@@ -16,18 +18,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
-)
-
-// Errors of this package.
-var (
-	ErrNotFound = errors.New("cluster: no such resource")
-	// ErrPartial says that nobody who could be asked has it, and that some
-	// members could not be asked.
-	ErrPartial = errors.New("cluster: not found, and not everybody could be asked")
-	ErrClosed  = errors.New("cluster: closed")
 )
 
 // Config is what a member needs. Node and DB are required.
@@ -56,6 +50,8 @@ type Cluster struct {
 	nmu     sync.Mutex
 	nodes   map[resource.NodeID]*memberlist.Node // alive
 	known   map[resource.NodeID]string           // ever met: where
+
+	places places
 
 	mu     sync.Mutex
 	search *search.Node
@@ -117,6 +113,15 @@ func Open(cfg Config) (*Cluster, error) {
 	c.busy.Add(1)
 	go c.keepJoined()
 	return c, nil
+}
+
+// LinkKey is what contexts of the cluster's nodes prove to each other that they
+// know. Without a key of the cluster everybody can, who knows its name.
+func LinkKey(name string, key []byte) (k [32]byte) {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte("rocl link " + name))
+	h.Sum(k[:0])
+	return k
 }
 
 // Addr is where the member is reached.
@@ -280,6 +285,7 @@ func (c *Cluster) send(o outgoing) {
 const (
 	kindFind = 1 + iota
 	kindLookup
+	kindNext // the next answer of several; the identifier's place holds cursor and step
 )
 
 // local answers a question of another node.
@@ -299,6 +305,8 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 		r, ok = c.cfg.DB.Find(&pattern)
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(id)
+	case kindNext:
+		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
 	}
 	if !ok {
 		return nil, false
@@ -344,7 +352,7 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 
 func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (database.Record, error) {
 	if c.life.Err() != nil {
-		return database.Record{}, ErrClosed
+		return database.Record{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
@@ -362,14 +370,50 @@ func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (data
 		case r.Found:
 			return parseAnswer(r.Answer)
 		case r.Definite():
-			return database.Record{}, ErrNotFound
+			return database.Record{}, directory.ErrNotFound
 		}
-		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
 	case <-ctx.Done():
 		c.step(func(time.Time) { c.search.Cancel(id) })
 		return database.Record{}, context.Cause(ctx)
 	case <-c.life.Done():
-		return database.Record{}, ErrClosed
+		return database.Record{}, directory.ErrClosed
+	}
+}
+
+// All yields what the other members hold that matches: each keeps the place
+// (paper, section 3.4) and gives one at a time. At the end it says, with
+// ErrPartial, if some member could not be asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) {
+		var cur [8]byte
+		_, _ = rand.Read(cur[:]) // nobody else's
+		q := question(kindNext, resource.GID{}, pattern)
+		copy(q[1:], cur[:])
+		var failed []resource.NodeID
+		for _, m := range c.Members() {
+			if m == c.cfg.Node {
+				continue
+			}
+			for step := uint64(1); ; step++ {
+				q := slices.Clone(q)
+				binary.BigEndian.PutUint64(q[9:], step)
+				r, err := c.ask(ctx, q, m)
+				if errors.Is(err, directory.ErrNotFound) {
+					break
+				}
+				if errors.Is(err, directory.ErrPartial) {
+					failed = append(failed, m)
+					break
+				}
+				if !yield(r, err) || err != nil {
+					return
+				}
+			}
+		}
+		if len(failed) > 0 {
+			yield(database.Record{}, fmt.Errorf("%w: %x", directory.ErrPartial, failed))
+		}
 	}
 }
 

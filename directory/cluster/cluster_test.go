@@ -3,10 +3,12 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
@@ -90,20 +92,40 @@ func TestFind(t *testing.T) {
 	if r, err := a.Lookup(ctx, large, pattern(nil, "type")); err != nil || r.ID != large || r.Attrs.GetString("type") != "store" {
 		t.Fatalf("by identifier: %+v: %v", r, err)
 	}
+	var want []resource.GID
+	for i := range uint32(7) {
+		for _, m := range []*Cluster{b, c} {
+			want = append(want, put(t, m, 10+i, resource.Attrs{"type": "many"}))
+		}
+	}
+	var got []resource.GID
+	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r.ID)
+	}
+	slices.SortFunc(want, resource.GID.Compare)
+	if slices.SortFunc(got, resource.GID.Compare); !slices.Equal(got, want) {
+		t.Errorf("all are %v, want %v", got, want)
+	}
+	for range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+		break
+	}
 	for what, err := range map[string]error{
 		"find":   second(a.Find(ctx, pattern(resource.Match{"type": "none"}))),
 		"lookup": second(a.Lookup(ctx, large.WithSerial(9), pattern(nil, "type"))),
 	} {
-		if !errors.Is(err, ErrNotFound) {
+		if !errors.Is(err, directory.ErrNotFound) {
 			t.Errorf("%s of what nobody has: %v", what, err)
 		}
 	}
-	if _, err := a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)); !errors.Is(err, ErrPartial) {
+	if _, err := a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("an identifier of an unknown node: %v", err)
 	}
 	c.Close()
 	eventually(t, "it left", func() bool { return len(a.Members()) == 2 })
-	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, ErrNotFound) {
+	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("what left with its node: %v", err)
 	}
 }
@@ -126,7 +148,7 @@ func TestApart(t *testing.T) {
 		if n := len(c.Members()); n != 1 {
 			t.Errorf("node %d sees %d members", c.cfg.Node, n)
 		}
-		if _, err := c.Find(t.Context(), pattern(resource.Match{"type": "secret"})); !errors.Is(err, ErrNotFound) {
+		if _, err := c.Find(t.Context(), pattern(resource.Match{"type": "secret"})); !errors.Is(err, directory.ErrNotFound) {
 			t.Errorf("node %d: %v", c.cfg.Node, err)
 		}
 	}
@@ -139,7 +161,7 @@ func TestClosed(t *testing.T) {
 	a := member(t, 1, nil)
 	a.Close()
 	a.Close()
-	if _, err := a.Find(t.Context(), pattern(nil)); !errors.Is(err, ErrClosed) {
+	if _, err := a.Find(t.Context(), pattern(nil)); !errors.Is(err, directory.ErrClosed) {
 		t.Error(err)
 	}
 	for _, bind := range []string{"", "x", "127.0.0.1:x", "127.0.0.1:99999"} {
