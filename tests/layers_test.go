@@ -21,10 +21,12 @@ var layers = map[string]int{
 	"subsys/inproc": 2, "subsys/tcp": 2,
 	"dispatch":           3,
 	"directory/database": 3,
+	"directory/search":   3,
 	"directory":          4,
-	"context":            5,
-	"":                   6,
-	"rocltest":           7,
+	"directory/cluster":  5,
+	"context":            6,
+	"":                   7,
+	"rocltest":           8,
 }
 
 // height of a package; what is not listed (cmd, examples, tests) is on top.
@@ -43,6 +45,9 @@ var thirdParty = map[string][]string{
 	"subsys/tcp": {"golang.org/x/sys"},
 	"dispatch":   {"github.com/cespare/xxhash/v2"},
 	"directory":  {"golang.org/x/sys"},
+
+	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
+	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 
 func TestLayers(t *testing.T) {

@@ -34,6 +34,7 @@ type Config struct {
 	Key    []byte   // seals everything; whoever does not have it is not heard
 	Fan    int      // of the spanning trees; 0: search.DefaultFan
 	Hop    time.Duration
+	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
 	Logger *slog.Logger
 }
 
@@ -53,10 +54,13 @@ type Cluster struct {
 
 	places places
 
-	mu     sync.Mutex
-	search *search.Node
-	timer  *time.Timer
-	out    []outgoing // what search wants sent, sent without mu
+	sent atomic.Uint64 // packets of searches
+
+	mu      sync.Mutex
+	filters filters
+	search  *search.Node
+	timer   *time.Timer
+	out     []outgoing // what search wants sent, sent without mu
 }
 
 type outgoing struct {
@@ -74,6 +78,10 @@ func Open(cfg Config) (*Cluster, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	if c.cfg.Spread <= 0 {
+		c.cfg.Spread = 5 * time.Second
+	}
+	c.filters.of, c.filters.wants = map[resource.NodeID]*search.Summary{}, map[resource.NodeID]bool{}
 	host, port, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: binding: %w", err)
@@ -88,6 +96,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop,
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
+		May:     c.may,
 		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, c.wrap(p)}) },
 	})
 	c.timer = time.AfterFunc(time.Hour, c.tick)
@@ -110,8 +119,9 @@ func Open(cfg Config) (*Cluster, error) {
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c.busy.Add(1)
+	c.busy.Add(2)
 	go c.keepJoined()
+	go c.keepSummary()
 	return c, nil
 }
 
@@ -210,6 +220,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	slices.Sort(all)
 	c.members.Store(&all)
+	c.mu.Lock()
+	c.filters.met(id, alive)
+	c.mu.Unlock()
 	c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive)
 }
 
@@ -234,6 +247,10 @@ func (c *Cluster) receive(b []byte) {
 		return
 	}
 	from := resource.NodeID(binary.LittleEndian.Uint64(b))
+	if len(b) > 8 && b[8] >= msgDelta {
+		c.hearFilter(from, b[8], b[9:])
+		return
+	}
 	if err := p.Parse(b[8:]); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
@@ -254,6 +271,7 @@ func (c *Cluster) step(f func(now time.Time)) {
 		c.timer.Reset(max(at.Sub(now), 0))
 	}
 	c.mu.Unlock()
+	c.sent.Add(uint64(len(out)))
 	for _, o := range out {
 		c.send(o)
 	}

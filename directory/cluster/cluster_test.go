@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,11 +15,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// memberlist's probes end with their timeouts, a little after its Shutdown.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+}
 
 func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
-	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond}
+	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr())
 	}
@@ -128,6 +132,60 @@ func TestFind(t *testing.T) {
 	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("what left with its node: %v", err)
 	}
+}
+
+// Summaries spare questions, and never cost an answer: what is too new for them
+// is found, what is gone is denied.
+func TestFilters(t *testing.T) {
+	slow := func(c *Config) { c.Spread = time.Hour }
+	cs := []*Cluster{member(t, 1, nil)}
+	for i := range resource.NodeID(7) {
+		cs = append(cs, member(t, i+2, nil, cs[0]))
+	}
+	cs = append(cs, member(t, 20, slow, cs[0]))
+	together(t, cs...)
+	a, holder, silent := cs[0], cs[5], cs[8]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	id := put(t, holder, 1, resource.Attrs{"type": "gpu", "name": "titan"})
+	what := pattern(resource.Match{"type": "gpu", "name": "titan"})
+	eventually(t, "the summary has come", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		s := a.filters.of[holder.cfg.Node]
+		return s != nil && s.May(what)
+	})
+	before := a.sent.Load()
+	if r, err := a.Find(ctx, what); err != nil || r.ID != id {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if n := a.sent.Load() - before; n > 3 { // one, and whom the filter suspects wrongly
+		t.Errorf("%d packets for what one member holds", n)
+	}
+	fresh := put(t, silent, 1, resource.Attrs{"type": "new"})
+	if r, err := a.Find(ctx, pattern(resource.Match{"type": "new"})); err != nil || r.ID != fresh {
+		t.Errorf("what is in nobody's summary: %+v, %v", r, err)
+	}
+	if err := holder.cfg.DB.Delete(id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Find(ctx, what); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("what is gone, and in a summary: %v", err)
+	}
+	for i := range uint32(2000) { // the summary is made anew meanwhile
+		put(t, holder, 100+i, resource.Attrs{"serial": fmt.Sprint(i)})
+	}
+	eventually(t, "all are in the summary", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		s := a.filters.of[holder.cfg.Node]
+		for i := range 2000 {
+			if !s.May(pattern(resource.Match{"serial": fmt.Sprint(i)})) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func second[T any](_ T, err error) error { return err }
