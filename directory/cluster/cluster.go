@@ -108,6 +108,7 @@ func Open(cfg Config) (*Cluster, error) {
 	m.EnableCompression = false // cost without gain
 	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
 	m.SuspicionMult = 3
+	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
 	if len(cfg.Key) > 0 {
 		h := hmac.New(sha256.New, cfg.Key)
