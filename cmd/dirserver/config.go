@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -42,7 +43,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		}
 		d := toml.NewDecoder(strings.NewReader(string(b))).DisallowUnknownFields()
 		if err := d.Decode(&fc); err != nil {
-			return nil, fmt.Errorf("reading the configuration %s: %w", file, err)
+			return nil, fmt.Errorf("reading the configuration %s: %w", file, place(err))
 		}
 	}
 	var joined *string
@@ -96,6 +97,23 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		c.paths = append(c.paths, path)
 	}
 	return c, nil
+}
+
+// place adds to an error of the decoder where it is and which setting it is
+// about.
+func place(err error) error {
+	var unknown *toml.StrictMissingError
+	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
+		e := &unknown.Errors[0]
+		row, _ := e.Position()
+		return fmt.Errorf("line %d: no such setting: %s", row, strings.Join(e.Key(), "."))
+	}
+	var bad *toml.DecodeError
+	if errors.As(err, &bad) {
+		row, _ := bad.Position()
+		return fmt.Errorf("line %d: %w", row, err)
+	}
+	return err
 }
 
 func (c *config) print(w io.Writer) {
