@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -195,7 +196,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	r.Crawlers, r.Indexers = o.crawlers, o.indexers
 	r.Skipped = append(bad, r.Skipped...)
 	for _, s := range r.Skipped {
-		fmt.Fprintln(errOut, "skipped:", s)
+		fmt.Fprintln(errOut, "skipped:", printable(s))
 	}
 	if o.json {
 		if r.Skipped == nil {
@@ -204,6 +205,12 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		return cli.Print(out, r)
 	}
 	fmt.Fprintf(out, "%q is in %d of %d text files (%d others are binary, %d unreadable)\n", r.Word, r.Matches, r.Files, r.Binary, len(r.Skipped))
+	for _, name := range t.Names {
+		fmt.Fprintln(out, "  "+printable(string(name)))
+	}
+	if r.Matches > len(t.Names) {
+		fmt.Fprintf(out, "  and %d more\n", r.Matches-len(t.Names))
+	}
 	fmt.Fprintf(out, "%.1f MB in %d messages, %.2f s, %.0f MB/s; %d crawlers, %d indexers with %d words between them",
 		float64(r.Bytes)/1e6, r.Messages, r.Seconds, float64(r.Bytes)/1e6/r.Seconds, r.Crawlers, r.Indexers, r.Words)
 	if r.Killed > 0 {
@@ -211,6 +218,15 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	_, err = fmt.Fprintln(out)
 	return err
+}
+
+// printable is a name as it is, or quoted if a terminal would do something
+// else than show it.
+func printable(name string) string {
+	if q := strconv.Quote(name); q[1:len(q)-1] != name {
+		return q
+	}
+	return name
 }
 
 func processesOf(n int) string {
