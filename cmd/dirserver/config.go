@@ -21,6 +21,7 @@ type config struct {
 	socket, listen, logLevel, format setting
 
 	paths []string // of listen
+	urls  []string // likewise, TCP
 	level slog.Level
 }
 
@@ -86,10 +87,14 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		if u == "" {
 			continue
 		}
+		if directory.IsTCP(u) {
+			c.urls = append(c.urls, u)
+			continue
+		}
 		path, ok := strings.CutPrefix(u, "unix:")
 		path = strings.TrimPrefix(path, "//")
 		if !ok || path == "" {
-			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH is known", u, c.listen.origin)
+			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH and tcp://HOST:PORT are known", u, c.listen.origin)
 		}
 		if path == c.socket.value || slices.Contains(c.paths, path) {
 			return nil, fmt.Errorf("%q (%s) is served already", u, c.listen.origin)

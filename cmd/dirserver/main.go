@@ -1,6 +1,6 @@
 // Command dirserver serves a node's directory as a daemon.
 //
-//	dirserver [--socket PATH] [--listen unix:PATH]... [--config FILE]
+//	dirserver [--socket PATH] [--listen URL]... [--config FILE]
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
 // ROCL_LISTEN, ROCL_LOG_LEVEL, ROCL_LOG_FORMAT) or in a TOML file, in this
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cmd.SetVersionTemplate("dirserver {{.Version}}\n")
 	f := cmd.Flags()
 	f.String("socket", "", "Unix socket of the node's directory (default "+directory.DefaultSocket()+")")
-	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH; may be repeated")
+	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH or tcp://HOST:PORT of the loopback interface; may be repeated")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with socket, listen, log-level, log-format")
@@ -99,6 +99,14 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			srv.Close()
 			return err
 		}
+	}
+	for _, u := range s.urls {
+		at, err := srv.ListenTCP(u)
+		if err != nil {
+			srv.Close()
+			return err
+		}
+		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", fmt.Sprintf("%012x", uint64(srv.Node())), "version", version.String())
 	notify(log, "READY=1")
