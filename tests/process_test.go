@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -334,12 +335,12 @@ func TestOtherUserRefused(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			defer syscall.Close(fd)
 			if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: sock}); err != nil {
 				return err
 			}
-			if n, err := syscall.Read(fd, make([]byte, 1)); n != 0 {
-				return fmt.Errorf("read %d bytes, %v, instead of the end", n, err)
+			f := os.NewFile(uintptr(fd), "refused")
+			if b, err := io.ReadAll(f); err != nil || !strings.Contains(string(b), "of user 65534") {
+				return fmt.Errorf("was told %q, %v, in place of why and the end", b, err)
 			}
 			return nil
 		}()
