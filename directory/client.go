@@ -141,8 +141,9 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 		err = k.send()
 	}
 	var m message
-	if err == nil {
-		m, err = k.read()
+	var e error
+	if m, e = k.read(); err == nil || e == nil { // a server that refuses may not have read
+		err = e
 	}
 	if err == nil && m.typ == msgError {
 		err = parseError(m.body)

@@ -9,6 +9,9 @@ import (
 // JoinNode joins the directory at a socket path, and serves it whenever nobody
 // else does, for as long as the client is open: so a laptop needs no daemon.
 func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, error) {
+	if IsTCP(path) { // somebody else's
+		return Join(ctx, DialSocket(path), WithClientLogger(log))
+	}
 	n := &node{path: path, log: log}
 	c, err := Join(ctx, DialSocket(path), WithServe(n.serve), WithClientLogger(log))
 	if err != nil {

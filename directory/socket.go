@@ -186,10 +186,13 @@ func askToYield(path string) (*os.File, error) {
 	}
 	c := &codec{nc: nc, in: b, end: n}
 	m, err := c.read()
-	if err == nil && m.typ == msgError {
+	switch {
+	case err == nil && m.typ == msgError:
 		err = parseError(m.body)
+	case err == nil:
+		err = fmt.Errorf("%w: no lock came", ErrProtocol)
 	}
-	return nil, errors.Join(err, errors.New("directory: no lock came"))
+	return nil, err
 }
 
 func (s *Server) listen(b *socket) error {
@@ -230,6 +233,8 @@ func (s *Server) accept(b *socket) {
 		}
 		if err := allowed(nc); err != nil {
 			s.log.Warn("directory: refused", "err", err)
+			_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
+			_ = (&codec{nc: nc}).sendError(0, err)
 			nc.Close()
 			continue
 		}
@@ -271,8 +276,15 @@ type Dialer func(ctx context.Context) (net.Conn, error)
 
 // DialSocket connects to the directory at a Unix socket. Nobody serving there
 // is ErrNoDirectory.
+// A path that starts with tcp:// is that of [Server.ListenTCP].
 func DialSocket(path string) Dialer {
+	if IsTCP(path) {
+		return dialTCP(path)
+	}
 	return func(ctx context.Context) (net.Conn, error) {
+		if len(path) > maxPath {
+			return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
+		}
 		var d net.Dialer
 		nc, err := d.DialContext(ctx, "unix", path)
 		switch {

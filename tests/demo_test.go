@@ -126,3 +126,32 @@ func TestDemoIndexerKilledLate(t *testing.T) {
 	}
 	p.end(t)
 }
+
+// The node's directory may be named by the environment; the demonstration then
+// plays there, where others see it.
+func TestDemoSocketOfEnvironment(t *testing.T) {
+	sock := socket(t)
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role=front")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ROCL_SOCKET", sock)
+	if out, code := run(t, "", rocl, "demo", dir, "--word", "alpha"); code != 0 || !strings.Contains(out, "is in 1 of 1 text files") {
+		t.Errorf("exit code %d, %q", code, out)
+	}
+	w.until(t, "appeared")
+	w.until(t, "gone")
+}
+
+// Without the front end there is no answer: the demonstration says why.
+func TestDemoFrontKilled(t *testing.T) {
+	p := startPlay(t, "front")
+	p.demo.until(t, "all is indexed")
+	signal(t, p.pids["front"][0], syscall.SIGKILL)
+	p.demo.until(t, "the front end has died")
+	if err := p.demo.cmd.Wait(); err == nil || p.demo.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+}

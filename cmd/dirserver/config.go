@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ type config struct {
 	bind, join, cluster, keyFile     setting
 
 	paths []string // of listen
+	urls  []string // likewise, TCP
 	level slog.Level
 	key   []byte // of the cluster
 }
@@ -50,7 +52,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		}
 		d := toml.NewDecoder(strings.NewReader(string(b))).DisallowUnknownFields()
 		if err := d.Decode(&fc); err != nil {
-			return nil, fmt.Errorf("reading the configuration %s: %w", file, err)
+			return nil, fmt.Errorf("reading the configuration %s: %w", file, place(err))
 		}
 	}
 	list := func(in *[]string) *string {
@@ -102,10 +104,14 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		if u == "" {
 			continue
 		}
+		if directory.IsTCP(u) {
+			c.urls = append(c.urls, u)
+			continue
+		}
 		path, ok := strings.CutPrefix(u, "unix:")
 		path = strings.TrimPrefix(path, "//")
 		if !ok || path == "" {
-			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH is known", u, c.listen.origin)
+			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH and tcp://HOST:PORT are known", u, c.listen.origin)
 		}
 		if path == c.socket.value || slices.Contains(c.paths, path) {
 			return nil, fmt.Errorf("%q (%s) is served already", u, c.listen.origin)
@@ -148,6 +154,23 @@ func (c *config) checkCluster() error {
 		return fmt.Errorf("the cluster's key in %s has %d bytes, at least 16", c.keyFile.value, len(c.key))
 	}
 	return nil
+}
+
+// place adds to an error of the decoder where it is and which setting it is
+// about.
+func place(err error) error {
+	var unknown *toml.StrictMissingError
+	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
+		e := &unknown.Errors[0]
+		row, _ := e.Position()
+		return fmt.Errorf("line %d: no such setting: %s", row, strings.Join(e.Key(), "."))
+	}
+	var bad *toml.DecodeError
+	if errors.As(err, &bad) {
+		row, _ := bad.Position()
+		return fmt.Errorf("line %d: %w", row, err)
+	}
+	return err
 }
 
 func (c *config) print(w io.Writer) {

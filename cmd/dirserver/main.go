@@ -1,6 +1,6 @@
 // Command dirserver serves a node's directory as a daemon.
 //
-//	dirserver [--socket PATH] [--listen unix:PATH]... [--config FILE]
+//	dirserver [--socket PATH] [--listen URL]... [--config FILE]
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
 // ROCL_LISTEN, ROCL_LOG_LEVEL, ROCL_LOG_FORMAT) or in a TOML file, in this
@@ -30,6 +30,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends us at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cmd.SetVersionTemplate("dirserver {{.Version}}\n")
 	f := cmd.Flags()
 	f.String("socket", "", "Unix socket of the node's directory (default "+directory.DefaultSocket()+")")
-	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH; may be repeated")
+	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH or tcp://HOST:PORT of the loopback interface; may be repeated")
 	f.String("bind", "", "HOST:PORT at which the node is a member of a cluster")
 	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
 	f.String("cluster", "", "name of the cluster: members of others are not heard")
@@ -120,6 +121,14 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			srv.Close()
 			return err
 		}
+	}
+	for _, u := range s.urls {
+		at, err := srv.ListenTCP(u)
+		if err != nil {
+			srv.Close()
+			return err
+		}
+		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", fmt.Sprintf("%012x", uint64(srv.Node())), "version", version.String())
 	notify(log, "READY=1")

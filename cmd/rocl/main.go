@@ -19,6 +19,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends us at once
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
 	root.AddCommand(bench.Commands()...)

@@ -54,7 +54,7 @@ type DB struct {
 	turn atomic.Uint32 // rotates among equals
 
 	mu      sync.RWMutex
-	byID    map[resource.GID]uint32
+	byID    ids
 	pages   [][]record // of pageLen each: growing moves nothing
 	made    uint32     // records in pages
 	vacant  []uint32
@@ -72,7 +72,7 @@ type DB struct {
 // New makes an empty database.
 func New() *DB {
 	return &DB{
-		seed: maphash.MakeSeed(), byID: map[resource.GID]uint32{}, ownerOf: map[resource.GID]uint32{},
+		seed: maphash.MakeSeed(), ownerOf: map[resource.GID]uint32{},
 		watches: map[*Watch]struct{}{},
 	}
 }
@@ -99,7 +99,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i, ok := d.byID[id]; ok {
+	if i, ok := d.idGet(id); ok {
 		r := d.rec(i)
 		switch {
 		case d.owners[r.owner-1].id != owner:
@@ -115,7 +115,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 	i := d.place()
 	r := d.rec(i)
 	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
-	d.byID[id] = i
+	d.idPut(id, i)
 	d.enlist(i, owner)
 	d.store(i, attrs)
 	d.notify(i, false)
@@ -289,7 +289,7 @@ func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev u
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i, ok := d.byID[id]
+	i, ok := d.idGet(id)
 	if !ok {
 		return 0, fmt.Errorf("%w: %v", ErrNotFound, id)
 	}
@@ -306,7 +306,7 @@ func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev u
 func (d *DB) Delete(id resource.GID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i, ok := d.byID[id]
+	i, ok := d.idGet(id)
 	if !ok {
 		return fmt.Errorf("%w: %v", ErrNotFound, id)
 	}
@@ -319,7 +319,7 @@ func (d *DB) remove(i uint32) {
 	d.notify(i, true)
 	d.unindex(i)
 	d.delist(i)
-	delete(d.byID, d.rec(i).id)
+	d.idDelete(d.rec(i).id)
 	*d.rec(i) = record{}
 	d.vacant = append(d.vacant, i)
 }
@@ -349,7 +349,7 @@ func (d *DB) record(i uint32) Record {
 func (d *DB) Get(id resource.GID) (Record, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	i, ok := d.byID[id]
+	i, ok := d.idGet(id)
 	if !ok {
 		return Record{}, false
 	}
@@ -435,7 +435,7 @@ func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	var one [1]uint32
 	cand, all := d.candidates(pattern, &one)
 	if all {
-		cand = make([]uint32, 0, len(d.byID))
+		cand = make([]uint32, 0, d.byID.used)
 		for i := range d.made {
 			if d.rec(i).owner != 0 {
 				cand = append(cand, i)
@@ -466,7 +466,7 @@ func (c *Cursor) Next() (Record, bool) {
 func (d *DB) Len() int {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return len(d.byID)
+	return d.byID.used
 }
 
 // Stats describe a database.
@@ -479,5 +479,5 @@ type Stats struct {
 func (d *DB) Stats() Stats {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return Stats{len(d.byID), len(d.ownerOf), len(d.watches), d.live, d.dead}
+	return Stats{d.byID.used, len(d.ownerOf), len(d.watches), d.live, d.dead}
 }

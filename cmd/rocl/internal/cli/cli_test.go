@@ -468,3 +468,34 @@ func TestSendWaits(t *testing.T) {
 		t.Errorf("send: exit code %d", code)
 	}
 }
+
+// Whoever types can end send with an interrupt: what was typed has arrived.
+func TestSendInterrupted(t *testing.T) {
+	sock := node(t)
+	r := start(t, "recv", "--socket", sock, "name=there")
+	r.line()
+	in, typed := io.Pipe()
+	defer typed.Close() // lets the reader end
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	code := make(chan int, 1)
+	go func() {
+		_, _, c := execute(ctx, in, "send", "--socket", sock, "name=there")
+		code <- c
+	}()
+	if _, err := io.WriteString(typed, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	if l := r.line(); l != "hello" {
+		t.Errorf("received %q", l)
+	}
+	cancel()
+	select {
+	case c := <-code:
+		if c != exitInterrupted {
+			t.Errorf("interrupted: exit code %d", c)
+		}
+	case <-time.After(long):
+		t.Fatal("send goes on after an interrupt")
+	}
+}

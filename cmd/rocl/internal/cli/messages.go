@@ -108,7 +108,15 @@ func sendCommand() *cobra.Command {
 				bytes += len(p)
 				return me.SendBytes(ctx, to.ID, tag, p)
 			}
-			if err := pieces(cmd.InOrStdin(), raw, send); err != nil {
+			// Reading, from a terminal say, cannot be interrupted; this command can.
+			done := make(chan error, 1)
+			go func() { done <- pieces(cmd.InOrStdin(), raw, send) }()
+			select {
+			case err = <-done:
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+			if err != nil {
 				return err
 			}
 			if err := c.Close(); err != nil { // waits until all has arrived

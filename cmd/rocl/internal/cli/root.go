@@ -107,15 +107,18 @@ func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case errors.Is(err, rocl.ErrNoDirectory):
-		fmt.Fprintf(w, "rocl: %v\nNothing serves this node's directory: start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.\n", err)
+		fmt.Fprintf(w, "rocl: %s\nNothing serves this node's directory: start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.\n", text(err))
 		return exitNoDirectory
 	case errors.Is(err, rocl.ErrNotFound):
 		fmt.Fprintf(w, "rocl: no resource matches; 'rocl find' lists those there are.\n")
 		return exitFailed
 	}
-	fmt.Fprintf(w, "rocl: %v\n", err)
+	fmt.Fprintf(w, "rocl: %s\n", text(err))
 	return exitFailed
 }
+
+// text is an error that may say already that it is rocl's.
+func text(err error) string { return strings.TrimPrefix(err.Error(), "rocl: ") }
 
 // attributes reads k=v arguments; order is kept and names may repeat.
 func attributes(args []string) (*rocl.List, error) {

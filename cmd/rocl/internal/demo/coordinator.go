@@ -367,7 +367,13 @@ func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 			return t, nil
 		}
 		if try == 3 || ctx.Err() != nil {
-			return t, errors.Join(err, fmt.Errorf("asking for %q: %s", word, t.Err))
+			if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrNotFound) {
+				return t, fmt.Errorf("the front end has died, and there is one only: start the demonstration anew (%w)", err)
+			}
+			if err == nil {
+				err = errors.New(t.Err)
+			}
+			return t, fmt.Errorf("asking for %q: %w", word, err)
 		}
 		if err := co.index(ctx); err != nil {
 			return t, err

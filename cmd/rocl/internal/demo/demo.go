@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -43,7 +44,7 @@ type Result struct {
 	Binary   int      `json:"binary"`
 	Bytes    uint64   `json:"bytes"`
 	Messages uint64   `json:"messages"`
-	Words    int      `json:"words"`
+	Words    int      `json:"words"` // of all shards: one that several have counts for each
 	Seconds  float64  `json:"seconds"`
 	Skipped  []string `json:"skipped"`
 	Redone   int      `json:"redone"` // units done again
@@ -60,16 +61,16 @@ func Commands() []*cobra.Command {
 		Short: "Index a tree of files with processes that find each other by attributes",
 		Long: "Index the text files under DIR (the Go installation's source if not given) with several\n" +
 			"processes that know of each other only by attributes, then look a word up.\n" +
-			"The number of matches is what 'LC_ALL=C grep -rIliw WORD DIR | wc -l' counts.",
+			"The number of matches is what 'LC_ALL=C grep -rIliw WORD DIR | wc -l' counts, but that a NUL byte\n" +
+			"anywhere makes a file binary, while grep does not look behind a match for one.\n" +
+			"The processes use a directory of their own unless --socket or ROCL_SOCKET names one.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.dir = args[0]
 			}
-			o.json = cli.Flags(cmd).JSON
-			if cmd.Flags().Changed("socket") {
-				o.socket = cli.Flags(cmd).Socket
-			}
+			g := cli.Flags(cmd)
+			o.json, o.socket, o.verbose = g.JSON, g.Socket, g.Verbose
 			return run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -92,7 +93,8 @@ func Commands() []*cobra.Command {
 type options struct {
 	dir, word, socket  string
 	crawlers, indexers int
-	kill, json         bool
+	kill               bool
+	json, verbose      bool
 }
 
 // goSource is the source tree of the Go installation.
@@ -143,7 +145,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	rep := newTeller(o.json, errOut)
 	defer rep.close()
 	start := time.Now()
-	c, err := rocl.Open(ctx, rocl.WithSocket(o.socket))
+	c, err := rocl.Open(ctx, cli.Globals{Socket: o.socket, Verbose: o.verbose}.Options()...)
 	if err != nil {
 		return err
 	}
@@ -194,7 +196,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	r.Crawlers, r.Indexers = o.crawlers, o.indexers
 	r.Skipped = append(bad, r.Skipped...)
 	for _, s := range r.Skipped {
-		fmt.Fprintln(errOut, "skipped:", s)
+		fmt.Fprintln(errOut, "skipped:", printable(s))
 	}
 	if o.json {
 		if r.Skipped == nil {
@@ -203,13 +205,35 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		return cli.Print(out, r)
 	}
 	fmt.Fprintf(out, "%q is in %d of %d text files (%d others are binary, %d unreadable)\n", r.Word, r.Matches, r.Files, r.Binary, len(r.Skipped))
-	fmt.Fprintf(out, "%.1f MB in %d messages, %.2f s, %.0f MB/s; %d crawlers, %d indexers, %d different words",
+	for _, name := range t.Names {
+		fmt.Fprintln(out, "  "+printable(string(name)))
+	}
+	if r.Matches > len(t.Names) {
+		fmt.Fprintf(out, "  and %d more\n", r.Matches-len(t.Names))
+	}
+	fmt.Fprintf(out, "%.1f MB in %d messages, %.2f s, %.0f MB/s; %d crawlers, %d indexers with %d words between them",
 		float64(r.Bytes)/1e6, r.Messages, r.Seconds, float64(r.Bytes)/1e6/r.Seconds, r.Crawlers, r.Indexers, r.Words)
 	if r.Killed > 0 {
-		fmt.Fprintf(out, "; %d process lost, %d units done again", r.Killed, r.Redone)
+		fmt.Fprintf(out, "; %s lost, %d units done again", processesOf(r.Killed), r.Redone)
 	}
 	_, err = fmt.Fprintln(out)
 	return err
+}
+
+// printable is a name as it is, or quoted if a terminal would do something
+// else than show it.
+func printable(name string) string {
+	if q := strconv.Quote(name); q[1:len(q)-1] != name {
+		return q
+	}
+	return name
+}
+
+func processesOf(n int) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprint(n, " processes")
 }
 
 // gather waits until every process has been found.

@@ -198,7 +198,7 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 			if s.co.left != 0 || len(s.co.todo) != 0 {
 				t.Errorf("%d units left, %d to do", s.co.left, len(s.co.todo))
 			}
-			if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", ask{Word: "alpha"}); err != nil || sum.Matches != 2 || sum.Indexers != 3 {
+			if sum, err := lookUp(s.ctx, s.co.c, s.co.me, "run", ask{Word: "alpha"}); err != nil || sum.Matches != 2 || sum.Indexers != 3 || len(sum.Names) != 2 || filepath.Base(string(sum.Names[0])) != "a" || filepath.Base(string(sum.Names[1])) != "b" {
 				t.Errorf("looked up: %+v, %v, want 2 matches", sum, err)
 			}
 			if r := s.co.summary(); r.Killed != 1 || r.Files != 2 || !s.notes.has("is gone") {
@@ -338,6 +338,14 @@ func TestWrongFlags(t *testing.T) {
 		var u *cli.UsageError
 		if err := run(t.Context(), o, io.Discard, io.Discard); !errors.As(err, &u) {
 			t.Errorf("%+v: %v, want a usage error", o, err)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for name, want := range map[string]string{"a b": "a b", "é": "é", "a\nb": `"a\nb"`, "\x1b[31m": `"\x1b[31m"`, "\xff": `"\xff"`} {
+		if got := printable(name); got != want {
+			t.Errorf("%q is printed as %s", name, got)
 		}
 	}
 }

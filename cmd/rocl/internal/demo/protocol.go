@@ -43,6 +43,7 @@ type sent struct {
 type end struct {
 	ID, Attempt uint32
 	Coordinator string
+	Paths       [][]byte // of all its files
 	Skipped     []string // unreadable, with the reason
 }
 
@@ -57,12 +58,15 @@ type indexed struct {
 
 // ask is the question for a word; told the answer.
 type ask struct {
-	Word  string
-	Units []uint32 // front end to indexer: not used
+	Word string
 }
+
+// names is how many of the files found are named.
+const names = 3
 
 type told struct {
 	Matches  int
+	Names    [][]byte // of some
 	Indexers int
 	Words    int
 	Err      string

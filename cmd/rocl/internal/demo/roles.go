@@ -69,7 +69,7 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 	if err != nil {
 		return err
 	}
-	e := end{ID: u.ID, Attempt: u.Attempt, Coordinator: boss.String()}
+	e := end{ID: u.ID, Attempt: u.Attempt, Coordinator: boss.String(), Paths: u.Paths}
 	for i, path := range u.Paths {
 		h := content{unit: u.ID, attempt: u.Attempt, file: uint32(i)}
 		n, err := sendFile(ctx, c, me, to, string(path), h)
@@ -138,9 +138,15 @@ type indexUnit struct {
 	id, attempt uint32
 	file        *index.File
 	size        uint64
-	files       [][]uint32
+	files       []document
 	binary      int
 	bytes       uint64
+}
+
+// document is a text file of a unit.
+type document struct {
+	file  uint32 // within the unit
+	words []uint32
 }
 
 // indexer keeps a share of the index.
@@ -164,7 +170,12 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 		case tagAsk:
 			var a ask
 			if err = json.Unmarshal(m.Bytes(), &a); err == nil {
-				err = sendJSON(ctx, me, m.From(), tagTold, told{Matches: ix.x.Files(a.Word), Words: ix.x.Words()})
+				files := ix.x.Files(a.Word)
+				t := told{Matches: len(files), Words: ix.x.Words()}
+				for _, name := range files[:min(names, len(files))] {
+					t.Names = append(t.Names, []byte(name))
+				}
+				err = sendJSON(ctx, me, m.From(), tagTold, t)
 			}
 		}
 		m.Release()
@@ -204,7 +215,7 @@ func (ix *indexer) content(from rocl.GID, b []byte) error {
 	case !text:
 		u.binary++
 	default:
-		u.files = append(u.files, words)
+		u.files = append(u.files, document{h.file, words})
 		u.bytes += u.size
 	}
 	return nil
@@ -226,8 +237,11 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 	}
 	if !ix.units[e.ID] {
 		ix.units[e.ID] = true
-		for _, words := range u.files {
-			ix.x.Commit(words)
+		for _, d := range u.files {
+			if int(d.file) >= len(e.Paths) {
+				return fmt.Errorf("demo: file %d of a unit of %d", d.file, len(e.Paths))
+			}
+			ix.x.Commit(string(e.Paths[d.file]), d.words)
 		}
 	}
 	return sendJSON(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
@@ -275,9 +289,11 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 			return sum, err
 		}
 		sum.Matches += t.Matches
+		sum.Names = append(sum.Names, t.Names...)
 		sum.Words += t.Words
 		sum.Indexers++
 	}
+	sum.Names = sum.Names[:min(names, len(sum.Names))]
 	return sum, nil
 }
 

@@ -42,7 +42,8 @@ func Fold(w string) string {
 // goroutine at a time.
 type Index struct {
 	ids   map[string]uint32 // of words
-	files []uint32          // by word: how many committed files contain it
+	posts [][]uint32        // by word: the committed files that contain it
+	names []string          // of committed files
 	seen  []uint64          // by word: the last file in which it was met
 	next  uint64
 }
@@ -53,8 +54,13 @@ type File struct {
 	stamp  uint64
 	words  []uint32
 	part   []byte // of a word that may go on in the next piece
+	long   bool   // it is longer than longest
 	binary bool
 }
+
+// longest is the longest word that is indexed: no argument of a command can be
+// longer (execve(2)), and a file that is one word must fit into memory.
+const longest = 128 << 10
 
 // Begin starts a file. Files of several origins may be read side by side.
 func (x *Index) Begin() *File {
@@ -72,7 +78,11 @@ func (f *File) Write(p []byte) (int, error) {
 	}
 	for _, b := range p {
 		if c := class[b]; c != 0 {
-			f.part = append(f.part, c)
+			if len(f.part) < longest {
+				f.part = append(f.part, c)
+			} else {
+				f.long = true
+			}
 			continue
 		}
 		if b == 0 {
@@ -87,12 +97,16 @@ func (f *File) Write(p []byte) (int, error) {
 }
 
 func (f *File) word() {
+	if f.long {
+		f.part, f.long = f.part[:0], false
+		return
+	}
 	x := f.x
 	id, ok := x.ids[string(f.part)]
 	if !ok {
-		id = uint32(len(x.files))
+		id = uint32(len(x.posts))
 		x.ids[string(f.part)] = id
-		x.files = append(x.files, 0)
+		x.posts = append(x.posts, nil)
 		x.seen = append(x.seen, 0)
 	}
 	f.part = f.part[:0]
@@ -123,21 +137,28 @@ func (f *File) End() (words []uint32, text bool) {
 	return words, true
 }
 
-// Commit counts a file that has ended.
-func (x *Index) Commit(words []uint32) {
+// Commit adds a file that has ended.
+func (x *Index) Commit(name string, words []uint32) {
+	file := uint32(len(x.names))
+	x.names = append(x.names, name)
 	for _, w := range words {
-		x.files[w]++
+		x.posts[w] = append(x.posts[w], file)
 	}
 }
 
-// Files is the number of committed files that contain the word.
-func (x *Index) Files(word string) int {
+// Files are the names of the committed files that contain the word, in the
+// order in which they were committed.
+func (x *Index) Files(word string) []string {
 	id, ok := x.ids[Fold(word)]
 	if !ok {
-		return 0
+		return nil
 	}
-	return int(x.files[id])
+	names := make([]string, 0, len(x.posts[id]))
+	for _, file := range x.posts[id] {
+		names = append(names, x.names[file])
+	}
+	return names
 }
 
 // Words is the number of different words met.
-func (x *Index) Words() int { return len(x.files) }
+func (x *Index) Words() int { return len(x.posts) }

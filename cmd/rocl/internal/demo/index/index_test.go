@@ -3,6 +3,7 @@ package index
 import (
 	"bytes"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,21 +38,51 @@ func TestAgainstNaive(t *testing.T) {
 			other.Write(rest[:n]) // side by side
 			rest = rest[n:]
 		}
-		for _, f := range []*File{f, other} {
+		for i, f := range []*File{f, other} {
 			if words, ok := f.End(); ok {
-				x.Commit(words)
+				x.Commit([]string{"first", "second"}[i], words)
 			}
 		}
 		for _, w := range []string{"a", "AB", "b_", "1", "aa", "A1"} {
-			want := 0
+			var want []string
 			if naive(file, w) {
-				want = 2
+				want = []string{"first", "second"}
 			}
-			if got := x.Files(w); got != want {
-				t.Fatalf("%q in %q: %d, want %d", w, file, got, want)
+			if got := x.Files(w); !slices.Equal(got, want) {
+				t.Fatalf("%q in %q: %q, want %q", w, file, got, want)
 			}
 		}
 	})
+}
+
+// A file that is one endless word is neither kept in memory nor taken for its
+// beginning, and what stands behind it counts.
+func TestEndlessWord(t *testing.T) {
+	var x Index
+	f := x.Begin()
+	piece := bytes.Repeat([]byte("y"), 1<<20)
+	for range 100 {
+		f.Write(piece)
+	}
+	f.Write([]byte(" alpha"))
+	if cap(f.part) > 4*longest {
+		t.Errorf("%d bytes are kept of a word", cap(f.part))
+	}
+	words, ok := f.End()
+	if !ok {
+		t.Error("not text")
+	}
+	x.Commit("endless", words)
+	g := x.Begin()
+	g.Write(piece[:longest])
+	words, _ = g.End()
+	x.Commit("longest", words)
+	if got := x.Files("alpha"); !slices.Equal(got, []string{"endless"}) {
+		t.Errorf("the word behind: %q", got)
+	}
+	if got := x.Files(string(piece[:longest])); !slices.Equal(got, []string{"longest"}) {
+		t.Errorf("the longest word: %q", got)
+	}
 }
 
 func TestIsWord(t *testing.T) {
