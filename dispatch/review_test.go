@@ -1,0 +1,338 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// within runs f, which must return before long.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(3 * time.Second):
+		t.Fatalf("%s: stuck", what)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+func (f *Flow) waits() bool {
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	return f.waiters.first != nil
+}
+
+// send sends n bytes or says why not.
+func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
+	b, err := f.dispatcher().cfg.Pool.Get(n)
+	if err != nil {
+		return err
+	}
+	if err = f.Send(ctx, 1, tag, b); err != nil {
+		b.Release()
+	}
+	return err
+}
+
+func take(t *testing.T, m *Mailbox, sel ...Select) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	msg, err := m.Recv(ctx, sel...)
+	if err != nil {
+		t.Fatalf("recv: %v", err)
+	}
+	msg.Release()
+}
+
+// Who asks a mailbox for credit that has been closed since its last message is
+// told that it is gone.
+func TestNeedOfClosed(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			if err := f.try(t.Context(), 0, 10); err != nil {
+				t.Fatal(err)
+			}
+			take(t, mb)
+			mb.Close()
+			within(t, "a send to a closed mailbox", func() {
+				if err := f.try(t.Context(), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Who waits for credit as a mailbox is closed, and has no message in it, is
+// told as well.
+func TestCloseTellsTheNeedy(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			mb := box(t, b, 1, FirstCredit)
+			if err := flow(t, c, mb).try(t.Context(), 0, 60_000); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
+			f := flow(t, a, mb)
+			within(t, "a send to a mailbox that is closed", func() {
+				go func() {
+					until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+					mb.Close()
+				}()
+				if err := f.try(t.Context(), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Credit for one who has given up waiting does not keep the next from getting
+// theirs.
+func TestNeedyBehindCancelled(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			b := w.node(t, 9, tr)
+			mb := box(t, b, 1, FirstCredit)
+			needy := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) }
+			a, c, e := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			if err := flow(t, c, mb).try(t.Context(), 0, 60_000); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
+			ctx, cancel := context.WithCancel(t.Context())
+			first, second := make(chan error, 1), make(chan error, 1)
+			go func() { first <- flow(t, a, mb).try(ctx, 1, 2*FirstCredit) }()
+			until(t, "the first need", func() bool { return needy() == 1 })
+			go func() { second <- flow(t, e, mb).try(t.Context(), 2, 2*FirstCredit) }()
+			until(t, "the second need", func() bool { return needy() == 2 })
+			cancel()
+			<-first
+			take(t, mb)
+			within(t, "the second", func() {
+				if err := <-second; err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, mb, Tag(2))
+		})
+	}
+}
+
+// A message that was too large to wait for, and was given up, does not stop
+// the small ones after it.
+func TestSmallBehindCancelled(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 4*FirstCredit)
+			f := flow(t, a, mb)
+			if err := f.try(t.Context(), 99, 10); err != nil { // stays
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			gaveUp := make(chan error, 1)
+			go func() { gaveUp <- f.try(ctx, 1, 8*FirstCredit) }()
+			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			cancel()
+			<-gaveUp
+			for range 100 {
+				within(t, "a small message", func() {
+					if err := f.try(t.Context(), 2, 10_000); err != nil {
+						t.Error(err)
+					}
+				})
+				take(t, mb, Tag(2))
+			}
+		})
+	}
+}
+
+// crowd is a node with more conns than are polled directly.
+func crowd(t *testing.T) (b *Dispatcher, mb *Mailbox, peers []*Dispatcher, flows []*Flow) {
+	w := newWorld()
+	b = w.node(t, 100, tcp.New())
+	mb = box(t, b, 1, 0)
+	for i := range uint64(5) {
+		p := w.node(t, 1+i, tcp.New())
+		f := flow(t, p, mb)
+		if err := f.try(t.Context(), 0, 1); err != nil {
+			t.Fatal(err)
+		}
+		take(t, mb)
+		peers, flows = append(peers, p), append(flows, f)
+	}
+	return b, mb, peers, flows
+}
+
+func (f *Flow) idle() bool {
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	return f.l.s.idle()
+}
+
+// What TryRecv has read is acknowledged, though nobody waits.
+func TestTryRecvAcknowledges(t *testing.T) {
+	_, mb, _, flows := crowd(t)
+	for i := range 20 {
+		time.Sleep(10 * time.Millisecond) // the keeper rests
+		if err := flows[0].try(t.Context(), 1, 100); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			m, err := mb.TryRecv()
+			if err == nil {
+				m.Release()
+				break
+			}
+		}
+		until(t, fmt.Sprint("acknowledgement ", i), flows[0].idle)
+	}
+}
+
+// What a receiver left unread as it left is read by the keeper.
+func TestLeftUnread(t *testing.T) {
+	_, mb, _, flows := crowd(t)
+	for round := range 20 {
+		time.Sleep(12 * time.Millisecond) // the keeper rests
+		const n = 300
+		sent := make(chan error, 1)
+		go func() {
+			for range n {
+				if err := flows[0].try(t.Context(), 1, 8000); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- nil
+		}()
+		take(t, mb)
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		until(t, fmt.Sprint("all of round ", round), func() bool { k, _ := mb.Len(); return k == n-1 })
+		for range n - 1 {
+			take(t, mb)
+		}
+	}
+}
+
+// A run that a receiver in this process still reads is not written again.
+func TestRunIsRead(t *testing.T) {
+	p := &peerModel{pool: newWorld().node(t, 1, inproc.NewNetwork().Transport()).cfg.Pool}
+	p.push(64, true)
+	p.write(func(n int) int { return n })
+	kept := p.wire[0]
+	kept.Buf.Retain() // as a mailbox does
+	before := string(kept.Data)
+	if err := p.s.acked(p.s.sent); err != nil {
+		t.Fatal(err)
+	}
+	p.s.release()
+	p.push(64, true)
+	if string(kept.Data) != before {
+		t.Error("a message was overwritten")
+	}
+	kept.Buf.Release()
+	p.s.done = p.s.next
+	p.s.drain(func(*subsys.Header) {})
+}
+
+// lateConn takes nothing, and is writable again before the caller looks.
+type lateConn struct {
+	fakeConn
+	l    *link
+	full bool
+}
+
+func (c *lateConn) Send(fs []subsys.Frame) (int, error) {
+	if c.full {
+		c.full = false
+		c.l.onWritable(c)
+		return 0, nil
+	}
+	return c.fakeConn.Send(fs)
+}
+
+// An acknowledgement that the conn did not take is owed still.
+func TestAckNotTaken(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	c := &lateConn{l: l, full: true}
+	l.mu.Lock()
+	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.s.rxNext = 5
+	l.mu.Unlock()
+	l.flushAck()
+	l.flushAck()
+	if len(c.sent) != 1 || c.sent[0].Ack != 5 {
+		t.Errorf("sent %v", c.sent)
+	}
+}
+
+// A conn that outlives its link for a moment leaves nothing behind in the
+// mailboxes.
+func TestRoomAfterTheEnd(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.die(ErrUnreachable)
+	l.leave()
+	b, err := l.makeRoom(&subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
+	if err == nil {
+		b.Release()
+	}
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if mb.flows != 0 || mb.promise != 0 {
+		t.Errorf("%d flows, %d bytes promised to nobody", mb.flows, mb.promise)
+	}
+}
+
+// What a link has counted is counted once, though it is unlinked twice.
+func TestCountedOnce(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.traffic.sentB = 10
+	l.die(ErrUnreachable)
+	d.unlink(l)
+	if n := d.Stats().SentBytes; n != 10 {
+		t.Errorf("%d bytes sent, not 10", n)
+	}
+}
