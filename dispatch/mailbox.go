@@ -248,23 +248,29 @@ func (m *Mailbox) give(in *inflow) uint64 {
 }
 
 // needs notes that a sender waits for credit up to total and returns the grant
-// it can have at once, or 0.
-func (m *Mailbox) needs(in *inflow, total uint64) uint64 {
+// it can have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
+func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || total <= in.granted {
-		return 0
+	if m.closed {
+		return 0, ErrGone
+	}
+	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
+		return 0, ErrProtocol
+	}
+	if total <= in.granted {
+		return 0, nil
 	}
 	first := in.need == 0
 	in.need = total
 	switch {
 	case !first: // in line already
 	case len(m.needy) == 0 && m.fits(total-in.granted):
-		return m.give(in)
+		return m.give(in), nil
 	default:
 		m.needy = append(m.needy, in)
 	}
-	return 0
+	return 0, nil
 }
 
 // admit and leave count the contexts that send to the mailbox.
@@ -420,7 +426,7 @@ func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buff
 }
 
 // Close makes the mailbox refuse messages and lets go of those it keeps: their
-// senders are told that the resource is gone. Blocked receives return
+// senders, and those who wait for credit, are told that the resource is gone. Blocked receives return
 // ErrClosed.
 func (m *Mailbox) Close() {
 	m.mu.Lock()
@@ -429,12 +435,16 @@ func (m *Mailbox) Close() {
 		return
 	}
 	m.closed = true
-	msgs := m.first
-	m.first, m.last, m.count, m.stored = nil, nil, 0, 0
+	msgs, needy := m.first, m.needy
+	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
 	m.waiters.fireAll()
 	m.space.fireAll()
 	m.mu.Unlock()
 	m.d.forget(m)
+	for _, in := range needy {
+		in.l.push(frameGone, m.serial, 0, 0, 0)
+		in.l.speak()
+	}
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next

@@ -25,6 +25,12 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // until waits for a condition.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
@@ -73,13 +79,13 @@ func TestNeedOfClosed(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(t.Context(), 0, 10); err != nil {
+			if err := f.try(brief(t), 0, 10); err != nil {
 				t.Fatal(err)
 			}
 			take(t, mb)
 			mb.Close()
 			within(t, "a send to a closed mailbox", func() {
-				if err := f.try(t.Context(), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -95,7 +101,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 			w := newWorld()
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
-			if err := flow(t, c, mb).try(t.Context(), 0, 60_000); err != nil {
+			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -105,7 +111,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 					until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 					mb.Close()
 				}()
-				if err := f.try(t.Context(), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
+				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -123,15 +129,15 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			mb := box(t, b, 1, FirstCredit)
 			needy := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) }
 			a, c, e := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
-			if err := flow(t, c, mb).try(t.Context(), 0, 60_000); err != nil {
+			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
-			ctx, cancel := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancel(brief(t))
 			first, second := make(chan error, 1), make(chan error, 1)
 			go func() { first <- flow(t, a, mb).try(ctx, 1, 2*FirstCredit) }()
 			until(t, "the first need", func() bool { return needy() == 1 })
-			go func() { second <- flow(t, e, mb).try(t.Context(), 2, 2*FirstCredit) }()
+			go func() { second <- flow(t, e, mb).try(brief(t), 2, 2*FirstCredit) }()
 			until(t, "the second need", func() bool { return needy() == 2 })
 			cancel()
 			<-first
@@ -155,10 +161,10 @@ func TestSmallBehindCancelled(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, 4*FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(t.Context(), 99, 10); err != nil { // stays
+			if err := f.try(brief(t), 99, 10); err != nil { // stays
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancel(brief(t))
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- f.try(ctx, 1, 8*FirstCredit) }()
 			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
@@ -166,7 +172,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 			<-gaveUp
 			for range 100 {
 				within(t, "a small message", func() {
-					if err := f.try(t.Context(), 2, 10_000); err != nil {
+					if err := f.try(brief(t), 2, 10_000); err != nil {
 						t.Error(err)
 					}
 				})
@@ -184,7 +190,7 @@ func crowd(t *testing.T) (b *Dispatcher, mb *Mailbox, peers []*Dispatcher, flows
 	for i := range uint64(5) {
 		p := w.node(t, 1+i, tcp.New())
 		f := flow(t, p, mb)
-		if err := f.try(t.Context(), 0, 1); err != nil {
+		if err := f.try(brief(t), 0, 1); err != nil {
 			t.Fatal(err)
 		}
 		take(t, mb)
@@ -204,7 +210,7 @@ func TestTryRecvAcknowledges(t *testing.T) {
 	_, mb, _, flows := crowd(t)
 	for i := range 20 {
 		time.Sleep(10 * time.Millisecond) // the keeper rests
-		if err := flows[0].try(t.Context(), 1, 100); err != nil {
+		if err := flows[0].try(brief(t), 1, 100); err != nil {
 			t.Fatal(err)
 		}
 		for {
@@ -227,7 +233,7 @@ func TestLeftUnread(t *testing.T) {
 		sent := make(chan error, 1)
 		go func() {
 			for range n {
-				if err := flows[0].try(t.Context(), 1, 8000); err != nil {
+				if err := flows[0].try(brief(t), 1, 8000); err != nil {
 					sent <- err
 					return
 				}
@@ -335,4 +341,18 @@ func TestCountedOnce(t *testing.T) {
 	if n := d.Stats().SentBytes; n != 10 {
 		t.Errorf("%d bytes sent, not 10", n)
 	}
+}
+
+// A sender's need counts what others were given and have not sent yet.
+func TestNeedOfTheLargest(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
+	if err := l.control(&f); err != nil {
+		t.Error(err)
+	}
+	mb.Close()
 }
