@@ -295,20 +295,19 @@ func (m *Mailbox) leave(in *inflow) {
 	m.share(m.flows - 1)
 }
 
-// nextNeedy gives the first waiting sender its credit if it fits now; it
-// unlocks mu.
+// nextNeedy gives those who wait their credit, in order, as long as it fits; it
+// unlocks mu. Not the first one only: he may have given up waiting meanwhile, and
+// then nothing that he sends will be consumed and let the next one have theirs.
 func (m *Mailbox) nextNeedy() {
-	var who *inflow
-	var grant uint64
-	if len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
-		who = m.needy[0]
+	for len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
+		who := m.needy[0]
 		m.needy = m.needy[1:]
-		grant = m.give(who)
+		grant := m.give(who)
+		m.mu.Unlock()
+		who.l.credit(who.dst, grant)
+		m.mu.Lock()
 	}
 	m.mu.Unlock()
-	if who != nil {
-		who.l.credit(who.dst, grant)
-	}
 }
 
 // Recv returns the first message that every sel wants, waiting for one until
@@ -360,6 +359,8 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
 	if grant != 0 {
 		who.l.credit(who.dst, grant)
+		m.mu.Lock()
+		m.nextNeedy()
 	}
 	return msg
 }
