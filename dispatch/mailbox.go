@@ -258,19 +258,29 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
 		return 0, ErrProtocol
 	}
-	if total <= in.granted {
-		return 0, nil
+	first := len(m.needy) > 0 && m.needy[0] == in
+	if total <= in.granted { // it has been told already
+		if in.need != 0 { // for a larger message, which it has given up
+			in.need = 0
+			m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
+		}
+	} else {
+		if in.need == 0 {
+			m.needy = append(m.needy, in)
+		}
+		in.need = total
+		if m.needy[0] == in && m.fits(total-in.granted) {
+			m.needy = m.needy[1:]
+			grant = m.give(in)
+		}
 	}
-	first := in.need == 0
-	in.need = total
-	switch {
-	case !first: // in line already
-	case len(m.needy) == 0 && m.fits(total-in.granted):
-		return m.give(in), nil
-	default:
-		m.needy = append(m.needy, in)
+	if first && len(m.needy) > 0 && m.needy[0] != in {
+		go func() { // our caller holds locks
+			m.mu.Lock()
+			m.nextNeedy()
+		}()
 	}
-	return 0, nil
+	return grant, nil
 }
 
 // admit and leave count the contexts that send to the mailbox.
