@@ -275,8 +275,8 @@ func (l *link) sayAck(c subsys.Conn) {
 	if l.conn == c {
 		if err != nil {
 			l.lose(c, err)
-		} else if n == 0 && l.writable == before {
-			l.stalled = true
+		} else if n == 0 {
+			l.stalled = l.writable == before
 			l.s.rxTold--
 			l.d.acksDue.Store(true)
 		}
