@@ -537,6 +537,10 @@ func (l *link) makeRoom(h *subsys.Header) (*buffers.Buffer, error) {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
 	l.rx.Lock()
+	if l.left {
+		l.rx.Unlock()
+		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
+	}
 	in := l.inflow(h.Dst)
 	l.rx.Unlock()
 	// Frames before this one have been delivered, so received is exact. A

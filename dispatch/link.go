@@ -55,6 +55,7 @@ type link struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
+	left     bool // the mailboxes have been told that we end
 
 	mu        sync.Mutex
 	s         session
@@ -365,7 +366,7 @@ func (l *link) leave() {
 			in.mb.leave(in)
 		}
 	}
-	l.inflows, l.lastFlow = map[uint32]*inflow{}, nil
+	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
 }
 
 func (d *Dispatcher) undelivered(u Undelivered) {
