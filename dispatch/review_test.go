@@ -229,11 +229,11 @@ func TestLeftUnread(t *testing.T) {
 	_, mb, _, flows := crowd(t)
 	for round := range 20 {
 		time.Sleep(12 * time.Millisecond) // the keeper rests
-		const n = 300
+		const n = 1000
 		sent := make(chan error, 1)
 		go func() {
 			for range n {
-				if err := flows[0].try(brief(t), 1, 8000); err != nil {
+				if err := flows[0].try(brief(t), 1, 7000); err != nil {
 					sent <- err
 					return
 				}
