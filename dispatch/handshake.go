@@ -223,6 +223,9 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	ep.said.said = h.append(nil)
 	c.Start()
 	if err := ep.say(c, frameHello, ep.said.said); err != nil {
+		l.mu.Lock()
+		l.proposed = 0 // where the answer came before say returned
+		l.mu.Unlock()
 		c.Close()
 		return err
 	}

@@ -400,7 +400,10 @@ func (l *link) drain(ctx context.Context) {
 func (l *link) bye() {
 	l.push(frameBye, 0, 0, 0, 0)
 	l.mu.Lock()
-	if l.conn != nil && !l.writing && !l.stalled {
+	for l.writing { // who writes would stop at once as the link dies; a conn never blocks
+		l.unwritten.Wait()
+	}
+	if l.conn != nil && !l.stalled {
 		l.pump()
 	}
 	if l.s.quiet() && l.s.pending() == 1 {

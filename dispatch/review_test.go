@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -355,4 +356,171 @@ func TestNeedOfTheLargest(t *testing.T) {
 		t.Error(err)
 	}
 	mb.Close()
+}
+
+// A large message gets its turn though others stream without a pause.
+func TestLargeAmongStreams(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			b := w.node(t, 100, tr)
+			const limit = 16 * FirstCredit
+			mb := box(t, b, 1, limit)
+			ctx, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			for i := range uint64(6) {
+				f := flow(t, w.node(t, 1+i, tr), mb)
+				wg.Go(func() {
+					for f.try(ctx, 1, 4000) == nil {
+					}
+				})
+			}
+			got := make(chan struct{})
+			wg.Go(func() {
+				for {
+					m, err := mb.Recv(ctx)
+					if err != nil {
+						return
+					}
+					if m.Tag() == 2 {
+						close(got)
+					}
+					m.Release()
+					if _, stored := mb.Len(); stored < limit/2 { // slower than they
+						time.Sleep(20 * time.Microsecond)
+					}
+				}
+			})
+			time.Sleep(50 * time.Millisecond)
+			f := flow(t, w.node(t, 50, tr), mb)
+			if err := f.try(brief(t), 2, limit-FirstCredit); err != nil {
+				t.Fatal(err)
+			}
+			<-got
+		})
+	}
+}
+
+// Undelivered is called without locks held: two contexts of one process may
+// send each other something from it.
+func TestUndeliveredMaySend(t *testing.T) {
+	w := newWorld()
+	tr := inproc.NewNetwork().Transport()
+	var both sync.WaitGroup
+	both.Add(2)
+	var ds [2]*Dispatcher
+	tell := func(i int) func(*Config) {
+		return func(c *Config) {
+			c.Undelivered = func(u Undelivered) {
+				if u.Tag != 1 {
+					return
+				}
+				both.Done()
+				both.Wait() // both are here
+				f, err := ds[i].Flow(ds[1-i].self, 77)
+				if err == nil {
+					err = f.SendBytes(context.Background(), 1, 2, []byte("x"))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	for i := range ds {
+		ds[i] = w.node(t, uint64(1+i), tr, tell(i))
+	}
+	var boxes [2]*Mailbox
+	for i := range ds {
+		boxes[i] = box(t, ds[i], 1, 0)
+	}
+	for i := range ds {
+		if err := flow(t, ds[i], boxes[1-i]).try(brief(t), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range ds {
+		until(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })
+	}
+	within(t, "closing mailboxes", func() {
+		var wg sync.WaitGroup
+		for i := range boxes {
+			wg.Go(boxes[i].Close)
+		}
+		wg.Wait()
+	})
+}
+
+// The goodbye is said, also if somebody writes just then: senders learn at
+// once that the context is gone.
+func TestByeIsSaid(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			for round := range 100 {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+				ctx, cancel := context.WithCancel(soon(t))
+				var wg sync.WaitGroup
+				for range 2 {
+					wg.Go(func() {
+						f := flow(t, b, ma)
+						var err error
+						for err == nil {
+							err = f.try(ctx, 1, 10)
+						}
+						if !errors.Is(err, ErrGone) {
+							t.Errorf("round %d: %v", round, err)
+						}
+					})
+					wg.Go(func() {
+						for {
+							m, err := ma.Recv(ctx)
+							if err != nil {
+								return
+							}
+							m.Release()
+						}
+					})
+				}
+				_ = flow(t, a, mb).try(ctx, 1, 1)
+				time.Sleep(time.Duration(round*10) * time.Microsecond)
+				l := flow(t, b, ma).l
+				a.Close(ctx)
+				until(t, fmt.Sprint("goodbye ", round), func() bool {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return errors.Is(l.dead, ErrGone)
+				})
+				wg.Wait()
+				cancel()
+				b.Close(context.Background())
+			}
+		})
+	}
+}
+
+// Refused over a transport that answers at once, a dialler is not busy for ever.
+func TestProposedIsTakenBack(t *testing.T) {
+	w := newWorld()
+	tr := inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	la, err := a.link(b.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lb, err := b.link(a.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lb.gen = 5 // a has missed some
+	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0]); err == nil {
+		t.Fatal("not refused")
+	}
+	if la.proposed != 0 {
+		t.Errorf("%d is proposed still", la.proposed)
+	}
 }
