@@ -465,9 +465,9 @@ func TestByeIsSaid(t *testing.T) {
 				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 				ctx, cancel := context.WithCancel(soon(t))
 				var wg sync.WaitGroup
+				f := flow(t, b, ma)
 				for range 2 {
 					wg.Go(func() {
-						f := flow(t, b, ma)
 						var err error
 						for err == nil {
 							err = f.try(ctx, 1, 10)
@@ -488,7 +488,7 @@ func TestByeIsSaid(t *testing.T) {
 				}
 				_ = flow(t, a, mb).try(ctx, 1, 1)
 				time.Sleep(time.Duration(round*10) * time.Microsecond)
-				l := flow(t, b, ma).l
+				l := f.l
 				a.Close(ctx)
 				until(t, fmt.Sprint("goodbye ", round), func() bool {
 					l.mu.Lock()
