@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -522,5 +523,174 @@ func TestProposedIsTakenBack(t *testing.T) {
 	}
 	if la.proposed != 0 {
 		t.Errorf("%d is proposed still", la.proposed)
+	}
+}
+
+// slowConn holds the first Send until it is let go.
+type slowConn struct {
+	fakeConn
+	entered, leave chan struct{}
+}
+
+func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
+	if c.entered != nil {
+		close(c.entered)
+		c.entered = nil
+		<-c.leave
+	}
+	return c.fakeConn.Send(fs)
+}
+
+// The goodbye is written, though somebody is writing as it is said.
+func TestByeBehindAWriter(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
+	entered := c.entered
+	l.mu.Lock()
+	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
+	<-entered
+	wg.Go(l.bye)
+	until(t, "the goodbye queued", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.s.next == 2 })
+	time.Sleep(5 * time.Millisecond)
+	close(c.leave)
+	wg.Wait()
+	var types []uint8
+	for _, f := range c.sent {
+		for _, g := range (&subsys.Frame{Data: f.Data}).Split(nil) {
+			types = append(types, g.Type)
+		}
+	}
+	if len(types) != 2 || types[1] != frameBye {
+		t.Errorf("sent %v", types)
+	}
+}
+
+// Messages are neither lost, doubled nor out of order with more paced links
+// than there are slots, senders that give up and conns that are cut by both
+// transports in turn.
+func TestManyStreams(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a := w.node(t, 1000, tr)
+			ctx := soon(t)
+			var wg sync.WaitGroup
+			const peers, each = 24, 1500
+			for i := range uint64(peers) {
+				b := w.node(t, 1+i, tr)
+				mb := box(t, b, 1, 2*FirstCredit)
+				f := flow(t, a, mb)
+				wg.Go(func() {
+					for n := uint64(0); n < each; {
+						sctx, cancel := ctx, context.CancelFunc(func() {})
+						if n%7 == 0 {
+							sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
+						}
+						err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
+						cancel()
+						switch {
+						case err == nil:
+							n++
+						case ctx.Err() != nil:
+							t.Errorf("send %d to %d: %v", n, i, err)
+							return
+						}
+					}
+				})
+				wg.Go(func() {
+					for n := range uint64(each) {
+						m, err := mb.Recv(ctx)
+						if err != nil || m.Tag() != n || m.Len() != int(n%300) {
+							t.Errorf("recv %d of %d: %v %v", n, i, m, err)
+							return
+						}
+						m.Release()
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// A link that changes between a stream and this process all the time.
+func TestBothTransports(t *testing.T) {
+	w := newWorld()
+	in := inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	for _, d := range []*Dispatcher{a, b} {
+		if err := d.Listen(in, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := [2][]string{a.Addrs(), b.Addrs()}
+	ctx := soon(t)
+	ma, mb := box(t, a, 1, 4*FirstCredit), box(t, b, 1, 4*FirstCredit)
+	const each = 20_000
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	talk := func(from, to *Mailbox) {
+		f := flow(t, from.d, to)
+		wg.Go(func() {
+			for n := range uint64(each) {
+				p := make([]byte, 8+n*37%5000)
+				binary.LittleEndian.PutUint64(p[len(p)-8:], n)
+				if err := f.SendBytes(ctx, 1, n, p); err != nil {
+					t.Errorf("send %d: %v", n, err)
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			var kept []*Message
+			look := func(n uint64) {
+				for _, m := range kept {
+					if p := m.Bytes(); len(p) != int(8+m.Tag()*37%5000) || binary.LittleEndian.Uint64(p[len(p)-8:]) != m.Tag() {
+						t.Errorf("message %d has changed", m.Tag())
+					}
+					m.Release()
+				}
+				kept = nil
+			}
+			for n := range uint64(each) {
+				m, err := to.Recv(ctx)
+				if err != nil || m.Tag() != n {
+					t.Errorf("recv %d: %v %v", n, m, err)
+					return
+				}
+				if kept = append(kept, m); len(kept) == 20 {
+					look(n)
+				}
+			}
+			look(each)
+		})
+	}
+	talk(ma, mb)
+	talk(mb, ma)
+	go func() { wg.Wait(); close(done) }()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		w.mu.Lock()
+		w.at[a.self], w.at[b.self] = both[0][i%2:i%2+1], both[1][i%2:i%2+1]
+		w.mu.Unlock()
+		l := flow(t, a, mb).l
+		if i%4 < 2 {
+			l = flow(t, b, ma).l
+		}
+		l.mu.Lock()
+		if c := l.conn; c != nil {
+			l.lose(c, errors.New("test"))
+		}
+		l.mu.Unlock()
 	}
 }
