@@ -43,13 +43,7 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-func (f *Flow) waits() bool {
-	f.l.mu.Lock()
-	defer f.l.mu.Unlock()
-	return f.waiters.first != nil
-}
-
-// send sends n bytes or says why not.
+// try sends n bytes or says why not.
 func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	b, err := f.dispatcher().cfg.Pool.Get(n)
 	if err != nil {
