@@ -492,6 +492,11 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.writing {
+		if c.Delivers() {
+			// Our stack is that of the peer's writer: ours may be saying Ready to
+			// the peer, who would wait for that one.
+			return fmt.Errorf("%w: somebody writes still", ErrRefused)
+		}
 		l.unwritten.Wait()
 	}
 	if l.dead != nil || a.gen != ep.mine.gen || a.gen <= l.gen || a.known != l.id {

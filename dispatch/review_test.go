@@ -529,7 +529,7 @@ func TestManyStreams(t *testing.T) {
 			a := w.node(t, 1000, tr)
 			ctx := soon(t)
 			var wg sync.WaitGroup
-			const peers, each = 24, 6000
+			const peers, each = 24, 3000
 			for i := range uint64(peers) {
 				b := w.node(t, 1+i, tr)
 				mb := box(t, b, 1, 2*FirstCredit)
@@ -580,7 +580,7 @@ func TestBothTransports(t *testing.T) {
 	both := [2][]string{a.Addrs(), b.Addrs()}
 	ctx := soon(t)
 	ma, mb := box(t, a, 1, 4*FirstCredit), box(t, b, 1, 4*FirstCredit)
-	const each = 100_000
+	const each = 40_000
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	talk := func(from, to *Mailbox) {

@@ -343,7 +343,7 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	taken := 0
 	for taken < len(fs) && !w.stuck {
 		taken += w.fill(c, fs[taken:])
-		if err := w.flush(c); over(err) {
+		if err := w.flush(c); over(err) && !c.closed.Load() {
 			// What the peer said last, perhaps its goodbye, may be unread: the
 			// reader comes to the end behind it, and takes the conn down.
 			w.stuck = true
