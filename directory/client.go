@@ -342,6 +342,9 @@ func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(k *codec)) (uint64, error) {
 	for {
 		lc, err := c.current(ctx)
+		if err == nil && ctx.Err() != nil { // nothing has been said yet
+			err = context.Cause(ctx)
+		}
 		if err != nil {
 			return 0, err
 		}
