@@ -342,9 +342,6 @@ func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(k *codec)) (uint64, error) {
 	for {
 		lc, err := c.current(ctx)
-		if err == nil && ctx.Err() != nil { // nothing has been said yet
-			err = context.Cause(ctx)
-		}
 		if err != nil {
 			return 0, err
 		}
@@ -429,6 +426,9 @@ func (c *Client) Withdraw(ctx context.Context) error {
 func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List) (uint64, error) {
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
+	}
+	if ctx.Err() != nil { // nothing has been said yet
+		return 0, context.Cause(ctx)
 	}
 	o := &own{attrs: l.Clone()}
 	c.mu.Lock()
