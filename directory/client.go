@@ -427,6 +427,9 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
 	}
+	if ctx.Err() != nil { // nothing has been said yet
+		return 0, context.Cause(ctx)
+	}
 	o := &own{attrs: l.Clone()}
 	c.mu.Lock()
 	if c.owned[id] != nil {

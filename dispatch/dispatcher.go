@@ -137,12 +137,15 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 		return err
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing {
-		p.Close()
+	closing := d.closing
+	if !closing {
+		d.ports = append(d.ports, p)
+	}
+	d.mu.Unlock()
+	if closing {
+		p.Close() // waits for who accepts, and he may want mu
 		return ErrClosed
 	}
-	d.ports = append(d.ports, p)
 	return nil
 }
 
@@ -255,8 +258,8 @@ func (d *Dispatcher) unlink(l *link) {
 	d.mu.Lock()
 	if d.links[l.peer] == l {
 		delete(d.links, l.peer)
+		d.past.add(&l.traffic)
 	}
-	d.past.add(&l.traffic)
 	d.mu.Unlock()
 }
 

@@ -175,7 +175,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		if need := f.sent + w.charge; need > f.limit {
-			if need > f.asked {
+			if need != f.asked { // less than before, if who was first has given up
 				f.asked, asks = need, true
 				f.l.put(frameNeed, f.dst, 0, need)
 			}

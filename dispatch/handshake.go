@@ -223,6 +223,9 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	ep.said.said = h.append(nil)
 	c.Start()
 	if err := ep.say(c, frameHello, ep.said.said); err != nil {
+		l.mu.Lock()
+		l.proposed = 0 // where the answer came before say returned
+		l.mu.Unlock()
 		c.Close()
 		return err
 	}
@@ -489,6 +492,11 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.writing {
+		if c.Delivers() {
+			// Our stack is that of the peer's writer: ours may be saying Ready to
+			// the peer, who would wait for that one.
+			return fmt.Errorf("%w: somebody writes still", ErrRefused)
+		}
 		l.unwritten.Wait()
 	}
 	if l.dead != nil || a.gen != ep.mine.gen || a.gen <= l.gen || a.known != l.id {
@@ -537,6 +545,10 @@ func (l *link) makeRoom(h *subsys.Header) (*buffers.Buffer, error) {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
 	l.rx.Lock()
+	if l.left {
+		l.rx.Unlock()
+		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
+	}
 	in := l.inflow(h.Dst)
 	l.rx.Unlock()
 	// Frames before this one have been delivered, so received is exact. A

@@ -144,14 +144,17 @@ func (l *link) control(f *subsys.Frame) error {
 		l.mu.Unlock()
 	case frameNeed:
 		in := l.inflow(f.Dst)
-		if in.mb == nil {
+		g, err := uint64(0), ErrGone
+		if in.mb != nil {
+			g, err = in.mb.needs(in, f.Tag)
+		}
+		switch {
+		case errors.Is(err, ErrProtocol):
+			return fmt.Errorf("%w: asks for %d bytes of credit", err, f.Tag)
+		case err != nil:
+			in.mb = nil
 			l.answer(frameGone, f.Dst, 0, 0, 0)
-			return nil
-		}
-		if f.Tag > in.received+charge(MaxMessage) {
-			return fmt.Errorf("%w: asks for %d bytes of credit", ErrProtocol, f.Tag)
-		}
-		if g := in.mb.needs(in, f.Tag); g != 0 {
+		case g != 0:
 			l.answer(frameCredit, f.Dst, 0, g, 0)
 		}
 	case frameGone:

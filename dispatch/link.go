@@ -55,6 +55,7 @@ type link struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
+	left     bool // the mailboxes have been told that we end
 
 	mu        sync.Mutex
 	s         session
@@ -275,8 +276,8 @@ func (l *link) sayAck(c subsys.Conn) {
 	if l.conn == c {
 		if err != nil {
 			l.lose(c, err)
-		} else if n == 0 && l.writable == before {
-			l.stalled = true
+		} else if n == 0 {
+			l.stalled = l.writable == before
 			l.s.rxTold--
 			l.d.acksDue.Store(true)
 		}
@@ -365,7 +366,7 @@ func (l *link) leave() {
 			in.mb.leave(in)
 		}
 	}
-	l.inflows, l.lastFlow = map[uint32]*inflow{}, nil
+	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
 }
 
 func (d *Dispatcher) undelivered(u Undelivered) {
@@ -399,7 +400,10 @@ func (l *link) drain(ctx context.Context) {
 func (l *link) bye() {
 	l.push(frameBye, 0, 0, 0, 0)
 	l.mu.Lock()
-	if l.conn != nil && !l.writing && !l.stalled {
+	for l.writing { // who writes would stop at once as the link dies; a conn never blocks
+		l.unwritten.Wait()
+	}
+	if l.conn != nil && !l.stalled {
 		l.pump()
 	}
 	if l.s.quiet() && l.s.pending() == 1 {

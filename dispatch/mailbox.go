@@ -248,23 +248,39 @@ func (m *Mailbox) give(in *inflow) uint64 {
 }
 
 // needs notes that a sender waits for credit up to total and returns the grant
-// it can have at once, or 0.
-func (m *Mailbox) needs(in *inflow, total uint64) uint64 {
+// it can have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
+func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || total <= in.granted {
-		return 0
+	if m.closed {
+		return 0, ErrGone
 	}
-	first := in.need == 0
-	in.need = total
-	switch {
-	case !first: // in line already
-	case len(m.needy) == 0 && m.fits(total-in.granted):
-		return m.give(in)
-	default:
-		m.needy = append(m.needy, in)
+	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
+		return 0, ErrProtocol
 	}
-	return 0
+	first := len(m.needy) > 0 && m.needy[0] == in
+	if total <= in.granted { // it has been told already
+		if in.need != 0 { // for a larger message, which it has given up
+			in.need = 0
+			m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
+		}
+	} else {
+		if in.need == 0 {
+			m.needy = append(m.needy, in)
+		}
+		in.need = total
+		if m.needy[0] == in && m.fits(total-in.granted) {
+			m.needy = m.needy[1:]
+			grant = m.give(in)
+		}
+	}
+	if first && len(m.needy) > 0 && m.needy[0] != in {
+		go func() { // our caller holds locks
+			m.mu.Lock()
+			m.nextNeedy()
+		}()
+	}
+	return grant, nil
 }
 
 // admit and leave count the contexts that send to the mailbox.
@@ -289,20 +305,19 @@ func (m *Mailbox) leave(in *inflow) {
 	m.share(m.flows - 1)
 }
 
-// nextNeedy gives the first waiting sender its credit if it fits now; it
-// unlocks mu.
+// nextNeedy gives those who wait their credit, in order, as long as it fits; it
+// unlocks mu. Not the first one only: he may have given up waiting meanwhile, and
+// then nothing that he sends will be consumed and let the next one have theirs.
 func (m *Mailbox) nextNeedy() {
-	var who *inflow
-	var grant uint64
-	if len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
-		who = m.needy[0]
+	for len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
+		who := m.needy[0]
 		m.needy = m.needy[1:]
-		grant = m.give(who)
+		grant := m.give(who)
+		m.mu.Unlock()
+		who.l.credit(who.dst, grant)
+		m.mu.Lock()
 	}
 	m.mu.Unlock()
-	if who != nil {
-		who.l.credit(who.dst, grant)
-	}
 }
 
 // Recv returns the first message that every sel wants, waiting for one until
@@ -354,6 +369,8 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
 	if grant != 0 {
 		who.l.credit(who.dst, grant)
+		m.mu.Lock()
+		m.nextNeedy()
 	}
 	return msg
 }
@@ -420,7 +437,7 @@ func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buff
 }
 
 // Close makes the mailbox refuse messages and lets go of those it keeps: their
-// senders are told that the resource is gone. Blocked receives return
+// senders, and those who wait for credit, are told that the resource is gone. Blocked receives return
 // ErrClosed.
 func (m *Mailbox) Close() {
 	m.mu.Lock()
@@ -429,12 +446,16 @@ func (m *Mailbox) Close() {
 		return
 	}
 	m.closed = true
-	msgs := m.first
-	m.first, m.last, m.count, m.stored = nil, nil, 0, 0
+	msgs, needy := m.first, m.needy
+	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
 	m.waiters.fireAll()
 	m.space.fireAll()
 	m.mu.Unlock()
 	m.d.forget(m)
+	for _, in := range needy {
+		in.l.push(frameGone, m.serial, 0, 0, 0)
+		in.l.speak()
+	}
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next

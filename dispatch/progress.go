@@ -270,11 +270,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	if d.resting.Load() {
 		p.Wake() // the keeper must neither be woken for each message nor sleep on
 	}
-	defer func() {
-		if d.acksDue.Load() && d.resting.Load() {
-			p.Wake() // what we have polled may have been the wake itself
-		}
-	}()
+	defer d.hand(p)
 	patience := d.patience()
 	start := time.Time{}
 	for i := 1; ; i++ {
@@ -341,6 +337,15 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	}
 }
 
+// hand leaves to the keeper what there is still to do. Called by who holds the
+// token and is about to give it up: what it has polled may have been the event
+// that the keeper is parked for, even the wake.
+func (d *Dispatcher) hand(p *subsys.Poller) {
+	if d.resting.Load() && (d.acksDue.Load() || p.More()) {
+		p.Wake()
+	}
+}
+
 // patience is how long to poll before sleeping.
 func (d *Dispatcher) patience() time.Duration {
 	switch {
@@ -371,6 +376,7 @@ func (d *Dispatcher) glance() {
 	if p := d.poller.Load(); p != nil && d.token.TryLock() {
 		d.driven.Add(1)
 		p.Poll()
+		d.hand(p)
 		d.token.Unlock()
 		d.pass()
 	}

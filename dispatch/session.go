@@ -211,8 +211,9 @@ func (s *session) release() {
 		if e.Seq+e.frames-s.head-1 < 1<<31 { // ends after head
 			return
 		}
-		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun {
-			// All is acknowledged; the open run begins again where it is.
+		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun && e.Buf.Refs() == 1 {
+			// All is acknowledged; the open run begins again where it is. Where a
+			// conn has delivered it within the process receivers hold it still.
 			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
 			s.cur, s.off = s.first, 0
 			return

@@ -41,7 +41,7 @@ const direct = 3
 // polling or sleeping waiter is about to read does not wake a runtime thread
 // as well.
 //
-// Poll, Sleep and Park are called by one goroutine at a time (the dispatcher's
+// Poll, Settle, Sleep, More and Park are called by one goroutine at a time (the dispatcher's
 // progress token sees to it); Add, Remove, WantWrite and Wake by any.
 type Poller struct {
 	count *Counters
@@ -186,8 +186,12 @@ func (p *Poller) Poll() int {
 // says whether a source has more, which no gate would tell of.
 func (p *Poller) Settle() (more bool) {
 	p.harvest(0)
-	return len(p.again) > 0
+	return p.More()
 }
+
+// More says whether a source stopped early and is to be called again, of which
+// no event will tell.
+func (p *Poller) More() bool { return len(p.again) > 0 }
 
 // Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
 // do. It holds an operating-system thread meanwhile.

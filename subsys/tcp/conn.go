@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -100,7 +101,7 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 	defer c.drop()
 	if on&subsys.Writable != 0 {
 		unstuck, err := c.out.resume(c)
-		if err != nil {
+		if err != nil && !over(err) {
 			c.fail(err)
 			return 0, false
 		}
@@ -342,11 +343,20 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	taken := 0
 	for taken < len(fs) && !w.stuck {
 		taken += w.fill(c, fs[taken:])
-		if err := w.flush(c); err != nil {
+		if err := w.flush(c); over(err) && !c.closed.Load() {
+			// What the peer said last, perhaps its goodbye, may be unread: the
+			// reader comes to the end behind it, and takes the conn down.
+			w.stuck = true
+		} else if err != nil {
 			return taken, fmt.Errorf("tcp: sending to %s: %w", c.remote, err)
 		}
 	}
 	return taken, nil
+}
+
+// over says whether err means that the peer has closed the connection.
+func over(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }
 
 // fill puts as many frames as fit in front of the next write.
