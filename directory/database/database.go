@@ -379,9 +379,17 @@ func (d *DB) matches(i uint32, pattern *resource.List, system bool) bool {
 	if r.owner == 0 || r.system && !system {
 		return false
 	}
-	l, _ := resource.View(d.wire(r))
+	w := d.wire(r)
+	touch(w[len(w)-1])
+	l, _ := resource.View(w)
 	return resource.Matches(&l, pattern)
 }
+
+// touch lets the end of a list come from memory together with its beginning:
+// reading on attribute by attribute would wait for one after the other.
+//
+//go:noinline
+func touch(byte) {}
 
 // Find returns one resource that matches a pattern; among several, which one
 // differs from call to call.
