@@ -312,7 +312,7 @@ func (p *Pool) put(b *Buffer) {
 	case b.home.class == classes:
 		p.returnExtent(b)
 	default:
-		if !p.free[b.home.class].push(b) {
+		if s := &p.free[b.home.class]; !s.pushHot(b) && !s.push(b) {
 			p.double(b)
 			return
 		}

@@ -1,11 +1,18 @@
 package buffers
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
-// A stack is a free list. It has two halves, so that one goroutine getting and
+// A stack is a free list. The buffer that was released last waits in a slot of
+// its own, where one atomic operation takes the place of a lock's two: a program
+// that gets and releases in turn never needs the list. The list has two halves, so that one goroutine getting and
 // another releasing, as the two ends of a stream do, rarely meet: pop works on
 // one, push on the other, and they are swapped when the first is empty.
 type stack struct {
+	hot   atomic.Pointer[Buffer] // counted neither in gets nor in puts
+	_     [56]byte
 	getMu sync.Mutex
 	ready *Buffer
 	gets  int      // handed out, ever
@@ -17,6 +24,15 @@ type stack struct {
 }
 
 func (s *stack) pop() *Buffer {
+	if s.hot.Load() != nil {
+		if b := s.hot.Swap(nil); b != nil {
+			b.free = false
+			if b.refs.Load() == 1 {
+				return b
+			}
+			b.refs.Add(-1) // retained late, as below; it counts as out
+		}
+	}
 	s.getMu.Lock()
 	for {
 		b := s.ready
@@ -40,6 +56,27 @@ func (s *stack) pop() *Buffer {
 	}
 	s.getMu.Unlock()
 	return nil
+}
+
+// pushHot is push into the slot, if that is empty.
+func (s *stack) pushHot(b *Buffer) bool {
+	if s.hot.Load() != nil {
+		return false
+	}
+	b.free = true
+	if s.hot.CompareAndSwap(nil, b) {
+		return true
+	}
+	b.free = false
+	return false
+}
+
+// cool moves the buffer in the slot to the list.
+func (s *stack) cool() {
+	if b := s.hot.Swap(nil); b != nil {
+		b.free = false
+		s.push(b)
+	}
 }
 
 // push returns false if b is in the list already.
@@ -66,6 +103,7 @@ func (s *stack) pushChain(first, last *Buffer) {
 // forgo drops the buffers of homes that are whole in the list, and returns
 // those homes.
 func (s *stack) forgo() (whole []*home) {
+	s.cool()
 	s.getMu.Lock()
 	defer s.getMu.Unlock()
 	s.putMu.Lock()
@@ -108,10 +146,15 @@ func (s *stack) out() int {
 	defer s.getMu.Unlock()
 	s.putMu.Lock()
 	defer s.putMu.Unlock()
-	return s.gets - s.puts
+	n := s.gets - s.puts
+	if s.hot.Load() != nil {
+		n--
+	}
+	return n
 }
 
 func (s *stack) clear() {
+	s.cool()
 	s.getMu.Lock()
 	s.putMu.Lock()
 	s.ready, s.back = nil, nil
