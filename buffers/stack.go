@@ -7,9 +7,10 @@ import (
 
 // A stack is a free list. The buffer that was released last waits in a slot of
 // its own, where one atomic operation takes the place of a lock's two: a program
-// that gets and releases in turn never needs the list. The list has two halves, so that one goroutine getting and
-// another releasing, as the two ends of a stream do, rarely meet: pop works on
-// one, push on the other, and they are swapped when the first is empty.
+// that gets and releases in turn never needs the list. The list has two halves,
+// so that one goroutine getting and another releasing, as the two ends of a
+// stream do, rarely meet: pop works on one, push on the other, and they are
+// swapped when the first is empty.
 type stack struct {
 	hot   atomic.Pointer[Buffer] // counted neither in gets nor in puts
 	_     [56]byte

@@ -128,13 +128,7 @@ func (c *Context) ID() resource.GID { return c.self }
 func (c *Context) Addrs() []string { return c.disp.Addrs() }
 
 // Buffer returns registered memory of n bytes to write a message into.
-func (c *Context) Buffer(n int) (*buffers.Buffer, error) {
-	b, err := c.pool.Get(n)
-	if errors.Is(err, buffers.ErrClosed) {
-		err = fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
-	}
-	return b, err
-}
+func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
 // Register makes a resource of a and gives it a mailbox. Every attribute must
 // have a value. Two resources may have the same attributes.

@@ -126,6 +126,16 @@ func New(cfg Config) *Dispatcher {
 	return d
 }
 
+// Buffer returns a buffer of n bytes of the dispatcher's pool, or, when that is
+// closed, ErrClosed.
+func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
+	b, err := d.cfg.Pool.Get(n)
+	if errors.Is(err, buffers.ErrClosed) {
+		err = fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return b, err
+}
+
 // Listen opens a port of t at addr ("" for one it chooses). Ports opened
 // earlier are preferred for links.
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -77,10 +76,7 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 		}
 	}
 	d := f.dispatcher()
-	b, err := d.cfg.Pool.Get(len(p))
-	if errors.Is(err, buffers.ErrClosed) {
-		err = fmt.Errorf("%w: %w", ErrClosed, err)
-	}
+	b, err := d.Buffer(len(p))
 	if err != nil {
 		return err
 	}

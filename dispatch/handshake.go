@@ -532,8 +532,7 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 	}
 	l.peerID, l.gen = a.session, a.gen
 	l.conn, l.stalled, l.stream.heard = c, false, true
-	l.delivers = c.Delivers()
-	l.runs = !l.delivers
+	l.runs = !c.Delivers()
 	l.release()
 	return nil
 }

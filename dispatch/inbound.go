@@ -40,7 +40,7 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 		l.mu.Unlock()
 		return false, subsys.ErrClosed
 	}
-	if !l.delivers { // else Send's return is the acknowledgement
+	if l.runs { // else Send's return is the acknowledgement
 		// Frames in a writer's hands are let go of by the writer.
 		if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
 			l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 	l.traffic.receivedB += uint64(got.bytes)
 	l.unacked += got.wire
 	switch unsaid := l.s.rxNext - l.s.rxTold; {
-	case l.delivers || unsaid == 0:
+	case !l.runs || unsaid == 0:
 		l.unacked = 0
 	case unsaid >= ackFrames || l.unacked >= ackBytes:
 		l.sayAck(c)
@@ -74,8 +74,8 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 }
 
 // answer is push for what the frames at hand ask for. rx is held.
-func (l *link) answer(typ uint8, dst, src uint32, tag uint64, size int) {
-	l.push(typ, dst, src, tag, size)
+func (l *link) answer(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
+	l.push(typ, dst, src, tag, payload...)
 	l.answered = true
 }
 
@@ -106,7 +106,7 @@ func (l *link) work(fs []subsys.Frame) error {
 		case errors.Is(err, ErrGone):
 			in.mb = nil
 			for ; i < j; i++ {
-				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, len(fs[i].Data))
+				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, len(fs[i].Data))...)
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -153,9 +153,9 @@ func (l *link) control(f *subsys.Frame) error {
 			return fmt.Errorf("%w: asks for %d bytes of credit", err, f.Tag)
 		case err != nil:
 			in.mb = nil
-			l.answer(frameGone, f.Dst, 0, 0, 0)
+			l.answer(frameGone, f.Dst, 0, 0)
 		case g != 0:
-			l.answer(frameCredit, f.Dst, 0, g, 0)
+			l.answer(frameCredit, f.Dst, 0, g)
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)

@@ -65,8 +65,7 @@ type link struct {
 	conn      subsys.Conn
 	stalled   bool   // the conn took too little
 	writable  uint64 // counts Writable calls
-	delivers  bool   // as conn does
-	runs      bool   // the last conn did not: small frames are encoded at once
+	runs      bool   // the conn, or the last one, does not deliver: it acknowledges, and small frames are encoded at once
 	writing   bool
 	unwritten sync.Cond // signalled when writing ends; L is mu
 	stream    pace
@@ -147,7 +146,7 @@ func (l *link) post() {
 	case l.writing || l.stalled:
 	case l.conn == nil:
 		l.dial()
-	case l.delivers || l.now():
+	case !l.runs || l.now():
 		l.pump()
 	}
 }
@@ -157,7 +156,7 @@ func (l *link) post() {
 func (l *link) pump() {
 	l.writing = true
 	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet(); round++ {
-		if round > 0 && !l.delivers && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
+		if round > 0 && l.runs && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
 			break // others add as fast as we write: let it become more
 		}
 		fs := l.s.take()
@@ -173,7 +172,7 @@ func (l *link) pump() {
 			l.lose(c, err)
 			continue
 		}
-		if l.delivers {
+		if !l.runs {
 			_ = l.s.acked(l.s.sent)
 		}
 		l.release()
@@ -226,16 +225,20 @@ func (l *link) detach() {
 }
 
 // push adds a control frame, which speak writes, or who works on what came.
-func (l *link) push(typ uint8, dst, src uint32, tag uint64, size int) {
+func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
-	switch {
-	case l.dead != nil:
-	case typ == frameGone && src != 0:
-		l.put(typ, dst, src, tag, binary.LittleEndian.AppendUint32(nil, uint32(size))...)
-	default:
-		l.put(typ, dst, src, tag)
+	if l.dead == nil {
+		l.put(typ, dst, src, tag, payload...)
 	}
 	l.mu.Unlock()
+}
+
+// lost is the payload of a Gone that refuses a message of src: its size.
+func lost(src uint32, size int) []byte {
+	if src == 0 {
+		return nil // there is nobody to be told
+	}
+	return binary.LittleEndian.AppendUint32(nil, uint32(size))
 }
 
 // speak writes what was pushed.
@@ -339,10 +342,10 @@ func (l *link) bury() {
 		}
 		f.waiters.fireAll()
 	}
-	var lost []Undelivered
+	var reports []Undelivered
 	l.s.drain(func(f *subsys.Header) {
 		if f.Type == frameData {
-			lost = append(lost, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: l.dead})
+			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: l.dead})
 		}
 	})
 	l.full.fireAll()
@@ -351,7 +354,7 @@ func (l *link) bury() {
 	l.mu.Unlock()
 	l.d.unlink(l)
 	go l.leave() // rx may be held by our caller
-	for _, u := range lost {
+	for _, u := range reports {
 		l.d.undelivered(u)
 	}
 	l.mu.Lock()
@@ -398,7 +401,7 @@ func (l *link) drain(ctx context.Context) {
 
 // bye tells the peer that we end, and ends the link.
 func (l *link) bye() {
-	l.push(frameBye, 0, 0, 0, 0)
+	l.push(frameBye, 0, 0, 0)
 	l.mu.Lock()
 	for l.writing { // who writes would stop at once as the link dies; a conn never blocks
 		l.unwritten.Wait()

@@ -437,8 +437,8 @@ func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buff
 }
 
 // Close makes the mailbox refuse messages and lets go of those it keeps: their
-// senders, and those who wait for credit, are told that the resource is gone. Blocked receives return
-// ErrClosed.
+// senders, and those who wait for credit, are told that the resource is gone.
+// Blocked receives return ErrClosed.
 func (m *Mailbox) Close() {
 	m.mu.Lock()
 	if m.closed {
@@ -453,7 +453,7 @@ func (m *Mailbox) Close() {
 	m.mu.Unlock()
 	m.d.forget(m)
 	for _, in := range needy {
-		in.l.push(frameGone, m.serial, 0, 0, 0)
+		in.l.push(frameGone, m.serial, 0, 0)
 		in.l.speak()
 	}
 	for msgs != nil {
@@ -462,7 +462,8 @@ func (m *Mailbox) Close() {
 		switch in := msg.in; {
 		case in == nil:
 		case in.l != nil:
-			in.l.push(frameGone, m.serial, msg.from.Serial(), msg.tag, msg.Len())
+			src := msg.from.Serial()
+			in.l.push(frameGone, m.serial, src, msg.tag, lost(src, msg.Len())...)
 			in.l.speak()
 		default:
 			m.d.undelivered(Undelivered{From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: msg.Len(), Err: ErrGone})
