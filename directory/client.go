@@ -576,7 +576,7 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	case m.typ != msgAnswer:
 		return Answer{}, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	return parseAnswer(m.body)
+	return ParseAnswer(m.body)
 }
 
 // once puts one question, again if the server is lost meanwhile.
@@ -749,7 +749,7 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 			return fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 		}
 		ev := Event{Kind: EventKind(m.body[0])}
-		if ev.Answer, err = parseAnswer(m.body[1:]); err != nil {
+		if ev.Answer, err = ParseAnswer(m.body[1:]); err != nil {
 			return err
 		}
 		switch ev.Kind {

@@ -58,11 +58,16 @@ func (s *Server) Attach(r Remote) {
 	s.mu.Unlock()
 }
 
+// rest is the rest of the cluster, nil if there is none.
+func (s *Server) rest() Remote {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remote
+}
+
 // elsewhere asks the rest of the cluster, if there is one.
 func (s *Server) elsewhere(ask func(Remote) (database.Record, error)) (r database.Record, ok bool, err error) {
-	s.mu.Lock()
-	remote := s.remote
-	s.mu.Unlock()
+	remote := s.rest()
 	if remote == nil {
 		return r, false, nil
 	}
@@ -346,7 +351,7 @@ func (s *Server) serveAsk(c *codec) error {
 			err = c.sendError(m.id, ErrNotFound)
 		default:
 			c.begin(msgAnswer, m.id)
-			appendAnswer(c, &rec, &l)
+			c.out = AppendAnswer(c.out, &rec, &l)
 			err = c.send()
 		}
 		if err != nil {
@@ -368,9 +373,7 @@ func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok 
 		if r, ok = k.here.Next(); ok {
 			return r, true, nil
 		}
-		s.mu.Lock()
-		remote := s.remote
-		s.mu.Unlock()
+		remote := s.rest()
 		if remote == nil {
 			return r, false, nil
 		}
@@ -386,19 +389,21 @@ func (k *cursor) stop() {
 	}
 }
 
-// appendAnswer writes a resource: the pattern with what it wants filled in, or
-// all attributes if it wants nothing.
-func appendAnswer(c *codec, r *database.Record, pattern *resource.List) {
-	c.gid(r.ID)
-	c.gid(r.Owner)
-	c.u64(r.Revision)
+// AppendAnswer writes a resource to b as the body of an answer has it: the
+// pattern with what it wants filled in, or all attributes if it wants nothing.
+func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
+	k := codec{out: b}
+	k.gid(r.ID)
+	k.gid(r.Owner)
+	k.u64(r.Revision)
 	if pattern.Complete() {
-		c.bytes(r.Attrs.Wire())
-		return
+		k.bytes(r.Attrs.Wire())
+		return k.out
 	}
 	l := pattern.Clone()
 	l.Fill(&r.Attrs)
-	c.bytes(l.Wire())
+	k.bytes(l.Wire())
+	return k.out
 }
 
 // patiently asks again while the server is settling.
@@ -448,7 +453,7 @@ func (s *Server) serveWatch(c *codec) error {
 		}
 		out.begin(msgEvent, m.id)
 		out.bytes([]byte{byte(ev.Kind)})
-		appendAnswer(out, &ev.Record, &l)
+		out.out = AppendAnswer(out.out, &ev.Record, &l)
 		if err := out.send(); err != nil {
 			return err
 		}

@@ -211,14 +211,15 @@ func (s *Server) listen(b *socket) error {
 	s.bound = append(s.bound, b)
 	s.busy.Add(1)
 	s.mu.Unlock()
-	go s.accept(b)
+	go s.accept(b.ln, s.admit)
 	return nil
 }
 
-func (s *Server) accept(b *socket) {
+// accept lets serve have the connections of ln, each in a goroutine of its own.
+func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 	defer s.busy.Done()
 	for {
-		nc, err := b.ln.AcceptUnix()
+		nc, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -231,15 +232,20 @@ func (s *Server) accept(b *socket) {
 			}
 			continue
 		}
-		if err := allowed(nc); err != nil {
-			s.log.Warn("directory: refused", "err", err)
-			_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
-			_ = (&codec{nc: nc}).sendError(0, err)
-			nc.Close()
-			continue
-		}
-		go s.ServeConn(nc)
+		go serve(nc)
 	}
+}
+
+// admit serves who is allowed to the socket, and tells others why not.
+func (s *Server) admit(nc net.Conn) {
+	if err := allowed(nc.(*net.UnixConn)); err != nil {
+		s.log.Warn("directory: refused", "err", err)
+		_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_ = (&codec{nc: nc}).sendError(0, err)
+		nc.Close()
+		return
+	}
+	s.ServeConn(nc)
 }
 
 // allowed checks that the peer is the same user, or root.
@@ -287,14 +293,20 @@ func DialSocket(path string) Dialer {
 		}
 		var d net.Dialer
 		nc, err := d.DialContext(ctx, "unix", path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-			return nil, fmt.Errorf("%w: %s: %w", ErrNoDirectory, path, err)
-		case err != nil:
-			return nil, fmt.Errorf("directory: connecting to %s: %w", path, err)
+		if err != nil {
+			return nil, unreached(path, err)
 		}
 		return nc, nil
 	}
+}
+
+// unreached says what a dial that failed means: ErrNoDirectory if nobody is
+// there.
+func unreached(addr string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w: %s: %w", ErrNoDirectory, addr, err)
+	}
+	return fmt.Errorf("directory: connecting to %s: %w", addr, err)
 }
 
 // Dialer connects to s itself, in memory.

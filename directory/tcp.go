@@ -4,13 +4,11 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -43,30 +41,9 @@ func (s *Server) ListenTCP(addr string) (string, error) {
 		ln.Close()
 		return "", ErrClosed
 	}
-	s.busy.Add(2)
-	go func() {
-		defer s.busy.Done()
-		<-s.life.Done()
-		ln.Close()
-	}()
-	go func() {
-		defer s.busy.Done()
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				if errors.Is(err, net.ErrClosed) {
-					return
-				}
-				s.log.Warn("directory: accepting", "err", err)
-				select { // descriptors ran out: only time mends that
-				case <-time.After(20 * time.Millisecond):
-				case <-s.life.Done():
-				}
-				continue
-			}
-			go s.challenge(nc)
-		}
-	}()
+	s.busy.Add(1)
+	context.AfterFunc(s.life, func() { ln.Close() })
+	go s.accept(ln, s.challenge)
 	return tcpScheme + ln.Addr().String(), nil
 }
 
@@ -110,11 +87,8 @@ func dialTCP(addr string) Dialer {
 		}
 		var d net.Dialer
 		nc, err := d.DialContext(ctx, "tcp", u.Host)
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("%w: %s: %w", ErrNoDirectory, addr, err)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("directory: connecting to %s: %w", addr, err)
+			return nil, unreached(addr, err)
 		}
 		stop := context.AfterFunc(ctx, func() { nc.Close() })
 		defer stop()

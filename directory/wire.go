@@ -279,7 +279,8 @@ type Answer struct {
 	Attrs     resource.List
 }
 
-func parseAnswer(b []byte) (a Answer, err error) {
+// ParseAnswer reads what AppendAnswer wrote. It keeps nothing of b.
+func ParseAnswer(b []byte) (a Answer, err error) {
 	p := parser{b: b}
 	a.ID, a.Owner, a.Revision = p.gid(), p.gid(), p.u64()
 	l, err := p.list()

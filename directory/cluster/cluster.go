@@ -97,7 +97,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
 		May:     c.may,
-		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, c.wrap(p)}) },
+		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, p.Append(c.signed())}) },
 	})
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	m := memberlist.DefaultLANConfig()
@@ -237,9 +237,9 @@ func (delegate) MergeRemoteState([]byte, bool)   {}
 // NotifyMsg is called for each packet. b is not ours to keep.
 func (d delegate) NotifyMsg(b []byte) { d.c.receive(b) }
 
-// wrap puts the sender in front of a packet.
-func (c *Cluster) wrap(p *search.Packet) []byte {
-	return p.Append(binary.LittleEndian.AppendUint64(nil, uint64(c.cfg.Node)))
+// signed is the beginning of a message: who sends it.
+func (c *Cluster) signed() []byte {
+	return binary.LittleEndian.AppendUint64(nil, uint64(c.cfg.Node))
 }
 
 func (c *Cluster) receive(b []byte) {
@@ -330,16 +330,7 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	if !ok {
 		return nil, false
 	}
-	b := make([]byte, 40, 40+len(r.Attrs.Wire()))
-	resource.PutGID(b, r.ID)
-	resource.PutGID(b[16:], r.Owner)
-	binary.LittleEndian.PutUint64(b[32:], r.Revision)
-	if pattern.Complete() {
-		return append(b, r.Attrs.Wire()...), true
-	}
-	l := pattern.Clone()
-	l.Fill(&r.Attrs)
-	return append(b, l.Wire()...), true
+	return directory.AppendAnswer(nil, &r, &pattern), true
 }
 
 func question(kind byte, id resource.GID, pattern *resource.List) []byte {
@@ -349,13 +340,12 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 	return append(q, pattern.Wire()...)
 }
 
-func parseAnswer(b []byte) (r database.Record, err error) {
-	if len(b) < 40 {
-		return r, fmt.Errorf("%w: answer of %d bytes", search.ErrMalformed, len(b))
+func parseAnswer(b []byte) (database.Record, error) {
+	a, err := directory.ParseAnswer(b)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
 	}
-	r.ID, r.Owner, r.Revision = resource.GetGID(b), resource.GetGID(b[16:]), binary.LittleEndian.Uint64(b[32:])
-	r.Attrs, err = resource.ParseList(b[40:])
-	return r, err
+	return database.Record(a), err
 }
 
 // Find asks the other members for a resource that matches. ErrNotFound is

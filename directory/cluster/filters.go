@@ -157,7 +157,7 @@ func (c *Cluster) spread() {
 }
 
 func (c *Cluster) begin(kind byte) []byte {
-	return append(binary.LittleEndian.AppendUint64(nil, uint64(c.cfg.Node)), kind)
+	return append(c.signed(), kind)
 }
 
 // hearFilter works on a message about summaries.
