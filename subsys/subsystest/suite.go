@@ -205,7 +205,7 @@ func backPressure(t *testing.T, o Options, d drive) {
 	b.hold.Lock()
 	var h held
 	sent := uint32(0)
-	for full := false; !full; {
+	for {
 		if sent > 1<<16 {
 			t.Fatal("4 GiB were taken and nobody reads")
 		}
@@ -214,7 +214,7 @@ func backPressure(t *testing.T, o Options, d drive) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if full = n == 0; full {
+		if n == 0 {
 			buf.Release()
 			break
 		}
@@ -467,7 +467,7 @@ func garbage(t *testing.T, o Options, d drive) {
 	if o.Garbage == nil {
 		t.Skip("nobody else can write to this transport")
 	}
-	a, b, near, far := two(t, o, d)
+	_, b, near, far := two(t, o, d)
 	sent := 0
 	good := func() {
 		t.Helper()
@@ -518,7 +518,6 @@ func garbage(t *testing.T, o Options, d drive) {
 		s.mu.Unlock()
 		good()
 	}
-	_ = a
 }
 
 // Steady traffic allocates nothing.
