@@ -73,7 +73,8 @@ type Conn interface {
 }
 
 // A Sink is what a conn delivers to. Calls for one conn never overlap, but for
-// Down, which may come while Frames is under way.
+// Down, which may come while Frames is under way: a sink may see the one call
+// that another goroutine was about to make begin after it.
 type Sink interface {
 	// Frames hands over whole frames in order. fs and the payloads are lent
 	// for the call; what is kept is retained through its Buf. An error cuts
@@ -86,8 +87,8 @@ type Sink interface {
 	Room(c Conn, h *Header) (*buffers.Buffer, error)
 	// Writable says that Send, which took too little, may be tried again.
 	Writable(c Conn)
-	// Down is the last call: the conn is gone because of err. It is not called
-	// after Close.
+	// Down says that the conn is gone because of err; no call is made after
+	// it. It is not called after Close.
 	Down(c Conn, err error)
 }
 
