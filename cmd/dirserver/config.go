@@ -181,3 +181,11 @@ func (c *config) print(w io.Writer) {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }
+
+// keys are the cluster's, none if it has none.
+func (c *config) keys() [][]byte {
+	if len(c.key) == 0 {
+		return nil
+	}
+	return [][]byte{c.key}
+}

@@ -3,23 +3,18 @@ package cluster
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -28,94 +23,96 @@ import (
 type Config struct {
 	Node   resource.NodeID
 	DB     *database.DB
-	Name   string   // of the cluster; members of others are not heard
-	Bind   string   // host:port for gossip and questions, UDP and TCP
-	Join   []string // addresses of members to begin with
-	Key    []byte   // seals everything; whoever does not have it is not heard
-	Fan    int      // of the spanning trees; 0: search.DefaultFan
+	Name   string         // of the cluster; members of others are not heard
+	Bind   string         // host:port for everything, UDP and TCP
+	Join   []string       // addresses or DNS names of members to begin with
+	Group  string         // multicast group or broadcast address, host:port, to find each other and to search by
+	Keys   [][]byte       // of the cluster: the first seals, all open; without one only accidents are kept out
+	TLS    port.TLS       // of streams between members
+	Serve  func(net.Conn) // has the streams of other members; may be nil
+	Way    search.Way
+	Fan    int // of the spanning trees; 0: search.DefaultFan
 	Hop    time.Duration
 	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
+	// Patience is how long a question waits for members that cannot be asked
+	// and are not known to be dead; 0: 3 s.
+	Patience time.Duration
+	// Poll is how long who asks reads the sockets himself before he sleeps, and
+	// how long they are read on after a datagram; 0: not.
+	Poll   time.Duration
 	Logger *slog.Logger
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
 type Cluster struct {
-	cfg  Config
-	log  *slog.Logger
-	list *memberlist.Memberlist
-	life context.Context
-	end  context.CancelFunc
-	busy sync.WaitGroup
+	cfg   Config
+	log   *slog.Logger
+	port  *port.Port
+	list  *memberlist.Memberlist
+	ring  *memberlist.Keyring // nil without a key
+	life  context.Context
+	end   context.CancelFunc
+	busy  sync.WaitGroup
+	going atomic.Bool // Leave: contexts of this node will be back
 
-	members atomic.Pointer[[]resource.NodeID] // alive, in order
+	members atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
 	nmu     sync.Mutex
-	nodes   map[resource.NodeID]*memberlist.Node // alive
-	known   map[resource.NodeID]string           // ever met: where
+	nodes   map[resource.NodeID]*node // ever met
+	changed chan struct{}               // closed and replaced when members change
+	meet    chan string                 // addresses heard of
 
 	places places
-
-	sent atomic.Uint64 // packets of searches
+	sent   atomic.Uint64 // packets of searches
 
 	mu      sync.Mutex
 	filters filters
 	search  *search.Node
 	timer   *time.Timer
-	out     []outgoing // what search wants sent, sent without mu
+	out     []port.Out // what search wants sent, sent without mu
+	casts   [][]byte
 }
-
-type outgoing struct {
-	to resource.NodeID
-	p  []byte
-}
-
-// most is what fits one packet of memberlist, with room for its own head.
-const most = 1200
 
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*memberlist.Node{}, known: map[resource.NodeID]string{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.cfg.Spread <= 0 {
 		c.cfg.Spread = 5 * time.Second
 	}
+	if c.cfg.Patience <= 0 {
+		c.cfg.Patience = 3 * time.Second
+	}
 	c.filters.of, c.filters.wants = map[resource.NodeID]*search.Summary{}, map[resource.NodeID]bool{}
-	host, port, err := net.SplitHostPort(cfg.Bind)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: binding: %w", err)
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: binding to %s: port %q is no number", cfg.Bind, port)
-	}
 	c.life, c.end = context.WithCancel(context.Background())
 	c.members.Store(&[]resource.NodeID{cfg.Node})
-	c.search = search.NewNode(search.Config{
-		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop,
+	c.timer = time.AfterFunc(time.Hour, c.tick)
+	scfg := search.Config{
+		Self: cfg.Node, Way: cfg.Way, Fan: cfg.Fan, Hop: cfg.Hop,
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
 		May:     c.may,
-		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, p.Append(c.signed())}) },
-	})
-	c.timer = time.AfterFunc(time.Hour, c.tick)
-	m := memberlist.DefaultLANConfig()
-	m.Name = fmt.Sprintf("%012x", uint64(cfg.Node))
-	m.BindAddr, m.BindPort, m.AdvertisePort = host, int(n), int(n)
-	m.Label = "rocl " + cfg.Name
-	m.Delegate, m.Events = delegate{c}, events{c}
-	m.EnableCompression = false // cost without gain
-	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
-	m.SuspicionMult = 3
-	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
-	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
-	if len(cfg.Key) > 0 {
-		h := hmac.New(sha256.New, cfg.Key)
-		h.Write([]byte("rocl gossip"))
-		m.SecretKey = h.Sum(nil)
+		Send: func(to resource.NodeID, p *search.Packet) {
+			c.out = append(c.out, port.Out{To: to, Payload: p.Append(nil)})
+		},
 	}
-	if c.list, err = memberlist.Create(m); err != nil {
+	if cfg.Group != "" {
+		scfg.Cast = func(p *search.Packet) { c.casts = append(c.casts, p.Append(nil)) }
+	}
+	c.search = search.NewNode(scfg)
+	var err error
+	c.port, err = port.Open(port.Config{
+		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: cfg.TLS, Spin: cfg.Poll, Logger: cfg.Logger,
+		Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
+	})
+	if err == nil {
+		if err = c.gossip(); err != nil {
+			c.port.Close()
+		}
+	}
+	if err != nil {
 		c.end()
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
@@ -135,124 +132,36 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 	return k
 }
 
+// SetKeys replaces the keys of the cluster: the first seals, all open. To
+// change a key, add the new one everywhere, then put it first everywhere, then
+// take the old one away.
+func (c *Cluster) SetKeys(of ...[]byte) error {
+	if err := c.rekey(of); err != nil {
+		return fmt.Errorf("cluster: changing keys: %w", err)
+	}
+	c.port.SetKeys(of)
+	return nil
+}
+
 // Addr is where the member is reached.
-func (c *Cluster) Addr() string { return c.list.LocalNode().Address() }
+func (c *Cluster) Addr() string { return c.port.Addr().String() }
 
-// Members are the live nodes, this one among them, in order.
-func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
-
-// keepJoined joins those it was told of and those it has met, for as long as
-// they are not seen alive.
-func (c *Cluster) keepJoined() {
-	defer c.busy.Done()
-	wait := 100 * time.Millisecond
-	for {
-		var to []string
-		c.nmu.Lock()
-		for id, addr := range c.known {
-			if c.nodes[id] == nil {
-				to = append(to, addr)
-			}
-		}
-		alone := len(c.nodes) <= 1
-		c.nmu.Unlock()
-		if alone {
-			to = append(to, c.cfg.Join...)
-		}
-		for _, addr := range to {
-			if _, err := c.list.Join([]string{addr}); err != nil {
-				c.log.Debug("cluster: joining", "addr", addr, "err", err)
-			}
-			if c.life.Err() != nil {
-				return
-			}
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-c.life.Done():
-			t.Stop()
-			return
-		}
-		wait = min(wait*2, 2*time.Second)
-	}
-}
-
-// quiet passes memberlist's lines on at level debug.
-type quiet struct{ slog.Handler }
-
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
-}
-
-func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
-	id, err := strconv.ParseUint(n.Name, 16, 48)
-	return resource.NodeID(id), err == nil && len(n.Name) == 12 && id != 0
-}
-
-type events struct{ c *Cluster }
-
-func (e events) NotifyJoin(n *memberlist.Node)   { e.c.seen(n, true) }
-func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
-func (e events) NotifyLeave(n *memberlist.Node)  { e.c.seen(n, false) }
-
-func (c *Cluster) seen(n *memberlist.Node, alive bool) {
-	id, ok := nodeID(n)
-	if !ok {
+func (c *Cluster) serve(nc net.Conn) {
+	if c.cfg.Serve == nil {
+		nc.Close()
 		return
 	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	switch {
-	case alive:
-		c.nodes[id], c.known[id] = n, n.Address()
-	default:
-		delete(c.nodes, id)
-		if n.State == memberlist.StateLeft {
-			delete(c.known, id) // it said so
-		}
-	}
-	all := make([]resource.NodeID, 0, len(c.nodes)+1)
-	for id := range c.nodes {
-		all = append(all, id)
-	}
-	if c.nodes[c.cfg.Node] == nil {
-		all = append(all, c.cfg.Node)
-	}
-	slices.Sort(all)
-	c.members.Store(&all)
-	c.mu.Lock()
-	c.filters.met(id, alive)
-	c.mu.Unlock()
-	c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive)
+	c.cfg.Serve(nc)
 }
 
-type delegate struct{ c *Cluster }
-
-func (delegate) NodeMeta(int) []byte             { return nil }
-func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
-func (delegate) LocalState(bool) []byte          { return nil }
-func (delegate) MergeRemoteState([]byte, bool)   {}
-
-// NotifyMsg is called for each packet. b is not ours to keep.
-func (d delegate) NotifyMsg(b []byte) { d.c.receive(b) }
-
-// signed is the beginning of a message: who sends it.
-func (c *Cluster) signed() []byte {
-	return binary.LittleEndian.AppendUint64(nil, uint64(c.cfg.Node))
-}
-
-func (c *Cluster) receive(b []byte) {
+// receive works on what another member has sent. b is not ours to keep.
+func (c *Cluster) receive(from resource.NodeID, b []byte) {
+	if len(b) > 0 && b[0] >= msgDelta {
+		c.hearFilter(from, b[0], b[1:])
+		return
+	}
 	var p search.Packet
-	if len(b) < 8 {
-		return
-	}
-	from := resource.NodeID(binary.LittleEndian.Uint64(b))
-	if len(b) > 8 && b[8] >= msgDelta {
-		c.hearFilter(from, b[8], b[9:])
-		return
-	}
-	if err := p.Parse(b[8:]); err != nil {
+	if err := p.Parse(b); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
@@ -266,170 +175,32 @@ func (c *Cluster) step(f func(now time.Time)) {
 	c.mu.Lock()
 	now := time.Now()
 	f(now)
-	out := c.out
-	c.out = nil
+	out, casts := c.out, c.casts
+	c.out, c.casts = nil, nil
 	if at := c.search.Next(); !at.IsZero() && c.life.Err() == nil {
 		c.timer.Reset(max(at.Sub(now), 0))
 	}
 	c.mu.Unlock()
-	c.sent.Add(uint64(len(out)))
-	for _, o := range out {
-		c.send(o)
+	c.sent.Add(uint64(len(out) + len(casts)))
+	for _, b := range casts {
+		c.port.Cast(b)
+	}
+	if len(out) > 0 {
+		c.port.Send(out...)
 	}
 }
 
-func (c *Cluster) send(o outgoing) {
-	c.nmu.Lock()
-	n := c.nodes[o.to]
-	c.nmu.Unlock()
-	if n == nil {
-		return // patience will end
-	}
-	if len(o.p) > most {
-		c.busy.Add(1)
-		go func() { // it dials
-			defer c.busy.Done()
-			if err := c.list.SendReliable(n, o.p); err != nil {
-				c.log.Debug("cluster: sending", "to", n.Name, "err", err)
-			}
-		}()
-		return
-	}
-	if err := c.list.SendBestEffort(n, o.p); err != nil {
-		c.log.Debug("cluster: sending", "to", n.Name, "err", err)
-	}
-}
-
-// Kinds of questions.
-const (
-	kindFind = 1 + iota
-	kindLookup
-	kindNext // the next answer of several; the identifier's place holds cursor and step
-)
-
-// local answers a question of another node.
-func (c *Cluster) local(q []byte) ([]byte, bool) {
-	if len(q) < 17 {
-		return nil, false
-	}
-	id := resource.GetGID(q[1:])
-	pattern, err := resource.ParseList(q[17:])
-	if err != nil {
-		return nil, false
-	}
-	var r database.Record
-	var ok bool
-	switch q[0] {
-	case kindFind:
-		r, ok = c.cfg.DB.Find(&pattern)
-	case kindLookup:
-		r, ok = c.cfg.DB.Get(id)
-	case kindNext:
-		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
-	}
-	if !ok {
-		return nil, false
-	}
-	return directory.AppendAnswer(nil, &r, &pattern), true
-}
-
-func question(kind byte, id resource.GID, pattern *resource.List) []byte {
-	q := make([]byte, 17, 17+len(pattern.Wire()))
-	q[0] = kind
-	resource.PutGID(q[1:], id)
-	return append(q, pattern.Wire()...)
-}
-
-func parseAnswer(b []byte) (database.Record, error) {
-	a, err := directory.ParseAnswer(b)
-	if err != nil {
-		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
-	}
-	return database.Record(a), err
-}
-
-// Find asks the other members for a resource that matches. ErrNotFound is
-// definite; ErrPartial names those that could not be asked.
-func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
-	return c.ask(ctx, question(kindFind, resource.GID{}, pattern), 0)
-}
-
-// Lookup asks the node on which the identifier was minted, and nobody else.
-func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error) {
-	return c.ask(ctx, question(kindLookup, id, pattern), id.Node())
-}
-
-func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (database.Record, error) {
-	if c.life.Err() != nil {
-		return database.Record{}, directory.ErrClosed
-	}
-	got := make(chan search.Result, 1)
-	var id uint64
-	c.step(func(now time.Time) {
-		done := func(r search.Result) { got <- r }
-		if only != 0 {
-			id = c.search.SearchOne(now, only, q, done)
-		} else {
-			id = c.search.Search(now, q, done)
-		}
-	})
-	select {
-	case r := <-got:
-		switch {
-		case r.Found:
-			return parseAnswer(r.Answer)
-		case r.Definite():
-			return database.Record{}, directory.ErrNotFound
-		}
-		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
-	case <-ctx.Done():
-		c.step(func(time.Time) { c.search.Cancel(id) })
-		return database.Record{}, context.Cause(ctx)
-	case <-c.life.Done():
-		return database.Record{}, directory.ErrClosed
-	}
-}
-
-// All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. At the end it says, with
-// ErrPartial, if some member could not be asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) {
-		var cur [8]byte
-		_, _ = rand.Read(cur[:]) // nobody else's
-		q := question(kindNext, resource.GID{}, pattern)
-		copy(q[1:], cur[:])
-		var failed []resource.NodeID
-		for _, m := range c.Members() {
-			if m == c.cfg.Node {
-				continue
-			}
-			for step := uint64(1); ; step++ {
-				q := slices.Clone(q)
-				binary.BigEndian.PutUint64(q[9:], step)
-				r, err := c.ask(ctx, q, m)
-				if errors.Is(err, directory.ErrNotFound) {
-					break
-				}
-				if errors.Is(err, directory.ErrPartial) {
-					failed = append(failed, m)
-					break
-				}
-				if !yield(r, err) || err != nil {
-					return
-				}
-			}
-		}
-		if len(failed) > 0 {
-			yield(database.Record{}, fmt.Errorf("%w: %x", directory.ErrPartial, failed))
-		}
-	}
-}
+// Members are the nodes of the cluster, this one among them, in order: those
+// alive, and those that said they would be back in a moment.
+func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
 
 // Close leaves the cluster.
 func (c *Cluster) Close() error {
 	if c.life.Err() != nil {
 		return nil
+	}
+	if c.going.Load() {
+		_ = c.list.UpdateNode(100 * time.Millisecond)
 	}
 	c.end()
 	c.busy.Wait()
@@ -440,8 +211,13 @@ func (c *Cluster) Close() error {
 	if e := c.list.Shutdown(); err == nil {
 		err = e
 	}
+	c.port.Close()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
 	}
 	return nil
 }
+
+// Away says that the node's contexts go on when this member has closed, and
+// that another is about to take its place: the others are to wait for it.
+func (c *Cluster) Away() { c.going.Store(true) }

@@ -193,7 +193,7 @@ func second[T any](_ T, err error) error { return err }
 // Clusters of other names and keys do not hear each other.
 func TestApart(t *testing.T) {
 	a := member(t, 1, nil)
-	key := func(k string) func(*Config) { return func(c *Config) { c.Key = []byte(k) } }
+	key := func(k string) func(*Config) { return func(c *Config) { c.Keys = [][]byte{[]byte(k)} } }
 	x := member(t, 4, key("one"))
 	others := []*Cluster{
 		member(t, 2, func(c *Config) { c.Name = "other" }, a), member(t, 3, key("two"), a),

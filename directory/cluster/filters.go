@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Messages beside those of package search, told apart by the byte behind the
-// sender.
+// Messages beside those of package search, told apart by their first byte.
 const (
 	msgDelta   = 16 + iota // from u64, to u64, hashes: what was added to the summary since
 	msgSummary             // the whole summary
@@ -129,7 +129,7 @@ func (c *Cluster) spread() {
 			f.wants[m] = true
 		}
 	} else if len(f.fresh) > 0 {
-		delta = binary.LittleEndian.AppendUint64(c.begin(msgDelta), f.said)
+		delta = binary.LittleEndian.AppendUint64([]byte{msgDelta}, f.said)
 		delta = binary.LittleEndian.AppendUint64(delta, f.own.Version)
 		for _, k := range f.fresh {
 			delta = binary.LittleEndian.AppendUint64(delta, k)
@@ -137,27 +137,21 @@ func (c *Cluster) spread() {
 	}
 	f.said, f.fresh = f.own.Version, nil
 	if len(f.wants) > 0 {
-		whole = f.own.Append(c.begin(msgSummary))
+		whole = f.own.Append([]byte{msgSummary})
 	}
-	var out []outgoing
+	var out []port.Out
 	for _, m := range *c.members.Load() {
 		switch {
 		case m == c.cfg.Node:
 		case f.wants[m]:
-			out = append(out, outgoing{m, whole})
+			out = append(out, port.Out{To: m, Payload: whole})
 		case delta != nil:
-			out = append(out, outgoing{m, delta})
+			out = append(out, port.Out{To: m, Payload: delta})
 		}
 	}
 	clear(f.wants)
 	c.mu.Unlock()
-	for _, o := range out {
-		c.send(o)
-	}
-}
-
-func (c *Cluster) begin(kind byte) []byte {
-	return append(c.signed(), kind)
+	c.port.Send(out...)
 }
 
 // hearFilter works on a message about summaries.
@@ -186,11 +180,7 @@ func (c *Cluster) hearFilter(from resource.NodeID, kind byte, b []byte) {
 			keys = append(keys, binary.LittleEndian.Uint64(k))
 		}
 		if s := f.of[from]; s == nil || !s.Apply(binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]), keys) {
-			c.busy.Add(1)
-			go func() {
-				defer c.busy.Done()
-				c.send(outgoing{from, c.begin(msgWant)})
-			}()
+			c.port.Send(port.Out{To: from, Payload: []byte{msgWant}})
 		}
 	}
 }

@@ -13,12 +13,26 @@ import (
 const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
+	MostCast     = 256       // nodes up to which Auto casts, if it can: they all answer at once
+	MostFlat     = 64        // nodes up to which Auto asks each
+	castFan      = 1         // of a question that each who hears it answers for itself
 	DefaultHop   = 25 * time.Millisecond
 	DefaultTries = 3
 	keepDone     = 5 * time.Second // how long a finished part is remembered, for those who ask again
 	maxJobs      = 1 << 14         // parts under way for others; beyond it they are not taken
 	maxFirst     = 8               // nodes asked because of their summaries before everybody
 	maxFailed    = 128             // named in one packet
+)
+
+// A Way is how everybody is asked.
+type Way uint8
+
+// Ways of asking everybody.
+const (
+	Auto   Way = iota // by how many there are
+	ByCast            // one datagram to all, where the network can; else as Each
+	Each              // one by one
+	ByTree            // spanning trees
 )
 
 // Config is what a Node needs. Self, Members, Local and Send are required.
@@ -28,9 +42,11 @@ type Config struct {
 	Local   func(question []byte) (answer []byte, ok bool)
 	Send    func(to resource.NodeID, p *Packet)
 	May     func(question []byte) []resource.NodeID // whose summary has it; may be nil
-	Fan     int                                     // 0: DefaultFan
-	Hop     time.Duration                           // what one hop there and back takes at most, mostly; 0: DefaultHop
-	Tries   int                                     // of one node, before it counts as failed; 0: DefaultTries
+	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
+	Way     Way
+	Fan     int           // 0: DefaultFan
+	Hop     time.Duration // what one hop there and back takes at most, mostly; 0: DefaultHop
+	Tries   int           // of one node, before it counts as failed; 0: DefaultTries
 }
 
 // A Result is how a search ended.
@@ -131,21 +147,24 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 	return n.next
 }
 
-// SearchOne asks one node alone: who holds the identifier it minted.
-func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
+// SearchAmong asks some nodes alone, each by itself: who holds the identifier it
+// minted, or did not answer before. It is otherwise as Search.
+func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, done func(Result)) uint64 {
 	n.next++
+	id := n.next
 	s := &own{question: question, done: done}
-	n.own[n.next] = s
-	j := &job{key: key{ID{n.cfg.Self, n.next}, who, who, n.cfg.Self}, fan: n.cfg.Fan, question: question, own: s}
+	n.own[id] = s
+	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: Flat, question: question, own: s}
 	s.cover = j
 	n.add(j)
-	if _, known := slices.BinarySearch(n.cfg.Members(), who); known && who != n.cfg.Self {
-		n.ask(now, j, part{members: []resource.NodeID{who}})
-	} else {
-		n.count(j, who)
-		j.failed = append(j.failed, who)
+	for _, m := range who {
+		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
+			n.ask(now, j, part{members: []resource.NodeID{m}})
+		} else {
+			n.count(j, m)
+			j.failed = append(j.failed, m)
+		}
 	}
-	id := n.next
 	n.settle(now, j)
 	return id
 }
@@ -198,8 +217,39 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	s.cover = j
 	n.add(j)
 	n.count(j, n.cfg.Self)
-	n.cover(now, j, slices.DeleteFunc(slices.Clone(all), func(m resource.NodeID) bool { return m == n.cfg.Self }))
+	others := slices.DeleteFunc(slices.Clone(all), func(m resource.NodeID) bool { return m == n.cfg.Self })
+	switch n.way(len(others)) {
+	case ByCast:
+		j.fan = Flat
+		for i := range others {
+			j.parts = append(j.parts, part{members: others[i : i+1 : i+1], at: now.Add(n.cfg.Hop)})
+		}
+		n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: s.question})
+	case Each:
+		j.fan = Flat
+		n.cover(now, j, others)
+	default:
+		n.cover(now, j, others)
+	}
 	n.settle(now, j)
+}
+
+// way says how so many others are asked.
+func (n *Node) way(others int) Way {
+	w := n.cfg.Way
+	if w == Auto {
+		switch {
+		case n.cfg.Cast != nil && others > 1 && others <= MostCast:
+			return ByCast
+		case others <= MostFlat:
+			return Each
+		}
+		return ByTree
+	}
+	if w == ByCast && n.cfg.Cast == nil {
+		return Each
+	}
+	return w
 }
 
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
@@ -241,6 +291,9 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 }
 
 func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
+	if p.Fan == castFan {
+		p.Lo, p.Hi, p.Fan = n.cfg.Self, n.cfg.Self, Flat
+	}
 	k := key{p.ID, p.Lo, p.Hi, from}
 	if j := n.jobs[k]; j != nil {
 		if j.reply != nil { // it was lost
@@ -248,7 +301,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		}
 		return
 	}
-	if len(n.jobs) >= maxJobs || p.Fan < 2 {
+	if len(n.jobs) >= maxJobs {
 		return // who asks will ask again, or somebody else
 	}
 	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}

@@ -32,7 +32,8 @@ const (
 //	found  body: the answer
 //	none   body: covered u32, failed u32, checksum u64, failed × u64
 //
-// all little-endian.
+// fan is 1 in an ask that was sent to everybody: each answers for itself alone.
+// All little-endian.
 type Packet struct {
 	Type   uint8
 	Fan    uint16
@@ -75,7 +76,7 @@ func (p *Packet) Parse(b []byte) error {
 	p.ID.N = binary.LittleEndian.Uint64(b[12:])
 	p.Lo = resource.NodeID(binary.LittleEndian.Uint64(b[20:]))
 	p.Hi = resource.NodeID(binary.LittleEndian.Uint64(b[28:]))
-	if p.Lo > p.Hi || p.Fan < 2 {
+	if p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
 		return fmt.Errorf("%w: range %x to %x, fan %d", ErrMalformed, p.Lo, p.Hi, p.Fan)
 	}
 	if p.Type != typeNone {

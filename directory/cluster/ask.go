@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Kinds of questions.
+const (
+	kindFind = 1 + iota
+	kindLookup
+	kindNext // the next answer of several; the identifier's place holds cursor and step
+)
+
+// local answers a question of another node.
+func (c *Cluster) local(q []byte) ([]byte, bool) {
+	if len(q) < 17 {
+		return nil, false
+	}
+	id := resource.GetGID(q[1:])
+	pattern, err := resource.ParseList(q[17:])
+	if err != nil {
+		return nil, false
+	}
+	var r database.Record
+	var ok bool
+	switch q[0] {
+	case kindFind:
+		r, ok = c.cfg.DB.Find(&pattern)
+	case kindLookup:
+		r, ok = c.cfg.DB.Get(id)
+	case kindNext:
+		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
+	}
+	if !ok {
+		return nil, false
+	}
+	return directory.AppendAnswer(nil, &r, &pattern), true
+}
+
+func question(kind byte, id resource.GID, pattern *resource.List) []byte {
+	q := make([]byte, 17, 17+len(pattern.Wire()))
+	q[0] = kind
+	resource.PutGID(q[1:], id)
+	return append(q, pattern.Wire()...)
+}
+
+func parseAnswer(b []byte) (database.Record, error) {
+	a, err := directory.ParseAnswer(b)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
+	}
+	return database.Record(a), err
+}
+
+// Find asks the other members for a resource that matches. ErrNotFound is
+// definite; ErrPartial names those that could not be asked. Members that cannot
+// be asked and are not known to be dead are waited for, while ctx lasts and
+// patience.
+func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
+	return c.ask(ctx, question(kindFind, resource.GID{}, pattern), nil)
+}
+
+// Lookup asks the node on which the identifier was minted, and nobody else.
+func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error) {
+	return c.ask(ctx, question(kindLookup, id, pattern), []resource.NodeID{id.Node()})
+}
+
+// ask puts a question to some members, or to all if there are none named.
+func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+	var late <-chan time.Time // when patience ends
+	covered := 0
+	for {
+		news := c.news()
+		r, err := c.once(ctx, q, who)
+		if err != nil {
+			return database.Record{}, err
+		}
+		if r.Found {
+			return parseAnswer(r.Answer)
+		}
+		if r.Definite() {
+			return database.Record{}, directory.ErrNotFound
+		}
+		covered += r.Covered
+		partial := fmt.Errorf("%w: %d of %d nodes: %012x", directory.ErrPartial, len(r.Failed), len(r.Failed)+covered, r.Failed)
+		if late == nil {
+			t := time.NewTimer(c.cfg.Patience)
+			defer t.Stop()
+			late = t.C
+		}
+		// Those who answered have said no. Of the others some may be dead.
+		known := *c.members.Load()
+		who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool {
+			_, member := slices.BinarySearch(known, m)
+			return !member
+		})
+		if len(who) == 0 {
+			if q[0] == kindLookup {
+				return database.Record{}, partial // its node is not there to deny it
+			}
+			return database.Record{}, directory.ErrNotFound
+		}
+		again := time.NewTimer(c.cfg.Patience / 30)
+		select {
+		case <-again.C:
+		case <-news:
+		case <-late:
+			return database.Record{}, partial
+		case <-ctx.Done():
+			return database.Record{}, fmt.Errorf("%w: %w", partial, context.Cause(ctx))
+		case <-c.life.Done():
+			return database.Record{}, directory.ErrClosed
+		}
+		again.Stop()
+	}
+}
+
+// once puts a question once.
+func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (search.Result, error) {
+	if c.life.Err() != nil {
+		return search.Result{}, directory.ErrClosed
+	}
+	got := make(chan search.Result, 1)
+	var id uint64
+	c.step(func(now time.Time) {
+		done := func(r search.Result) { got <- r }
+		if who != nil {
+			id = c.search.SearchAmong(now, who, q, done)
+		} else {
+			id = c.search.Search(now, q, done)
+		}
+	})
+	if c.cfg.Poll > 0 {
+		c.port.Drive(c.cfg.Poll, func() bool { return len(got) > 0 })
+	}
+	select {
+	case r := <-got:
+		return r, nil
+	case <-ctx.Done():
+		c.step(func(time.Time) { c.search.Cancel(id) })
+		return search.Result{}, context.Cause(ctx)
+	case <-c.life.Done():
+		return search.Result{}, directory.ErrClosed
+	}
+}
+
+// All yields what the other members hold that matches: each keeps the place
+// (paper, section 3.4) and gives one at a time. At the end it says, with
+// ErrPartial, if some member could not be asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) {
+		var cur [8]byte
+		_, _ = rand.Read(cur[:]) // nobody else's
+		q := question(kindNext, resource.GID{}, pattern)
+		copy(q[1:], cur[:])
+		var failed []resource.NodeID
+		for _, m := range c.Members() {
+			if m == c.cfg.Node {
+				continue
+			}
+			for step := uint64(1); ; step++ {
+				q := slices.Clone(q)
+				binary.BigEndian.PutUint64(q[9:], step)
+				r, err := c.ask(ctx, q, []resource.NodeID{m})
+				if errors.Is(err, directory.ErrNotFound) {
+					break
+				}
+				if errors.Is(err, directory.ErrPartial) {
+					failed = append(failed, m)
+					break
+				}
+				if !yield(r, err) || err != nil {
+					return
+				}
+			}
+		}
+		if len(failed) > 0 {
+			yield(database.Record{}, fmt.Errorf("%w: %012x", directory.ErrPartial, failed))
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package port
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// askAgain is how often a member is asked for its floor.
+const askAgain = 50 * time.Millisecond
+
+// CanCast says whether there is a group.
+func (p *Port) CanCast() bool { return p.group != nil }
+
+// Cast sends to all members with one datagram. Who does not know yet from which
+// number on casts are to be taken asks, and does not hear this one.
+func (p *Port) Cast(payload []byte) {
+	if p.group == nil || len(payload) > MaxPayload {
+		return
+	}
+	k := p.keys.Load()
+	p.shout(kindCast, p.casts.Add(1), payload, k, &p.castOut, "cast", uint64(p.cfg.Self), p.epoch)
+}
+
+func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	a := s.get(k, 0, what, of...)
+	p.put(w, p.groupTo, func(b []byte) []byte { return seal(b, a, kind, k.tags[0], p.cfg.Self, n, payload) })
+	p.flush(w)
+}
+
+func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
+	switch {
+	case from.castFrom == 0:
+		if now := time.Now().UnixNano(); from.askedCast == 0 || now-from.askedCast > int64(askAgain) || now < from.askedCast {
+			from.askedCast = now
+			p.send(asksFloor, []Out{{To: from.node}})
+		}
+	case n < from.castFrom || !from.seenCast.first(n):
+		p.count.Replayed.Add(1)
+	default:
+		p.received(size)
+		p.cfg.Receive(from.node, plain)
+	}
+}
+
+// Beacon tells whoever hears the group that this member is there, and at which
+// port: the host is where it comes from. It is not protected against being
+// replayed, since all it leads to is that somebody tries to join there.
+func (p *Port) Beacon() {
+	if p.group == nil {
+		return
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	plain := binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port))
+	p.shout(kindBeacon, binary.LittleEndian.Uint64(b[:]), plain, p.keys.Load(), &p.beacons, "beacon")
+}
+
+func (p *Port) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
+	if len(plain) < 2 {
+		return
+	}
+	at := &net.UDPAddr{IP: from.IP, Port: int(binary.LittleEndian.Uint16(plain)), Zone: from.Zone}
+	p.cfg.Beacon(node, at)
+}

@@ -1,0 +1,35 @@
+// Package port is the one port, UDP and TCP, at which a member of a cluster is
+// reached: gossip, the datagrams of searches and the streams between
+// directories share it, told apart by their first byte.
+//
+//	            ┌ 244  memberlist's, which seals its own ──► Gossip
+//	datagram ───┤
+//	            └ 'R'  ours: sealed, counted, seen once ───► Receive
+//
+//	            ┌ 244  memberlist's ───────────────────────► Gossip
+//	stream   ───┤
+//	            └ else ours, TLS where there is a key ─────► Stream
+//
+// # Datagrams
+//
+// Each is sealed with AES-256-GCM under a key that only its sender's and its
+// receiver's present lives share: it is derived from the cluster's key, the
+// cluster's name, and number and epoch of both, where an epoch is drawn at
+// random when a port is opened and told by gossip. So what was recorded before
+// either of them restarted opens nothing, and what was recorded since is caught
+// by a window over the counter that is in each. Whatever does not open is
+// dropped without an answer: who does not know the key learns nothing, not even
+// that somebody is there. Without a key of the cluster the same is done with one
+// that everybody can derive: then it catches accidents, not attackers.
+//
+// A cast goes to all members at once, by multicast or broadcast, under a key of
+// its sender's life alone. A receiver takes casts only from a number on that
+// the sender has told it between the two of them.
+//
+// # Who reads
+//
+// The sockets are in a [subsys.Poller]. Normally its keeper reads them, parked
+// in the runtime's poller while nothing comes. Who waits for an answer and is
+// willing to spend a processor on it reads them himself ([Port.Drive]); the
+// gate is shut meanwhile so that his packet does not wake the keeper as well.
+package port

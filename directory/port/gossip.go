@@ -1,0 +1,59 @@
+package port
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-sockaddr"
+	"github.com/hashicorp/memberlist"
+)
+
+// gossipByte is how everything of memberlist begins that has a label.
+const gossipByte = 244
+
+// Gossip is the port as memberlist sees it. A label must be set.
+func (p *Port) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
+
+type gossip struct{ p *Port }
+
+func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
+	if !at.IP.IsUnspecified() {
+		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, nil
+	}
+	ip, err := sockaddr.GetPrivateIP()
+	if err != nil || net.ParseIP(ip) == nil {
+		return nil, fmt.Errorf("port: %s is every address, and none of this machine's is private: name one", host)
+	}
+	return &net.UDPAddr{IP: net.ParseIP(ip), Port: at.Port}, nil
+}
+
+func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return g.p.adv.IP, g.p.adv.Port, nil
+}
+
+func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
+	to, err := net.ResolveUDPAddr("udp", addr)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("port: gossip to %s: %w", addr, err)
+	}
+	return time.Now(), g.p.main.write(b, to)
+}
+
+func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return g.WriteTo(b, a.Addr)
+}
+
+func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return net.DialTimeout("tcp", addr, timeout)
+}
+
+func (g gossip) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return g.DialTimeout(a.Addr, timeout)
+}
+
+func (g gossip) PacketCh() <-chan *memberlist.Packet { return g.p.packets }
+func (g gossip) StreamCh() <-chan net.Conn           { return g.p.streams }
+
+// Shutdown implements memberlist.Transport. The port outlives memberlist.
+func (g gossip) Shutdown() error { return nil }

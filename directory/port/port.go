@@ -1,0 +1,423 @@
+package port
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// MaxPayload is what one datagram carries, in bytes: with every head it stays
+// below what any Ethernet takes whole.
+const MaxPayload = 1232
+
+// MaxLarge is what is sent at a time at all, in bytes.
+const MaxLarge = 4 << 20
+
+// Errors of this package.
+var (
+	ErrUnknown = errors.New("port: not a member that is known")
+	ErrClosed  = errors.New("port: closed")
+)
+
+// Config is what a port needs. Self, Receive and Stream are required. Receive
+// is called by one goroutine at a time; what it is given is lent for the call.
+type Config struct {
+	Self    resource.NodeID
+	Bind    string   // HOST:PORT
+	Cluster string   // its name
+	Keys    [][]byte // of the cluster: the first seals, all open
+	Group   string   // HOST:PORT of a multicast group or a broadcast address for casts; may be empty
+	TLS     TLS      // how streams are sealed
+	Receive func(from resource.NodeID, p []byte)
+	Stream  func(net.Conn)                                // has a goroutine of its own, and closes the conn
+	Beacon  func(node resource.NodeID, addr *net.UDPAddr) // somebody is there; may be nil
+	Spin    time.Duration                                 // how long the keeper goes on reading after a datagram, before it parks
+	Logger  *slog.Logger
+}
+
+// A Port is open until Close. Its methods may be called concurrently.
+type Port struct {
+	cfg   Config
+	log   *slog.Logger
+	epoch uint64
+	keys  atomic.Pointer[keys]
+	count Counters
+
+	ln      *net.TCPListener
+	main    *socket
+	group   *socket // nil without a group
+	groupTo *net.UDPAddr
+	adv     *net.UDPAddr
+
+	poller *subsys.Poller
+	turn   sync.Mutex   // of who reads the sockets
+	wanted atomic.Int32 // who would like to
+
+	casts   atomic.Uint64
+	castOut seals
+	beacons seals
+
+	mu    sync.RWMutex
+	peers map[resource.NodeID]*peer
+
+	large   chan struct{} // streams under way with what is too large for a datagram
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	life    context.Context
+	end     context.CancelFunc
+	busy    sync.WaitGroup
+}
+
+// Counters count what a port has done.
+type Counters struct {
+	Sent, SentBytes         atomic.Uint64 // datagrams of ours
+	Received, ReceivedBytes atomic.Uint64 // likewise, that opened
+	Foreign                 atomic.Uint64 // of senders unknown, or forged
+	Replayed                atomic.Uint64
+	GossipDropped           atomic.Uint64 // memberlist was too slow for them
+	Streams, StreamsRefused atomic.Uint64
+}
+
+// Open binds the port.
+func Open(cfg Config) (*Port, error) {
+	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{},
+		large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
+	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
+	p.life, p.end = context.WithCancel(context.Background())
+	if err := p.open(); err != nil {
+		p.end()
+		p.shut()
+		return nil, err
+	}
+	p.busy.Add(2)
+	go p.keep()
+	go p.accept()
+	return p, nil
+}
+
+func (p *Port) open() error {
+	host, _, err := net.SplitHostPort(p.cfg.Bind)
+	if err != nil {
+		return fmt.Errorf("port: binding: %w", err)
+	}
+	if p.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
+		return err
+	}
+	// A port of the kernel's choice for TCP may be taken for UDP: try others.
+	for try := 0; ; try++ {
+		ln, err := net.Listen("tcp", p.cfg.Bind)
+		if err != nil {
+			return fmt.Errorf("port: listening: %w", err)
+		}
+		p.ln = ln.(*net.TCPListener)
+		at := p.ln.Addr().(*net.TCPAddr)
+		p.main, err = newSocket(&net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, false)
+		if err == nil {
+			break
+		}
+		p.ln.Close()
+		if _, port, _ := net.SplitHostPort(p.cfg.Bind); port != "0" || try >= 20 {
+			return fmt.Errorf("port: binding %s: %w", at, err)
+		}
+	}
+	if p.adv, err = advertised(host, p.ln.Addr().(*net.TCPAddr)); err != nil {
+		return err
+	}
+	p.main.handle = p.datagram
+	if err := p.poller.Add(p.main.fd, p.main); err != nil {
+		return err
+	}
+	if p.cfg.Group == "" {
+		return nil
+	}
+	if p.groupTo, err = net.ResolveUDPAddr("udp", p.cfg.Group); err != nil {
+		return fmt.Errorf("port: joining the group: %w", err)
+	}
+	if p.group, err = p.main.join(p.groupTo, p.adv.IP); err != nil {
+		return fmt.Errorf("port: joining the group %s: %w", p.groupTo, err)
+	}
+	p.group.handle = p.datagram
+	return p.poller.Add(p.group.fd, p.group)
+}
+
+// Epoch is that of the port's life, which the others must know: see Meet.
+func (p *Port) Epoch() uint64 { return p.epoch }
+
+// Addr is where others reach the port.
+func (p *Port) Addr() *net.UDPAddr { return p.adv }
+
+// Count returns what the port has done.
+func (p *Port) Count() *Counters { return &p.count }
+
+// SetKeys replaces the keys of the cluster.
+func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
+
+// Meet makes another member known: who it is, in which life, and where.
+func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.peers[node]; old != nil && old.epoch == epoch && old.addr.String() == addr.String() {
+		return
+	}
+	p.peers[node] = &peer{node: node, epoch: epoch, addr: addr}
+}
+
+// Part forgets a member.
+func (p *Port) Part(node resource.NodeID) {
+	p.mu.Lock()
+	delete(p.peers, node)
+	p.mu.Unlock()
+}
+
+func (p *Port) peer(node resource.NodeID) *peer {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.peers[node]
+}
+
+// keep reads the sockets whenever nobody else does.
+func (p *Port) keep() {
+	defer p.busy.Done()
+	for {
+		p.turn.Lock()
+		for last := time.Now(); p.cfg.Spin > 0 && p.wanted.Load() == 0; {
+			if p.poller.Poll() > 0 {
+				last = time.Now()
+			} else if time.Since(last) > p.cfg.Spin || p.life.Err() != nil {
+				break
+			}
+		}
+		if !p.poller.Settle() {
+			p.poller.Arm()
+		}
+		p.turn.Unlock()
+		if !p.poller.Park() {
+			return
+		}
+	}
+}
+
+// Drive reads the sockets until done, for d at most. It says whether it could:
+// one does at a time.
+func (p *Port) Drive(d time.Duration, done func() bool) bool {
+	p.wanted.Add(1)
+	defer p.wanted.Add(-1)
+	begun := time.Now()
+	for !p.turn.TryLock() {
+		if done() {
+			return true
+		}
+		if time.Since(begun) > 20*time.Microsecond {
+			return false
+		}
+	}
+	defer p.turn.Unlock()
+	if p.life.Err() != nil {
+		return false
+	}
+	p.poller.Disarm()
+	for n := 0; !done(); n++ {
+		if p.poller.Poll() == 0 && n%16 == 15 && time.Since(begun) > d {
+			break
+		}
+	}
+	p.poller.Settle()
+	p.poller.Arm()
+	return true
+}
+
+// datagram works on what a socket has read.
+func (p *Port) datagram(b []byte, from *net.UDPAddr) {
+	switch {
+	case len(b) > 0 && b[0] == gossipByte:
+		select {
+		case p.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: from, Timestamp: time.Now()}:
+		default:
+			p.count.GossipDropped.Add(1)
+		}
+	case len(b) >= overhead && b[0] == magic:
+		p.ours(b, from)
+	default:
+		p.count.Foreign.Add(1)
+	}
+}
+
+func (p *Port) ours(b []byte, from *net.UDPAddr) {
+	k := p.keys.Load()
+	tag := binary.LittleEndian.Uint16(b[2:])
+	sender := resource.NodeID(binary.LittleEndian.Uint64(b[4:]))
+	n := binary.LittleEndian.Uint64(b[12:])
+	// Two keys may have one tag, though hardly: each is tried.
+	for i := range k.tags {
+		if k.tags[i] == tag && p.opened(b, k, i, sender, n, from) {
+			return
+		}
+	}
+	p.count.Foreign.Add(1)
+}
+
+// opened works on a datagram if it opens under the i-th key.
+func (p *Port) opened(b []byte, k *keys, i int, sender resource.NodeID, n uint64, from *net.UDPAddr) bool {
+	if sender == p.cfg.Self { // our own cast
+		return true
+	}
+	if b[1] == kindBeacon {
+		plain, ok := open(b, p.beacons.get(k, i, "beacon"))
+		if ok && p.cfg.Beacon != nil {
+			p.heardBeacon(sender, plain, from)
+		}
+		return ok
+	}
+	from1 := p.peer(sender)
+	if from1 == nil {
+		return false
+	}
+	switch b[1] {
+	case kindOne:
+		plain, ok := open(b, from1.in.get(k, i, "one", uint64(sender), from1.epoch, uint64(p.cfg.Self), p.epoch))
+		if !ok || len(plain) == 0 {
+			return false
+		}
+		if !from1.seen.first(n) {
+			p.count.Replayed.Add(1)
+			return true
+		}
+		p.received(len(b))
+		p.one(from1, plain[0], plain[1:])
+		return true
+	case kindCast:
+		plain, ok := open(b, from1.cast.get(k, i, "cast", uint64(sender), from1.epoch))
+		if !ok {
+			return false
+		}
+		p.heardCast(from1, n, len(b), plain)
+		return true
+	}
+	return false
+}
+
+func (p *Port) received(bytes int) {
+	p.count.Received.Add(1)
+	p.count.ReceivedBytes.Add(uint64(bytes))
+}
+
+// What a datagram from one to one begins with.
+const (
+	saysData  = iota // what the port's user sends
+	saysFloor        // u64: take my casts from this number on
+	asksFloor
+)
+
+func (p *Port) one(from *peer, says byte, b []byte) {
+	switch says {
+	case saysData:
+		p.cfg.Receive(from.node, b)
+	case saysFloor:
+		if len(b) == 8 && from.castFrom == 0 {
+			from.castFrom = binary.LittleEndian.Uint64(b)
+		}
+	case asksFloor:
+		floor := binary.LittleEndian.AppendUint64(nil, p.casts.Load()+1)
+		p.send(saysFloor, []Out{{from.node, floor}})
+	}
+}
+
+// An Out is a datagram to be sent.
+type Out struct {
+	To      resource.NodeID
+	Payload []byte // at most MaxLarge bytes, lent for the call
+}
+
+// Send sends datagrams, many with one system call, and what is larger by a stream
+// of its own. What goes to a member that is not known is dropped; so may be any
+// other on its way.
+func (p *Port) Send(out ...Out) { p.send(saysData, out) }
+
+func (p *Port) send(says byte, out []Out) {
+	k := p.keys.Load()
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	for i := range out {
+		to := p.peer(out[i].To)
+		if to == nil {
+			continue
+		}
+		if len(out[i].Payload) > MaxPayload {
+			p.sendLarge(to, out[i].Payload)
+			continue
+		}
+		a := to.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
+		w.plain = append(append(w.plain[:0], says), out[i].Payload...)
+		p.put(w, to.addr, func(b []byte) []byte {
+			return seal(b, a, kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
+		})
+	}
+	p.flush(w)
+}
+
+func (p *Port) put(w *writer, to *net.UDPAddr, seal func([]byte) []byte) {
+	m := w.next(to)
+	m.Buffers[0] = seal(m.Buffers[0][:0])
+	p.count.Sent.Add(1)
+	p.count.SentBytes.Add(uint64(len(m.Buffers[0])))
+	if w.n == len(w.ms) {
+		p.flush(w)
+	}
+}
+
+func (p *Port) flush(w *writer) {
+	if err := w.flush(p.main); err != nil {
+		p.log.Debug("port: sending", "err", err)
+	}
+}
+
+// Close ends everything; Receive, Stream and Beacon are not called afterwards.
+func (p *Port) Close() error {
+	p.mu.Lock() // nothing new begins
+	p.end()
+	p.mu.Unlock()
+	p.ln.Close()
+	p.poller.EndPark()
+	p.busy.Wait()
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	p.shut()
+	return nil
+}
+
+func (p *Port) shut() {
+	if p.ln != nil {
+		p.ln.Close()
+	}
+	for _, s := range []*socket{p.main, p.group} {
+		if s != nil {
+			s.close()
+		}
+	}
+	if p.poller != nil {
+		p.poller.Close()
+	}
+}
+
+// hostPort is addr as memberlist writes it.
+func hostPort(addr *net.UDPAddr) string {
+	return net.JoinHostPort(addr.IP.String(), strconv.Itoa(addr.Port))
+}

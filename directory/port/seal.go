@@ -1,0 +1,165 @@
+package port
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// The head of a datagram, which is authenticated but not hidden:
+//
+//	'R' | kind u8 | key u16 | sender u64 | counter u64 | sealed
+//
+// little-endian; key says which of the cluster's keys, for the time in which
+// there are several.
+const (
+	magic    = 'R'
+	headLen  = 20
+	overhead = headLen + 16 // with the seal
+
+	kindOne    = 1 // from one member to one
+	kindCast   = 2 // to all
+	kindBeacon = 3 // to whoever is there, also to those who know nobody yet
+)
+
+// window is how many datagrams may overtake one another (PRACTICE A-06).
+const window = 1 << 13
+
+// A replay remembers which counters have been. The zero value has seen none.
+// Counters begin at 1.
+type replay struct {
+	top  uint64
+	seen [window / 64]uint64
+}
+
+// first says whether n is new, and remembers it.
+func (r *replay) first(n uint64) bool {
+	switch {
+	case n == 0 || n+window <= r.top:
+		return false
+	case n > r.top:
+		if n-r.top >= window {
+			clear(r.seen[:])
+		} else {
+			for i := r.top + 1; i < n; i++ {
+				r.seen[i%window/64] &^= 1 << (i % 64)
+			}
+		}
+		r.top = n
+	case r.seen[n%window/64]&(1<<(n%64)) != 0:
+		return false
+	}
+	r.seen[n%window/64] |= 1 << (n % 64)
+	return true
+}
+
+// keys are the cluster's, the one that seals first.
+type keys struct {
+	tags  []uint16
+	bytes [][]byte
+}
+
+func newKeys(cluster string, of [][]byte) *keys {
+	if len(of) == 0 {
+		of = [][]byte{nil}
+	}
+	k := &keys{}
+	for _, b := range of {
+		h := hmac.New(sha256.New, b)
+		h.Write([]byte("rocl datagram\x00" + cluster))
+		sub := h.Sum(nil)
+		k.bytes = append(k.bytes, sub)
+		k.tags = append(k.tags, binary.LittleEndian.Uint16(derive(sub, "tag")))
+	}
+	return k
+}
+
+func derive(key []byte, what string, of ...uint64) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(what))
+	var b [8]byte
+	for _, v := range of {
+		binary.LittleEndian.PutUint64(b[:], v)
+		h.Write(b[:])
+	}
+	return h.Sum(nil)
+}
+
+func aead(key []byte) cipher.AEAD {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic(err) // the key has 32 bytes
+	}
+	a, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err) // nonce and tag have their usual lengths
+	}
+	return a
+}
+
+// seals are the ciphers of one direction, one for each key of the cluster, made
+// when they are first needed.
+type seals struct {
+	mu   sync.Mutex
+	of   *keys
+	list []cipher.AEAD
+}
+
+// get returns the cipher under the key with the tag, nil if there is no such key.
+func (s *seals) get(k *keys, i int, what string, of ...uint64) cipher.AEAD {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of != k {
+		s.of, s.list = k, make([]cipher.AEAD, len(k.tags))
+	}
+	if s.list[i] == nil {
+		s.list[i] = aead(derive(k.bytes[i], what, of...))
+	}
+	return s.list[i]
+}
+
+// A peer is another member in its present life.
+type peer struct {
+	node  resource.NodeID
+	epoch uint64
+	addr  *net.UDPAddr
+
+	sent          atomic.Uint64
+	out, in, cast seals
+
+	// Of who reads the sockets.
+	seen      replay
+	seenCast  replay
+	castFrom  uint64 // 0: not told yet
+	askedCast int64  // when it was asked, monotonic ns
+}
+
+// seal appends the datagram with plain to b.
+func seal(b []byte, a cipher.AEAD, kind byte, tag uint16, from resource.NodeID, n uint64, plain []byte) []byte {
+	at := len(b)
+	b = append(b, magic, kind)
+	b = binary.LittleEndian.AppendUint16(b, tag)
+	b = binary.LittleEndian.AppendUint64(b, uint64(from))
+	b = binary.LittleEndian.AppendUint64(b, n)
+	nonce := nonceOf(n)
+	return a.Seal(b, nonce[:], plain, b[at:])
+}
+
+func nonceOf(n uint64) (nonce [12]byte) {
+	binary.LittleEndian.PutUint64(nonce[4:], n)
+	return nonce
+}
+
+// open opens a datagram in place.
+func open(b []byte, a cipher.AEAD) ([]byte, bool) {
+	nonce := nonceOf(binary.LittleEndian.Uint64(b[12:]))
+	plain, err := a.Open(b[headLen:headLen], nonce[:], b[headLen:], b[:headLen])
+	return plain, err == nil
+}
