@@ -61,7 +61,6 @@ type Poller struct {
 
 	// What the runtime's poller calls, made once: closures would be garbage.
 	arm        func(fd uintptr)
-	disarm     func(fd uintptr)
 	fired      func(fd uintptr) bool
 	gateEvents [1]unix.EpollEvent
 }
@@ -99,9 +98,6 @@ func NewPoller(count *Counters) (*Poller, error) {
 	}
 	p.arm = func(fd uintptr) {
 		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.set)})
-	}
-	p.disarm = func(fd uintptr) {
-		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(p.set)})
 	}
 	p.fired = func(fd uintptr) bool {
 		n, err := unix.EpollWait(int(fd), p.gateEvents[:], 0)
@@ -296,10 +292,6 @@ func (p *Poller) Asleep() bool { return p.asleep.Load() }
 
 // Arm opens the gate: from here until it fires, once, readiness of a source lets Park return.
 func (p *Poller) Arm() { _ = p.gateC.Control(p.arm) }
-
-// Disarm shuts the gate: a Park under way does not return for what comes from
-// here on, until the gate is armed again.
-func (p *Poller) Disarm() { _ = p.gateC.Control(p.disarm) }
 
 // Park waits, holding no thread, until the armed gate fires or the Poller is
 // closed; then it returns false.

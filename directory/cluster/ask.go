@@ -134,7 +134,7 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (se
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
-	c.step(func(now time.Time) {
+	out := c.advance(func(now time.Time) {
 		done := func(r search.Result) { got <- r }
 		if who != nil {
 			id = c.search.SearchAmong(now, who, q, done)
@@ -142,8 +142,11 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (se
 			id = c.search.Search(now, q, done)
 		}
 	})
-	if c.cfg.Poll > 0 {
-		c.port.Drive(c.cfg.Poll, func() bool { return len(got) > 0 })
+	switch {
+	case c.cfg.Poll > 0 && len(out) > 0:
+		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
+	case len(out) > 0:
+		c.port.Send(out...)
 	}
 	select {
 	case r := <-got:

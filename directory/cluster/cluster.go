@@ -58,8 +58,8 @@ type Cluster struct {
 	members atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
 	nmu     sync.Mutex
 	nodes   map[resource.NodeID]*node // ever met
-	changed chan struct{}               // closed and replaced when members change
-	meet    chan string                 // addresses heard of
+	changed chan struct{}             // closed and replaced when members change
+	meet    chan string               // addresses heard of
 
 	places places
 	sent   atomic.Uint64 // packets of searches
@@ -68,6 +68,7 @@ type Cluster struct {
 	filters filters
 	search  *search.Node
 	timer   *time.Timer
+	due     time.Time  // when it fires; zero: not set
 	out     []port.Out // what search wants sent, sent without mu
 	casts   [][]byte
 }
@@ -155,7 +156,7 @@ func (c *Cluster) serve(nc net.Conn) {
 }
 
 // receive works on what another member has sent. b is not ours to keep.
-func (c *Cluster) receive(from resource.NodeID, b []byte) {
+func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	if len(b) > 0 && b[0] >= msgDelta {
 		c.hearFilter(from, b[0], b[1:])
 		return
@@ -165,19 +166,40 @@ func (c *Cluster) receive(from resource.NodeID, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	c.step(func(now time.Time) { c.search.Receive(now, from, &p) })
+	out := c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })
+	for i := range out {
+		if out[i].To == from {
+			out[i].At = at
+		}
+	}
+	if len(out) > 0 {
+		c.port.Send(out...)
+	}
 }
 
-func (c *Cluster) tick() { c.step(func(now time.Time) { c.search.Tick(now) }) }
+func (c *Cluster) tick() {
+	c.step(func(now time.Time) {
+		c.due = time.Time{}
+		c.search.Tick(now)
+	})
+}
 
 // step lets the search go on, and sends what it wants sent.
 func (c *Cluster) step(f func(now time.Time)) {
+	if out := c.advance(f); len(out) > 0 {
+		c.port.Send(out...)
+	}
+}
+
+// advance lets the search go on, and returns what it wants sent.
+func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	now := time.Now()
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
-	if at := c.search.Next(); !at.IsZero() && c.life.Err() == nil {
+	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
+		c.due = at // a timer that is early finds out; moving it each time would cost more than a question
 		c.timer.Reset(max(at.Sub(now), 0))
 	}
 	c.mu.Unlock()
@@ -185,9 +207,7 @@ func (c *Cluster) step(f func(now time.Time)) {
 	for _, b := range casts {
 		c.port.Cast(b)
 	}
-	if len(out) > 0 {
-		c.port.Send(out...)
-	}
+	return out
 }
 
 // Members are the nodes of the cluster, this one among them, in order: those

@@ -29,22 +29,31 @@ func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, wha
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	a := s.get(k, 0, what, of...)
-	p.put(w, p.groupTo, func(b []byte) []byte { return seal(b, a, kind, k.tags[0], p.cfg.Self, n, payload) })
-	p.flush(w)
+	m := w.next(p.groupTo)
+	m.Buffers[0] = seal(m.Buffers[0][:0], a, kind, k.tags[0], p.cfg.Self, n, payload)
+	p.flush(w, p.main)
 }
 
 func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
-	switch {
-	case from.castFrom == 0:
-		if now := time.Now().UnixNano(); from.askedCast == 0 || now-from.askedCast > int64(askAgain) || now < from.askedCast {
-			from.askedCast = now
-			p.send(asksFloor, []Out{{To: from.node}})
+	from.mu.Lock()
+	ask, first := false, false
+	if from.castFrom == 0 {
+		if now := time.Now(); now.Sub(from.askedCast) > askAgain {
+			from.askedCast, ask = now, true
 		}
-	case n < from.castFrom || !from.seenCast.first(n):
-		p.count.Replayed.Add(1)
-	default:
+	} else {
+		first = n >= from.castFrom && from.seenCast.first(n)
+	}
+	known := from.castFrom != 0
+	from.mu.Unlock()
+	switch {
+	case first:
 		p.received(size)
-		p.cfg.Receive(from.node, plain)
+		p.cfg.Receive(from.node, nil, plain)
+	case known:
+		p.count.Replayed.Add(1)
+	case ask:
+		p.send(p.main, asksFloor, []Out{{To: from.node}})
 	}
 }
 

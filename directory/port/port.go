@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -32,18 +33,18 @@ var (
 )
 
 // Config is what a port needs. Self, Receive and Stream are required. Receive
-// is called by one goroutine at a time; what it is given is lent for the call.
+// may be called concurrently; what it is given is lent for the call.
 type Config struct {
 	Self    resource.NodeID
-	Bind    string   // HOST:PORT
-	Cluster string   // its name
-	Keys    [][]byte // of the cluster: the first seals, all open
-	Group   string   // HOST:PORT of a multicast group or a broadcast address for casts; may be empty
-	TLS     TLS      // how streams are sealed
-	Receive func(from resource.NodeID, p []byte)
-	Stream  func(net.Conn)                                // has a goroutine of its own, and closes the conn
-	Beacon  func(node resource.NodeID, addr *net.UDPAddr) // somebody is there; may be nil
-	Spin    time.Duration                                 // how long the keeper goes on reading after a datagram, before it parks
+	Bind    string                                                // HOST:PORT
+	Cluster string                                                // its name
+	Keys    [][]byte                                              // of the cluster: the first seals, all open
+	Group   string                                                // HOST:PORT of a multicast group or a broadcast address for casts; may be empty
+	TLS     TLS                                                   // how streams are sealed
+	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte) // at: where an answer is awaited; nil: at the port
+	Stream  func(net.Conn)                                        // has a goroutine of its own, and closes the conn
+	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
+	Spin    time.Duration                                         // how long the keeper goes on reading after a datagram, before it parks
 	Logger  *slog.Logger
 }
 
@@ -62,8 +63,7 @@ type Port struct {
 	adv     *net.UDPAddr
 
 	poller *subsys.Poller
-	turn   sync.Mutex   // of who reads the sockets
-	wanted atomic.Int32 // who would like to
+	asking chan *asker // the one there is
 
 	casts   atomic.Uint64
 	castOut seals
@@ -102,6 +102,8 @@ func Open(cfg Config) (*Port, error) {
 	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
 	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	p.life, p.end = context.WithCancel(context.Background())
+	p.asking = make(chan *asker, 1)
+	p.asking <- nil
 	if err := p.open(); err != nil {
 		p.end()
 		p.shut()
@@ -193,55 +195,49 @@ func (p *Port) peer(node resource.NodeID) *peer {
 	return p.peers[node]
 }
 
-// keep reads the sockets whenever nobody else does.
+// keep reads the sockets. It goes on for a while after each datagram, with the
+// sockets out of the set, which makes what comes cheaper; then it parks.
 func (p *Port) keep() {
 	defer p.busy.Done()
 	for {
-		p.turn.Lock()
-		for last := time.Now(); p.cfg.Spin > 0 && p.wanted.Load() == 0; {
-			if p.poller.Poll() > 0 {
-				last = time.Now()
-			} else if time.Since(last) > p.cfg.Spin || p.life.Err() != nil {
-				break
-			}
+		if p.poller.Poll() > 0 && p.cfg.Spin > 0 {
+			p.spin()
 		}
-		if !p.poller.Settle() {
-			p.poller.Arm()
+		for p.poller.Settle() {
 		}
-		p.turn.Unlock()
+		p.poller.Arm()
 		if !p.poller.Park() {
 			return
 		}
 	}
 }
 
-// Drive reads the sockets until done, for d at most. It says whether it could:
-// one does at a time.
-func (p *Port) Drive(d time.Duration, done func() bool) bool {
-	p.wanted.Add(1)
-	defer p.wanted.Add(-1)
-	begun := time.Now()
-	for !p.turn.TryLock() {
-		if done() {
-			return true
-		}
-		if time.Since(begun) > 20*time.Microsecond {
-			return false
-		}
+func (p *Port) spin() {
+	all := []*socket{p.main}
+	if p.group != nil {
+		all = append(all, p.group)
 	}
-	defer p.turn.Unlock()
-	if p.life.Err() != nil {
-		return false
+	for _, s := range all {
+		p.poller.Remove(s.fd)
 	}
-	p.poller.Disarm()
-	for n := 0; !done(); n++ {
-		if p.poller.Poll() == 0 && n%16 == 15 && time.Since(begun) > d {
+	var last time.Time
+	for idle := 0; ; idle++ {
+		for _, s := range all {
+			if n, _ := s.Ready(subsys.Readable); n > 0 {
+				idle = 0
+			}
+		}
+		if idle == 1 {
+			last = time.Now()
+		} else if idle%16 == 15 && (time.Since(last) > p.cfg.Spin || p.life.Err() != nil) {
 			break
 		}
 	}
-	p.poller.Settle()
-	p.poller.Arm()
-	return true
+	for _, s := range all {
+		if err := p.poller.Add(s.fd, s); err != nil { // it was there before
+			p.log.Error("port: watching a socket again", "err", err)
+		}
+	}
 }
 
 // datagram works on what a socket has read.
@@ -296,12 +292,18 @@ func (p *Port) opened(b []byte, k *keys, i int, sender resource.NodeID, n uint64
 		if !ok || len(plain) == 0 {
 			return false
 		}
-		if !from1.seen.first(n) {
+		from1.mu.Lock()
+		first := from1.seen.first(n)
+		from1.mu.Unlock()
+		if !first {
 			p.count.Replayed.Add(1)
 			return true
 		}
 		p.received(len(b))
-		p.one(from1, plain[0], plain[1:])
+		if from.Port == from1.addr.Port {
+			from = nil
+		}
+		p.one(from1, from, plain[0], plain[1:])
 		return true
 	case kindCast:
 		plain, ok := open(b, from1.cast.get(k, i, "cast", uint64(sender), from1.epoch))
@@ -326,32 +328,35 @@ const (
 	asksFloor
 )
 
-func (p *Port) one(from *peer, says byte, b []byte) {
+func (p *Port) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
 	switch says {
 	case saysData:
-		p.cfg.Receive(from.node, b)
+		p.cfg.Receive(from.node, at, b)
 	case saysFloor:
+		from.mu.Lock()
+		defer from.mu.Unlock()
 		if len(b) == 8 && from.castFrom == 0 {
 			from.castFrom = binary.LittleEndian.Uint64(b)
 		}
 	case asksFloor:
 		floor := binary.LittleEndian.AppendUint64(nil, p.casts.Load()+1)
-		p.send(saysFloor, []Out{{from.node, floor}})
+		p.send(p.main, saysFloor, []Out{{To: from.node, Payload: floor}})
 	}
 }
 
 // An Out is a datagram to be sent.
 type Out struct {
 	To      resource.NodeID
-	Payload []byte // at most MaxLarge bytes, lent for the call
+	At      *net.UDPAddr // where it is awaited; nil: at the member's port
+	Payload []byte       // at most MaxLarge bytes, lent for the call
 }
 
 // Send sends datagrams, many with one system call, and what is larger by a stream
 // of its own. What goes to a member that is not known is dropped; so may be any
 // other on its way.
-func (p *Port) Send(out ...Out) { p.send(saysData, out) }
+func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
 
-func (p *Port) send(says byte, out []Out) {
+func (p *Port) send(by *socket, says byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -366,25 +371,28 @@ func (p *Port) send(says byte, out []Out) {
 		}
 		a := to.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
 		w.plain = append(append(w.plain[:0], says), out[i].Payload...)
-		p.put(w, to.addr, func(b []byte) []byte {
-			return seal(b, a, kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
-		})
+		at := out[i].At
+		if at == nil {
+			at = to.addr
+		}
+		m := w.next(at)
+		m.Buffers[0] = seal(m.Buffers[0][:0], a, kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
+		if w.n == len(w.ms) {
+			p.flush(w, by)
+		}
 	}
-	p.flush(w)
+	p.flush(w, by)
 }
 
-func (p *Port) put(w *writer, to *net.UDPAddr, seal func([]byte) []byte) {
-	m := w.next(to)
-	m.Buffers[0] = seal(m.Buffers[0][:0])
-	p.count.Sent.Add(1)
-	p.count.SentBytes.Add(uint64(len(m.Buffers[0])))
-	if w.n == len(w.ms) {
-		p.flush(w)
+func (p *Port) flush(w *writer, by *socket) {
+	if w.n == 0 {
+		return
 	}
-}
-
-func (p *Port) flush(w *writer) {
-	if err := w.flush(p.main); err != nil {
+	p.count.Sent.Add(uint64(w.n))
+	for _, m := range w.ms[:w.n] {
+		p.count.SentBytes.Add(uint64(len(m.Buffers[0])))
+	}
+	if err := w.flush(by); err != nil && err != syscall.EAGAIN {
 		p.log.Debug("port: sending", "err", err)
 	}
 }
@@ -397,8 +405,6 @@ func (p *Port) Close() error {
 	p.ln.Close()
 	p.poller.EndPark()
 	p.busy.Wait()
-	p.turn.Lock()
-	defer p.turn.Unlock()
 	p.shut()
 	return nil
 }
@@ -411,6 +417,9 @@ func (p *Port) shut() {
 		if s != nil {
 			s.close()
 		}
+	}
+	if k := <-p.asking; k != nil {
+		k.close()
 	}
 	if p.poller != nil {
 		p.poller.Close()

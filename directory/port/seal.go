@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/resource"
 )
@@ -105,24 +106,23 @@ func aead(key []byte) cipher.AEAD {
 }
 
 // seals are the ciphers of one direction, one for each key of the cluster, made
-// when they are first needed.
-type seals struct {
-	mu   sync.Mutex
-	of   *keys
-	list []cipher.AEAD
+// when they are first needed. Those for keys that were replaced are forgotten.
+type seals struct{ last [2]atomic.Pointer[cipherOf] }
+
+type cipherOf struct {
+	key []byte // the cluster's, by identity
+	cipher.AEAD
 }
 
-// get returns the cipher under the key with the tag, nil if there is no such key.
+// get returns the cipher under the i-th key.
 func (s *seals) get(k *keys, i int, what string, of ...uint64) cipher.AEAD {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of != k {
-		s.of, s.list = k, make([]cipher.AEAD, len(k.tags))
+	at := &s.last[i%len(s.last)]
+	c := at.Load()
+	if c == nil || &c.key[0] != &k.bytes[i][0] {
+		c = &cipherOf{k.bytes[i], aead(derive(k.bytes[i], what, of...))}
+		at.Store(c)
 	}
-	if s.list[i] == nil {
-		s.list[i] = aead(derive(k.bytes[i], what, of...))
-	}
-	return s.list[i]
+	return c
 }
 
 // A peer is another member in its present life.
@@ -134,11 +134,11 @@ type peer struct {
 	sent          atomic.Uint64
 	out, in, cast seals
 
-	// Of who reads the sockets.
+	mu        sync.Mutex
 	seen      replay
 	seenCast  replay
 	castFrom  uint64 // 0: not told yet
-	askedCast int64  // when it was asked, monotonic ns
+	askedCast time.Time
 }
 
 // seal appends the datagram with plain to b.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/net/ipv4"
@@ -33,7 +34,9 @@ type batcher interface {
 type socket struct {
 	net.UDPConn // nothing: what x/net knows a UDP socket by
 	fd          int
+	at          *net.UDPAddr
 	is4         bool
+	more        bool // the last time there was one
 	io          batcher
 	ms          []ipv4.Message
 	handle      func(b []byte, from *net.UDPAddr)
@@ -52,7 +55,7 @@ func (r raw) Write(f func(uintptr) bool) error { f(uintptr(r.fd)); return nil }
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return raw{s.fd}, nil }
 
 func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
-	s := &socket{is4: at.IP.To4() != nil}
+	s := &socket{at: at, is4: at.IP.To4() != nil}
 	family, to := unix.AF_INET6, unix.Sockaddr(nil)
 	if s.is4 {
 		family = unix.AF_INET
@@ -95,13 +98,31 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	return s, nil
 }
 
-// Ready implements subsys.Source.
+// LocalAddr shadows that of the empty UDPConn: x/net puts it into errors.
+func (s *socket) LocalAddr() net.Addr { return s.at }
+
+// Ready implements subsys.Source. Most often there is one datagram or none, and
+// whoever polls asks all the time: so the first is read by itself, which is
+// half the price, and batches begin where there was another right behind.
 func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
+	from, n := s.readOne()
+	if n < 0 {
+		s.more = false
+		return 0, false
+	}
+	if n <= roomEach {
+		s.handle(s.ms[0].Buffers[0][:n], from)
+	}
+	if !s.more {
+		s.more = true
+		return 1, true
+	}
 	for range 8 {
 		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)
 		if err != nil {
 			// EAGAIN; else what the network said of something sent before.
-			return handled, !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF)
+			s.more = !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF)
+			return handled, s.more
 		}
 		for i := range n {
 			m := &s.ms[i]
@@ -110,11 +131,53 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 			}
 		}
 		handled += n
-		if n < len(s.ms) {
-			return handled, false
+	}
+	return handled + 1, true // others want to be read as well
+}
+
+// readOne reads one datagram into the first message, and returns its length,
+// which may be more than there was room for; -1 if there is none.
+func (s *socket) readOne() (*net.UDPAddr, int) {
+	var sa [unix.SizeofSockaddrInet6]byte
+	size := uint32(len(sa))
+	b := s.ms[0].Buffers[0]
+	n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+	if e != 0 {
+		return nil, -1
+	}
+	from := &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
+	if s.is4 {
+		from.IP = net.IPv4(sa[4], sa[5], sa[6], sa[7]).To4()
+	} else {
+		from.IP = append(net.IP(nil), sa[8:24]...)
+	}
+	return from, int(n)
+}
+
+// writeOne writes one datagram.
+func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
+	var sa [unix.SizeofSockaddrInet6]byte
+	size := uintptr(len(sa))
+	sa[2], sa[3] = byte(to.Port>>8), byte(to.Port)
+	if ip := to.IP.To4(); s.is4 && ip != nil {
+		*(*uint16)(unsafe.Pointer(&sa)) = unix.AF_INET
+		copy(sa[4:], ip)
+		size = unix.SizeofSockaddrInet4
+	} else {
+		*(*uint16)(unsafe.Pointer(&sa)) = unix.AF_INET6
+		copy(sa[8:], to.IP.To16())
+		if to.Zone != "" {
+			if ifi, err := net.InterfaceByName(to.Zone); err == nil {
+				*(*uint32)(unsafe.Pointer(&sa[24])) = uint32(ifi.Index)
+			}
 		}
 	}
-	return handled, true // others want to be read as well
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+		unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), size); e != 0 {
+		return e
+	}
+	return nil
 }
 
 // join makes a socket that hears what is sent to the group, and lets s send
@@ -213,6 +276,9 @@ func (w *writer) flush(s *socket) (err error) {
 	defer s.wmu.RUnlock()
 	if s.closed {
 		return ErrClosed
+	}
+	if len(ms) == 1 {
+		return s.writeOne(ms[0].Buffers[0], ms[0].Addr.(*net.UDPAddr))
 	}
 	for len(ms) > 0 {
 		n, e := s.io.WriteBatch(ms, unix.MSG_DONTWAIT)

@@ -175,13 +175,9 @@ func (p *Port) serve(c net.Conn) {
 		p.log.Debug("port: stream", "from", from.addr, "err", err)
 		return
 	}
-	p.wanted.Add(1)
-	p.turn.Lock()
-	p.wanted.Add(-1)
-	defer p.turn.Unlock()
 	if p.life.Err() == nil {
 		p.received(b.Len() + largeHead)
-		p.cfg.Receive(from.node, b.Bytes())
+		p.cfg.Receive(from.node, nil, b.Bytes())
 	}
 }
 

@@ -304,22 +304,24 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	if len(n.jobs) >= maxJobs {
 		return // who asks will ask again, or somebody else
 	}
-	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
-	n.add(j)
 	if a, ok := n.cfg.Local(p.Body); ok {
-		n.finish(now, j, &Packet{Type: typeFound, Body: a})
+		n.cfg.Send(from, &Packet{Type: typeFound, Fan: p.Fan, ID: p.ID, Lo: p.Lo, Hi: p.Hi, Body: a})
 		return
 	}
-	n.count(j, n.cfg.Self)
-	if p.Lo != p.Hi {
-		all := n.cfg.Members()
-		lo, _ := slices.BinarySearch(all, p.Lo)
-		hi, ok := slices.BinarySearch(all, p.Hi)
-		if ok {
-			hi++
-		}
-		n.cover(now, j, slices.DeleteFunc(slices.Clone(all[lo:hi]), func(m resource.NodeID) bool { return m == n.cfg.Self || m == p.ID.Asker }))
+	if p.Lo == p.Hi { // nothing to remember: asked again, it looks again
+		n.cfg.Send(from, &Packet{Type: typeNone, Fan: p.Fan, ID: p.ID, Lo: p.Lo, Hi: p.Hi, Covered: 1, Sum: sum(n.cfg.Self)})
+		return
 	}
+	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
+	n.add(j)
+	n.count(j, n.cfg.Self)
+	all := n.cfg.Members()
+	lo, _ := slices.BinarySearch(all, p.Lo)
+	hi, ok := slices.BinarySearch(all, p.Hi)
+	if ok {
+		hi++
+	}
+	n.cover(now, j, slices.DeleteFunc(slices.Clone(all[lo:hi]), func(m resource.NodeID) bool { return m == n.cfg.Self || m == p.ID.Asker }))
 	n.settle(now, j)
 }
 

@@ -1,0 +1,61 @@
+package port
+
+import (
+	"net"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// An asker is a socket for questions, apart from the port proper. Answers come
+// back to it. While somebody polls it, it is in no set, so that an answer wakes
+// nobody: who waits for it reads it himself.
+type asker struct {
+	*socket
+	watched bool // it is in the poller: an answer was late
+}
+
+// Ask is Send, and then reads what comes back until done, for d at most. Of
+// several that ask at a time one reads; the others, and he for whom d was not
+// enough, are served by the keeper.
+func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
+	var k *asker
+	select {
+	case k = <-p.asking:
+	default:
+		p.Send(out...)
+		return
+	}
+	defer func() { p.asking <- k }()
+	if p.life.Err() != nil {
+		return
+	}
+	if k == nil {
+		s, err := newSocket(&net.UDPAddr{IP: p.main.at.IP, Zone: p.main.at.Zone}, false)
+		if err != nil {
+			p.log.Debug("port: a socket for questions", "err", err)
+			p.Send(out...)
+			return
+		}
+		s.handle = p.datagram
+		k = &asker{socket: s}
+	}
+	if k.watched {
+		p.poller.Remove(k.fd)
+		k.watched = false
+	}
+	p.send(k.socket, saysData, out)
+	var begun time.Time
+	for idle := 1; !done(); idle++ {
+		if n, _ := k.Ready(subsys.Readable); n > 0 {
+			continue
+		}
+		switch {
+		case begun.IsZero():
+			begun = time.Now()
+		case idle%16 == 0 && time.Since(begun) > d:
+			k.watched = p.poller.Add(k.fd, k.socket) == nil
+			return
+		}
+	}
+}
