@@ -23,6 +23,7 @@ var layers = map[string]int{
 	"directory/database": 3,
 	"directory/search":   3,
 	"directory":          4,
+	"directory/port":     4,
 	"directory/cluster":  5,
 	"context":            6,
 	"":                   7,
@@ -47,6 +48,7 @@ var thirdParty = map[string][]string{
 	"directory":  {"golang.org/x/sys"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
+	"directory/port":    {"github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 

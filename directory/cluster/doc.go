@@ -7,13 +7,16 @@
 // A member is named by its node number. Those it has ever met are remembered
 // and joined again for as long as they are not seen alive: memberlist forgets
 // its dead after 30 s, and two halves of a cluster cut for longer would stay
-// apart for good.
+// apart for good. Gossip tells of each member which life of its port the
+// others are to talk to. A member that closes while its contexts go on, to be
+// replaced in a moment, says so: it remains a member, though one that cannot be
+// asked, until it is back or a few seconds have passed.
 //
 // # Questions
 //
-// A question travels as a best-effort message of memberlist, which seals it
-// with the cluster's key if there is one; an answer too large for a packet goes
-// over a connection. The body of a question is its kind, an identifier if it is
-// a lookup, and the pattern; the answer is identifier, owner, revision and
-// attributes, as package directory has them.
+// A question travels in the datagrams of package port. Its body is its kind, an
+// identifier if it is a lookup, and the pattern; the answer is identifier,
+// owner, revision and attributes, as package directory has them. Who asks waits
+// a while for members that do not answer and are not known to be dead: a
+// directory that is being restarted costs time, not an answer.
 package cluster
