@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -50,7 +51,8 @@ type Client struct {
 	life   context.Context
 	end    context.CancelFunc
 	busy   sync.WaitGroup
-	finish func() error // what serving needs when the client closes; may be nil
+	finish func() error   // what serving needs when the client closes; may be nil
+	here   func() *Server // the server if it is in this process and serves, else nil; may be nil
 
 	mu     sync.Mutex
 	closed bool
@@ -604,9 +606,29 @@ func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	}
 }
 
+// beside is the server this client can ask without a connection: it has joined
+// it, and it is in this process.
+func (c *Client) beside(ctx context.Context) *Server {
+	if c.here == nil || ctx.Err() != nil {
+		return nil
+	}
+	c.mu.Lock()
+	ok := c.conn != nil && !c.closed
+	c.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return c.here()
+}
+
 // Find returns one resource that matches, with the values the pattern wants,
 // or all attributes if it wants none. ErrNotFound.
 func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, pattern, func() (database.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
+	}
 	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
 }
 
@@ -615,6 +637,11 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 	p, err := resource.NewPattern(nil, want...)
 	if err != nil {
 		return Answer{}, err
+	}
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, p, func() (database.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
 	}
 	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
 }

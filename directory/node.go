@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 )
 
 // JoinNode joins the directory at a socket path, and serves it whenever nobody
@@ -18,7 +19,7 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, erro
 		n.close()
 		return nil, err
 	}
-	c.finish = n.close
+	c.finish, c.here = n.close, n.serving.Load
 	return c, nil
 }
 
@@ -29,6 +30,8 @@ type node struct {
 	mu     sync.Mutex
 	closed bool
 	server *Server
+
+	serving atomic.Pointer[Server] // the same, for questions
 }
 
 func (n *node) serve(context.Context) error {
@@ -46,6 +49,7 @@ func (n *node) serve(context.Context) error {
 		return err
 	}
 	n.server = s
+	n.serving.Store(s)
 	n.log.Info("directory: serving the node", "socket", n.path, "epoch", s.id.Epoch)
 	return nil
 }

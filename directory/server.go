@@ -65,17 +65,62 @@ func (s *Server) rest() Remote {
 	return s.remote
 }
 
-// elsewhere asks the rest of the cluster, if there is one.
-func (s *Server) elsewhere(ask func(Remote) (database.Record, error)) (r database.Record, ok bool, err error) {
+// find looks here, then elsewhere. An error says that there is no certain answer.
+func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if r, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(pattern) }); ok {
+		return r, true, nil
+	}
 	remote := s.rest()
 	if remote == nil {
 		return r, false, nil
 	}
-	r, err = ask(remote)
+	r, err = remote.Find(ctx, pattern)
+	return certain(r, err)
+}
+
+// lookup is find by identifier: what this node minted is nowhere else.
+func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if id.Node() == s.id.Node {
+		r, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
+		return r, ok, nil
+	}
+	if r, ok = s.db.Get(id); ok {
+		return r, true, nil
+	}
+	remote := s.rest()
+	if remote == nil {
+		return r, false, nil
+	}
+	r, err = remote.Lookup(ctx, id, pattern)
+	return certain(r, err)
+}
+
+func certain(r database.Record, err error) (database.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
 	}
 	return r, err == nil, err
+}
+
+// direct is ask for a client in this process. ErrClosed says that the server is
+// none any more, and somebody else is.
+func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (database.Record, bool, error)) (Answer, error) {
+	r, ok, err := ask()
+	switch {
+	case s.life.Err() != nil:
+		return Answer{}, ErrClosed
+	case err != nil:
+		return Answer{}, err
+	case !ok:
+		return Answer{}, ErrNotFound
+	case pattern.Complete():
+		r.Attrs = r.Attrs.Clone()
+	default:
+		l := pattern.Clone()
+		l.Fill(&r.Attrs)
+		r.Attrs = l
+	}
+	return Answer(r), nil
 }
 
 // A Server answers for one node. See Listen for one at a Unix socket.
@@ -302,19 +347,12 @@ func (s *Server) serveAsk(c *codec) error {
 		switch m.typ {
 		case msgFind:
 			if l, err = p.list(); err == nil {
-				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(&l) })
-				if !ok {
-					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Find(s.life, &l) })
-				}
+				rec, ok, far = s.find(s.life, &l)
 			}
 		case msgLookup:
 			id := p.gid()
 			if l, err = p.list(); err == nil {
-				if id.Node() == s.id.Node {
-					rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
-				} else if rec, ok = s.db.Get(id); !ok {
-					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Lookup(s.life, id, &l) })
-				}
+				rec, ok, far = s.lookup(s.life, id, &l)
 			}
 		case msgStart:
 			if l, err = p.list(); err == nil {
