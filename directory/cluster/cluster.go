@@ -57,7 +57,7 @@ type Cluster struct {
 	sent atomic.Uint64 // packets of searches
 
 	mu      sync.Mutex
-	filters filters
+	filters *search.Filters
 	search  *search.Node
 	timer   *time.Timer
 	out     []outgoing // what search wants sent, sent without mu
@@ -81,7 +81,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if c.cfg.Spread <= 0 {
 		c.cfg.Spread = 5 * time.Second
 	}
-	c.filters.of, c.filters.wants = map[resource.NodeID]*search.Summary{}, map[resource.NodeID]bool{}
+	c.filters = search.NewFilters()
 	host, port, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: binding: %w", err)
@@ -222,7 +222,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	slices.Sort(all)
 	c.members.Store(&all)
 	c.mu.Lock()
-	c.filters.met(id, alive)
+	c.filters.Met(id, alive)
 	c.mu.Unlock()
 	c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive)
 }
@@ -248,8 +248,8 @@ func (c *Cluster) receive(b []byte) {
 		return
 	}
 	from := resource.NodeID(binary.LittleEndian.Uint64(b))
-	if len(b) > 8 && b[8] >= msgDelta {
-		c.hearFilter(from, b[8], b[9:])
+	if search.IsFilter(b[8:]) {
+		c.hearFilter(from, b[8:])
 		return
 	}
 	if err := p.Parse(b[8:]); err != nil {

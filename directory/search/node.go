@@ -15,10 +15,11 @@ const (
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
 	DefaultHop   = 25 * time.Millisecond
 	DefaultTries = 3
-	keepDone     = 5 * time.Second // how long a finished part is remembered, for those who ask again
-	maxJobs      = 1 << 14         // parts under way for others; beyond it they are not taken
-	maxFirst     = 8               // nodes asked because of their summaries before everybody
-	maxFailed    = 128             // named in one packet
+	keepDone     = 5 * time.Second      // how long a finished part is remembered, for those who ask again
+	maxJobs      = 1 << 14              // parts under way for others; beyond it they are not taken
+	maxFirst     = 8                    // nodes asked because of their summaries before everybody
+	maxFailed    = 128                  // named in one packet
+	pace         = 5 * time.Microsecond // for which one packet keeps the sender of many
 )
 
 // Config is what a Node needs. Self, Members, Local and Send are required.
@@ -27,7 +28,7 @@ type Config struct {
 	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
 	Local   func(question []byte) (answer []byte, ok bool)
 	Send    func(to resource.NodeID, p *Packet)
-	May     func(question []byte) []resource.NodeID // whose summary has it; may be nil
+	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
 	Fan     int                                     // 0: DefaultFan
 	Hop     time.Duration                           // what one hop there and back takes at most, mostly; 0: DefaultHop
 	Tries   int                                     // of one node, before it counts as failed; 0: DefaultTries
@@ -53,6 +54,7 @@ type Node struct {
 	jobs map[key]*job
 	byID map[ID][]*job // of these, those not done
 	own  map[uint64]*own
+	due  alarms
 }
 
 // key names a part: who asks for it tells ours from theirs.
@@ -66,9 +68,9 @@ type key struct {
 type own struct {
 	question []byte
 	done     func(Result)
-	first    map[resource.NodeID]bool // nodes asked because of their summaries, and not heard of
+	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
 	tries    int
-	at       time.Time
+	late     alarm
 	cover    *job // the second half
 }
 
@@ -77,12 +79,12 @@ type job struct {
 	key
 	fan      int
 	question []byte
-	parts    []part // still to be answered
+	parts    map[resource.NodeID]*part // still to be answered, by head
 	covered  uint32
 	sum      uint64
 	failed   []resource.NodeID
 	reply    *Packet // once it is done
-	until    time.Time
+	forget   alarm   // and then
 	own      *own
 }
 
@@ -90,8 +92,11 @@ type job struct {
 type part struct {
 	members []resource.NodeID // as we know them
 	tries   int
-	at      time.Time // when patience ends
+	late    alarm // when patience ends
 }
+
+func (p *part) head() resource.NodeID { return p.members[0] }
+func (p *part) last() resource.NodeID { return p.members[len(p.members)-1] }
 
 // NewNode makes a node.
 func NewNode(cfg Config) *Node {
@@ -117,35 +122,36 @@ func sum(n resource.NodeID) uint64 {
 // Search asks all other nodes and calls done once. The caller has looked at
 // what it holds itself. It returns a number for Cancel.
 func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
-	n.next++
-	s := &own{question: question, done: done, first: map[resource.NodeID]bool{}}
-	n.own[n.next] = s
+	id, s := n.begin(question, done)
 	if n.cfg.May != nil {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
-				s.first[m] = true
+				s.first = append(s.first, m)
 			}
 		}
 	}
-	n.askFirst(now, n.next, s)
-	return n.next
+	n.askFirst(now, id, s)
+	return id
+}
+
+func (n *Node) begin(question []byte, done func(Result)) (uint64, *own) {
+	n.next++
+	id, s := n.next, &own{question: question, done: done}
+	s.late.ring = func(now time.Time) { n.askFirst(now, id, s) }
+	n.own[id] = s
+	return id, s
 }
 
 // SearchOne asks one node alone: who holds the identifier it minted.
 func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
-	n.next++
-	s := &own{question: question, done: done}
-	n.own[n.next] = s
-	j := &job{key: key{ID{n.cfg.Self, n.next}, who, who, n.cfg.Self}, fan: n.cfg.Fan, question: question, own: s}
-	s.cover = j
-	n.add(j)
+	id, s := n.begin(question, done)
+	j := n.add(key{ID{n.cfg.Self, id}, who, who, n.cfg.Self}, n.cfg.Fan, question, s)
 	if _, known := slices.BinarySearch(n.cfg.Members(), who); known && who != n.cfg.Self {
-		n.ask(now, j, part{members: []resource.NodeID{who}})
+		n.ask(now, j, &part{members: []resource.NodeID{who}})
 	} else {
 		n.count(j, who)
 		j.failed = append(j.failed, who)
 	}
-	id := n.next
 	n.settle(now, j)
 	return id
 }
@@ -153,20 +159,37 @@ func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, do
 // Cancel forgets a search; done is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
-		delete(n.own, id)
-		if s.cover != nil {
-			n.drop(s.cover)
-		}
+		n.end(id, s)
 	}
 }
 
-func (n *Node) add(j *job) {
-	n.jobs[j.key] = j
-	n.byID[j.id] = append(n.byID[j.id], j)
+// end forgets a search of our own.
+func (n *Node) end(id uint64, s *own) {
+	delete(n.own, id)
+	n.due.stop(&s.late)
+	if s.cover != nil {
+		n.drop(s.cover)
+	}
+}
+
+// add begins a part; of a search of our own if s is not nil.
+func (n *Node) add(k key, fan int, question []byte, s *own) *job {
+	j := &job{key: k, fan: fan, question: question, parts: map[resource.NodeID]*part{}, own: s}
+	j.forget.ring = func(time.Time) { delete(n.jobs, k) }
+	if s != nil {
+		s.cover = j
+	}
+	n.jobs[k] = j
+	n.byID[k.id] = append(n.byID[k.id], j)
+	return j
 }
 
 // rest says that j asks nobody any more.
 func (n *Node) rest(j *job) {
+	for _, p := range j.parts {
+		n.due.stop(&p.late)
+	}
+	j.parts = nil
 	left := slices.DeleteFunc(n.byID[j.id], func(o *job) bool { return o == j })
 	if len(left) == 0 {
 		delete(n.byID, j.id)
@@ -178,6 +201,7 @@ func (n *Node) rest(j *job) {
 func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
+		n.due.stop(&j.forget)
 		n.rest(j)
 	}
 }
@@ -186,39 +210,60 @@ func (n *Node) drop(j *job) {
 func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	if len(s.first) > 0 && s.tries < n.cfg.Tries {
 		s.tries++
-		s.at = now.Add(n.cfg.Hop)
-		for m := range s.first {
+		n.due.set(&s.late, now.Add(n.cfg.Hop))
+		for _, m := range s.first {
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
 	}
 	s.first = nil
-	all := n.cfg.Members()
-	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
-	s.cover = j
-	n.add(j)
-	n.count(j, n.cfg.Self)
-	n.cover(now, j, slices.DeleteFunc(slices.Clone(all), func(m resource.NodeID) bool { return m == n.cfg.Self }))
+	n.due.stop(&s.late)
+	j := n.add(key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, n.cfg.Fan, s.question, s)
+	n.coverAll(now, j)
 	n.settle(now, j)
 }
 
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
+// coverAll counts this node and covers the others of j's range. The asker is
+// never asked: it has looked.
+func (n *Node) coverAll(now time.Time, j *job) {
+	n.count(j, n.cfg.Self)
+	if j.lo == j.hi {
+		return
+	}
+	all := n.cfg.Members()
+	lo, _ := slices.BinarySearch(all, j.lo)
+	hi, ok := slices.BinarySearch(all, j.hi)
+	if ok {
+		hi++
+	}
+	others := make([]resource.NodeID, 0, hi-lo)
+	for _, m := range all[lo:hi] {
+		if m != n.cfg.Self && m != j.id.Asker {
+			others = append(others, m)
+		}
+	}
+	n.cover(now, j, others)
+}
+
 // cover cuts members into parts and asks their heads.
 func (n *Node) cover(now time.Time, j *job, members []resource.NodeID) {
 	for k := min(j.fan, len(members)); k > 0; k-- {
 		size := (len(members) + k - 1) / k
-		n.ask(now, j, part{members: members[:size:size]})
+		n.ask(now, j, &part{members: members[:size:size]})
 		members = members[size:]
 	}
 }
 
-// ask asks the head of a part, whose place in j is taken by what is asked.
-func (n *Node) ask(now time.Time, j *job, p part) {
+// ask asks the head of a part.
+func (n *Node) ask(now time.Time, j *job, p *part) {
 	p.tries++
-	p.at = now.Add(n.patience(len(p.members), j.fan))
-	j.parts = append(j.parts, p)
-	n.cfg.Send(p.members[0], &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.members[0], Hi: p.members[len(p.members)-1], Body: j.question})
+	p.late.ring = func(now time.Time) { n.again(now, j, p) }
+	j.parts[p.head()] = p
+	// Those asked later are sent to later, and answer later.
+	n.due.set(&p.late, now.Add(n.patience(len(p.members), j.fan)+2*pace*time.Duration(len(j.parts))))
+	n.cfg.Send(p.head(), &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
 // patience is how long covering so many nodes may take: a hop for each level.
@@ -251,22 +296,12 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	if len(n.jobs) >= maxJobs || p.Fan < 2 {
 		return // who asks will ask again, or somebody else
 	}
-	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
-	n.add(j)
+	j := n.add(k, int(p.Fan), slices.Clone(p.Body), nil)
 	if a, ok := n.cfg.Local(p.Body); ok {
-		n.finish(now, j, &Packet{Type: typeFound, Body: a})
+		n.finish(now, j, &Packet{Type: typeFound, From: n.cfg.Self, Body: a})
 		return
 	}
-	n.count(j, n.cfg.Self)
-	if p.Lo != p.Hi {
-		all := n.cfg.Members()
-		lo, _ := slices.BinarySearch(all, p.Lo)
-		hi, ok := slices.BinarySearch(all, p.Hi)
-		if ok {
-			hi++
-		}
-		n.cover(now, j, slices.DeleteFunc(slices.Clone(all[lo:hi]), func(m resource.NodeID) bool { return m == n.cfg.Self || m == p.ID.Asker }))
-	}
+	n.coverAll(now, j)
 	n.settle(now, j)
 }
 
@@ -274,29 +309,27 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
 		if p.Type == typeFound {
-			n.over(p.ID.N, s, Result{Found: true, From: from, Answer: slices.Clone(p.Body)})
+			n.over(p.ID.N, s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
 		}
-		if s.first[from] {
-			if delete(s.first, from); len(s.first) == 0 {
+		if i := slices.Index(s.first, from); i >= 0 {
+			if s.first = slices.Delete(s.first, i, i+1); len(s.first) == 0 {
 				n.askFirst(now, p.ID.N, s)
 			}
 			return
 		}
 	}
 	for _, j := range n.byID[p.ID] {
-		i := slices.IndexFunc(j.parts, func(q part) bool {
-			return q.members[0] == from && p.Lo == from && p.Hi == q.members[len(q.members)-1]
-		})
-		if i < 0 {
+		q := j.parts[from]
+		if q == nil || p.Lo != from || p.Hi != q.last() {
 			continue
 		}
 		if p.Type == typeFound {
-			n.finish(now, j, &Packet{Type: typeFound, Body: slices.Clone(p.Body)})
+			n.finish(now, j, &Packet{Type: typeFound, From: p.From, Body: slices.Clone(p.Body)})
 			return
 		}
-		q := j.parts[i]
-		j.parts = slices.Delete(j.parts, i, i+1)
+		delete(j.parts, from)
+		n.due.stop(&q.late)
 		want := uint64(0)
 		for _, m := range q.members {
 			want ^= sum(m)
@@ -334,85 +367,40 @@ func (n *Node) finish(now time.Time, j *job, p *Packet) {
 		return
 	}
 	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
-	j.reply, j.parts, j.until = p, nil, now.Add(keepDone)
+	j.reply = p
 	n.rest(j)
+	n.due.set(&j.forget, now.Add(keepDone))
 	n.cfg.Send(j.from, p)
 }
 
 func (n *Node) over(id uint64, s *own, r Result) {
-	delete(n.own, id)
-	if s.cover != nil {
-		n.drop(s.cover)
-	}
+	n.end(id, s)
 	s.done(r)
 }
 
 // Tick works on what was not answered in time.
-func (n *Node) Tick(now time.Time) {
-	for id, s := range n.own {
-		if s.cover == nil && !now.Before(s.at) {
-			n.askFirst(now, id, s)
-		}
-	}
-	for k, j := range n.jobs {
-		if j.reply != nil {
-			if !now.Before(j.until) {
-				delete(n.jobs, k)
-			}
-			continue
-		}
-		var late []part
-		j.parts = slices.DeleteFunc(j.parts, func(p part) bool {
-			if now.Before(p.at) {
-				return false
-			}
-			late = append(late, p)
-			return true
-		})
-		for _, p := range late {
-			n.again(now, j, p)
-		}
-		if len(late) > 0 {
-			n.settle(now, j)
-		}
-	}
-}
+func (n *Node) Tick(now time.Time) { n.due.ring(now) }
+
+// Next is when Tick is due; zero if nothing is under way.
+func (n *Node) Next() time.Time { return n.due.next() }
+
+// Pending counts what the node has not forgotten: parts covered for others, or
+// just done, and searches of its own.
+func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) }
 
 // again goes on with a part whose head did not answer in time: it asks once
 // more, then cuts the part and asks others, the head by itself.
-func (n *Node) again(now time.Time, j *job, p part) {
+func (n *Node) again(now time.Time, j *job, p *part) {
+	delete(j.parts, p.head())
 	switch {
 	case len(p.members) > 1:
-		n.ask(now, j, part{members: p.members[:1:1], tries: p.tries})
+		n.ask(now, j, &part{members: p.members[:1:1], tries: p.tries})
 		n.cover(now, j, p.members[1:])
 	case p.tries < n.cfg.Tries:
 		n.ask(now, j, p)
 	default:
-		n.count(j, p.members[0])
-		j.failed = append(j.failed, p.members[0])
+		n.count(j, p.head())
+		j.failed = append(j.failed, p.head())
 	}
-}
-
-// Next is when Tick is due; zero if nothing is under way.
-func (n *Node) Next() (at time.Time) {
-	sooner := func(t time.Time) {
-		if at.IsZero() || t.Before(at) {
-			at = t
-		}
-	}
-	for _, s := range n.own {
-		if s.cover == nil {
-			sooner(s.at)
-		}
-	}
-	for _, j := range n.jobs {
-		if j.reply != nil {
-			sooner(j.until)
-			continue
-		}
-		for _, p := range j.parts {
-			sooner(p.at)
-		}
-	}
-	return at
+	n.settle(now, j)
 }

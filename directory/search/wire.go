@@ -29,7 +29,7 @@ const (
 //	type u8 | zero u8 | fan u16 | asker u64 | n u64 | lo u64 | hi u64 | body
 //
 //	ask    body: the question, bytes of the one who asks
-//	found  body: the answer
+//	found  body: who has it u64, the answer
 //	none   body: covered u32, failed u32, checksum u64, failed × u64
 //
 // all little-endian.
@@ -39,6 +39,8 @@ type Packet struct {
 	ID     ID
 	Lo, Hi resource.NodeID
 	Body   []byte // of ask and found
+
+	From resource.NodeID // of found
 
 	Covered uint32
 	Sum     uint64
@@ -52,6 +54,9 @@ func (p *Packet) Append(b []byte) []byte {
 	b = append(b, p.Type, 0, byte(p.Fan), byte(p.Fan>>8))
 	for _, v := range []uint64{uint64(p.ID.Asker), p.ID.N, uint64(p.Lo), uint64(p.Hi)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	if p.Type == typeFound {
+		b = binary.LittleEndian.AppendUint64(b, uint64(p.From))
 	}
 	if p.Type != typeNone {
 		return append(b, p.Body...)
@@ -78,7 +83,14 @@ func (p *Packet) Parse(b []byte) error {
 	if p.Lo > p.Hi || p.Fan < 2 {
 		return fmt.Errorf("%w: range %x to %x, fan %d", ErrMalformed, p.Lo, p.Hi, p.Fan)
 	}
-	if p.Type != typeNone {
+	switch p.Type {
+	case typeAsk:
+		return nil
+	case typeFound:
+		if len(p.Body) < 8 {
+			return fmt.Errorf("%w: found by nobody", ErrMalformed)
+		}
+		p.From, p.Body = resource.NodeID(binary.LittleEndian.Uint64(p.Body)), p.Body[8:]
 		return nil
 	}
 	b, p.Body = p.Body, nil
