@@ -21,8 +21,11 @@
 // else, with the number of who gave it. A no goes up only when all below have said no, with the number of nodes
 // covered and a checksum of their numbers, so that the asker knows that the no
 // is that of exactly the nodes it believes in: where the two differ, or a head
-// does not answer, the part is cut again and asked by the asker itself. A node
-// that cannot be reached at all is named in the no, which then is not definite.
+// does not answer, the part is cut again and asked by the asker itself. A head
+// that is silent for a hop is asked again: its answer comes once more, or it
+// says that it is busy and is waited for, so that a packet lost far down the tree
+// has nobody above ask twice. A node that cannot be reached at all is named in
+// the no, which then is not definite.
 //
 // # Asking first who may know
 //

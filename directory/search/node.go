@@ -14,12 +14,17 @@ const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
 	DefaultHop   = 25 * time.Millisecond
-	DefaultTries = 3
-	keepDone     = 5 * time.Second      // how long a finished part is remembered, for those who ask again
-	maxJobs      = 1 << 14              // parts under way for others; beyond it they are not taken
-	maxFirst     = 8                    // nodes asked because of their summaries before everybody
-	maxFailed    = 128                  // named in one packet
-	pace         = 5 * time.Microsecond // for which one packet keeps the sender of many
+	DefaultTries = 5 // where one packet of twenty is lost, one living node of 100,000 is not reached
+)
+
+const (
+	keepDone   = 5 * time.Second      // how long a finished part is remembered, for those who ask again
+	maxJobs    = 1 << 14              // parts under way for others; beyond it they are not taken
+	maxFirst   = 8                    // nodes asked because of their summaries before everybody
+	firstTries = 2                    // of them
+	maxFailed  = 128                  // named in one packet
+	maxBusy    = 1 << 8               // times that a head may say so of one part
+	pace       = 5 * time.Microsecond // for which one packet keeps the sender of many
 )
 
 // Config is what a Node needs. Self, Members, Local and Send are required.
@@ -91,8 +96,9 @@ type job struct {
 // part is a range of which a head was asked.
 type part struct {
 	members []resource.NodeID // as we know them
-	tries   int
-	late    alarm // when patience ends
+	tries   int               // since the head was last heard of
+	busy    int               // times it said so
+	late    alarm             // when patience ends
 }
 
 func (p *part) head() resource.NodeID { return p.members[0] }
@@ -208,7 +214,7 @@ func (n *Node) drop(j *job) {
 
 // askFirst asks those whose summaries have it, or everybody if there are none.
 func (n *Node) askFirst(now time.Time, id uint64, s *own) {
-	if len(s.first) > 0 && s.tries < n.cfg.Tries {
+	if len(s.first) > 0 && s.tries < firstTries {
 		s.tries++
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 		for _, m := range s.first {
@@ -262,17 +268,8 @@ func (n *Node) ask(now time.Time, j *job, p *part) {
 	p.late.ring = func(now time.Time) { n.again(now, j, p) }
 	j.parts[p.head()] = p
 	// Those asked later are sent to later, and answer later.
-	n.due.set(&p.late, now.Add(n.patience(len(p.members), j.fan)+2*pace*time.Duration(len(j.parts))))
+	n.due.set(&p.late, now.Add(n.cfg.Hop+2*pace*time.Duration(len(j.parts))))
 	n.cfg.Send(p.head(), &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
-}
-
-// patience is how long covering so many nodes may take: a hop for each level.
-func (n *Node) patience(members, fan int) time.Duration {
-	d := n.cfg.Hop
-	for m := members - 1; m > 0; m /= fan {
-		d += n.cfg.Hop
-	}
-	return d
 }
 
 // Receive works on a packet from another node. What it holds is not kept.
@@ -280,7 +277,7 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	switch p.Type {
 	case typeAsk:
 		n.asked(now, from, p)
-	case typeFound, typeNone:
+	case typeFound, typeNone, typeBusy:
 		n.answered(now, from, p)
 	}
 }
@@ -288,9 +285,11 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	k := key{p.ID, p.Lo, p.Hi, from}
 	if j := n.jobs[k]; j != nil {
-		if j.reply != nil { // it was lost
-			n.cfg.Send(from, j.reply)
+		reply := j.reply // it was lost
+		if reply == nil {
+			reply = j.packet(Packet{Type: typeBusy})
 		}
+		n.cfg.Send(from, reply)
 		return
 	}
 	if len(n.jobs) >= maxJobs || p.Fan < 2 {
@@ -298,7 +297,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	}
 	j := n.add(k, int(p.Fan), slices.Clone(p.Body), nil)
 	if a, ok := n.cfg.Local(p.Body); ok {
-		n.finish(now, j, &Packet{Type: typeFound, From: n.cfg.Self, Body: a})
+		n.finish(now, j, Packet{Type: typeFound, From: n.cfg.Self, Body: a})
 		return
 	}
 	n.coverAll(now, j)
@@ -312,7 +311,7 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 			n.over(p.ID.N, s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
 		}
-		if i := slices.Index(s.first, from); i >= 0 {
+		if i := slices.Index(s.first, from); i >= 0 && p.Type == typeNone {
 			if s.first = slices.Delete(s.first, i, i+1); len(s.first) == 0 {
 				n.askFirst(now, p.ID.N, s)
 			}
@@ -324,8 +323,15 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 		if q == nil || p.Lo != from || p.Hi != q.last() {
 			continue
 		}
-		if p.Type == typeFound {
-			n.finish(now, j, &Packet{Type: typeFound, From: p.From, Body: slices.Clone(p.Body)})
+		switch p.Type {
+		case typeFound:
+			n.finish(now, j, Packet{Type: typeFound, From: p.From, Body: slices.Clone(p.Body)})
+			return
+		case typeBusy:
+			if q.busy++; q.busy < maxBusy {
+				q.tries = 0
+				n.due.set(&q.late, now.Add(n.cfg.Hop))
+			}
 			return
 		}
 		delete(j.parts, from)
@@ -352,25 +358,31 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 func (n *Node) settle(now time.Time, j *job) {
 	if len(j.parts) == 0 && j.reply == nil {
 		if len(j.failed) > maxFailed && j.own == nil {
-			// More than a packet names: let who asked find out by himself.
-			n.drop(j)
-			return
+			// More than a packet names: who asked has to find out himself. It
+			// sees that only this node is covered.
+			j.covered, j.sum, j.failed = 0, 0, nil
+			n.count(j, n.cfg.Self)
 		}
-		n.finish(now, j, &Packet{Type: typeNone, Covered: j.covered, Sum: j.sum, Failed: j.failed})
+		n.finish(now, j, Packet{Type: typeNone, Covered: j.covered, Sum: j.sum, Failed: j.failed})
 	}
 }
 
 // finish answers who asked for j.
-func (n *Node) finish(now time.Time, j *job, p *Packet) {
+func (n *Node) finish(now time.Time, j *job, p Packet) {
 	if s := j.own; s != nil {
 		n.over(j.id.N, s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
 		return
 	}
-	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
-	j.reply = p
+	j.reply = j.packet(p)
 	n.rest(j)
 	n.due.set(&j.forget, now.Add(keepDone))
-	n.cfg.Send(j.from, p)
+	n.cfg.Send(j.from, j.reply)
+}
+
+// packet is p, about j.
+func (j *job) packet(p Packet) *Packet {
+	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
+	return &p
 }
 
 func (n *Node) over(id uint64, s *own, r Result) {
@@ -388,11 +400,14 @@ func (n *Node) Next() time.Time { return n.due.next() }
 // just done, and searches of its own.
 func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) }
 
-// again goes on with a part whose head did not answer in time: it asks once
-// more, then cuts the part and asks others, the head by itself.
+// again goes on with a part whose head has been silent: it is asked once more,
+// for a packet was lost, and then the part is cut and others are asked, the
+// head by itself. A head that is heard of is waited for.
 func (n *Node) again(now time.Time, j *job, p *part) {
 	delete(j.parts, p.head())
-	switch {
+	switch cut := (n.cfg.Tries + 1) / 2; {
+	case len(p.members) > 1 && p.tries < cut:
+		n.ask(now, j, p)
 	case len(p.members) > 1:
 		n.ask(now, j, &part{members: p.members[:1:1], tries: p.tries})
 		n.cover(now, j, p.members[1:])

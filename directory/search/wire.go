@@ -22,6 +22,7 @@ const (
 	typeAsk   = 1 + iota // cover [Lo,Hi] for me
 	typeFound            // an answer
 	typeNone             // all of [Lo,Hi] say no
+	typeBusy             // asked again: [Lo,Hi] is being covered
 )
 
 // A Packet is what one node says to another about one question and one range:
@@ -31,6 +32,7 @@ const (
 //	ask    body: the question, bytes of the one who asks
 //	found  body: who has it u64, the answer
 //	none   body: covered u32, failed u32, checksum u64, failed × u64
+//	busy   no body
 //
 // all little-endian.
 type Packet struct {
@@ -58,8 +60,11 @@ func (p *Packet) Append(b []byte) []byte {
 	if p.Type == typeFound {
 		b = binary.LittleEndian.AppendUint64(b, uint64(p.From))
 	}
-	if p.Type != typeNone {
+	switch p.Type {
+	case typeAsk, typeFound:
 		return append(b, p.Body...)
+	case typeBusy:
+		return b
 	}
 	b = binary.LittleEndian.AppendUint32(b, p.Covered)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Failed)))
@@ -72,7 +77,7 @@ func (p *Packet) Append(b []byte) []byte {
 
 // Parse reads what Append wrote. Body is a view of b.
 func (p *Packet) Parse(b []byte) error {
-	if len(b) < head || b[0] < typeAsk || b[0] > typeNone || b[1] != 0 {
+	if len(b) < head || b[0] < typeAsk || b[0] > typeBusy || b[1] != 0 {
 		return fmt.Errorf("%w: no head", ErrMalformed)
 	}
 	*p = Packet{Type: b[0], Fan: binary.LittleEndian.Uint16(b[2:]), Body: b[head:]}
@@ -85,6 +90,12 @@ func (p *Packet) Parse(b []byte) error {
 	}
 	switch p.Type {
 	case typeAsk:
+		return nil
+	case typeBusy:
+		if len(p.Body) > 0 {
+			return fmt.Errorf("%w: busy with %d bytes", ErrMalformed, len(p.Body))
+		}
+		p.Body = nil
 		return nil
 	case typeFound:
 		if len(p.Body) < 8 {

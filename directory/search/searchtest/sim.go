@@ -65,8 +65,9 @@ func New(cfg Config) *Sim {
 		cfg: cfg, now: time.Unix(0, 0), Loss: cfg.Loss,
 		Rand: rand.New(rand.NewPCG(cfg.Seed, 7)), byID: map[resource.NodeID]*Node{},
 	}
+	numbers := rand.New(rand.NewPCG(uint64(cfg.Nodes), 11)) // the same whatever the seed
 	for len(s.Nodes) < cfg.Nodes {
-		id := resource.NodeID(s.Rand.Uint64N(1<<48-1) + 1)
+		id := resource.NodeID(numbers.Uint64N(1<<48-1) + 1)
 		if s.byID[id] != nil {
 			continue
 		}
