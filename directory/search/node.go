@@ -151,7 +151,7 @@ func (n *Node) begin(question []byte, done func(Result)) (uint64, *own) {
 // SearchOne asks one node alone: who holds the identifier it minted.
 func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
 	id, s := n.begin(question, done)
-	j := n.add(key{ID{n.cfg.Self, id}, who, who, n.cfg.Self}, n.cfg.Fan, question, s)
+	j := n.ours(id, who, who, s)
 	if _, known := slices.BinarySearch(n.cfg.Members(), who); known && who != n.cfg.Self {
 		n.ask(now, j, &part{members: []resource.NodeID{who}})
 	} else {
@@ -178,16 +178,19 @@ func (n *Node) end(id uint64, s *own) {
 	}
 }
 
-// add begins a part; of a search of our own if s is not nil.
-func (n *Node) add(k key, fan int, question []byte, s *own) *job {
-	j := &job{key: k, fan: fan, question: question, parts: map[resource.NodeID]*part{}, own: s}
-	j.forget.ring = func(time.Time) { delete(n.jobs, k) }
-	if s != nil {
-		s.cover = j
-	}
-	n.jobs[k] = j
-	n.byID[k.id] = append(n.byID[k.id], j)
+// ours begins a part of a search of our own.
+func (n *Node) ours(id uint64, lo, hi resource.NodeID, s *own) *job {
+	j := &job{key: key{ID{n.cfg.Self, id}, lo, hi, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
+	s.cover = j
+	n.add(j)
 	return j
+}
+
+func (n *Node) add(j *job) {
+	j.parts = map[resource.NodeID]*part{}
+	j.forget.ring = func(time.Time) { delete(n.jobs, j.key) }
+	n.jobs[j.key] = j
+	n.byID[j.id] = append(n.byID[j.id], j)
 }
 
 // rest says that j asks nobody any more.
@@ -224,20 +227,17 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	}
 	s.first = nil
 	n.due.stop(&s.late)
-	j := n.add(key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, n.cfg.Fan, s.question, s)
-	n.coverAll(now, j)
+	j := n.ours(id, 0, 1<<64-1, s)
+	n.count(j, n.cfg.Self)
+	n.cover(now, j, n.others(j))
 	n.settle(now, j)
 }
 
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
-// coverAll counts this node and covers the others of j's range. The asker is
-// never asked: it has looked.
-func (n *Node) coverAll(now time.Time, j *job) {
-	n.count(j, n.cfg.Self)
-	if j.lo == j.hi {
-		return
-	}
+// others are the members of j's range but for this node, and for the asker: it
+// has looked.
+func (n *Node) others(j *job) []resource.NodeID {
 	all := n.cfg.Members()
 	lo, _ := slices.BinarySearch(all, j.lo)
 	hi, ok := slices.BinarySearch(all, j.hi)
@@ -250,7 +250,7 @@ func (n *Node) coverAll(now time.Time, j *job) {
 			others = append(others, m)
 		}
 	}
-	n.cover(now, j, others)
+	return others
 }
 
 // cover cuts members into parts and asks their heads.
@@ -292,15 +292,25 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		n.cfg.Send(from, reply)
 		return
 	}
-	if len(n.jobs) >= maxJobs || p.Fan < 2 {
-		return // who asks will ask again, or somebody else
-	}
-	j := n.add(k, int(p.Fan), slices.Clone(p.Body), nil)
-	if a, ok := n.cfg.Local(p.Body); ok {
-		n.finish(now, j, Packet{Type: typeFound, From: n.cfg.Self, Body: a})
+	if p.Fan < 2 {
 		return
 	}
-	n.coverAll(now, j)
+	j := &job{key: k, fan: int(p.Fan)}
+	if a, ok := n.cfg.Local(p.Body); ok {
+		n.cfg.Send(from, j.packet(Packet{Type: typeFound, From: n.cfg.Self, Body: a}))
+		return
+	}
+	n.count(j, n.cfg.Self)
+	if p.Lo == p.Hi { // which most are, and need not be remembered
+		n.cfg.Send(from, j.packet(Packet{Type: typeNone, Covered: j.covered, Sum: j.sum}))
+		return
+	}
+	if len(n.jobs) >= maxJobs {
+		return // who asks will ask again, or somebody else
+	}
+	j.question = slices.Clone(p.Body)
+	n.add(j)
+	n.cover(now, j, n.others(j))
 	n.settle(now, j)
 }
 
