@@ -65,7 +65,7 @@ type Cluster struct {
 	sent   atomic.Uint64 // packets of searches
 
 	mu      sync.Mutex
-	filters filters
+	filters *search.Filters
 	search  *search.Node
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
@@ -86,7 +86,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if c.cfg.Patience <= 0 {
 		c.cfg.Patience = 3 * time.Second
 	}
-	c.filters.of, c.filters.wants = map[resource.NodeID]*search.Summary{}, map[resource.NodeID]bool{}
+	c.filters = search.NewFilters()
 	c.life, c.end = context.WithCancel(context.Background())
 	c.members.Store(&[]resource.NodeID{cfg.Node})
 	c.timer = time.AfterFunc(time.Hour, c.tick)
@@ -157,8 +157,8 @@ func (c *Cluster) serve(nc net.Conn) {
 
 // receive works on what another member has sent. b is not ours to keep.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
-	if len(b) > 0 && b[0] >= msgDelta {
-		c.hearFilter(from, b[0], b[1:])
+	if search.IsFilter(b) {
+		c.hearFilter(from, b)
 		return
 	}
 	var p search.Packet

@@ -152,7 +152,7 @@ func TestFilters(t *testing.T) {
 	eventually(t, "the summary has come", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		s := a.filters.of[holder.cfg.Node]
+		s := a.filters.Of(holder.cfg.Node)
 		return s != nil && s.May(what)
 	})
 	before := a.sent.Load()
@@ -178,7 +178,7 @@ func TestFilters(t *testing.T) {
 	eventually(t, "all are in the summary", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		s := a.filters.of[holder.cfg.Node]
+		s := a.filters.Of(holder.cfg.Node)
 		for i := range 2000 {
 			if !s.May(pattern(resource.Match{"serial": fmt.Sprint(i)})) {
 				return false

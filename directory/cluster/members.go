@@ -154,7 +154,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	c.relist()
 	if was != alive || m.away != nil {
 		c.mu.Lock()
-		c.filters.met(id, alive)
+		c.filters.Met(id, alive)
 		c.mu.Unlock()
 		c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
 	}
