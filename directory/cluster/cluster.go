@@ -11,6 +11,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -50,7 +51,8 @@ type Cluster struct {
 	members atomic.Pointer[[]resource.NodeID] // alive, in order
 	nmu     sync.Mutex
 	nodes   map[resource.NodeID]*memberlist.Node // alive
-	known   map[resource.NodeID]string           // ever met: where
+	known   map[resource.NodeID]met              // ever
+	looking map[string]bool                      // at these addresses, for members
 
 	places places
 
@@ -61,6 +63,12 @@ type Cluster struct {
 	search  *search.Node
 	timer   *time.Timer
 	out     []outgoing // what search wants sent, sent without mu
+}
+
+// met is where a member was, and when it was lost if it was.
+type met struct {
+	addr string
+	lost time.Time
 }
 
 type outgoing struct {
@@ -74,7 +82,7 @@ const most = 1200
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*memberlist.Node{}, known: map[resource.NodeID]string{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*memberlist.Node{}, known: map[resource.NodeID]met{}, looking: map[string]bool{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -141,32 +149,32 @@ func (c *Cluster) Addr() string { return c.list.LocalNode().Address() }
 // Members are the live nodes, this one among them, in order.
 func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
 
-// keepJoined joins those it was told of and those it has met, for as long as
-// they are not seen alive.
+const (
+	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	mostMissed = 16                     // of them at a time: one that answers knows the others
+	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
+)
+
+// keepJoined joins those it was told of until each was reached once, and looks
+// for those it has met for as long as they are not seen alive: memberlist gives
+// the dead up, and a cluster that was parted would stay so.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
-	wait := 100 * time.Millisecond
-	for {
-		var to []string
+	told := map[string]bool{} // and not reached yet
+	for _, addr := range c.cfg.Join {
+		told[addr] = addr != c.Addr()
+	}
+	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
-		for id, addr := range c.known {
-			if c.nodes[id] == nil {
-				to = append(to, addr)
+		for addr := range told {
+			if told[addr] {
+				c.look(addr, func() { told[addr] = false })
 			}
 		}
-		alone := len(c.nodes) <= 1
+		for _, addr := range c.missed(time.Now()) {
+			c.look(addr, func() {})
+		}
 		c.nmu.Unlock()
-		if alone {
-			to = append(to, c.cfg.Join...)
-		}
-		for _, addr := range to {
-			if _, err := c.list.Join([]string{addr}); err != nil {
-				c.log.Debug("cluster: joining", "addr", addr, "err", err)
-			}
-			if c.life.Err() != nil {
-				return
-			}
-		}
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
@@ -174,8 +182,71 @@ func (c *Cluster) keepJoined() {
 			t.Stop()
 			return
 		}
-		wait = min(wait*2, 2*time.Second)
 	}
+}
+
+// missed are some of those it has met and does not see alive. c.nmu is held.
+func (c *Cluster) missed(now time.Time) (addrs []string) {
+	for id, k := range c.known {
+		switch {
+		case c.nodes[id] != nil:
+		case now.Sub(k.lost) > forget:
+			delete(c.known, id)
+		case len(addrs) < mostMissed: // in no order: others the next time
+			addrs = append(addrs, k.addr)
+		}
+	}
+	return addrs
+}
+
+// look joins whoever is at an address, and calls found if somebody is, with
+// c.nmu held. A packet goes first: whoever is cut off would hold a connection
+// up for seconds, and whoever does not hear packets is no use as a member.
+// c.nmu is held.
+func (c *Cluster) look(addr string, found func()) {
+	if c.looking[addr] {
+		return
+	}
+	c.looking[addr] = true
+	c.busy.Go(func() {
+		err := c.join(addr)
+		c.nmu.Lock()
+		defer c.nmu.Unlock()
+		delete(c.looking, addr)
+		if err == nil {
+			found()
+		} else {
+			c.log.Debug("cluster: joining", "addr", addr, "err", err)
+		}
+	})
+}
+
+func (c *Cluster) join(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.life, 2*time.Second)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return err
+	}
+	n, err := net.DefaultResolver.LookupPort(ctx, "udp", port)
+	if err != nil {
+		return err
+	}
+	err = fmt.Errorf("%s: nobody", addr)
+	for _, ip := range ips {
+		at := netip.AddrPortFrom(ip.Unmap(), uint16(n))
+		if _, err = c.list.Ping("", net.UDPAddrFromAddrPort(at)); err == nil {
+			_, err = c.list.Join([]string{at.String()})
+		}
+		if err == nil || c.life.Err() != nil {
+			break
+		}
+	}
+	return err
 }
 
 // quiet passes memberlist's lines on at level debug.
@@ -205,9 +276,17 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	defer c.nmu.Unlock()
 	switch {
 	case alive:
-		c.nodes[id], c.known[id] = n, n.Address()
+		if len(c.known) > len(c.nodes) {
+			for other, k := range c.known {
+				if k.addr == n.Address() && c.nodes[other] == nil {
+					delete(c.known, other) // a machine that was started anew is another node
+				}
+			}
+		}
+		c.nodes[id], c.known[id] = n, met{addr: n.Address()}
 	default:
 		delete(c.nodes, id)
+		c.known[id] = met{n.Address(), time.Now()}
 		if n.State == memberlist.StateLeft {
 			delete(c.known, id) // it said so
 		}
