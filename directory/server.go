@@ -406,11 +406,15 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Settling says that the server has followed another a moment ago: contexts are
+// about to offer what they own.
+func (s *Server) Settling() bool { return s.id.Epoch > 1 && time.Since(s.begun) < settleTime }
+
 // patiently asks again while the server is settling.
 func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
 	for {
 		r, ok := ask()
-		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+		if ok || !s.Settling() {
 			return r, ok
 		}
 		select {

@@ -37,16 +37,22 @@ type Config struct {
 	Hop    time.Duration
 	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
 	Logger *slog.Logger
+
+	// Settling says that a no would be premature, because what the server before
+	// this one knew is being offered again; may be nil.
+	Settling func() bool
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
 type Cluster struct {
-	cfg  Config
-	log  *slog.Logger
-	list *memberlist.Memberlist
-	life context.Context
-	end  context.CancelFunc
-	busy sync.WaitGroup
+	cfg     Config
+	log     *slog.Logger
+	list    *memberlist.Memberlist
+	life    context.Context
+	end     context.CancelFunc
+	joined  context.Context // done once a member was reached, or none in time
+	reached context.CancelFunc
+	busy    sync.WaitGroup
 
 	members atomic.Pointer[[]resource.NodeID] // alive, in order
 	nmu     sync.Mutex
@@ -99,6 +105,7 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster: binding to %s: port %q is no number", cfg.Bind, port)
 	}
 	c.life, c.end = context.WithCancel(context.Background())
+	c.joined, c.reached = context.WithTimeout(c.life, time.Second)
 	c.members.Store(&[]resource.NodeID{cfg.Node})
 	c.search = search.NewNode(search.Config{
 		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop,
@@ -114,8 +121,13 @@ func Open(cfg Config) (*Cluster, error) {
 	m.Label = "rocl " + cfg.Name
 	m.Delegate, m.Events = delegate{c}, events{c}
 	m.EnableCompression = false // cost without gain
-	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
-	m.SuspicionMult = 3
+	// A node that falls silent is suspected after two or three probes' time and
+	// dead 0.8 s after two others have found the same, 4.8 s if they have not: so
+	// chance losses have time to be denied. Rumours are told often enough that
+	// nobody misses one.
+	m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 80*time.Millisecond
+	m.SuspicionMult = 4
+	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
 	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
 	if len(cfg.Key) > 0 {
@@ -127,6 +139,9 @@ func Open(cfg Config) (*Cluster, error) {
 		c.end()
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	if len(cfg.Join) == 0 || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
+		c.reached() // nobody to wait for
 	}
 	c.busy.Add(2)
 	go c.keepJoined()
@@ -214,6 +229,7 @@ func (c *Cluster) look(addr string, found func()) {
 		defer c.nmu.Unlock()
 		delete(c.looking, addr)
 		if err == nil {
+			c.reached()
 			found()
 		} else {
 			c.log.Debug("cluster: joining", "addr", addr, "err", err)
@@ -335,6 +351,11 @@ func (c *Cluster) receive(b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
+	if q, ok := p.Question(); ok && c.cfg.Settling != nil && c.cfg.Settling() {
+		if _, ok := c.local(q); !ok {
+			return // it may be about to be offered again; who asks will ask again
+		}
+	}
 	c.step(func(now time.Time) { c.search.Receive(now, from, &p) })
 }
 
@@ -404,7 +425,10 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(id)
 	case kindNext:
-		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
+		var lost bool
+		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
+			return nil, true
+		}
 	}
 	if !ok {
 		return nil, false
@@ -420,6 +444,9 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 }
 
 func parseAnswer(b []byte) (database.Record, error) {
+	if len(b) == 0 {
+		return database.Record{}, fmt.Errorf("%w: a member was started anew and has forgotten the place", directory.ErrPartial)
+	}
 	a, err := directory.ParseAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
@@ -438,35 +465,83 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 	return c.ask(ctx, question(kindLookup, id, pattern), id.Node())
 }
 
+// patience is how long a member that is seen alive may leave a question without
+// an answer: as long as its death takes to be seen, or its next server to come.
+const patience = 2 * time.Second
+
 func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (database.Record, error) {
+	if err := c.begun(ctx); err != nil {
+		return database.Record{}, err
+	}
+	end := time.Now().Add(patience)
+	r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
+		if only != 0 {
+			return c.search.SearchAmong(now, []resource.NodeID{only}, q, done)
+		}
+		return c.search.Search(now, q, done)
+	})
+	for pause := 25 * time.Millisecond; err == nil && !r.Definite() && time.Now().Before(end); pause = min(pause*2, 200*time.Millisecond) {
+		if !slices.ContainsFunc(r.Failed, c.alive) {
+			break
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		case <-c.life.Done():
+		}
+		covered, who := r.Covered, r.Failed
+		r, err = c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
+			return c.search.SearchAmong(now, who, q, done)
+		})
+		r.Covered += covered
+	}
+	switch {
+	case err != nil:
+		return database.Record{}, err
+	case r.Found:
+		return parseAnswer(r.Answer)
+	case r.Definite():
+		return database.Record{}, directory.ErrNotFound
+	}
+	return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+}
+
+func (c *Cluster) alive(n resource.NodeID) bool {
+	_, ok := slices.BinarySearch(*c.members.Load(), n)
+	return ok
+}
+
+// begun waits a moment for the first members to be reached: what a member that
+// has just started does not find may be elsewhere.
+func (c *Cluster) begun(ctx context.Context) error {
+	select {
+	case <-c.joined.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// await begins a search and waits for its end. When it returns, the search has
+// ended or is forgotten.
+func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
-		return database.Record{}, directory.ErrClosed
+		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
-	c.step(func(now time.Time) {
-		done := func(r search.Result) { got <- r }
-		if only != 0 {
-			id = c.search.SearchOne(now, only, q, done)
-		} else {
-			id = c.search.Search(now, q, done)
-		}
-	})
+	c.step(func(now time.Time) { id = begin(now, func(r search.Result) { got <- r }) })
+	var err error
 	select {
 	case r := <-got:
-		switch {
-		case r.Found:
-			return parseAnswer(r.Answer)
-		case r.Definite():
-			return database.Record{}, directory.ErrNotFound
-		}
-		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+		return r, nil
 	case <-ctx.Done():
-		c.step(func(time.Time) { c.search.Cancel(id) })
-		return database.Record{}, context.Cause(ctx)
+		err = context.Cause(ctx)
 	case <-c.life.Done():
-		return database.Record{}, directory.ErrClosed
+		err = directory.ErrClosed
 	}
+	c.step(func(time.Time) { c.search.Cancel(id) })
+	return search.Result{}, err
 }
 
 // All yields what the other members hold that matches: each keeps the place
@@ -479,6 +554,10 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 		q := question(kindNext, resource.GID{}, pattern)
 		copy(q[1:], cur[:])
 		var failed []resource.NodeID
+		if err := c.begun(ctx); err != nil {
+			yield(database.Record{}, err)
+			return
+		}
 		for _, m := range c.Members() {
 			if m == c.cfg.Node {
 				continue
@@ -506,13 +585,22 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 }
 
 // Close leaves the cluster.
-func (c *Cluster) Close() error {
+func (c *Cluster) Close() error { return c.stop(true) }
+
+// Stop ends the membership without a word: the node's contexts go on, and its
+// next server is about to take its place. If none does, the others see the node
+// dead in a moment.
+func (c *Cluster) Stop() error { return c.stop(false) }
+
+func (c *Cluster) stop(leave bool) (err error) {
 	if c.life.Err() != nil {
 		return nil
 	}
 	c.end()
 	c.busy.Wait()
-	err := c.list.Leave(time.Second)
+	if leave {
+		err = c.list.Leave(time.Second)
+	}
 	c.mu.Lock()
 	c.timer.Stop()
 	c.mu.Unlock()

@@ -2,6 +2,7 @@ package search
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
-	DefaultHop   = 25 * time.Millisecond
+	DefaultHop   = 20 * time.Millisecond
 	DefaultTries = 3
 	keepDone     = 5 * time.Second // how long a finished part is remembered, for those who ask again
 	maxJobs      = 1 << 14         // parts under way for others; beyond it they are not taken
@@ -105,7 +106,9 @@ func NewNode(cfg Config) *Node {
 	if cfg.Tries <= 0 {
 		cfg.Tries = DefaultTries
 	}
-	return &Node{cfg: cfg, jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
+	// A node that was started anew must not repeat its numbers: others still
+	// have its last questions' answers ready.
+	return &Node{cfg: cfg, next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
 func sum(n resource.NodeID) uint64 {
@@ -131,21 +134,24 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 	return n.next
 }
 
-// SearchOne asks one node alone: who holds the identifier it minted.
-func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
+// SearchAmong asks some nodes alone, each by itself: who holds the identifier it
+// minted, or did not answer before. It is otherwise as Search.
+func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, done func(Result)) uint64 {
 	n.next++
+	id := n.next
 	s := &own{question: question, done: done}
-	n.own[n.next] = s
-	j := &job{key: key{ID{n.cfg.Self, n.next}, who, who, n.cfg.Self}, fan: n.cfg.Fan, question: question, own: s}
+	n.own[id] = s
+	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: Flat, question: question, own: s}
 	s.cover = j
 	n.add(j)
-	if _, known := slices.BinarySearch(n.cfg.Members(), who); known && who != n.cfg.Self {
-		n.ask(now, j, part{members: []resource.NodeID{who}})
-	} else {
-		n.count(j, who)
-		j.failed = append(j.failed, who)
+	for _, m := range who {
+		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
+			n.ask(now, j, part{members: []resource.NodeID{m}})
+		} else {
+			n.count(j, m)
+			j.failed = append(j.failed, m)
+		}
 	}
-	id := n.next
 	n.settle(now, j)
 	return id
 }
