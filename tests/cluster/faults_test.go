@@ -120,6 +120,7 @@ func TestDeath(t *testing.T) {
 	}
 	for i := range rounds {
 		dead := l.nodes[2+i%6]
+		as[0].say(as[dead.i], own[dead.i], "hello")
 		began := time.Now()
 		dead.kill()
 		first, last := l.deathSeen(dead, began)

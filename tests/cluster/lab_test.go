@@ -94,36 +94,40 @@ func newLab(t *testing.T, n int) *lab {
 	return l
 }
 
-var once sync.Once
-
-// need skips the test where there are no namespaces to be had.
+// need skips the test where there are no namespaces to be had; that is an error
+// where ROCL_NETNS says that there must be.
 func need(t *testing.T) {
 	t.Helper()
-	no := func(why string) {
-		t.Helper()
-		if os.Getenv("ROCL_NETNS") == "must" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
-	}
 	if testing.Short() {
 		t.Skip("needs a minute")
 	}
+	if err := able(); err != nil {
+		if os.Getenv("ROCL_NETNS") == "must" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// able says why there are no namespaces to be had.
+var able = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
-		no("network namespaces are made by root only")
+		return errors.New("network namespaces are made by root only")
 	}
 	for _, tool := range []string{"ip", "nft"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			no(fmt.Sprintf("no network namespaces: %v (packages iproute2, nftables)", err))
+			return fmt.Errorf("no network namespaces: %w (packages iproute2, nftables)", err)
 		}
 	}
-	once.Do(sweep)
+	sweep()
 	try := fmt.Sprintf("rocl-%d-try", os.Getpid())
-	if out, err := exec.Command("ip", "netns", "add", try).CombinedOutput(); err != nil {
-		no(fmt.Sprintf("no network namespaces: %s", out))
+	for _, what := range []string{"add", "del"} {
+		if out, err := exec.Command("ip", "netns", what, try).CombinedOutput(); err != nil {
+			return fmt.Errorf("no network namespaces: %w: %s", err, out)
+		}
 	}
-	ip(t, "netns del "+try)
-}
+	return nil
+})
 
 // sweep removes the namespaces of labs whose processes are no more.
 func sweep() {
@@ -374,7 +378,7 @@ func (n *node) apply() {
 		if n.loss > 0 {
 			fmt.Fprintf(&b, "numgen random mod 100 < %d drop\n", n.loss)
 		}
-		b.WriteString("} }\n")
+		b.WriteString("}\n}\n")
 	}
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(b.String())
