@@ -345,6 +345,8 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
+		case far != nil && s.life.Err() != nil:
+			return nil // cut short by our end: let the next server be asked
 		case far != nil:
 			err = c.sendError(m.id, far)
 		case !ok:

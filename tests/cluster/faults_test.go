@@ -10,9 +10,24 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// long says that there is time: the full lengths of all faults, and the
-// targets held to instead of printed.
+// long says that there is time, and nothing else beside: the full lengths of all
+// faults, one after another, and the targets held to instead of printed.
 var long = os.Getenv("ROCL_LONG") != ""
+
+// hour is what a long run takes for one: ROCL_LONG may say less.
+func hour() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("ROCL_LONG")); err == nil {
+		return d
+	}
+	return time.Hour
+}
+
+// parallel lets tests that mostly wait do so together.
+func parallel(t *testing.T) {
+	if !long {
+		t.Parallel()
+	}
+}
 
 // reach says how long something took, and in a long run, in which nothing else
 // runs beside, what it must reach.
@@ -21,6 +36,23 @@ func (l *lab) reach(what string, took, most time.Duration) {
 	l.t.Logf("%s: %v (to reach: %v)", what, took.Round(time.Millisecond), most)
 	if long && took > most {
 		l.t.Errorf("%s: %v, more than %v", what, took, most)
+	}
+}
+
+// one waits until all see all and go on doing so: what was suspected before a
+// cut healed may be taken for dead just after it.
+func (l *lab) one(when string, since time.Time) {
+	l.t.Helper()
+	for {
+		l.together(l.nodes...)
+		began := time.Now()
+		for time.Since(began) < 1500*time.Millisecond && l.whole(l.nodes...) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if l.whole(l.nodes...) {
+			l.reach(when+": one view", began.Sub(since), 5*time.Second)
+			return
+		}
 	}
 }
 
@@ -74,13 +106,13 @@ func ended(as []*agent) (sum Report) {
 // Whatever part of the packets is lost, everything is found, and at 5 % nobody
 // is taken for dead.
 func TestLoss(t *testing.T) {
-	t.Parallel()
+	parallel(t)
 	l := up(t, 8)
 	as, own, same := l.populate()
 	for _, c := range []struct {
 		percent     int
 		short, long time.Duration
-	}{{0, 2 * time.Second, 10 * time.Second}, {1, 3 * time.Second, time.Minute}, {5, 30 * time.Second, time.Hour}, {20, 5 * time.Second, 10 * time.Minute}} {
+	}{{0, time.Second, hour() / 60}, {1, 2 * time.Second, hour() / 60}, {5, 30 * time.Second, hour()}, {20, 4 * time.Second, hour() / 6}} {
 		l.lose(c.percent)
 		load(as, own, 100*time.Millisecond)
 		if long {
@@ -134,7 +166,7 @@ func TestDeath(t *testing.T) {
 		}
 		as[0].say(as[dead.i], own[dead.i], "are you there?") // it is: only its directory is dead
 		l.start(dead)
-		l.reach("back: one view", l.together(l.nodes...), 5*time.Second)
+		l.one("back", time.Now())
 		complete(as, own, same)
 
 		began = time.Now()
@@ -142,8 +174,9 @@ func TestDeath(t *testing.T) {
 		first, last = l.deathSeen(dead, began)
 		l.reach("silent: dead for the first", first, 2*time.Second)
 		l.reach("silent: dead for all", last, 2*time.Second)
+		began = time.Now()
 		l.heal()
-		l.reach("heard again: one view", l.together(l.nodes...), 5*time.Second)
+		l.one("heard again", began)
 		complete(as, own, same)
 	}
 }
@@ -151,6 +184,7 @@ func TestDeath(t *testing.T) {
 // A cluster that is parted goes on in parts, and is one again when the parts
 // hear each other.
 func TestPartition(t *testing.T) {
+	parallel(t)
 	lengths := []time.Duration{time.Second, 20 * time.Second}
 	if long {
 		lengths = append(lengths, time.Minute, 10*time.Minute)
@@ -161,7 +195,7 @@ func TestPartition(t *testing.T) {
 		oneWay      bool
 	}{{"halves", 6, 3, false}, {"one node alone", 4, 1, false}, {"one way", 4, 2, true}} {
 		t.Run(c.shape, func(t *testing.T) {
-			t.Parallel()
+			parallel(t)
 			l := up(t, c.nodes)
 			as, own, same := l.populate()
 			parts := [][]*node{l.nodes[:c.left], l.nodes[c.left:]}
@@ -174,8 +208,9 @@ func TestPartition(t *testing.T) {
 				}
 				if d >= 20*time.Second {
 					for _, p := range parts {
-						t.Logf("a part of %d has a view of its own after %v", len(p), (time.Since(began) + l.together(p...)).Round(time.Millisecond))
+						l.together(p...)
 					}
+					t.Logf("each part has a view of its own after %v", time.Since(began).Round(time.Millisecond))
 					for i := range l.nodes {
 						for j := range l.nodes {
 							got := as[i].find(at(j))
@@ -189,8 +224,9 @@ func TestPartition(t *testing.T) {
 					}
 				}
 				time.Sleep(d - time.Since(began))
+				healed := time.Now()
 				l.heal()
-				l.reach(fmt.Sprintf("%s, cut for %v: one view after the heal", c.shape, d), l.together(l.nodes...), 5*time.Second)
+				l.one(fmt.Sprintf("%s, cut for %v, healed", c.shape, d), healed)
 				complete(as, own, same)
 			}
 		})
@@ -250,4 +286,41 @@ func TestRollingRestart(t *testing.T) {
 	}
 	l.calm()
 	complete(as, own, same)
+}
+
+// A daemon that stands still for a while, as on a machine with too much to do, is
+// not dead, and takes nobody else for dead when it goes on.
+func TestPaused(t *testing.T) {
+	parallel(t)
+	l := up(t, 5)
+	as, own, same := l.populate()
+	for _, d := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
+		for _, n := range l.nodes[:3] {
+			n.pause()
+			time.Sleep(d)
+			n.resume()
+			time.Sleep(d)
+		}
+	}
+	l.calm()
+	complete(as, own, same)
+}
+
+// Clusters of other sizes lose nobody either at 5 % loss: in small ones fewer
+// confirm a suspicion, or deny it.
+func TestNobodyDies(t *testing.T) {
+	if !long {
+		t.Skip("needs an hour: make cluster")
+	}
+	var ls []*lab
+	for _, n := range []int{2, 3, 4, 5, 8, 16} {
+		l := up(t, n)
+		l.lose(5)
+		ls = append(ls, l)
+	}
+	time.Sleep(hour())
+	for _, l := range ls {
+		t.Logf("%d nodes", len(l.nodes))
+		l.calm()
+	}
 }

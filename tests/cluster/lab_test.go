@@ -330,20 +330,20 @@ func (n *node) stop() {
 func (n *node) pause()  { n.daemon.signal(syscall.SIGSTOP) }
 func (n *node) resume() { n.daemon.signal(syscall.SIGCONT) }
 
-// together waits until each of the nodes sees all of them and nobody else, and
-// says how long that took.
-func (l *lab) together(nodes ...*node) time.Duration {
-	l.t.Helper()
+// whole says that each of the nodes sees all of them and nobody else.
+func (l *lab) whole(nodes ...*node) bool {
 	var want []string
 	for _, n := range nodes {
 		want = append(want, n.id)
 	}
 	slices.Sort(want)
-	began := time.Now()
-	eventually(l.t, "one view", func() bool {
-		return !slices.ContainsFunc(nodes, func(n *node) bool { return !slices.Equal(n.sees(), want) })
-	})
-	return time.Since(began)
+	return !slices.ContainsFunc(nodes, func(n *node) bool { return !slices.Equal(n.sees(), want) })
+}
+
+// together waits until it is so.
+func (l *lab) together(nodes ...*node) {
+	l.t.Helper()
+	eventually(l.t, "one view", func() bool { return l.whole(nodes...) })
 }
 
 // deathSeen waits until all but the dead have lost it, and says how long after

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,10 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv("ROCL_LAB_AGENT"); socket != "" {
 		os.Exit(agentMain(socket))
 	}
+	flag.Parse()
+	if !flagGiven("test.parallel") {
+		_ = flag.Set("test.parallel", "4") // they wait more than they work
+	}
 	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -23,4 +28,9 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(filepath.Dir(dirserver))
 		os.Exit(code)
 	}))
+}
+
+func flagGiven(name string) (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
 }
