@@ -128,7 +128,8 @@ func Open(cfg Config) (*Cluster, error) {
 	m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 4
 	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
-	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
+	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
+	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
 	if len(cfg.Key) > 0 {
 		h := hmac.New(sha256.New, cfg.Key)

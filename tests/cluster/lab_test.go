@@ -45,7 +45,6 @@ type node struct {
 	dir  string // for its socket, which stays with it when the daemon goes
 
 	daemon *process
-	stops  *exec.Cmd // paused
 
 	mu   sync.Mutex
 	id   string               // of the node, once it served
