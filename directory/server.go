@@ -383,6 +383,8 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
+		case far != nil && s.life.Err() != nil:
+			return nil // cut short by our end: let the next server be asked
 		case far != nil:
 			err = c.sendError(m.id, far)
 		case !ok:
@@ -444,11 +446,15 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Settling says that the server has followed another a moment ago: contexts are
+// about to offer what they own.
+func (s *Server) Settling() bool { return s.id.Epoch > 1 && time.Since(s.begun) < settleTime }
+
 // patiently asks again while the server is settling.
 func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
 	for {
 		r, ok := ask()
-		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+		if ok || !s.Settling() {
 			return r, ok
 		}
 		select {

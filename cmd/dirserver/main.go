@@ -103,16 +103,23 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	contexts := 0
 	if s.bind.value != "" {
 		c, err := cluster.Open(cluster.Config{
 			Node: srv.Node(), DB: srv.Database(), Name: s.cluster.value, Bind: s.bind.value,
-			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Keys: s.keys(), Logger: log,
+			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Keys: s.keys(), Logger: log, Sure: func() bool { return !srv.Settling() },
 		})
 		if err != nil {
 			srv.Close()
 			return err
 		}
-		defer c.Close()
+		defer func() {
+			if contexts > 0 {
+				c.HandOver() // they go on, and who starts next serves them
+			} else {
+				c.Close()
+			}
+		}()
 		srv.Attach(c)
 		log.Info("member of a cluster", "cluster", s.cluster.value, "addr", c.Addr(), "sealed", len(s.key) > 0)
 	}
@@ -149,7 +156,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		break
 	}
 	notify(log, "STOPPING=1")
-	log.Info("stopping", "contexts", srv.Stats().Contexts)
+	contexts = srv.Stats().Contexts
+	log.Info("stopping", "contexts", contexts)
 	return srv.Close()
 }
 

@@ -14,7 +14,7 @@ import (
 const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
-	DefaultHop   = 25 * time.Millisecond
+	DefaultHop   = 20 * time.Millisecond
 	MostCast     = 256 // nodes up to which Auto casts, if it can: they all answer at once
 	MostFlat     = 64  // nodes up to which Auto asks each
 	DefaultTries = 5   // where one packet of twenty is lost, one living node of 100,000 is not reached
