@@ -93,7 +93,7 @@ func Open(cfg Config) (*Cluster, error) {
 	c.life, c.end = context.WithCancel(context.Background())
 	c.members.Store(&[]resource.NodeID{cfg.Node})
 	c.search = search.NewNode(search.Config{
-		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop,
+		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop, Asked: anew(),
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
 		May:     c.may,
@@ -442,6 +442,24 @@ func (c *Cluster) Close() error {
 	}
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
+	}
+	return nil
+}
+
+// HandOver frees the address without a word to the others: somebody else goes
+// on there at once as the same member.
+func (c *Cluster) HandOver() error {
+	if c.life.Err() != nil {
+		return nil
+	}
+	c.end()
+	err := c.list.Shutdown()
+	c.busy.Wait()
+	c.mu.Lock()
+	c.timer.Stop()
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("cluster: handing over: %w", err)
 	}
 	return nil
 }

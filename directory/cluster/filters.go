@@ -141,6 +141,9 @@ func (c *Cluster) spread() {
 	}
 	var out []outgoing
 	for _, m := range *c.members.Load() {
+		if m != c.cfg.Node && f.of[m] == nil {
+			out = append(out, outgoing{m, c.begin(msgWant)}) // it has not noticed that we are another process, or its summary was lost
+		}
 		switch {
 		case m == c.cfg.Node:
 		case f.wants[m]:

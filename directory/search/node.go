@@ -31,6 +31,7 @@ type Config struct {
 	Fan     int                                     // 0: DefaultFan
 	Hop     time.Duration                           // what one hop there and back takes at most, mostly; 0: DefaultHop
 	Tries   int                                     // of one node, before it counts as failed; 0: DefaultTries
+	Asked   uint64                                  // number of the last search of a Node before this one with the same Self: others may still have its answer
 }
 
 // A Result is how a search ended.
@@ -105,7 +106,7 @@ func NewNode(cfg Config) *Node {
 	if cfg.Tries <= 0 {
 		cfg.Tries = DefaultTries
 	}
-	return &Node{cfg: cfg, jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
+	return &Node{cfg: cfg, next: cfg.Asked, jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
 func sum(n resource.NodeID) uint64 {
