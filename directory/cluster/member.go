@@ -42,10 +42,8 @@ func (m *Member) Check() error {
 		}
 		return nil
 	}
-	for _, a := range append([]string{m.Bind}, m.Join...) {
-		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
-			return fmt.Errorf("%w: %q is not HOST:PORT", ErrConfig, a)
-		}
+	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
+		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
 	return nil
 }
