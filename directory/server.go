@@ -431,11 +431,15 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Settled says that the server knows what its predecessor knew: the contexts
+// have had time to offer it again.
+func (s *Server) Settled() bool { return s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime }
+
 // patiently asks again while the server is settling.
 func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
 	for {
 		r, ok := ask()
-		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+		if ok || s.Settled() {
 			return r, ok
 		}
 		select {

@@ -34,6 +34,7 @@ type Config struct {
 	Key    []byte   // seals everything; whoever does not have it is not heard
 	Fan    int      // of the spanning trees; 0: search.DefaultFan
 	Hop    time.Duration
+	Sure   func() bool   // whether what DB lacks the node lacks; nil: always
 	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
 	Logger *slog.Logger
 }
@@ -96,6 +97,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Self: cfg.Node, Fan: cfg.Fan, Hop: cfg.Hop, Asked: anew(),
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
+		Sure:    cfg.Sure,
 		May:     c.may,
 		Send:    func(to resource.NodeID, p *search.Packet) { c.out = append(c.out, outgoing{to, p.Append(c.signed())}) },
 	})

@@ -174,7 +174,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Key: key, Logger: m.log})
+		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Key: key, Logger: m.log})
 		if err == nil {
 			break
 		}

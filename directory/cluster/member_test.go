@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -216,5 +217,35 @@ func TestHandOver(t *testing.T) {
 	case <-away:
 		t.Error("the member was away")
 	default:
+	}
+}
+
+// A member that has just come to serve its node does not say no for certain,
+// what it has it says.
+func TestNotSure(t *testing.T) {
+	var sure atomic.Bool
+	a := member(t, 1, nil)
+	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)
+	together(t, a, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	id := put(t, b, 1, resource.Attrs{"type": "there"})
+	if r, err := a.Find(ctx, pattern(resource.Match{"type": "there"})); err != nil || r.ID != id {
+		t.Fatalf("found %v: %v", r.ID, err)
+	}
+	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "[2]") {
+		t.Errorf("by attributes: %v", err)
+	}
+	if _, err := a.Lookup(ctx, id.WithSerial(9), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("by identifier: %v", err)
+	}
+	for _, err := range a.All(ctx, pattern(resource.Match{"type": "other"})) {
+		if !errors.Is(err, directory.ErrPartial) {
+			t.Errorf("all: %v", err)
+		}
+	}
+	sure.Store(true)
+	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("later: %v", err)
 	}
 }

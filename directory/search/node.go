@@ -26,6 +26,7 @@ type Config struct {
 	Self    resource.NodeID
 	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
 	Local   func(question []byte) (answer []byte, ok bool)
+	Sure    func() bool // whether a no of Local is certain; nil: always
 	Send    func(to resource.NodeID, p *Packet)
 	May     func(question []byte) []resource.NodeID // whose summary has it; may be nil
 	Fan     int                                     // 0: DefaultFan
@@ -259,6 +260,9 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		return
 	}
 	n.count(j, n.cfg.Self)
+	if n.cfg.Sure != nil && !n.cfg.Sure() {
+		j.failed = append(j.failed, n.cfg.Self)
+	}
 	if p.Lo != p.Hi {
 		all := n.cfg.Members()
 		lo, _ := slices.BinarySearch(all, p.Lo)
