@@ -252,8 +252,8 @@ func (c *Cluster) stop(leave bool) (err error) {
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()
 	c.nmu.Unlock()
-	c.busy.Wait()
 	if leave {
+		c.busy.Wait()
 		err = c.list.Leave(time.Second)
 	}
 	c.mu.Lock()
@@ -263,6 +263,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 		err = e
 	}
 	c.port.Close()
+	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
 	}

@@ -45,6 +45,7 @@ func (c *Cluster) gossip() error {
 	m.Label = "rocl " + c.cfg.Name
 	m.Delegate, m.Events = delegate{c}, events{c}
 	m.EnableCompression = false // cost without gain
+	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after two or three probes' time and
 	// dead 0.8 s after two others have found the same, 4.8 s if they have not: so
 	// chance losses have time to be denied. Rumours are told often enough that
