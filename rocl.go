@@ -43,6 +43,22 @@ const (
 	Synced   = directory.Synced
 )
 
+// Attributes that are the library's. Contexts and nodes are resources too; they
+// are found by patterns that name one of these, such as {AttrKind: "node"}.
+const (
+	AttrKind    = context.AttrKind    // "context" or "node"
+	AttrAddr    = context.AttrAddr    // of a context, repeated; of a node in a cluster, HOST:PORT
+	AttrPID     = context.AttrPID     // of a context: its process
+	AttrContext = context.AttrContext // may be asked for of any resource: its owner
+	AttrNode    = context.AttrNode    // of a node: its number, 12 hexadecimal digits
+	AttrHost    = context.AttrHost    // of a node: the name of the machine
+	AttrOS      = context.AttrOS      // of a node, as GOOS
+	AttrArch    = context.AttrArch    // of a node, as GOARCH
+	AttrCores   = context.AttrCores   // of a node: processors, a decimal number
+	AttrMemory  = context.AttrMemory  // of a node: bytes, likewise
+	AttrVersion = context.AttrVersion // of a node's directory
+)
+
 // What waiters do before they sleep; see WithPoll.
 const (
 	PollAdaptive = dispatch.PollAdaptive

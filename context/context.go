@@ -23,10 +23,23 @@ import (
 // Attributes of the resource that stands for a context, whose identifier is
 // the context's own.
 const (
-	AttrKind    = "rocl.kind"    // "context"
-	AttrAddr    = "rocl.addr"    // an address, repeated, best first
-	AttrPID     = "rocl.pid"     // process
-	AttrContext = "rocl.context" // may be asked for of any resource: its owner
+	AttrKind    = directory.AttrKind // "context"
+	AttrAddr    = directory.AttrAddr // an address, repeated, best first
+	AttrPID     = "rocl.pid"         // process
+	AttrContext = "rocl.context"     // may be asked for of any resource: its owner
+)
+
+// Attributes of the resource that stands for a node: AttrKind, which is "node",
+// these, and the labels the operator gave it. AttrAddr is HOST:PORT, if the
+// node is a member of a cluster.
+const (
+	AttrNode    = directory.AttrNode    // number, 12 hexadecimal digits
+	AttrHost    = directory.AttrHost    // name of the machine
+	AttrOS      = directory.AttrOS      // as GOOS
+	AttrArch    = directory.AttrArch    // as GOARCH
+	AttrCores   = directory.AttrCores   // processors, a decimal number
+	AttrMemory  = directory.AttrMemory  // bytes, likewise
+	AttrVersion = directory.AttrVersion // of the node's directory
 )
 
 // A Context is one participant: a process usually opens one. All methods may
@@ -236,7 +249,7 @@ func (c *Context) found(a *directory.Answer) Found {
 		}
 	}
 	c.cache.own(a.ID, a.Owner)
-	if a.ID == a.ID.Context() { // a context: it may be told by its addresses
+	if a.ID == a.ID.Context() && !isNode(a.ID) { // a context: it may be told by its addresses
 		c.cache.reach(a.ID, &f.Attrs, time.Time{})
 	}
 	return f

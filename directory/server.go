@@ -49,6 +49,7 @@ type Remote interface {
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
 	All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error]
+	Addr() string // of this node in the cluster, HOST:PORT
 }
 
 // Attach lets the server ask r for what it does not hold.
@@ -56,6 +57,7 @@ func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r
 	s.mu.Unlock()
+	s.enrol(r.Addr())
 }
 
 // rest is the rest of the cluster, nil if there is none.
@@ -86,7 +88,9 @@ type Server struct {
 	daemon bool
 	begun  time.Time
 
-	linkKey *[32]byte
+	linkKey  *[32]byte
+	labels   Labels
+	labelled bool // labels were given
 
 	mu     sync.Mutex
 	closed bool
@@ -104,6 +108,12 @@ type life struct{ superseded bool }
 
 // NewServer makes a server; ServeConn lets it serve.
 func NewServer(opts ...Option) *Server {
+	s := newServer(opts)
+	s.enrol("")
+	return s
+}
+
+func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now()}
 	for _, o := range opts {
 		o(s)
