@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -971,4 +972,44 @@ func ExamplePollPolicy() {
 	// 0
 	// 1
 	// 2
+}
+
+// A program chooses a machine by the questions it asks for everything else:
+// nodes are resources, with the labels their operators gave them
+// (dirserver --label gpu=yes).
+func ExampleContext_FindAll_nodes() {
+	ctx := context.Background()
+	labels, err := directory.NewLabels(rocl.Attrs{"gpu": "yes"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	node := &node{server: directory.NewServer(directory.WithLabels(labels))}
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "worker"}); err != nil {
+		log.Fatal(err)
+	}
+
+	var best rocl.Found
+	most := 0
+	for n, err := range c.FindAll(ctx, rocl.Match{rocl.AttrKind: "node", "gpu": "yes"}, rocl.Want(rocl.AttrCores, rocl.AttrHost)) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if cores, err := strconv.Atoi(n.Attrs.GetString(rocl.AttrCores)); err == nil && cores > most {
+			best, most = n, cores
+		}
+	}
+	fmt.Println("a machine with a core at least:", most > 0)
+	for w, err := range c.FindAll(ctx, rocl.Match{"type": "worker"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if w.ID.Node() == best.ID.Node() {
+			fmt.Println("a worker there")
+		}
+	}
+	// Output:
+	// a machine with a core at least: true
+	// a worker there
 }
