@@ -396,6 +396,35 @@ func ExampleWant() {
 	// Output: 3 false
 }
 
+func ExampleCovered() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	register(c, "me")
+	var asked rocl.Coverage
+	for f, err := range c.FindAll(ctx, rocl.Match{"name": "me"}, rocl.Covered(&asked)) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(&f.Attrs)
+	}
+	fmt.Println("nodes:", asked.Covered, "out of reach:", len(asked.Failed))
+	// Output:
+	// {name=me}
+	// nodes: 1 out of reach: 0
+}
+
+func ExampleCoverage() {
+	var asked rocl.Coverage // as FindAll leaves it; see Covered
+	asked.Covered = 2
+	asked.Failed = append(asked.Failed, rocl.GID{}.Node())
+	if err := asked.Err(); errors.Is(err, rocl.ErrPartial) {
+		fmt.Println(err)
+	}
+	// Output: rocl: not found, and not every node could be asked: 1 of 3 nodes: [000000000000]
+}
+
 func ExampleParseGID() {
 	id, err := rocl.ParseGID("8f3a21b0c4d5-1000002-7")
 	if err != nil {

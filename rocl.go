@@ -33,6 +33,7 @@ type (
 	Select         = dispatch.Select        // narrows a receive; see From and Tag
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
+	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 )
 
 // Kinds of events of a Watch.
@@ -71,6 +72,7 @@ var (
 	ErrNotFound    = directory.ErrNotFound    // no resource matches
 	ErrNoDirectory = directory.ErrNoDirectory // no directory serves the node
 	ErrRevision    = directory.ErrRevision    // the attributes have changed meanwhile
+	ErrPartial     = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner    = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed      = dispatch.ErrClosed       // the context or the resource has been closed
 	ErrGone        = dispatch.ErrGone         // the target does not exist any more
@@ -96,6 +98,11 @@ func Tag(t uint64) Select { return dispatch.Tag(t) }
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption { return context.Want(names...) }
+
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error; otherwise it ends
+// with ErrPartial.
+func Covered(v *Coverage) FindOption { return context.Covered(v) }
 
 // ParseGID reads an identifier as GID.String writes it.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }

@@ -224,12 +224,27 @@ type Event struct {
 // A FindOption refines a question.
 type FindOption func(*findConfig)
 
-type findConfig struct{ want []string }
+type findConfig struct {
+	want []string
+	cov  *directory.Coverage
+}
 
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
+}
+
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error.
+func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
+
+func coverage(opts []FindOption) *directory.Coverage {
+	var cfg findConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	return cfg.cov
 }
 
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
@@ -280,7 +295,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			return
 		}
 		c.asked.Add(1)
-		for ans, err := range c.dir.FindAll(ctx, p) {
+		for ans, err := range c.dir.FindCovering(ctx, p, coverage(opts)) {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
 				return

@@ -47,4 +47,9 @@
 //	answer    identifier, owner, revision u64, list
 //	event     kind u8, then as answer
 //	error     code u16, text
+//	end       covered u32, failed nodes u64 each
+//	trace     way u8, pattern
+//	traced    JSON, a [Trace]: it is for people
+//
+// The answers to start and next are followed by end, when there are no more.
 package directory

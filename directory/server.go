@@ -48,7 +48,10 @@ func WithLinkKey(key [32]byte) Option { return func(s *Server) { s.linkKey = &ke
 type Remote interface {
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
-	All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error]
+	// All yields what matches and says in cov who was asked.
+	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
+	// Trace searches as Find does, or in another way, and tells of it.
+	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
 	Addr() string // of this node in the cluster, HOST:PORT
 }
 
@@ -344,6 +347,10 @@ func (s *Server) serveAsk(c *codec) error {
 			} else {
 				rec, ok, far = cur.next(s, &pattern)
 			}
+		case msgTrace:
+			if err = s.trace(c, &m); err == nil {
+				continue
+			}
 		case msgStop:
 			cur.stop()
 			cur, pattern = cursor{}, resource.List{}
@@ -357,6 +364,8 @@ func (s *Server) serveAsk(c *codec) error {
 			return err
 		case far != nil:
 			err = c.sendError(m.id, far)
+		case !ok && (m.typ == msgStart || m.typ == msgNext):
+			err = c.sendEnd(m.id, &cur.cov)
 		case !ok:
 			err = c.sendError(m.id, ErrNotFound)
 		default:
@@ -376,6 +385,7 @@ type cursor struct {
 	here  *database.Cursor
 	there func() (database.Record, error, bool)
 	end   func()
+	cov   Coverage
 }
 
 func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
@@ -384,10 +394,11 @@ func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok 
 			return r, true, nil
 		}
 		remote := s.rest()
+		k.cov.Covered = 1
 		if remote == nil {
 			return r, false, nil
 		}
-		k.there, k.end = iter.Pull2(remote.All(s.life, pattern))
+		k.there, k.end = iter.Pull2(remote.All(s.life, pattern, &k.cov))
 	}
 	r, err, ok = k.there()
 	return r, ok && err == nil, err

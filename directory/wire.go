@@ -84,6 +84,9 @@ const (
 	msgAnswer
 	msgEvent
 	msgError
+	msgEnd
+	msgTrace
+	msgTraced
 )
 
 func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }

@@ -360,46 +360,53 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 }
 
 func (c *Cluster) ask(ctx context.Context, q []byte, only resource.NodeID) (database.Record, error) {
+	r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
+		if only != 0 {
+			return c.search.SearchOne(now, only, q, done)
+		}
+		return c.search.Search(now, q, done)
+	})
+	switch {
+	case err != nil:
+		return database.Record{}, err
+	case r.Found:
+		return parseAnswer(r.Answer)
+	case r.Definite():
+		return database.Record{}, directory.ErrNotFound
+	}
+	return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+}
+
+// await begins a search and waits for its end. When it returns, the search has
+// ended or is forgotten.
+func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
-		return database.Record{}, directory.ErrClosed
+		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
-	c.step(func(now time.Time) {
-		done := func(r search.Result) { got <- r }
-		if only != 0 {
-			id = c.search.SearchOne(now, only, q, done)
-		} else {
-			id = c.search.Search(now, q, done)
-		}
-	})
+	c.step(func(now time.Time) { id = begin(now, func(r search.Result) { got <- r }) })
+	var err error
 	select {
 	case r := <-got:
-		switch {
-		case r.Found:
-			return parseAnswer(r.Answer)
-		case r.Definite():
-			return database.Record{}, directory.ErrNotFound
-		}
-		return database.Record{}, fmt.Errorf("%w: %d of %d nodes: %x", directory.ErrPartial, len(r.Failed), len(r.Failed)+r.Covered, r.Failed)
+		return r, nil
 	case <-ctx.Done():
-		c.step(func(time.Time) { c.search.Cancel(id) })
-		return database.Record{}, context.Cause(ctx)
+		err = context.Cause(ctx)
 	case <-c.life.Done():
-		return database.Record{}, directory.ErrClosed
+		err = directory.ErrClosed
 	}
+	c.step(func(time.Time) { c.search.Cancel(id) })
+	return search.Result{}, err
 }
 
 // All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. At the end it says, with
-// ErrPartial, if some member could not be asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
+// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		var cur [8]byte
 		_, _ = rand.Read(cur[:]) // nobody else's
 		q := question(kindNext, resource.GID{}, pattern)
 		copy(q[1:], cur[:])
-		var failed []resource.NodeID
 		for _, m := range c.Members() {
 			if m == c.cfg.Node {
 				continue
@@ -409,19 +416,17 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 				binary.BigEndian.PutUint64(q[9:], step)
 				r, err := c.ask(ctx, q, m)
 				if errors.Is(err, directory.ErrNotFound) {
+					cov.Covered++
 					break
 				}
 				if errors.Is(err, directory.ErrPartial) {
-					failed = append(failed, m)
+					cov.Failed = append(cov.Failed, m)
 					break
 				}
 				if !yield(r, err) || err != nil {
 					return
 				}
 			}
-		}
-		if len(failed) > 0 {
-			yield(database.Record{}, fmt.Errorf("%w: %x", directory.ErrPartial, failed))
 		}
 	}
 }

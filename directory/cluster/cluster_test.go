@@ -103,7 +103,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	var got []resource.GID
-	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestFind(t *testing.T) {
 	if slices.SortFunc(got, resource.GID.Compare); !slices.Equal(got, want) {
 		t.Errorf("all are %v, want %v", got, want)
 	}
-	for range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+	for range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
 		break
 	}
 	for what, err := range map[string]error{

@@ -66,6 +66,7 @@ type key struct {
 type own struct {
 	question []byte
 	done     func(Result)
+	trace    *Trace                   // nil: nobody wants to know
 	first    map[resource.NodeID]bool // nodes asked because of their summaries, and not heard of
 	tries    int
 	at       time.Time
@@ -117,10 +118,15 @@ func sum(n resource.NodeID) uint64 {
 // Search asks all other nodes and calls done once. The caller has looked at
 // what it holds itself. It returns a number for Cancel.
 func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
+	return n.SearchTraced(now, question, nil, done)
+}
+
+// SearchTraced is Search that tells t, until done is called, what happens.
+func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
 	n.next++
-	s := &own{question: question, done: done, first: map[resource.NodeID]bool{}}
+	s := &own{question: question, done: done, trace: t, first: map[resource.NodeID]bool{}}
 	n.own[n.next] = s
-	if n.cfg.May != nil {
+	if n.cfg.May != nil && !t.everybody() {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
 				s.first[m] = true
@@ -133,8 +139,13 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 
 // SearchOne asks one node alone: who holds the identifier it minted.
 func (n *Node) SearchOne(now time.Time, who resource.NodeID, question []byte, done func(Result)) uint64 {
+	return n.SearchOneTraced(now, who, question, nil, done)
+}
+
+// SearchOneTraced is SearchOne that tells t, until done is called, what happens.
+func (n *Node) SearchOneTraced(now time.Time, who resource.NodeID, question []byte, t *Trace, done func(Result)) uint64 {
 	n.next++
-	s := &own{question: question, done: done}
+	s := &own{question: question, done: done, trace: t}
 	n.own[n.next] = s
 	j := &job{key: key{ID{n.cfg.Self, n.next}, who, who, n.cfg.Self}, fan: n.cfg.Fan, question: question, own: s}
 	s.cover = j
@@ -184,10 +195,14 @@ func (n *Node) drop(j *job) {
 
 // askFirst asks those whose summaries have it, or everybody if there are none.
 func (n *Node) askFirst(now time.Time, id uint64, s *own) {
+	for m := range s.first { // it is not the first time
+		s.trace.silent(m)
+	}
 	if len(s.first) > 0 && s.tries < n.cfg.Tries {
 		s.tries++
 		s.at = now.Add(n.cfg.Hop)
 		for m := range s.first {
+			s.trace.asked(now, m, BySummary, 1)
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
@@ -218,6 +233,7 @@ func (n *Node) ask(now time.Time, j *job, p part) {
 	p.tries++
 	p.at = now.Add(n.patience(len(p.members), j.fan))
 	j.parts = append(j.parts, p)
+	j.trace().asked(now, p.members[0], byCover(len(p.members)), len(p.members))
 	n.cfg.Send(p.members[0], &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.members[0], Hi: p.members[len(p.members)-1], Body: j.question})
 }
 
@@ -273,6 +289,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 // answered works on an answer to something this node asked.
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
+		s.trace.heard(now, from, p)
 		if p.Type == typeFound {
 			n.over(p.ID.N, s, Result{Found: true, From: from, Answer: slices.Clone(p.Body)})
 			return
@@ -381,6 +398,7 @@ func (n *Node) Tick(now time.Time) {
 // again goes on with a part whose head did not answer in time: it asks once
 // more, then cuts the part and asks others, the head by itself.
 func (n *Node) again(now time.Time, j *job, p part) {
+	j.trace().silent(p.members[0])
 	switch {
 	case len(p.members) > 1:
 		n.ask(now, j, part{members: p.members[:1:1], tries: p.tries})
