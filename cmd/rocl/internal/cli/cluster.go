@@ -152,7 +152,7 @@ func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
 			labels = strings.TrimSuffix(strings.TrimPrefix(n.labels.String(), "{"), "}")
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), printable(n.Host), printable(n.OS), printable(n.Arch),
-			n.Cores, gib(n.Memory), cmp.Or(printable(n.Addr), "-"), cmp.Or(labels, "-"))
+			n.Cores, gib(n.Memory), cmp.Or(printable(n.Addr), "-"), cmp.Or(printable(labels), "-"))
 	}
 	return t.Flush()
 }
