@@ -13,7 +13,7 @@
 //
 //	PATH        the socket, 0600
 //	PATH.lock   flock: whoever holds it serves
-//	PATH.node   node number, boot id, epoch, key; 0600
+//	PATH.node   node number, boot id, epoch, key, labels; 0600
 //
 // A number given to a context is the epoch, which grows with every server,
 // and a count: never the same twice. After a reboot the node is another.
