@@ -264,7 +264,7 @@ func (c *Context) found(a *directory.Answer) Found {
 		}
 	}
 	c.cache.own(a.ID, a.Owner)
-	if a.ID == a.ID.Context() && !isNode(a.ID) { // a context: it may be told by its addresses
+	if a.ID == a.ID.Context() { // a context: it may be told by its addresses
 		c.cache.reach(a.ID, &f.Attrs, time.Time{})
 	}
 	return f

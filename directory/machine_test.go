@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
@@ -121,7 +122,12 @@ func TestNodeOutlivesServers(t *testing.T) {
 	defer func() { stop(); <-ended }()
 	expect := func(kind EventKind, zone string) (rev uint64) {
 		t.Helper()
-		ev := <-events
+		var ev Event
+		select {
+		case ev = <-events:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("nobody says %v, zone %q", kind, zone)
+		}
 		if ev.Kind != kind || ev.Attrs.GetString("zone") != zone || kind != Synced && ev.ID != NodeResource(s.Node()) {
 			t.Fatalf("%v %v %v, want %v, zone %q", ev.Kind, ev.ID, &ev.Attrs, kind, zone)
 		}

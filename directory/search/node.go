@@ -202,7 +202,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 		s.tries++
 		s.at = now.Add(n.cfg.Hop)
 		for m := range s.first {
-			s.trace.asked(now, m, BySummary, 1)
+			s.trace.asked(now, BySummary, m)
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
@@ -233,7 +233,7 @@ func (n *Node) ask(now time.Time, j *job, p part) {
 	p.tries++
 	p.at = now.Add(n.patience(len(p.members), j.fan))
 	j.parts = append(j.parts, p)
-	j.trace().asked(now, p.members[0], byCover(len(p.members)), len(p.members))
+	j.trace().asked(now, byCover(len(p.members)), p.members...)
 	n.cfg.Send(p.members[0], &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.members[0], Hi: p.members[len(p.members)-1], Body: j.question})
 }
 

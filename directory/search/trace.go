@@ -50,42 +50,47 @@ type Step struct {
 	Outcome         string
 	Covered, Failed int    // of a none: nodes that said so, nodes that could not be asked
 	Answer          []byte // of a found
+
+	last resource.NodeID // whom it was to cover
 }
 
 // A nil Trace takes what it is told and keeps nothing.
 
 func (t *Trace) everybody() bool { return t != nil && t.Everybody }
 
-func (t *Trace) asked(now time.Time, who resource.NodeID, how string, members int) {
+func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	switch {
 	case t == nil:
 	case len(t.Steps) >= maxSteps:
 		t.More++
 	default:
-		t.Steps = append(t.Steps, Step{Node: who, How: how, Members: members, Asked: now})
+		t.Steps = append(t.Steps, Step{Node: members[0], How: how, Members: len(members), Asked: now, last: members[len(members)-1]})
 	}
 }
 
-// open is the question to a node that has no outcome; a node has at most one.
-func (t *Trace) open(who resource.NodeID) *Step {
+// latest is the last question to a node of which ok says so.
+func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
 	if t == nil {
 		return nil
 	}
 	for i := len(t.Steps) - 1; i >= 0; i-- {
-		if s := &t.Steps[i]; s.Node == who && s.Outcome == Unheard {
+		if s := &t.Steps[i]; s.Node == who && ok(s) {
 			return s
 		}
 	}
 	return nil
 }
 
+// heard tells of an answer. A no that is late counts for nothing, as in the
+// search; a yes ends the search however late it is.
 func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
-	s := t.open(from)
+	found := p.Type == typeFound
+	s := t.latest(from, func(s *Step) bool { return s.last == p.Hi && (s.Outcome == Unheard || found) })
 	if s == nil {
-		return // late, or once too often
+		return
 	}
 	s.Heard = now
-	if p.Type == typeFound {
+	if found {
 		s.Outcome, s.Answer = Found, slices.Clone(p.Body)
 		return
 	}
@@ -94,7 +99,7 @@ func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 }
 
 func (t *Trace) silent(who resource.NodeID) {
-	if s := t.open(who); s != nil {
+	if s := t.latest(who, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
 		s.Outcome = Silent
 	}
 }

@@ -148,14 +148,15 @@ func TestTraceUnderFaults(t *testing.T) {
 // A trace is bounded, and a search without one costs nothing for it.
 func TestTraceBounds(t *testing.T) {
 	tr := &Trace{Steps: make([]Step, maxSteps)}
-	tr.asked(time.Time{}, 1, Directly, 1)
+	tr.asked(time.Time{}, Directly, 1)
 	if len(tr.Steps) != maxSteps || tr.More != 1 {
 		t.Errorf("%d steps and %d", len(tr.Steps), tr.More)
 	}
 	tr = nil
+	packet := Packet{Type: typeNone}
 	if n := testing.AllocsPerRun(100, func() {
-		tr.asked(time.Time{}, 1, Directly, 1)
-		tr.heard(time.Time{}, 1, nil)
+		tr.asked(time.Time{}, Directly, 1)
+		tr.heard(time.Time{}, 1, &packet)
 		tr.silent(1)
 	}); n != 0 || tr.everybody() {
 		t.Errorf("%v allocations", n)
