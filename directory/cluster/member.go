@@ -239,6 +239,13 @@ func (a apart) Lookup(context.Context, resource.GID, *resource.List) (database.R
 	return database.Record{}, a.why()
 }
 
-func (a apart) All(context.Context, *resource.List) iter.Seq2[database.Record, error] {
+// Addr is nowhere: nobody reaches the node as a member.
+func (a apart) Addr() string { return "" }
+
+func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
+	return directory.Trace{}, a.why()
+}
+
+func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) { yield(database.Record{}, a.why()) }
 }

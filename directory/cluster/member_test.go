@@ -239,10 +239,12 @@ func TestNotSure(t *testing.T) {
 	if _, err := a.Lookup(ctx, id.WithSerial(9), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("by identifier: %v", err)
 	}
-	for _, err := range a.All(ctx, pattern(resource.Match{"type": "other"})) {
-		if !errors.Is(err, directory.ErrPartial) {
-			t.Errorf("all: %v", err)
-		}
+	var cov directory.Coverage
+	for _, err := range a.All(ctx, pattern(resource.Match{"type": "other"}), &cov) {
+		t.Errorf("all: %v", err)
+	}
+	if err := cov.Err(); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("all: %v", err)
 	}
 	sure.Store(true)
 	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrNotFound) {
