@@ -41,14 +41,13 @@ func height(pkg string) int {
 // thirdParty says which modules outside the standard library a package may
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
-	"buffers":    {"golang.org/x/sys"},
-	"subsys":     {"golang.org/x/sys"},
-	"dispatch":   {"github.com/cespare/xxhash/v2"},
-	"directory":  {"golang.org/x/sys"},
+	"buffers":   {"golang.org/x/sys"},
+	"subsys":    {"golang.org/x/sys"},
+	"dispatch":  {"github.com/cespare/xxhash/v2"},
+	"directory": {"golang.org/x/sys"},
 
 	"subsys/stream": {"golang.org/x/sys"},
 	"subsys/tcp":    {"golang.org/x/sys"},
-	"subsys/tls":    {"golang.org/x/sys"}, // for EAGAIN alone: the cryptography is crypto/tls's
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
