@@ -175,3 +175,7 @@ func (c *catcher) Handle(_ context.Context, r slog.Record) error {
 	}
 	return nil
 }
+
+func testConfig() subsys.Config {
+	return subsys.Config{Logger: slog.New(slog.DiscardHandler), Count: &subsys.Counters{}}
+}
