@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -72,7 +73,7 @@ func TestRotation(t *testing.T) {
 
 // Secrets may be replaced while hands are shaken.
 func TestRotationUnderLoad(t *testing.T) {
-	cred := secrets(t, "test", key(1))
+	cred := secrets(t, "test", key(1), key(2))
 	a, b := listen(t, New(cred)), listen(t, New(cred))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -90,7 +91,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	})
 	for range 50 {
 		if _, _, err := a.dial(b); err != nil {
-			t.Error(err)
+			t.Errorf("%v, because of %s", err, b.wantRefused(t, 1))
 		}
 	}
 	close(stop)
@@ -139,6 +140,14 @@ func TestSecrets(t *testing.T) {
 		if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: one.name}); err != nil {
 			t.Errorf("at %v: %v", now, err)
 		}
+	}
+}
+
+// What all members must derive alike, whatever version they are of.
+func TestGoldenDerivation(t *testing.T) {
+	a := derive(t, "test", key(1))
+	if got, want := fmt.Sprintf("%s %x", a.name, a.key.Public()), "adedc0faee439b7fd511e72bdd6a913d 3df366f23a35cb2bf1582f6e7e02f0bc72095e94c4cad1ae93e706f25c298c19"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 }
 
