@@ -24,7 +24,10 @@ func (c *Cluster) Trace(ctx context.Context, way directory.Way, pattern *resourc
 		return c.traceFlat(ctx, q, begun)
 	}
 	var t directory.Trace
-	st := &search.Trace{Everybody: way == directory.WayTree}
+	st := &search.Trace{}
+	if way == directory.WayTree {
+		st.Everybody, st.Way = true, search.ByTree
+	}
 	r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
 		return c.search.SearchTraced(now, q, st, done)
 	})

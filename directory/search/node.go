@@ -265,7 +265,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch n.way(len(others)) {
+	switch s.trace.way(n.way(len(others))) {
 	case ByCast:
 		j.fan = Flat
 		n.cast(now, j, others)

@@ -38,6 +38,7 @@ const maxSteps = 1 << 16
 // read once the search has ended.
 type Trace struct {
 	Everybody bool // set before: ask everybody, whatever summaries say
+	Way       Way  // set before: in this way; Auto: as any other search
 	Steps     []Step
 	More      int // steps that were too many
 }
@@ -58,6 +59,14 @@ type Step struct {
 // A nil Trace takes what it is told and keeps nothing.
 
 func (t *Trace) everybody() bool { return t != nil && t.Everybody }
+
+// way is the one wanted, w if none is.
+func (t *Trace) way(w Way) Way {
+	if t == nil || t.Way == Auto {
+		return w
+	}
+	return t.Way
+}
 
 func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	switch {
