@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -27,6 +28,9 @@ type Member struct {
 	Bind    string   // HOST:PORT for what members say to each other, UDP and TCP; "": no member
 	Join    []string // HOST:PORT of members to begin with
 	KeyFile string   // with the cluster's key, see ReadKey; "": whoever knows the cluster's name may take part
+	Group   string   // multicast group or broadcast address, HOST:PORT, to find each other and to search by; may be empty
+	Way     search.Way
+	Poll    time.Duration // see Config
 }
 
 // ErrConfig says that the settings of a member make no sense, or that its key
@@ -175,7 +179,8 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Logger: m.log})
+		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys,
+			Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log})
 		if err == nil {
 			break
 		}
