@@ -28,6 +28,19 @@ func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	return &net.UDPAddr{IP: net.ParseIP(ip), Port: at.Port}, nil
 }
 
+// network says which family is listened to: with no host, that of the address
+// that is told to others, because casts go out by the same socket.
+func network(host string) string {
+	ip := host
+	if host == "" {
+		ip, _ = sockaddr.GetPrivateIP()
+	}
+	if net.ParseIP(ip).To4() != nil {
+		return "tcp4"
+	}
+	return "tcp"
+}
+
 func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return g.p.adv.IP, g.p.adv.Port, nil
 }
