@@ -58,6 +58,7 @@ type Cluster struct {
 	end   context.CancelFunc
 	busy  sync.WaitGroup
 	going atomic.Bool // and another will take this one's place
+	ended sync.Once   // stop
 
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
@@ -243,9 +244,11 @@ func (c *Cluster) HandOver() error {
 }
 
 func (c *Cluster) stop(leave bool) (err error) {
-	if c.life.Err() != nil {
-		return nil
-	}
+	c.ended.Do(func() { err = c.halt(leave) })
+	return err
+}
+
+func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
 		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
 	}

@@ -53,6 +53,7 @@ func (c *Cluster) gossip() error {
 	m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 4
 	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
+	m.TCPTimeout = joinTime              // also what a stranger has to show who he is
 	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = time.Nanosecond
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
