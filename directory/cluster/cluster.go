@@ -105,7 +105,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Local:   c.local,
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
-			c.out = append(c.out, port.Out{To: to, Payload: p.Append(nil)})
+			c.out = append(c.out, port.Out{To: to, Payload: p.Append(make([]byte, 0, p.Size()))})
 		},
 	}
 	if cfg.Group != "" {
