@@ -78,6 +78,7 @@ type Cluster struct {
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
 	out     []port.Out // what search wants sent, sent without mu
+	spare   []port.Out
 	casts   [][]byte
 }
 
@@ -190,9 +191,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 			out[i].At = at
 		}
 	}
-	if len(out) > 0 {
-		c.port.Send(out...)
-	}
+	c.send(out)
 }
 
 func (c *Cluster) tick() {
@@ -204,15 +203,35 @@ func (c *Cluster) tick() {
 
 // step lets the search go on, and sends what it wants sent.
 func (c *Cluster) step(f func(now time.Time)) {
-	if out := c.advance(f); len(out) > 0 {
+	c.send(c.advance(f))
+}
+
+// send sends what advance returned.
+func (c *Cluster) send(out []port.Out) {
+	if len(out) > 0 {
 		c.port.Send(out...)
+		c.sentOff(out)
 	}
 }
 
-// advance lets the search go on, and returns what it wants sent.
+// sentOff takes back what advance returned, to be used again.
+func (c *Cluster) sentOff(out []port.Out) {
+	if cap(out) > 64 {
+		return
+	}
+	clear(out)
+	c.mu.Lock()
+	if cap(c.spare) < cap(out) {
+		c.spare = out[:0]
+	}
+	c.mu.Unlock()
+}
+
+// advance lets the search go on, and returns what it wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	now := time.Now()
+	c.out, c.spare = c.spare, nil
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
