@@ -64,7 +64,7 @@ func newLab(t *testing.T, n int) *lab {
 	need(t)
 	l := &lab{t: t}
 	var err error
-	if l.dir, err = os.MkdirTemp("", "rl-"); err != nil { // short: sockets lie in it
+	if l.dir, err = scratch("lab"); err != nil { // short: sockets lie in it
 		t.Fatal(err)
 	}
 	prefix := fmt.Sprintf("rocl-%d-%d-", os.Getpid(), labs.Add(1))
@@ -128,12 +128,30 @@ var able = sync.OnceValue(func() error {
 	return nil
 })
 
-// sweep removes the namespaces of labs whose processes are no more.
+// scratch makes a folder that sweep knows. Its name is short, because sockets
+// lie in it.
+func scratch(what string) (string, error) {
+	return os.MkdirTemp("", fmt.Sprintf("rocl-%d-%s-", os.Getpid(), what))
+}
+
+// sweep removes the namespaces and folders of labs whose processes are no more.
 func sweep() {
+	stale := func(name string) bool {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, "rocl-"), "-")
+		n, err := strconv.Atoi(pid)
+		return err == nil && syscall.Kill(n, 0) == syscall.ESRCH
+	}
 	for _, ns := range namespaces() {
-		parts := strings.Split(ns, "-")
-		if pid, err := strconv.Atoi(parts[1]); err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
+		if stale(ns) {
 			_ = exec.Command("ip", "netns", "del", ns).Run()
+		}
+	}
+	for _, what := range []string{"lab", "bin"} {
+		dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "rocl-*-"+what+"-*"))
+		for _, dir := range dirs {
+			if stale(filepath.Base(dir)) {
+				os.RemoveAll(dir)
+			}
 		}
 	}
 }
@@ -447,7 +465,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 var dirserver string
 
 func build() error {
-	dir, err := os.MkdirTemp("", "rocl-cluster-")
+	dir, err := scratch("bin")
 	if err != nil {
 		return err
 	}
