@@ -45,6 +45,7 @@ type node struct {
 	dir  string // for its socket, which stays with it when the daemon goes
 
 	daemon *process
+	heard  chan struct{} // closed when all that it logged was read
 
 	mu   sync.Mutex
 	id   string               // of the node, once it served
@@ -255,30 +256,35 @@ func (n *node) serve(join ...*node) {
 	cmd := exec.Command(dirserver, args...)
 	r, w := io.Pipe()
 	cmd.Stderr = w
+	if n.heard != nil {
+		<-n.heard // all that the one before had to say
+	}
 	n.mu.Lock()
 	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
 	n.mu.Unlock()
-	var err error
-	if n.daemon, err = in(n.ns, cmd); err != nil {
+	p, err := in(n.ns, cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
+	n.daemon, n.heard = p, make(chan struct{})
 	go func() {
-		<-n.daemon.done
+		<-p.done
 		w.Close()
 	}()
 	ready := make(chan struct{})
-	go n.read(r, ready)
+	go n.read(r, ready, n.heard)
 	select {
 	case <-ready:
-	case <-n.daemon.done:
-		t.Fatalf("the daemon of node %d ended: %s", n.i, strings.Join(n.tail, "\n"))
+	case <-n.heard:
+		t.Fatalf("the daemon of node %d ended", n.i)
 	case <-time.After(30 * time.Second):
 		t.Fatalf("the daemon of node %d does not serve", n.i)
 	}
 }
 
 // read follows what the daemon logs: whom it sees alive.
-func (n *node) read(r io.Reader, ready chan struct{}) {
+func (n *node) read(r io.Reader, ready, end chan struct{}) {
+	defer close(end)
 	s := bufio.NewScanner(r)
 	for s.Scan() {
 		var l struct {
