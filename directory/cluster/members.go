@@ -53,7 +53,7 @@ func (c *Cluster) gossip() error {
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
 	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
-	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
+	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
 	if len(c.cfg.Keys) > 0 {
