@@ -279,7 +279,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch s.trace.way(n.way(len(others))) {
+	switch n.way(s.trace.way(n.cfg.Way), len(others)) {
 	case ByCast:
 		j.fan = Flat
 		n.cast(now, j, others)
@@ -292,9 +292,8 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	n.settle(now, j)
 }
 
-// way says how so many others are asked.
-func (n *Node) way(others int) Way {
-	w := n.cfg.Way
+// way says how so many others are asked, if w is wanted.
+func (n *Node) way(w Way, others int) Way {
 	if w == Auto {
 		switch {
 		case n.cfg.Cast != nil && others > 1 && others <= MostCast:
@@ -304,7 +303,7 @@ func (n *Node) way(others int) Way {
 		}
 		return ByTree
 	}
-	if w == ByCast && n.cfg.Cast == nil {
+	if w == ByCast && (n.cfg.Cast == nil || others == 0) {
 		return Each
 	}
 	return w
