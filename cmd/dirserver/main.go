@@ -106,7 +106,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	if s.bind.value != "" {
 		c, err := cluster.Open(cluster.Config{
 			Node: srv.Node(), DB: srv.Database(), Name: s.cluster.value, Bind: s.bind.value,
-			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Keys: s.keys(), Logger: log,
+			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Keys: s.keys(), Serve: srv.ServePeer, Logger: log,
 		})
 		if err != nil {
 			srv.Close()

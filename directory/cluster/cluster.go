@@ -29,7 +29,7 @@ type Config struct {
 	Group  string         // multicast group or broadcast address, host:port, to find each other and to search by
 	Keys   [][]byte       // of the cluster: the first seals, all open; without one only accidents are kept out
 	TLS    port.TLS       // of streams between members
-	Serve  func(net.Conn) // has the streams of other members; may be nil
+	Serve  func(net.Conn) // has the streams of other members to the node's directory; may be nil
 	Way    search.Way
 	Fan    int // of the spanning trees; 0: search.DefaultFan
 	Hop    time.Duration
@@ -61,8 +61,10 @@ type Cluster struct {
 	changed chan struct{}             // closed and replaced when members change
 	meet    chan string               // addresses heard of
 
-	places places
-	sent   atomic.Uint64 // packets of searches
+	places  places
+	watches watches
+	begun   time.Time
+	sent    atomic.Uint64 // packets of searches
 
 	mu      sync.Mutex
 	filters *search.Filters
@@ -76,7 +78,8 @@ type Cluster struct {
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16)}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16), begun: time.Now()}
+	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -118,8 +121,9 @@ func Open(cfg Config) (*Cluster, error) {
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c.busy.Add(2)
+	c.busy.Add(3)
 	go c.keepJoined()
+	go c.keepLinks()
 	go c.keepSummary()
 	return c, nil
 }
@@ -146,14 +150,6 @@ func (c *Cluster) SetKeys(of ...[]byte) error {
 
 // Addr is where the member is reached.
 func (c *Cluster) Addr() string { return c.port.Addr().String() }
-
-func (c *Cluster) serve(nc net.Conn) {
-	if c.cfg.Serve == nil {
-		nc.Close()
-		return
-	}
-	c.cfg.Serve(nc)
-}
 
 // receive works on what another member has sent. b is not ours to keep.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {

@@ -23,6 +23,7 @@ const awayTime = 5 * time.Second
 // node is one that was met.
 type node struct {
 	addr  string
+	epoch uint64 // of its port's present life
 	alive bool
 	away  *time.Timer // runs while the node is away
 }
@@ -137,7 +138,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	was := m.alive
 	m.alive = alive
 	if alive {
-		m.addr = n.Address()
+		m.addr, m.epoch = n.Address(), epoch
 		if id != c.cfg.Node {
 			c.port.Meet(id, epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 		}
