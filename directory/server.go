@@ -55,7 +55,8 @@ type Remote interface {
 	Watch(pattern *resource.List, w *database.Watch) (end func())
 }
 
-// Attach lets the server ask r for what it does not hold.
+// Attach lets the server ask r for what it does not hold. Who was attached
+// before has been closed.
 func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r

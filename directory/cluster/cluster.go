@@ -216,7 +216,9 @@ func (c *Cluster) Close() error {
 		return nil
 	}
 	if c.going.Load() {
-		_ = c.list.UpdateNode(100 * time.Millisecond)
+		// Long enough to be gossiped: what Leave says takes the place of what
+		// was not yet.
+		_ = c.list.UpdateNode(500 * time.Millisecond)
 	}
 	c.end()
 	c.busy.Wait()

@@ -145,9 +145,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	} else {
 		c.port.Part(id)
 		switch {
-		case n.State != memberlist.StateLeft: // dead, or cut off: keepJoined tries again
 		case flags&metaAway != 0 && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
+		case n.State != memberlist.StateLeft: // dead, or cut off: keepJoined tries again
 		default:
 			delete(c.nodes, id) // it said so
 		}

@@ -252,12 +252,16 @@ func (ws *watches) unlink(l *link) {
 	l.end()
 }
 
+// close ends all watches: for who is no member, nobody holds anything.
 func (ws *watches) close() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.closed = true
-	for _, l := range ws.links {
+	for m, l := range ws.links {
 		ws.unlink(l)
+		for _, w := range ws.all {
+			w.off(m)
+		}
 	}
 	for id, w := range ws.all {
 		delete(ws.all, id)
