@@ -8,6 +8,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -33,6 +34,8 @@ type (
 	Select         = dispatch.Select        // narrows a receive; see From and Tag
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
+	Member         = cluster.Member         // see WithMember
+	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 )
 
 // Kinds of events of a Watch.
@@ -41,6 +44,22 @@ const (
 	Changed  = directory.Changed
 	Gone     = directory.Gone
 	Synced   = directory.Synced
+)
+
+// Attributes that are the library's. Contexts and nodes are resources too; they
+// are found by patterns that name one of these, such as {AttrKind: "node"}.
+const (
+	AttrKind    = context.AttrKind    // "context" or "node"
+	AttrAddr    = context.AttrAddr    // of a context, repeated; of a node in a cluster, HOST:PORT
+	AttrPID     = context.AttrPID     // of a context: its process
+	AttrContext = context.AttrContext // may be asked for of any resource: its owner
+	AttrNode    = context.AttrNode    // of a node: its number, 12 hexadecimal digits
+	AttrHost    = context.AttrHost    // of a node: the name of the machine
+	AttrOS      = context.AttrOS      // of a node, as GOOS
+	AttrArch    = context.AttrArch    // of a node, as GOARCH
+	AttrCores   = context.AttrCores   // of a node: processors, a decimal number
+	AttrMemory  = context.AttrMemory  // of a node: bytes, likewise
+	AttrVersion = context.AttrVersion // of a node's directory
 )
 
 // What waiters do before they sleep; see WithPoll.
@@ -55,12 +74,15 @@ var (
 	ErrNotFound    = directory.ErrNotFound    // no resource matches
 	ErrNoDirectory = directory.ErrNoDirectory // no directory serves the node
 	ErrRevision    = directory.ErrRevision    // the attributes have changed meanwhile
+	ErrPartial     = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner    = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed      = dispatch.ErrClosed       // the context or the resource has been closed
 	ErrGone        = dispatch.ErrGone         // the target does not exist any more
 	ErrUnreachable = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty       = dispatch.ErrEmpty        // nothing to receive
 	ErrTooLarge    = dispatch.ErrTooLarge     // the message is longer than MaxMessage
+	ErrCluster     = context.ErrCluster       // the node is in another cluster than the one that was named
+	ErrMember      = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
 	ErrLimit       = buffers.ErrLimit         // the memory given to buffers is used up
 )
 
@@ -81,6 +103,11 @@ func Tag(t uint64) Select { return dispatch.Tag(t) }
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption { return context.Want(names...) }
 
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error; otherwise it ends
+// with ErrPartial.
+func Covered(v *Coverage) FindOption { return context.Covered(v) }
+
 // ParseGID reads an identifier as GID.String writes it.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
 
@@ -93,7 +120,8 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface.
+// default is in-process, then TCP on the loopback interface and, on a node that
+// is in a cluster, at the address by which the other nodes know it.
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
@@ -118,8 +146,17 @@ func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 // fail with ErrUnreachable; 10 s if not given.
 func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 
-// WithCluster names the cluster; contexts of different clusters do not link.
+// WithCluster names the cluster; contexts of different clusters do not link. The
+// default is $ROCL_CLUSTER, else the name that the node's directory gives. Open
+// fails with ErrCluster if the directory is in another cluster.
 func WithCluster(name string) Option { return context.WithCluster(name) }
+
+// WithMember makes the node a member of the cluster while this context serves
+// it, because no daemon does: what dirserver --bind --join --key-file does. If
+// the context ends, another one of the node with this option goes on in its
+// place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas)
+// and $ROCL_KEY_FILE.
+func WithMember(m Member) Option { return context.WithMember(m) }
 
 // WithLogger sends the library's logs to l. They are discarded otherwise.
 func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }

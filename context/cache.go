@@ -98,6 +98,9 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
+	if isNode(to) {
+		return nil, fmt.Errorf("%w: %v is a node: send to a resource there", dispatch.ErrGone, to)
+	}
 	c.cache.mu.RLock()
 	owner, ok := c.cache.owners[to]
 	c.cache.mu.RUnlock()
@@ -128,13 +131,17 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	return f, nil
 }
 
+// isNode says whether id is of the resource that stands for a node, which
+// receives no messages.
+func isNode(id resource.GID) bool { return id == directory.NodeResource(id.Node()) }
+
 // resolve implements dispatch.Resolver with the second cache.
 func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {
 	c.cache.mu.Lock()
 	if a := c.cache.addrs[peer]; a != nil && time.Since(a.used) > fresh {
 		a.used = time.Now()
 		c.cache.mu.Unlock()
-		return a.urls, nil
+		return c.meant(peer, a.urls), nil
 	}
 	c.cache.mu.Unlock()
 	c.asked.Add(1)
@@ -145,5 +152,5 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	return c.cache.reach(peer, &ans.Attrs, time.Now()), nil
+	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -23,10 +24,23 @@ import (
 // Attributes of the resource that stands for a context, whose identifier is
 // the context's own.
 const (
-	AttrKind    = "rocl.kind"    // "context"
-	AttrAddr    = "rocl.addr"    // an address, repeated, best first
-	AttrPID     = "rocl.pid"     // process
-	AttrContext = "rocl.context" // may be asked for of any resource: its owner
+	AttrKind    = directory.AttrKind // "context"
+	AttrAddr    = directory.AttrAddr // an address, repeated, best first
+	AttrPID     = "rocl.pid"         // process
+	AttrContext = "rocl.context"     // may be asked for of any resource: its owner
+)
+
+// Attributes of the resource that stands for a node: AttrKind, which is "node",
+// these, and the labels the operator gave it. AttrAddr is HOST:PORT, if the
+// node is a member of a cluster.
+const (
+	AttrNode    = directory.AttrNode    // number, 12 hexadecimal digits
+	AttrHost    = directory.AttrHost    // name of the machine
+	AttrOS      = directory.AttrOS      // as GOOS
+	AttrArch    = directory.AttrArch    // as GOARCH
+	AttrCores   = directory.AttrCores   // processors, a decimal number
+	AttrMemory  = directory.AttrMemory  // bytes, likewise
+	AttrVersion = directory.AttrVersion // of the node's directory
 )
 
 // A Context is one participant: a process usually opens one. All methods may
@@ -38,6 +52,12 @@ type Context struct {
 	pool  *buffers.Pool
 	self  resource.GID
 	asked atomic.Uint64 // questions put to the directory
+
+	at   map[string]bool // what was listened at besides; follow's after Open
+	news chan struct{}   // the directory's terms have changed
+	life stdctx.Context
+	end  stdctx.CancelFunc
+	busy sync.WaitGroup
 
 	serial atomic.Uint32
 	cache  cache
@@ -56,7 +76,8 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	dir, err := join(ctx, &cfg)
+	news := make(chan struct{}, 1)
+	dir, err := join(ctx, &cfg, news)
 	if err != nil {
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
@@ -65,20 +86,23 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...),
+		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
 		resources: map[uint32]*Resource{}, closed: make(chan struct{}),
 	}
+	c.life, c.end = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
-		Self: c.self, Pool: c.pool, Resolve: c.resolve, Key: dir.LinkKey(), Cluster: cfg.cluster,
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 	})
 	if err := c.open(ctx); err != nil {
+		c.end()
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
+	c.busy.Go(c.follow)
 	return c, nil
 }
 
@@ -89,36 +113,35 @@ func (c *Context) open(ctx stdctx.Context) error {
 			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
 		}
 	}
-	for _, t := range c.cfg.transports {
-		addrs := []string{}
-		for _, u := range c.cfg.listen {
-			if strings.HasPrefix(u, t.Name()+"://") {
-				addrs = append(addrs, u)
-			}
-		}
-		if len(addrs) == 0 {
-			addrs = []string{""}
-		}
-		for _, a := range addrs {
-			if err := c.disp.Listen(t, a); err != nil {
-				return err
-			}
-		}
+	terms := c.dir.Terms()
+	if err := c.agrees(&terms); err != nil {
+		return err
 	}
-	var l resource.List
+	if err := c.listen(c.cfg.places(&terms)); err != nil {
+		return err
+	}
+	l, err := c.describe()
+	if err == nil {
+		_, err = c.dir.Register(ctx, c.self, l)
+	}
+	return err
+}
+
+// describe are the attributes of the context's own resource.
+func (c *Context) describe() (*resource.List, error) {
+	l := new(resource.List)
 	if err := errors.Join(
 		l.AddString(AttrKind, "context"),
 		l.AddString(AttrPID, strconv.Itoa(os.Getpid())),
 	); err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range c.disp.Addrs() {
 		if err := l.AddString(AttrAddr, a); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	_, err := c.dir.Register(ctx, c.self, &l)
-	return err
+	return l, nil
 }
 
 // ID is the context's identifier, which is that of its context resource.
@@ -211,12 +234,27 @@ type Event struct {
 // A FindOption refines a question.
 type FindOption func(*findConfig)
 
-type findConfig struct{ want []string }
+type findConfig struct {
+	want []string
+	cov  *directory.Coverage
+}
 
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
+}
+
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error.
+func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
+
+func coverage(opts []FindOption) *directory.Coverage {
+	var cfg findConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	return cfg.cov
 }
 
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
@@ -267,7 +305,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			return
 		}
 		c.asked.Add(1)
-		for ans, err := range c.dir.FindAll(ctx, p) {
+		for ans, err := range c.dir.FindCovering(ctx, p, coverage(opts)) {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
 				return
@@ -343,6 +381,8 @@ func (c *Context) Close() error {
 	}
 	c.closing = true
 	c.mu.Unlock()
+	c.end()
+	c.busy.Wait()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// First nobody finds us any more; what is under way still needs our addresses.
@@ -358,18 +398,33 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
-// join reaches the directory as cfg says.
-func join(ctx stdctx.Context, cfg *config) (*directory.Client, error) {
-	log := directory.WithClientLogger(cfg.logger)
+// join reaches the directory as cfg says. Into news goes that its terms have
+// changed.
+func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Client, error) {
+	opts := []directory.ClientOption{directory.WithClientLogger(cfg.logger), directory.WithTerms(func(directory.Terms) {
+		select {
+		case news <- struct{}{}:
+		default: // not seen yet
+		}
+	})}
 	if cfg.dial != nil {
-		return directory.Join(ctx, cfg.dial, log)
+		return directory.Join(ctx, cfg.dial, opts...)
 	}
+	cfg.environment()
 	path := cfg.socket
 	if path == "" {
 		path = directory.DefaultSocket()
 	}
 	if cfg.joinOnly {
-		return directory.Join(ctx, directory.DialSocket(path), log)
+		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}
-	return directory.JoinNode(ctx, path, cfg.logger)
+	if err := cfg.member.Check(); err != nil {
+		return nil, err
+	}
+	var serve []directory.Option
+	if cfg.member.Bind != "" {
+		serve = append(serve, cluster.NewMembership(cfg.cluster, cfg.member, cfg.logger).Option())
+		opts = append(opts, directory.AsMember())
+	}
+	return directory.JoinNode(ctx, path, cfg.logger, serve, opts...)
 }

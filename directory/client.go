@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
@@ -28,6 +29,14 @@ func WithServe(serve func(context.Context) error) ClientOption {
 // WithClientLogger sends logs to l.
 func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
 
+// WithTerms calls f whenever the terms of linking have changed, also before Join
+// returns. f must not block.
+func WithTerms(f func(Terms)) ClientOption { return func(c *Client) { c.onTerms = f } }
+
+// AsMember tells the server that this context would make the node a member of
+// its cluster if it served: so the node need not leave when the server ends.
+func AsMember() ClientOption { return func(c *Client) { c.member = true } }
+
 // leaveTime is how long a client that leaves waits for the server to know.
 const leaveTime = time.Second
 
@@ -40,9 +49,11 @@ type Client struct {
 	serve func(context.Context) error
 	log   *slog.Logger
 
-	self  resource.GID
-	token [32]byte
-	key   []byte
+	self    resource.GID
+	token   [32]byte
+	member  bool
+	terms   atomic.Pointer[Terms]
+	onTerms func(Terms)
 
 	life   context.Context
 	end    context.CancelFunc
@@ -134,6 +145,11 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	k.begin(msgJoin, 0)
 	k.gid(c.self)
 	k.bytes(c.token[:])
+	var offer resource.List
+	if c.member {
+		_ = offer.Add(offerMember, nil)
+	}
+	k.bytes(offer.Wire())
 	_, err = nc.Write(greeting(kindLife))
 	if err == nil {
 		err = k.send()
@@ -148,12 +164,14 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	}
 	if err == nil {
 		p := parser{b: m.body}
-		self, token, key := p.gid(), p.take(32), p.take(32)
-		if err = p.end(); err == nil && m.typ != msgJoined {
+		self, token := p.gid(), p.take(32)
+		if m.typ != msgJoined {
 			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
+		} else {
+			err = c.agree(p)
 		}
 		if err == nil && c.self.IsZero() {
-			c.self, c.key = self, append([]byte(nil), key...)
+			c.self = self
 			copy(c.token[:], token)
 		}
 	}
@@ -170,6 +188,22 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	return &lifeConn{c: k, pending: map[uint64]chan reply{}, gone: make(chan struct{})}, nil
 }
 
+// agree takes the terms that are the rest of a message.
+func (c *Client) agree(p parser) error {
+	l, err := p.list()
+	if err != nil {
+		return err
+	}
+	t, err := parseTerms(&l)
+	if err != nil {
+		return err
+	}
+	if old := c.terms.Swap(t); c.onTerms != nil && (old == nil || !old.equal(t)) {
+		c.onTerms(*t)
+	}
+	return nil
+}
+
 // publish makes lc the connection that operations use.
 func (c *Client) publish(lc *lifeConn) {
 	c.mu.Lock()
@@ -182,7 +216,7 @@ func (c *Client) publish(lc *lifeConn) {
 func (c *Client) live(lc *lifeConn) {
 	defer c.busy.Done()
 	for {
-		lc.run()
+		c.run(lc)
 		c.mu.Lock()
 		c.conn, c.joined = nil, make(chan struct{})
 		for _, a := range c.idle {
@@ -203,9 +237,15 @@ func (c *Client) live(lc *lifeConn) {
 }
 
 // run reads answers until the connection ends.
-func (lc *lifeConn) run() {
+func (c *Client) run(lc *lifeConn) {
 	for {
 		m, err := lc.c.read()
+		if err == nil && m.typ == msgTerms {
+			if err = c.agree(parser{b: m.body}); err == nil {
+				continue
+			}
+			c.log.Warn("directory: terms", "err", err)
+		}
 		if err != nil {
 			break
 		}
@@ -233,11 +273,17 @@ func (lc *lifeConn) run() {
 // rejoin finds or becomes the next server and offers what the context owns.
 func (c *Client) rejoin() *lifeConn {
 	backoff := time.Millisecond
+	said := "" // of what is wrong
 	for {
 		lc, err := c.join(c.life)
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
-			if err := c.serve(c.life); err == nil {
+			err := c.serve(c.life)
+			if err == nil {
 				continue
+			}
+			if text := err.Error(); text != said && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
+				said = text
+				c.log.Warn("directory: cannot serve the node", "err", err)
 			}
 		}
 		if err == nil {
@@ -289,11 +335,16 @@ func (c *Client) offer(lc *lifeConn) error {
 		wrote <- nil
 	}()
 	var err error
-	for range recs {
+	for n := 0; n < len(recs) && err == nil; {
 		var m message
 		if m, err = lc.c.read(); err != nil {
 			break
 		}
+		if m.typ == msgTerms {
+			err = c.agree(parser{b: m.body})
+			continue
+		}
+		n++
 		if m.typ == msgError {
 			c.log.Warn("directory: offering again", "err", parseError(m.body))
 		}
@@ -310,8 +361,8 @@ func (c *Client) Self() resource.GID { return c.self }
 // Node is the node's number.
 func (c *Client) Node() resource.NodeID { return c.self.Node() }
 
-// LinkKey is what all contexts of the node know and nobody else does.
-func (c *Client) LinkKey() []byte { return c.key }
+// Terms are the present terms of linking, not to be changed.
+func (c *Client) Terms() Terms { return *c.terms.Load() }
 
 // current waits for a life connection.
 func (c *Client) current(ctx context.Context) (*lifeConn, error) {
@@ -548,6 +599,16 @@ var errLost = errors.New("directory: server lost")
 
 // ask puts one question over a and reads the answer.
 func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+	b, err := a.exchange(ctx, typ, msgAnswer, body)
+	if err != nil {
+		return Answer{}, err
+	}
+	return ParseAnswer(b)
+}
+
+// exchange puts one question over a and reads the body of its answer, which is
+// to be of type want, and is valid until the next.
+func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
 		defer stop()
@@ -564,17 +625,19 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return Answer{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case err != nil:
-		return Answer{}, fmt.Errorf("%w: %w", errLost, err)
+		return nil, fmt.Errorf("%w: %w", errLost, err)
 	case m.id != a.n:
-		return Answer{}, fmt.Errorf("%w: answer to another question", ErrProtocol)
+		return nil, fmt.Errorf("%w: answer to another question", ErrProtocol)
 	case m.typ == msgError:
-		return Answer{}, parseError(m.body)
-	case m.typ != msgAnswer:
-		return Answer{}, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		return nil, parseError(m.body)
+	case m.typ == msgEnd:
+		return nil, parseEnd(m.body)
+	case m.typ != want:
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	return ParseAnswer(m.body)
+	return m.body, nil
 }
 
 // once puts one question, again if the server is lost meanwhile.
@@ -644,8 +707,15 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 
 // FindAll yields every resource that matches, each once. The server keeps the
 // place (paper, section 3.4) until the loop ends. If it is lost, the question
-// begins again with the next one and goes on with what was not yielded yet.
+// begins again with the next one and goes on with what was not yielded yet. At
+// the end it says, with ErrPartial, if some node could not be asked.
 func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+	return c.FindCovering(ctx, pattern, nil)
+}
+
+// FindCovering is FindAll that says in cov, when it has come to its end, which
+// nodes were asked; that some could not be is then no error.
+func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		var seen map[resource.GID]bool
 		var got []resource.GID
@@ -671,9 +741,15 @@ func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[
 					return
 				}
 			}
+			var end *endError
 			switch {
-			case errors.Is(err, ErrNotFound):
+			case errors.As(err, &end):
 				c.giveBack(a)
+				if cov != nil {
+					*cov = end.Coverage
+				} else if err := end.Err(); err != nil {
+					yield(Answer{}, err)
+				}
 				return
 			case errors.Is(err, errLost):
 				a.c.nc.Close()

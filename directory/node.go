@@ -9,17 +9,20 @@ import (
 
 // JoinNode joins the directory at a socket path, and serves it whenever nobody
 // else does, for as long as the client is open: so a laptop needs no daemon.
-func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, error) {
+// serve are options of the server.
+func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option, opts ...ClientOption) (*Client, error) {
+	opts = append([]ClientOption{WithClientLogger(log)}, opts...)
 	if IsTCP(path) { // somebody else's
-		return Join(ctx, DialSocket(path), WithClientLogger(log))
+		return Join(ctx, DialSocket(path), opts...)
 	}
-	n := &node{path: path, log: log}
-	c, err := Join(ctx, DialSocket(path), WithServe(n.serve), WithClientLogger(log))
+	n := &node{path: path, log: log, opts: serve}
+	c, err := Join(ctx, DialSocket(path), append(opts, WithServe(n.serve))...)
 	if err != nil {
 		n.close()
 		return nil, err
 	}
 	c.finish, c.here = n.close, n.serving.Load
+	n.late.Store(true)
 	return c, nil
 }
 
@@ -27,6 +30,8 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, erro
 type node struct {
 	path   string
 	log    *slog.Logger
+	opts   []Option
+	late   atomic.Bool // whoever opened the context has been told that it works
 	mu     sync.Mutex
 	closed bool
 	server *Server
@@ -44,7 +49,8 @@ func (n *node) serve(context.Context) error {
 		n.server.Close() // it gave way, or its socket was taken from under it
 		n.server = nil
 	}
-	s, err := Listen(n.path, WithLogger(n.log))
+	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load())}, n.opts...)
+	s, err := Listen(n.path, opts...)
 	if err != nil {
 		return err
 	}

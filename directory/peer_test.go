@@ -142,9 +142,15 @@ func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (database
 	return database.Record{}, n.asked()
 }
 
-func (n nowhere) All(context.Context, *resource.List) iter.Seq2[database.Record, error] {
+func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) { yield(database.Record{}, n.asked()) }
 }
+
+func (n nowhere) Trace(context.Context, Way, *resource.List) (Trace, error) {
+	return Trace{}, n.asked()
+}
+
+func (n nowhere) Addr() string { return "" }
 
 func (n nowhere) Watch(*resource.List, *database.Watch) func() {
 	_ = n.asked()

@@ -39,20 +39,33 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 // give way to it, and it gives way to nobody.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
-// WithLinkKey sets what contexts prove to each other that they know, in place
-// of the node's own: contexts of several nodes need the same.
-func WithLinkKey(key [32]byte) Option { return func(s *Server) { s.linkKey = &key } }
+// WithMembership lets a server made by Listen be a member of a cluster. begin
+// is called when the server knows its node, before it serves anybody; late
+// says that it takes over from another, for contexts that are there: then only
+// what makes serving the node impossible is an error. end is called when the
+// server has ended; handOver says that somebody else of the node goes on as
+// the same member.
+func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
+	return func(s *Server) { s.begin = begin }
+}
+
+// takingOver says that the server follows another, for contexts that are there.
+func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 
 // A Remote asks the rest of a cluster for what the node does not hold. Errors
 // match ErrNotFound where that is certain, else ErrPartial.
 type Remote interface {
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
-	All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error]
+	// All yields what matches and says in cov who was asked.
+	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
+	// Trace searches as Find does, or in another way, and tells of it.
+	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
 	// Watch tells w what the others hold that matches, and what happens to it,
 	// until end is called; it holds w until it has told what there is. When end
 	// returns, w is told nothing more.
 	Watch(pattern *resource.List, w *database.Watch) (end func())
+	Addr() string // of this node in the cluster, HOST:PORT
 }
 
 // Attach lets the server ask r for what it does not hold. Who was attached
@@ -61,6 +74,7 @@ func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r
 	s.mu.Unlock()
+	s.enrol(r.Addr())
 	s.reattach(r)
 }
 
@@ -137,10 +151,16 @@ type Server struct {
 	daemon bool
 	begun  time.Time
 
-	linkKey *[32]byte
+	late     bool
+	begin    func(s *Server, late bool) (end func(handOver bool), err error)
+	leave    func(handOver bool) // what begin returned
+	labels   Labels
+	labelled bool // labels were given
 
 	mu     sync.Mutex
 	closed bool
+	gave   bool // way to a daemon
+	told   Terms
 	conns  map[net.Conn]struct{}
 	lives  map[resource.GID]*life
 	remote Remote
@@ -154,10 +174,22 @@ type Server struct {
 }
 
 // life is the connection by which a context lives.
-type life struct{ superseded bool }
+type life struct {
+	superseded bool
+	member     bool // it would take our place in the cluster
+
+	mu  sync.Mutex // of what is said unasked, and of the answer to join before that
+	out codec
+}
 
 // NewServer makes a server; ServeConn lets it serve.
 func NewServer(opts ...Option) *Server {
+	s := newServer(opts)
+	s.enrol("")
+	return s
+}
+
+func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now()}
 	for _, o := range opts {
 		o(s)
@@ -233,12 +265,13 @@ func (s *Server) serveLife(c *codec) error {
 	if err != nil {
 		return err
 	}
-	self, err := s.join(&m)
+	self, member, err := s.join(&m)
 	if err != nil {
 		_ = c.sendError(m.id, err)
 		return err
 	}
-	me := &life{}
+	me := &life{member: member, out: codec{nc: c.nc}}
+	me.mu.Lock()
 	s.mu.Lock()
 	if old := s.lives[self]; old != nil {
 		old.superseded = true
@@ -259,13 +292,13 @@ func (s *Server) serveLife(c *codec) error {
 	}()
 	c.begin(msgJoined, m.id)
 	c.gid(self)
-	token, key := s.id.token(self), s.id.linkKey()
-	if s.linkKey != nil {
-		key = *s.linkKey
-	}
+	token, terms := s.id.token(self), s.terms()
+	list := terms.list()
 	c.bytes(token[:])
-	c.bytes(key[:])
-	if err := c.send(); err != nil {
+	c.bytes(list.Wire())
+	err = c.send()
+	me.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	for {
@@ -294,19 +327,22 @@ func (s *Server) serveLife(c *codec) error {
 	}
 }
 
-func (s *Server) join(m *message) (resource.GID, error) {
+func (s *Server) join(m *message) (g resource.GID, member bool, err error) {
 	p := parser{b: m.body}
 	g, token := p.gid(), p.take(32)
-	if err := p.end(); err != nil || m.typ != msgJoin {
-		return g, fmt.Errorf("%w: not a join", ErrProtocol)
+	l, err := p.list()
+	if err != nil || m.typ != msgJoin {
+		return g, false, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
+	_, member = l.Get(offerMember)
 	if g.IsZero() {
-		return s.id.next()
+		g, err = s.id.next()
+		return g, member, err
 	}
 	if want := s.id.token(g); !hmac.Equal(want[:], token) || g != g.Context() {
-		return g, fmt.Errorf("%w: %v", ErrDenied, g)
+		return g, false, fmt.Errorf("%w: %v", ErrDenied, g)
 	}
-	return g, nil
+	return g, member, nil
 }
 
 // change carries out what a context asks for what is its own.
@@ -386,6 +422,10 @@ func (s *Server) serveAsk(c *codec) error {
 			} else {
 				rec, ok, far = cur.next(s, &pattern)
 			}
+		case msgTrace:
+			if err = s.trace(c, &m); err == nil {
+				continue
+			}
 		case msgStop:
 			cur.stop()
 			cur, pattern = cursor{}, resource.List{}
@@ -397,8 +437,12 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
+		case s.life.Err() != nil:
+			return nil // cut short by our end: let the next server be asked
 		case far != nil:
 			err = c.sendError(m.id, far)
+		case !ok && (m.typ == msgStart || m.typ == msgNext):
+			err = c.sendEnd(m.id, &cur.cov)
 		case !ok:
 			err = c.sendError(m.id, ErrNotFound)
 		default:
@@ -418,6 +462,7 @@ type cursor struct {
 	here  *database.Cursor
 	there func() (database.Record, error, bool)
 	end   func()
+	cov   Coverage
 }
 
 func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
@@ -426,10 +471,11 @@ func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok 
 			return r, true, nil
 		}
 		remote := s.rest()
+		k.cov.Covered = 1
 		if remote == nil {
 			return r, false, nil
 		}
-		k.there, k.end = iter.Pull2(remote.All(s.life, pattern))
+		k.there, k.end = iter.Pull2(remote.All(s.life, pattern, &k.cov))
 	}
 	r, err, ok = k.there()
 	return r, ok && err == nil, err
@@ -458,11 +504,15 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Settled says that the server knows what its predecessor knew: the contexts
+// have had time to offer it again.
+func (s *Server) Settled() bool { return s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime }
+
 // patiently asks again while the server is settling.
 func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
 	for {
 		r, ok := ask()
-		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+		if ok || s.Settled() {
 			return r, ok
 		}
 		select {
@@ -522,6 +572,9 @@ func (s *Server) serveYield(c *codec) error {
 	if s.daemon || !ok || len(bound) != 1 {
 		return c.sendError(0, ErrInUse)
 	}
+	s.mu.Lock()
+	s.gave = true
+	s.mu.Unlock()
 	s.log.Info("directory: giving way to a daemon")
 	bound[0].unlisten()
 	c.begin(msgDone, 0)
@@ -541,6 +594,10 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
+	handOver := s.gave
+	for _, l := range s.lives {
+		handOver = handOver || l.member || s.daemon // which is being restarted if contexts go on
+	}
 	s.end()
 	for nc := range s.conns {
 		nc.Close()
@@ -551,6 +608,9 @@ func (s *Server) Close() error {
 		b.unlisten()
 	}
 	s.busy.Wait()
+	if s.leave != nil {
+		s.leave(handOver)
+	}
 	var err error
 	for _, b := range bound {
 		err = errors.Join(err, b.unlock())

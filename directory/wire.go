@@ -85,11 +85,19 @@ const (
 	msgAnswer
 	msgEvent
 	msgError
+	msgTerms
+	msgEnd
+	msgTrace
+	msgTraced
 )
 
 // msgBeat says that one is there. It stands apart: only members of a cluster
 // say it to each other.
 const msgBeat = 64
+
+// offerMember is in the list of a join: this context would make the node a
+// member of its cluster if it served.
+const offerMember = "member"
 
 func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }
 

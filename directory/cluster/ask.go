@@ -41,7 +41,10 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(id)
 	case kindNext:
-		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
+		var lost bool
+		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
+			return nil, true
+		}
 	}
 	if !ok {
 		return nil, false
@@ -57,6 +60,9 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 }
 
 func parseAnswer(b []byte) (database.Record, error) {
+	if len(b) == 0 {
+		return database.Record{}, fmt.Errorf("%w: a member was started anew and has forgotten the place", directory.ErrPartial)
+	}
 	a, err := directory.ParseAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
@@ -79,9 +85,12 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 
 // ask puts a question to some members, or to all if there are none named.
 func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+	if err := c.begun(ctx); err != nil {
+		return database.Record{}, err
+	}
 	var late <-chan time.Time // when patience ends
 	covered := 0
-	for {
+	for pause := 25 * time.Millisecond; ; {
 		news := c.news()
 		r, err := c.once(ctx, q, who)
 		if err != nil {
@@ -112,7 +121,8 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (dat
 			}
 			return database.Record{}, directory.ErrNotFound
 		}
-		again := time.NewTimer(c.cfg.Patience / 30)
+		again := time.NewTimer(pause)
+		pause = min(2*pause, 200*time.Millisecond)
 		select {
 		case <-again.C:
 		case <-news:
@@ -127,48 +137,67 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (dat
 	}
 }
 
+// begun waits a moment for the first members to be reached: what a member that
+// has just started does not find may be elsewhere.
+func (c *Cluster) begun(ctx context.Context) error {
+	select {
+	case <-c.joined.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // once puts a question once.
 func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (search.Result, error) {
+	return c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
+		if who != nil {
+			return c.search.SearchAmong(now, who, q, nil, done)
+		}
+		return c.search.Search(now, q, done)
+	})
+}
+
+// await begins a search and waits for its end. When it returns, the search has
+// ended or is forgotten.
+func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
-	out := c.advance(func(now time.Time) {
-		done := func(r search.Result) { got <- r }
-		if who != nil {
-			id = c.search.SearchAmong(now, who, q, done)
-		} else {
-			id = c.search.Search(now, q, done)
-		}
-	})
+	out := c.advance(func(now time.Time) { id = begin(now, func(r search.Result) { got <- r }) })
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
 		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
 	case len(out) > 0:
 		c.port.Send(out...)
 	}
+	var err error
 	select {
 	case r := <-got:
 		return r, nil
 	case <-ctx.Done():
-		c.step(func(time.Time) { c.search.Cancel(id) })
-		return search.Result{}, context.Cause(ctx)
+		err = context.Cause(ctx)
 	case <-c.life.Done():
-		return search.Result{}, directory.ErrClosed
+		err = directory.ErrClosed
 	}
+	c.step(func(time.Time) { c.search.Cancel(id) })
+	return search.Result{}, err
 }
 
 // All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. At the end it says, with
-// ErrPartial, if some member could not be asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
+// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		var cur [8]byte
 		_, _ = rand.Read(cur[:]) // nobody else's
 		q := question(kindNext, resource.GID{}, pattern)
 		copy(q[1:], cur[:])
-		var failed []resource.NodeID
+		if err := c.begun(ctx); err != nil {
+			yield(database.Record{}, err)
+			return
+		}
 		for _, m := range c.Members() {
 			if m == c.cfg.Node {
 				continue
@@ -178,19 +207,17 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 				binary.BigEndian.PutUint64(q[9:], step)
 				r, err := c.ask(ctx, q, []resource.NodeID{m})
 				if errors.Is(err, directory.ErrNotFound) {
+					cov.Covered++
 					break
 				}
 				if errors.Is(err, directory.ErrPartial) {
-					failed = append(failed, m)
+					cov.Failed = append(cov.Failed, m)
 					break
 				}
 				if !yield(r, err) || err != nil {
 					return
 				}
 			}
-		}
-		if len(failed) > 0 {
-			yield(database.Record{}, fmt.Errorf("%w: %012x", directory.ErrPartial, failed))
 		}
 	}
 }

@@ -35,11 +35,12 @@ type watching struct {
 	pattern resource.List
 	to      *database.Watch
 	of      map[resource.NodeID]*view
-	waits   map[resource.NodeID]bool // for their first Synced; nobody for the time when we have met a member
+	waits   map[resource.NodeID]bool // for their first Synced
 	late    *time.Timer              // ends the waiting; nil when it is over
 }
 
-// nobody is no member's number.
+// nobody is no member's number. It is waited for until the first members have
+// been met: a directory that is being replaced is about to.
 const nobody resource.NodeID = 0
 
 // view is what a watch knows of a member.
@@ -92,8 +93,8 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 			w.synced()
 		}
 	})
-	if len(members) == 1 && (len(c.cfg.Join) > 0 || c.cfg.Group != "") && time.Since(c.begun) < syncTime {
-		w.waits[nobody] = true // a directory that is being replaced: it is about to meet the others
+	if c.joined.Err() == nil {
+		w.waits[nobody] = true
 	}
 	ws.all[id] = w
 	c.meetAll(members)
@@ -129,7 +130,6 @@ func (w *watching) on(m resource.NodeID) {
 	if w.late != nil {
 		w.waits[m] = true
 	}
-	w.heard(nobody)
 }
 
 // heard says that a member is not to be waited for any more.
@@ -201,14 +201,22 @@ func (w *watching) tell(events []directory.Event) {
 // keepLinks follows the membership.
 func (c *Cluster) keepLinks() {
 	defer c.busy.Done()
+	joined := c.joined.Done()
 	for {
 		news := c.news()
 		members := c.Members()
 		c.watches.mu.Lock()
 		c.meetAll(members)
+		if joined == nil {
+			for _, w := range c.watches.all {
+				w.heard(nobody)
+			}
+		}
 		c.watches.mu.Unlock()
 		select {
 		case <-news:
+		case <-joined:
+			joined = nil
 		case <-c.life.Done():
 			c.watches.close()
 			return

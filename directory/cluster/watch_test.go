@@ -249,8 +249,7 @@ func TestWatchThroughRestart(t *testing.T) {
 	w := a.watch(lamps())
 	w.want(directory.Appeared, slices.Clone(ids)...)
 	w.want(directory.Synced, resource.GID{})
-	b.c.Away()
-	b.c.Close()
+	b.c.HandOver()
 	db := b.srv.Database()
 	changed, gone, stays := ids[0], ids[1], ids[2:]
 	if _, err := db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"})); err != nil {
@@ -483,9 +482,10 @@ func TestWatchChurn(t *testing.T) {
 			s.cut()
 		default:
 			if r.IntN(2) == 0 {
-				s.c.Away()
+				s.c.HandOver()
+			} else {
+				s.c.Close()
 			}
-			s.c.Close()
 			for range r.IntN(5) { // meanwhile
 				id := resource.MakeGID(s.cfg.Node, 1, next)
 				if _, err := db.Put(id, id.Context(), pattern(lamp)); err != nil {

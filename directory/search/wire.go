@@ -119,3 +119,6 @@ func (p *Packet) Parse(b []byte) error {
 	}
 	return nil
 }
+
+// Question is what p asks, if it does.
+func (p *Packet) Question() ([]byte, bool) { return p.Body, p.Type == typeAsk }
