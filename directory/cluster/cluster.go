@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -168,12 +169,19 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
+	if len(b) == 9 && b[0] == msgStop {
+		c.places.stop(binary.BigEndian.Uint64(b[1:]))
+		return
+	}
 	var p search.Packet
 	if err := p.Parse(b); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
 	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
+		if len(q) == 0 || q[0] == kindNext {
+			return // a place kept from now on would lack what is offered again
+		}
 		if _, ok := c.local(q); !ok {
 			return // it may be about to be offered again; who asks will ask again
 		}
@@ -258,6 +266,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 		err = e
 	}
 	c.port.Close()
+	c.places.close()
 	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
