@@ -49,19 +49,22 @@ func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
 		k.watched = false
 	}
 	p.send(k.socket, saysData, out)
-	begun := time.Now()
-	now := begun
+	var begun time.Time // looked at only where it takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)
 		if i%16 != 0 {
 			continue
 		}
-		if now = time.Now(); now.Sub(begun) > d || p.life.Err() != nil {
+		now := time.Now()
+		if begun.IsZero() {
+			begun = now
+		}
+		if now.Sub(begun) > d || p.life.Err() != nil {
 			k.late = now.Add(lateTime)
 			break
 		}
 	}
-	if now.Before(k.late) { // ours, or another's
+	if !k.late.IsZero() && time.Now().Before(k.late) { // ours, or another's
 		k.watched = p.poller.Add(k.fd, k.socket) == nil
 	}
 }
