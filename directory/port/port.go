@@ -65,7 +65,7 @@ type Port struct {
 	adv     *net.UDPAddr
 
 	poller *subsys.Poller
-	asking chan *asker // the one there is
+	asking chan askers // taken by who asks
 
 	casts   atomic.Uint64
 	castOut seals
@@ -108,8 +108,8 @@ func Open(cfg Config) (*Port, error) {
 	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
 	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	p.life, p.end = context.WithCancel(context.Background())
-	p.asking = make(chan *asker, 1)
-	p.asking <- nil
+	p.asking = make(chan askers, 1)
+	p.asking <- askers{}
 	if err := p.open(); err != nil {
 		p.Close()
 		return nil, err
@@ -483,7 +483,7 @@ func (p *Port) shut() {
 			s.close()
 		}
 	}
-	if k := <-p.asking; k != nil {
+	for _, k := range (<-p.asking).all {
 		k.close()
 	}
 	if p.poller != nil {
