@@ -97,6 +97,7 @@ type Server struct {
 	life   context.Context
 	end    context.CancelFunc
 	bound  []*socket
+	count  *counts
 }
 
 // life is the connection by which a context lives.
@@ -104,7 +105,7 @@ type life struct{ superseded bool }
 
 // NewServer makes a server; ServeConn lets it serve.
 func NewServer(opts ...Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now(), count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -186,6 +187,7 @@ func (s *Server) serveLife(c *codec) error {
 	}
 	s.lives[self] = me
 	s.mu.Unlock()
+	s.count.joined.Add(1)
 	defer func() {
 		s.mu.Lock()
 		if s.lives[self] == me {
@@ -195,6 +197,8 @@ func (s *Server) serveLife(c *codec) error {
 		s.mu.Unlock()
 		if !over {
 			n := s.db.DeleteOwner(self)
+			s.count.ended.Add(1)
+			s.count.lapsed.Add(uint64(n))
 			s.log.Debug("directory: context ended", "context", self, "resources", n)
 		}
 	}()
@@ -218,6 +222,7 @@ func (s *Server) serveLife(c *codec) error {
 			return nil
 		}
 		rev, err := s.change(self, &m)
+		s.count.change(m.typ, err)
 		if errors.Is(err, ErrProtocol) {
 			_ = c.sendError(m.id, err)
 			return err
@@ -294,6 +299,7 @@ func (s *Server) serveAsk(c *codec) error {
 		if err != nil {
 			return err
 		}
+		begun := time.Now()
 		p := parser{b: m.body}
 		var rec database.Record
 		var ok bool
@@ -341,6 +347,7 @@ func (s *Server) serveAsk(c *codec) error {
 		default:
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 		}
+		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
 		switch {
 		case err != nil:
 			_ = c.sendError(m.id, err)
@@ -433,6 +440,7 @@ func (s *Server) serveWatch(c *codec) error {
 	}
 	l = l.Clone()
 	w := s.db.Watch(&l)
+	s.count.watch.Add(1)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)
 	go func() { // the client says nothing more: reading sees it go
@@ -504,17 +512,4 @@ func (s *Server) Close() error {
 		err = errors.Join(err, b.unlock())
 	}
 	return err
-}
-
-// Stats describe a server.
-type Stats struct {
-	database.Stats
-	Contexts, Connections int
-}
-
-// Stats returns the present figures.
-func (s *Server) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Stats{s.db.Stats(), len(s.lives), len(s.conns)}
 }
