@@ -44,8 +44,10 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
 	}
 	if !ok {
+		c.count.denied.Add(1)
 		return nil, false
 	}
+	c.count.answered.Add(1)
 	return directory.AppendAnswer(nil, &r, &pattern), true
 }
 
@@ -78,12 +80,14 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 }
 
 // ask puts a question to some members, or to all if there are none named.
-func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
+	t := c.begin(who)
+	defer func() { c.finish(t, err) }()
 	var late <-chan time.Time // when patience ends
 	covered := 0
 	for {
 		news := c.news()
-		r, err := c.once(ctx, q, who)
+		r, err := c.once(ctx, q, who, t)
 		if err != nil {
 			return database.Record{}, err
 		}
@@ -128,18 +132,25 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (dat
 }
 
 // once puts a question once.
-func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (search.Result, error) {
+func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
 	out := c.advance(func(now time.Time) {
-		done := func(r search.Result) { got <- r }
+		done := func(r search.Result) {
+			delete(c.count.running, id)
+			got <- r
+		}
+		c.count.beginning = t
 		if who != nil {
 			id = c.search.SearchAmong(now, who, q, done)
 		} else {
 			id = c.search.Search(now, q, done)
+		}
+		if c.count.beginning = nil; len(got) == 0 {
+			c.count.running[id] = t
 		}
 	})
 	switch {
@@ -152,7 +163,10 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (se
 	case r := <-got:
 		return r, nil
 	case <-ctx.Done():
-		c.step(func(time.Time) { c.search.Cancel(id) })
+		c.step(func(time.Time) {
+			delete(c.count.running, id)
+			c.search.Cancel(id)
+		})
 		return search.Result{}, context.Cause(ctx)
 	case <-c.life.Done():
 		return search.Result{}, directory.ErrClosed

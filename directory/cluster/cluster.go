@@ -39,8 +39,9 @@ type Config struct {
 	Patience time.Duration
 	// Poll is how long who asks reads the sockets himself before he sleeps, and
 	// how long they are read on after a datagram; 0: not.
-	Poll   time.Duration
-	Logger *slog.Logger
+	Poll     time.Duration
+	Resolver *net.Resolver // of the names to join; nil: the system's
+	Logger   *slog.Logger
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
@@ -60,9 +61,10 @@ type Cluster struct {
 	nodes   map[resource.NodeID]*node // ever met
 	changed chan struct{}             // closed and replaced when members change
 	meet    chan string               // addresses heard of
+	looking map[string]bool           // where members are being looked for
 
 	places places
-	sent   atomic.Uint64 // packets of searches
+	count  counts
 
 	mu      sync.Mutex
 	filters filters
@@ -76,7 +78,8 @@ type Cluster struct {
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16)}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16), looking: map[string]bool{}}
+	c.count.init()
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -96,11 +99,15 @@ func Open(cfg Config) (*Cluster, error) {
 		Local:   c.local,
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
+			c.count.asks(cfg.Node, to, p)
 			c.out = append(c.out, port.Out{To: to, Payload: p.Append(nil)})
 		},
 	}
 	if cfg.Group != "" {
-		scfg.Cast = func(p *search.Packet) { c.casts = append(c.casts, p.Append(nil)) }
+		scfg.Cast = func(p *search.Packet) {
+			c.count.casts(cfg.Node, p)
+			c.casts = append(c.casts, p.Append(nil))
+		}
 	}
 	c.search = search.NewNode(scfg)
 	var err error
@@ -166,7 +173,10 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	out := c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })
+	out := c.advance(func(now time.Time) {
+		c.count.hears(c.cfg.Node, from, &p)
+		c.search.Receive(now, from, &p)
+	})
 	for i := range out {
 		if out[i].To == from {
 			out[i].At = at
@@ -203,7 +213,7 @@ func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 		c.timer.Reset(max(at.Sub(now), 0))
 	}
 	c.mu.Unlock()
-	c.sent.Add(uint64(len(out) + len(casts)))
+	c.count.sent.Add(uint64(len(out) + len(casts)))
 	for _, b := range casts {
 		c.port.Cast(b)
 	}

@@ -46,6 +46,9 @@ func (c *Cluster) may(q []byte) (who []resource.NodeID) {
 			who = append(who, id)
 		}
 	}
+	if t := c.count.beginning; t != nil {
+		t.may = who
+	}
 	return who
 }
 
@@ -151,11 +154,15 @@ func (c *Cluster) spread() {
 	}
 	clear(f.wants)
 	c.mu.Unlock()
+	for i := range out {
+		c.count.filterSent.add(len(out[i].Payload))
+	}
 	c.port.Send(out...)
 }
 
 // hearFilter works on a message about summaries.
 func (c *Cluster) hearFilter(from resource.NodeID, kind byte, b []byte) {
+	c.count.filterGot.add(1 + len(b))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := &c.filters

@@ -31,10 +31,10 @@ type node struct {
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
-	m.Transport = c.port.Gossip()
+	m.Transport = within{c.port.Gossip(), c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = "rocl " + c.cfg.Name
-	m.Delegate, m.Events = delegate{c}, events{c}
+	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
 	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
 	m.SuspicionMult = 3
@@ -136,6 +136,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	was := m.alive
 	m.alive = alive
+	if id != c.cfg.Node {
+		c.count.member(id, was, alive, n.State == memberlist.StateLeft)
+	}
 	if alive {
 		m.addr = n.Address()
 		if id != c.cfg.Node {
@@ -216,12 +219,7 @@ func (c *Cluster) keepJoined() {
 			c.port.Beacon()
 		}
 		for _, addr := range to {
-			if _, err := c.list.Join([]string{addr}); err != nil {
-				c.log.Debug("cluster: joining", "addr", addr, "err", err)
-			}
-			if c.life.Err() != nil {
-				return
-			}
+			c.look(addr)
 		}
 		t := time.NewTimer(wait)
 		heard = ""
