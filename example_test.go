@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -304,6 +305,64 @@ func ExampleWithCluster() {
 	fmt.Printf("%s\n", m.Bytes())
 	m.Release()
 	// Output: hello
+}
+
+// Two nodes without daemons, here both on one machine: a cluster.
+func ExampleWithMember() {
+	ctx := context.Background()
+	first, second := freeAddr(), freeAddr() // such as 10.0.0.7:7946
+	dir, err := os.MkdirTemp("", "rocl-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	open := func(node string, m rocl.Member) *rocl.Context {
+		c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, node)), rocl.WithCluster("blue"), rocl.WithMember(m))
+		if err != nil {
+			log.Fatal(err)
+		}
+		return c
+	}
+	a := open("a", rocl.Member{Bind: first})
+	defer a.Close()
+	b := open("b", rocl.Member{Bind: second, Join: []string{first}})
+	defer b.Close()
+	printer := register(a, "printer")
+	for {
+		f, err := b.Find(ctx, rocl.Match{"name": "printer"})
+		if err == nil {
+			fmt.Println(f.ID == printer.ID())
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // the nodes have not met yet
+	}
+	// Output: true
+}
+
+// The key must be a secret of the cluster's nodes.
+func ExampleMember() {
+	dir, err := os.MkdirTemp("", "rocl-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	m := rocl.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
+	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o644); err != nil {
+		log.Fatal(err)
+	}
+	_, err = rocl.Open(context.Background(), rocl.WithSocket(filepath.Join(dir, "sock")), rocl.WithMember(m))
+	fmt.Println(errors.Is(err, rocl.ErrMember), errors.Is(err, os.ErrPermission))
+	// Output: true true
+}
+
+// freeAddr is an address of the loopback interface that nobody has just now.
+func freeAddr() string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
 }
 
 func ExampleWithLogger() {

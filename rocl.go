@@ -8,6 +8,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -33,6 +34,7 @@ type (
 	Select         = dispatch.Select        // narrows a receive; see From and Tag
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
+	Member         = cluster.Member         // see WithMember
 )
 
 // Kinds of events of a Watch.
@@ -61,6 +63,8 @@ var (
 	ErrUnreachable = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty       = dispatch.ErrEmpty        // nothing to receive
 	ErrTooLarge    = dispatch.ErrTooLarge     // the message is longer than MaxMessage
+	ErrCluster     = context.ErrCluster       // the node is in another cluster than the one that was named
+	ErrMember      = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
 	ErrLimit       = buffers.ErrLimit         // the memory given to buffers is used up
 )
 
@@ -93,7 +97,8 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface.
+// default is in-process, then TCP on the loopback interface and, on a node that
+// is in a cluster, at the address by which the other nodes know it.
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
@@ -118,8 +123,17 @@ func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 // fail with ErrUnreachable; 10 s if not given.
 func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 
-// WithCluster names the cluster; contexts of different clusters do not link.
+// WithCluster names the cluster; contexts of different clusters do not link. The
+// default is $ROCL_CLUSTER, else the name that the node's directory gives. Open
+// fails with ErrCluster if the directory is in another cluster.
 func WithCluster(name string) Option { return context.WithCluster(name) }
+
+// WithMember makes the node a member of the cluster while this context serves
+// it, because no daemon does: what dirserver --bind --join --key-file does. If
+// the context ends, another one of the node with this option goes on in its
+// place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas)
+// and $ROCL_KEY_FILE.
+func WithMember(m Member) Option { return context.WithMember(m) }
 
 // WithLogger sends the library's logs to l. They are discarded otherwise.
 func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }

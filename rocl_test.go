@@ -13,7 +13,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// memberlist's probes end with their timeouts, a little after its Shutdown.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+}
 
 func reg(t *testing.T, c *rocl.Context, attrs ...string) *rocl.Resource {
 	t.Helper()

@@ -134,7 +134,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if a := c.cache.addrs[peer]; a != nil && time.Since(a.used) > fresh {
 		a.used = time.Now()
 		c.cache.mu.Unlock()
-		return a.urls, nil
+		return c.meant(peer, a.urls), nil
 	}
 	c.cache.mu.Unlock()
 	c.asked.Add(1)
@@ -145,5 +145,5 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	return c.cache.reach(peer, &ans.Attrs, time.Now()), nil
+	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
 }

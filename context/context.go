@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -39,6 +40,12 @@ type Context struct {
 	self  resource.GID
 	asked atomic.Uint64 // questions put to the directory
 
+	at   map[string]bool // what was listened at besides; follow's after Open
+	news chan struct{}   // the directory's terms have changed
+	life stdctx.Context
+	end  stdctx.CancelFunc
+	busy sync.WaitGroup
+
 	serial atomic.Uint32
 	cache  cache
 
@@ -56,7 +63,8 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	dir, err := join(ctx, &cfg)
+	news := make(chan struct{}, 1)
+	dir, err := join(ctx, &cfg, news)
 	if err != nil {
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
@@ -65,20 +73,23 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...),
+		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
 		resources: map[uint32]*Resource{}, closed: make(chan struct{}),
 	}
+	c.life, c.end = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
-		Self: c.self, Pool: c.pool, Resolve: c.resolve, Key: dir.LinkKey(), Cluster: cfg.cluster,
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 	})
 	if err := c.open(ctx); err != nil {
+		c.end()
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
+	c.busy.Go(c.follow)
 	return c, nil
 }
 
@@ -89,36 +100,35 @@ func (c *Context) open(ctx stdctx.Context) error {
 			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
 		}
 	}
-	for _, t := range c.cfg.transports {
-		addrs := []string{}
-		for _, u := range c.cfg.listen {
-			if strings.HasPrefix(u, t.Name()+"://") {
-				addrs = append(addrs, u)
-			}
-		}
-		if len(addrs) == 0 {
-			addrs = []string{""}
-		}
-		for _, a := range addrs {
-			if err := c.disp.Listen(t, a); err != nil {
-				return err
-			}
-		}
+	terms := c.dir.Terms()
+	if err := c.agrees(&terms); err != nil {
+		return err
 	}
-	var l resource.List
+	if err := c.listen(c.cfg.places(&terms)); err != nil {
+		return err
+	}
+	l, err := c.describe()
+	if err == nil {
+		_, err = c.dir.Register(ctx, c.self, l)
+	}
+	return err
+}
+
+// describe are the attributes of the context's own resource.
+func (c *Context) describe() (*resource.List, error) {
+	l := new(resource.List)
 	if err := errors.Join(
 		l.AddString(AttrKind, "context"),
 		l.AddString(AttrPID, strconv.Itoa(os.Getpid())),
 	); err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range c.disp.Addrs() {
 		if err := l.AddString(AttrAddr, a); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	_, err := c.dir.Register(ctx, c.self, &l)
-	return err
+	return l, nil
 }
 
 // ID is the context's identifier, which is that of its context resource.
@@ -343,6 +353,8 @@ func (c *Context) Close() error {
 	}
 	c.closing = true
 	c.mu.Unlock()
+	c.end()
+	c.busy.Wait()
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// First nobody finds us any more; what is under way still needs our addresses.
@@ -358,18 +370,33 @@ func (c *Context) Close() error {
 	return c.closeErr
 }
 
-// join reaches the directory as cfg says.
-func join(ctx stdctx.Context, cfg *config) (*directory.Client, error) {
-	log := directory.WithClientLogger(cfg.logger)
+// join reaches the directory as cfg says. Into news goes that its terms have
+// changed.
+func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Client, error) {
+	opts := []directory.ClientOption{directory.WithClientLogger(cfg.logger), directory.WithTerms(func(directory.Terms) {
+		select {
+		case news <- struct{}{}:
+		default: // not seen yet
+		}
+	})}
 	if cfg.dial != nil {
-		return directory.Join(ctx, cfg.dial, log)
+		return directory.Join(ctx, cfg.dial, opts...)
 	}
+	cfg.environment()
 	path := cfg.socket
 	if path == "" {
 		path = directory.DefaultSocket()
 	}
 	if cfg.joinOnly {
-		return directory.Join(ctx, directory.DialSocket(path), log)
+		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}
-	return directory.JoinNode(ctx, path, cfg.logger)
+	if err := cfg.member.Check(); err != nil {
+		return nil, err
+	}
+	var serve []directory.Option
+	if cfg.member.Bind != "" {
+		serve = append(serve, cluster.NewMembership(cfg.cluster, cfg.member, cfg.logger).Option())
+		opts = append(opts, directory.AsMember())
+	}
+	return directory.JoinNode(ctx, path, cfg.logger, serve, opts...)
 }

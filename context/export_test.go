@@ -3,6 +3,7 @@ package context
 import (
 	stdctx "context"
 
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -34,4 +35,20 @@ func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
 	c.cache.mu.Lock()
 	c.cache.addrs[peer] = &addresses{urls: urls}
 	c.cache.mu.Unlock()
+}
+
+// Meant is what is left of the addresses of peer.
+func (c *Context) Meant(peer resource.GID, urls ...string) []string { return c.meant(peer, urls) }
+
+// Places are the addresses at which a context with these options would listen
+// on the given terms.
+func Places(t directory.Terms, opts ...Option) (at []string) {
+	cfg := defaults()
+	for _, o := range opts {
+		o(&cfg)
+	}
+	for _, p := range cfg.places(&t) {
+		at = append(at, p.key())
+	}
+	return at
 }

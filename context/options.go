@@ -4,8 +4,11 @@ import (
 	stdctx "context"
 	"log/slog"
 	"net"
+	"os"
+	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -24,6 +27,7 @@ type config struct {
 	linger      time.Duration
 	giveUp      time.Duration
 	cluster     string
+	member      cluster.Member
 	logger      *slog.Logger
 	undelivered func(dispatch.Undelivered)
 }
@@ -54,7 +58,8 @@ func WithDirectory(dial func(stdctx.Context) (net.Conn, error)) Option {
 }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface.
+// default is in-process, then TCP on the loopback interface and, on a node that
+// is in a cluster, at the address by which the other nodes know it.
 func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
@@ -81,8 +86,28 @@ func WithLinger(d time.Duration) Option { return func(c *config) { c.linger = d 
 // fail with ErrUnreachable; 10 s if not given.
 func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d } }
 
-// WithCluster names the cluster; contexts of different clusters do not link.
+// WithCluster names the cluster; contexts of different clusters do not link. The
+// default is $ROCL_CLUSTER, else the name that the node's directory gives. Open
+// fails with ErrCluster if the directory is in another cluster.
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
+
+// WithMember makes the node a member of a cluster while this context serves it,
+// because no daemon does. The default is $ROCL_BIND, $ROCL_JOIN (values are
+// separated by commas) and $ROCL_KEY_FILE.
+func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m } }
+
+// environment fills in what was not given.
+func (c *config) environment() {
+	if c.cluster == "" {
+		c.cluster = os.Getenv("ROCL_CLUSTER")
+	}
+	if c.member.Bind == "" && len(c.member.Join) == 0 && c.member.KeyFile == "" {
+		c.member = cluster.Member{
+			Bind: os.Getenv("ROCL_BIND"), KeyFile: os.Getenv("ROCL_KEY_FILE"),
+			Join: strings.FieldsFunc(os.Getenv("ROCL_JOIN"), func(r rune) bool { return r == ',' }),
+		}
+	}
+}
 
 // WithLogger sends the library's logs to l. They are discarded otherwise.
 func WithLogger(l *slog.Logger) Option {

@@ -10,8 +10,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,6 +28,14 @@ func WithServe(serve func(context.Context) error) ClientOption {
 
 // WithClientLogger sends logs to l.
 func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
+
+// WithTerms calls f whenever the terms of linking have changed, also before Join
+// returns. f must not block.
+func WithTerms(f func(Terms)) ClientOption { return func(c *Client) { c.onTerms = f } }
+
+// AsMember tells the server that this context would make the node a member of
+// its cluster if it served: so the node need not leave when the server ends.
+func AsMember() ClientOption { return func(c *Client) { c.member = true } }
 
 // leaveTime is how long a client that leaves waits for the server to know.
 const leaveTime = time.Second
@@ -43,14 +53,17 @@ type Client struct {
 	serve func(context.Context) error
 	log   *slog.Logger
 
-	self  resource.GID
-	token [32]byte
-	key   []byte
+	self    resource.GID
+	token   [32]byte
+	member  bool
+	terms   atomic.Pointer[Terms]
+	onTerms func(Terms)
 
 	life   context.Context
 	end    context.CancelFunc
 	busy   sync.WaitGroup
-	finish func() error // what serving needs when the client closes; may be nil
+	finish func() error   // what serving needs when the client closes; may be nil
+	here   func() *Server // the server if it is in this process and serves, else nil; may be nil
 
 	mu     sync.Mutex
 	closed bool
@@ -136,6 +149,11 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	k.begin(msgJoin, 0)
 	k.gid(c.self)
 	k.bytes(c.token[:])
+	var offer resource.List
+	if c.member {
+		_ = offer.Add(offerMember, nil)
+	}
+	k.bytes(offer.Wire())
 	_, err = nc.Write(greeting(kindLife))
 	if err == nil {
 		err = k.send()
@@ -150,12 +168,14 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	}
 	if err == nil {
 		p := parser{b: m.body}
-		self, token, key := p.gid(), p.take(32), p.take(32)
-		if err = p.end(); err == nil && m.typ != msgJoined {
+		self, token := p.gid(), p.take(32)
+		if m.typ != msgJoined {
 			err = fmt.Errorf("%w: no answer to join", ErrProtocol)
+		} else {
+			err = c.agree(p)
 		}
 		if err == nil && c.self.IsZero() {
-			c.self, c.key = self, append([]byte(nil), key...)
+			c.self = self
 			copy(c.token[:], token)
 		}
 	}
@@ -172,6 +192,22 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	return &lifeConn{c: k, pending: map[uint64]chan reply{}, gone: make(chan struct{})}, nil
 }
 
+// agree takes the terms that are the rest of a message.
+func (c *Client) agree(p parser) error {
+	l, err := p.list()
+	if err != nil {
+		return err
+	}
+	t, err := parseTerms(&l)
+	if err != nil {
+		return err
+	}
+	if old := c.terms.Swap(t); c.onTerms != nil && (old == nil || !old.equal(t)) {
+		c.onTerms(*t)
+	}
+	return nil
+}
+
 // publish makes lc the connection that operations use.
 func (c *Client) publish(lc *lifeConn) {
 	c.mu.Lock()
@@ -184,7 +220,7 @@ func (c *Client) publish(lc *lifeConn) {
 func (c *Client) live(lc *lifeConn) {
 	defer c.busy.Done()
 	for {
-		lc.run()
+		c.run(lc)
 		c.mu.Lock()
 		c.conn, c.joined = nil, make(chan struct{})
 		for _, a := range c.idle {
@@ -205,9 +241,15 @@ func (c *Client) live(lc *lifeConn) {
 }
 
 // run reads answers until the connection ends.
-func (lc *lifeConn) run() {
+func (c *Client) run(lc *lifeConn) {
 	for {
 		m, err := lc.c.read()
+		if err == nil && m.typ == msgTerms {
+			if err = c.agree(parser{b: m.body}); err == nil {
+				continue
+			}
+			c.log.Warn("directory: terms", "err", err)
+		}
 		if err != nil {
 			break
 		}
@@ -235,11 +277,17 @@ func (lc *lifeConn) run() {
 // rejoin finds or becomes the next server and offers what the context owns.
 func (c *Client) rejoin() *lifeConn {
 	backoff := time.Millisecond
+	said := "" // of what is wrong
 	for {
 		lc, err := c.join(c.life)
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
-			if err := c.serve(c.life); err == nil {
+			err := c.serve(c.life)
+			if err == nil {
 				continue
+			}
+			if text := err.Error(); text != said && !errors.Is(err, ErrInUse) && c.life.Err() == nil {
+				said = text
+				c.log.Warn("directory: cannot serve the node", "err", err)
 			}
 		}
 		if err == nil {
@@ -291,11 +339,16 @@ func (c *Client) offer(lc *lifeConn) error {
 		wrote <- nil
 	}()
 	var err error
-	for range recs {
+	for n := 0; n < len(recs) && err == nil; {
 		var m message
 		if m, err = lc.c.read(); err != nil {
 			break
 		}
+		if m.typ == msgTerms {
+			err = c.agree(parser{b: m.body})
+			continue
+		}
+		n++
 		if m.typ == msgError {
 			c.log.Warn("directory: offering again", "err", parseError(m.body))
 		}
@@ -312,8 +365,8 @@ func (c *Client) Self() resource.GID { return c.self }
 // Node is the node's number.
 func (c *Client) Node() resource.NodeID { return c.self.Node() }
 
-// LinkKey is what all contexts of the node know and nobody else does.
-func (c *Client) LinkKey() []byte { return c.key }
+// Terms are the present terms of linking, not to be changed.
+func (c *Client) Terms() Terms { return *c.terms.Load() }
 
 // current waits for a life connection.
 func (c *Client) current(ctx context.Context) (*lifeConn, error) {
@@ -604,9 +657,29 @@ func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	}
 }
 
+// beside is the server this client can ask without a connection: it has joined
+// it, and it is in this process.
+func (c *Client) beside(ctx context.Context) *Server {
+	if c.here == nil || ctx.Err() != nil {
+		return nil
+	}
+	c.mu.Lock()
+	ok := c.conn != nil && !c.closed
+	c.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return c.here()
+}
+
 // Find returns one resource that matches, with the values the pattern wants,
 // or all attributes if it wants none. ErrNotFound.
 func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, pattern, func() (database.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
+	}
 	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
 }
 
@@ -615,6 +688,11 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 	p, err := resource.NewPattern(nil, want...)
 	if err != nil {
 		return Answer{}, err
+	}
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, p, func() (database.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
 	}
 	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
 }

@@ -164,7 +164,7 @@ func TestTakeover(t *testing.T) {
 	log := NewServer().log
 	var cs []*Client
 	for i := range 4 {
-		c, err := JoinNode(ctx, path, log)
+		c, err := JoinNode(ctx, path, log, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,8 @@ func FuzzServer(f *testing.F) {
 	k := &codec{}
 	k.begin(msgJoin, 1)
 	k.bytes(make([]byte, 48))
-	f.Add(append(greeting(kindLife), append([]byte{60, 0, 0, 0}, k.out[4:]...)...))
+	k.bytes(new(resource.List).Wire())
+	f.Add(append(greeting(kindLife), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
 		near, far := net.Pipe()

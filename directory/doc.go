@@ -36,15 +36,22 @@
 // len counts everything after itself; an answer repeats the id of its question.
 // Bodies, with identifiers of 16 bytes and lists as package resource draws them:
 //
-//	join      identifier (zero: a new one), token 32
+//	join      identifier (zero: a new one), token 32, list
 //	register  identifier, revision u64 (0: new), list
 //	update    identifier, expected revision u64, list
 //	delete    identifier
 //	find      pattern            start  pattern           watch  pattern
 //	lookup    identifier, pattern      next, stop, leave  empty
-//	joined    identifier, token 32, link key 32
+//	joined    identifier, token 32, list of terms
+//	terms     list of terms; the id is 0: nobody has asked
 //	done      revision u64
 //	answer    identifier, owner, revision u64, list
 //	event     kind u8, then as answer
 //	error     code u16, text
+//
+// The list of a join has "member" if the context would make the node a member
+// of its cluster, should it come to serve. Terms are "key", one for each link
+// key, the first is the newest; "cluster", its name, if the node is in one;
+// "host", the IP address where other nodes reach this one; "sealed", if links
+// to other nodes are to be. Other names are passed over.
 package directory

@@ -4,21 +4,25 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 )
 
 // JoinNode joins the directory at a socket path, and serves it whenever nobody
 // else does, for as long as the client is open: so a laptop needs no daemon.
-func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, error) {
+// serve are options of the server.
+func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option, opts ...ClientOption) (*Client, error) {
+	opts = append([]ClientOption{WithClientLogger(log)}, opts...)
 	if IsTCP(path) { // somebody else's
-		return Join(ctx, DialSocket(path), WithClientLogger(log))
+		return Join(ctx, DialSocket(path), opts...)
 	}
-	n := &node{path: path, log: log}
-	c, err := Join(ctx, DialSocket(path), WithServe(n.serve), WithClientLogger(log))
+	n := &node{path: path, log: log, opts: serve}
+	c, err := Join(ctx, DialSocket(path), append(opts, WithServe(n.serve))...)
 	if err != nil {
 		n.close()
 		return nil, err
 	}
-	c.finish = n.close
+	c.finish, c.here = n.close, n.serving.Load
+	n.late.Store(true)
 	return c, nil
 }
 
@@ -26,9 +30,13 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger) (*Client, erro
 type node struct {
 	path   string
 	log    *slog.Logger
+	opts   []Option
+	late   atomic.Bool // whoever opened the context has been told that it works
 	mu     sync.Mutex
 	closed bool
 	server *Server
+
+	serving atomic.Pointer[Server] // the same, for questions
 }
 
 func (n *node) serve(context.Context) error {
@@ -41,11 +49,13 @@ func (n *node) serve(context.Context) error {
 		n.server.Close() // it gave way, or its socket was taken from under it
 		n.server = nil
 	}
-	s, err := Listen(n.path, WithLogger(n.log))
+	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load())}, n.opts...)
+	s, err := Listen(n.path, opts...)
 	if err != nil {
 		return err
 	}
 	n.server = s
+	n.serving.Store(s)
 	n.log.Info("directory: serving the node", "socket", n.path, "epoch", s.id.Epoch)
 	return nil
 }

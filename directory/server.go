@@ -39,9 +39,18 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 // give way to it, and it gives way to nobody.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
-// WithLinkKey sets what contexts prove to each other that they know, in place
-// of the node's own: contexts of several nodes need the same.
-func WithLinkKey(key [32]byte) Option { return func(s *Server) { s.linkKey = &key } }
+// WithMembership lets a server made by Listen be a member of a cluster. begin
+// is called when the server knows its node, before it serves anybody; late
+// says that it takes over from another, for contexts that are there: then only
+// what makes serving the node impossible is an error. end is called when the
+// server has ended; handOver says that somebody else of the node goes on as
+// the same member.
+func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
+	return func(s *Server) { s.begin = begin }
+}
+
+// takingOver says that the server follows another, for contexts that are there.
+func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 
 // A Remote asks the rest of a cluster for what the node does not hold. Errors
 // match ErrNotFound where that is certain, else ErrPartial.
@@ -65,17 +74,62 @@ func (s *Server) rest() Remote {
 	return s.remote
 }
 
-// elsewhere asks the rest of the cluster, if there is one.
-func (s *Server) elsewhere(ask func(Remote) (database.Record, error)) (r database.Record, ok bool, err error) {
+// find looks here, then elsewhere. An error says that there is no certain answer.
+func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if r, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(pattern) }); ok {
+		return r, true, nil
+	}
 	remote := s.rest()
 	if remote == nil {
 		return r, false, nil
 	}
-	r, err = ask(remote)
+	r, err = remote.Find(ctx, pattern)
+	return certain(r, err)
+}
+
+// lookup is find by identifier: what this node minted is nowhere else.
+func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if id.Node() == s.id.Node {
+		r, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
+		return r, ok, nil
+	}
+	if r, ok = s.db.Get(id); ok {
+		return r, true, nil
+	}
+	remote := s.rest()
+	if remote == nil {
+		return r, false, nil
+	}
+	r, err = remote.Lookup(ctx, id, pattern)
+	return certain(r, err)
+}
+
+func certain(r database.Record, err error) (database.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
 	}
 	return r, err == nil, err
+}
+
+// direct is ask for a client in this process. ErrClosed says that the server is
+// none any more, and somebody else is.
+func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (database.Record, bool, error)) (Answer, error) {
+	r, ok, err := ask()
+	switch {
+	case s.life.Err() != nil:
+		return Answer{}, ErrClosed
+	case err != nil:
+		return Answer{}, err
+	case !ok:
+		return Answer{}, ErrNotFound
+	case pattern.Complete():
+		r.Attrs = r.Attrs.Clone()
+	default:
+		l := pattern.Clone()
+		l.Fill(&r.Attrs)
+		r.Attrs = l
+	}
+	return Answer(r), nil
 }
 
 // A Server answers for one node. See Listen for one at a Unix socket.
@@ -86,10 +140,14 @@ type Server struct {
 	daemon bool
 	begun  time.Time
 
-	linkKey *[32]byte
+	late  bool
+	begin func(s *Server, late bool) (end func(handOver bool), err error)
+	leave func(handOver bool) // what begin returned
 
 	mu     sync.Mutex
 	closed bool
+	gave   bool // way to a daemon
+	told   Terms
 	conns  map[net.Conn]struct{}
 	lives  map[resource.GID]*life
 	remote Remote
@@ -101,7 +159,13 @@ type Server struct {
 }
 
 // life is the connection by which a context lives.
-type life struct{ superseded bool }
+type life struct {
+	superseded bool
+	member     bool // it would take our place in the cluster
+
+	mu  sync.Mutex // of what is said unasked, and of the answer to join before that
+	out codec
+}
 
 // NewServer makes a server; ServeConn lets it serve.
 func NewServer(opts ...Option) *Server {
@@ -175,12 +239,13 @@ func (s *Server) serveLife(c *codec) error {
 	if err != nil {
 		return err
 	}
-	self, err := s.join(&m)
+	self, member, err := s.join(&m)
 	if err != nil {
 		_ = c.sendError(m.id, err)
 		return err
 	}
-	me := &life{}
+	me := &life{member: member, out: codec{nc: c.nc}}
+	me.mu.Lock()
 	s.mu.Lock()
 	if old := s.lives[self]; old != nil {
 		old.superseded = true
@@ -204,13 +269,13 @@ func (s *Server) serveLife(c *codec) error {
 	}()
 	c.begin(msgJoined, m.id)
 	c.gid(self)
-	token, key := s.id.token(self), s.id.linkKey()
-	if s.linkKey != nil {
-		key = *s.linkKey
-	}
+	token, terms := s.id.token(self), s.terms()
+	list := terms.list()
 	c.bytes(token[:])
-	c.bytes(key[:])
-	if err := c.send(); err != nil {
+	c.bytes(list.Wire())
+	err = c.send()
+	me.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	for {
@@ -240,19 +305,22 @@ func (s *Server) serveLife(c *codec) error {
 	}
 }
 
-func (s *Server) join(m *message) (resource.GID, error) {
+func (s *Server) join(m *message) (g resource.GID, member bool, err error) {
 	p := parser{b: m.body}
 	g, token := p.gid(), p.take(32)
-	if err := p.end(); err != nil || m.typ != msgJoin {
-		return g, fmt.Errorf("%w: not a join", ErrProtocol)
+	l, err := p.list()
+	if err != nil || m.typ != msgJoin {
+		return g, false, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
+	_, member = l.Get(offerMember)
 	if g.IsZero() {
-		return s.id.next()
+		g, err = s.id.next()
+		return g, member, err
 	}
 	if want := s.id.token(g); !hmac.Equal(want[:], token) || g != g.Context() {
-		return g, fmt.Errorf("%w: %v", ErrDenied, g)
+		return g, false, fmt.Errorf("%w: %v", ErrDenied, g)
 	}
-	return g, nil
+	return g, member, nil
 }
 
 // change carries out what a context asks for what is its own.
@@ -308,19 +376,12 @@ func (s *Server) serveAsk(c *codec) error {
 		switch m.typ {
 		case msgFind:
 			if l, err = p.list(); err == nil {
-				rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(&l) })
-				if !ok {
-					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Find(s.life, &l) })
-				}
+				rec, ok, far = s.find(s.life, &l)
 			}
 		case msgLookup:
 			id := p.gid()
 			if l, err = p.list(); err == nil {
-				if id.Node() == s.id.Node {
-					rec, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
-				} else if rec, ok = s.db.Get(id); !ok {
-					rec, ok, far = s.elsewhere(func(r Remote) (database.Record, error) { return r.Lookup(s.life, id, &l) })
-				}
+				rec, ok, far = s.lookup(s.life, id, &l)
 			}
 		case msgStart:
 			if l, err = p.list(); err == nil {
@@ -352,6 +413,8 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
+		case far != nil && s.life.Err() != nil:
+			return nil // cut short by our end: let the next server be asked
 		case far != nil:
 			err = c.sendError(m.id, far)
 		case !ok:
@@ -413,11 +476,15 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Settled says that the server knows what its predecessor knew: the contexts
+// have had time to offer it again.
+func (s *Server) Settled() bool { return s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime }
+
 // patiently asks again while the server is settling.
 func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
 	for {
 		r, ok := ask()
-		if ok || s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime {
+		if ok || s.Settled() {
 			return r, ok
 		}
 		select {
@@ -478,6 +545,9 @@ func (s *Server) serveYield(c *codec) error {
 	if s.daemon || !ok || len(bound) != 1 {
 		return c.sendError(0, ErrInUse)
 	}
+	s.mu.Lock()
+	s.gave = true
+	s.mu.Unlock()
 	s.log.Info("directory: giving way to a daemon")
 	bound[0].unlisten()
 	c.begin(msgDone, 0)
@@ -497,6 +567,10 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
+	handOver := s.gave
+	for _, l := range s.lives {
+		handOver = handOver || l.member || s.daemon // which is being restarted if contexts go on
+	}
 	s.end()
 	for nc := range s.conns {
 		nc.Close()
@@ -507,6 +581,9 @@ func (s *Server) Close() error {
 		b.unlisten()
 	}
 	s.busy.Wait()
+	if s.leave != nil {
+		s.leave(handOver)
+	}
 	var err error
 	for _, b := range bound {
 		err = errors.Join(err, b.unlock())

@@ -58,9 +58,15 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	id, err := loadIdentity(path + ".node")
 	if err == nil {
 		s.id, s.begun = id, time.Now()
-		err = s.listen(b)
+		if s.begin != nil {
+			s.leave, err = s.begin(s, s.late)
+		}
+		if err == nil {
+			err = s.listen(b)
+		}
 	}
 	if err != nil {
+		s.Close()
 		b.lock.Close()
 		return nil, err
 	}

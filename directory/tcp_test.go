@@ -27,7 +27,7 @@ func TestTCP(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	c, err := JoinNode(ctx, at+"?node="+path+".node", s.log)
+	c, err := JoinNode(ctx, at+"?node="+path+".node", s.log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

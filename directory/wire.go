@@ -84,7 +84,12 @@ const (
 	msgAnswer
 	msgEvent
 	msgError
+	msgTerms
 )
+
+// offerMember is in the list of a join: this context would make the node a
+// member of its cluster if it served.
+const offerMember = "member"
 
 func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }
 

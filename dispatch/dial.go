@@ -62,11 +62,13 @@ func (l *link) try(ctx context.Context) error {
 	ports := l.d.ports
 	l.d.mu.RUnlock()
 	err = fmt.Errorf("no transport reaches any of %q", addrs)
+	tried := map[string]bool{} // a second port of a transport reaches no more than the first
 	for _, p := range ports {
 		for _, a := range addrs {
-			if !p.Reaches(a) {
+			if tried[a] || !p.Reaches(a) {
 				continue
 			}
+			tried[a] = true
 			if err = l.d.shake(ctx, l, p, a); err == nil {
 				return nil
 			}

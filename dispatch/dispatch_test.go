@@ -39,10 +39,19 @@ func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
 	return w.at[id], nil
 }
 
+// trusting is for Config.Trust.
+func trusting(cluster string, keys ...string) func() Trust {
+	t := Trust{Cluster: cluster}
+	for _, k := range keys {
+		t.Keys = append(t.Keys, []byte(k))
+	}
+	return func() Trust { return t }
+}
+
 func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func(*Config)) *Dispatcher {
 	t.Helper()
 	pool := buffers.New()
-	cfg := Config{Self: resource.MakeGID(1, n, 0), Pool: pool, Resolve: w.resolve, Key: []byte("key"), GiveUp: 2 * time.Second, Logger: testLog}
+	cfg := Config{Self: resource.MakeGID(1, n, 0), Pool: pool, Resolve: w.resolve, Trust: trusting("", "key"), GiveUp: 2 * time.Second, Logger: testLog}
 	for _, f := range change {
 		f(&cfg)
 	}

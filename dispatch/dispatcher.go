@@ -50,13 +50,22 @@ type Undelivered struct {
 	Err      error // matches ErrGone, ErrUnreachable or ErrClosed
 }
 
+// MaxKeys is how many keys a context may have at once.
+const MaxKeys = 8
+
+// Trust says whom a context links with: those of the same cluster who know one
+// of the keys. Links that exist outlive what made them possible.
+type Trust struct {
+	Cluster string
+	Keys    [][]byte // from the directory; those beyond MaxKeys are not used
+}
+
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.
 type Config struct {
 	Self        resource.GID
 	Pool        *buffers.Pool
 	Resolve     Resolver
-	Key         []byte // shared by those who may link; from the directory
-	Cluster     string // contexts of another cluster are refused
+	Trust       func() Trust // asked at each handshake; nil: whoever trusts anybody
 	Poll        PollPolicy
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
@@ -124,6 +133,18 @@ func New(cfg Config) *Dispatcher {
 	d.running.Add(1)
 	go d.flusher()
 	return d
+}
+
+// trust is what cfg.Trust says now. Without a key everybody has the same.
+func (d *Dispatcher) trust() (t Trust) {
+	if d.cfg.Trust != nil {
+		t = d.cfg.Trust()
+	}
+	if len(t.Keys) == 0 {
+		t.Keys = [][]byte{nil}
+	}
+	t.Keys = t.Keys[:min(len(t.Keys), MaxKeys)]
+	return t
 }
 
 // Buffer returns a buffer of n bytes of the dispatcher's pool, or, when that is

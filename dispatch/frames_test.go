@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"testing"
@@ -22,7 +23,7 @@ var golden = map[string]string{
 }
 
 func goldenHello() hello {
-	h := hello{from: resource.MakeGID(1, 2, 0), to: resource.MakeGID(3, 4, 0), cluster: (&Dispatcher{}).clusterHash()}
+	h := hello{from: resource.MakeGID(1, 2, 0), to: resource.MakeGID(3, 4, 0), cluster: (&Trust{}).hash()}
 	for i := range h.nonce {
 		h.nonce[i] = byte(i)
 	}
@@ -40,7 +41,8 @@ func TestGoldenHandshake(t *testing.T) {
 		t.Errorf("parsed as %+v: %v", h2, err)
 	}
 
-	said := transcript{key: []byte("key"), said: wire}
+	key := []byte("key")
+	said := transcript{keys: [][]byte{key}, said: wire}
 	c := challenge{from: h.to}
 	for i := range c.nonce {
 		c.nonce[i] = byte(0xf0 + i)
@@ -49,20 +51,22 @@ func TestGoldenHandshake(t *testing.T) {
 	if got := hex.EncodeToString(part); got != golden["Challenge"] {
 		t.Errorf("Challenge is\n%s, want\n%s", got, golden["Challenge"])
 	}
-	c.mac = said.mac(frameChallenge, part)
+	c.macs = said.macs(frameChallenge, part)
 	var c2 challenge
-	if err := c2.parse(c.append(nil)); err != nil || c2 != c {
+	if err := c2.parse(c.append(nil)); err != nil || c2.from != c.from || c2.nonce != c.nonce || !bytes.Equal(c2.macs, c.macs) {
 		t.Errorf("parsed as %+v: %v", c2, err)
 	}
 	// The MAC is HMAC-SHA256 over the frame type, what was said and the part
 	// in front of it.
-	if m := (&transcript{key: []byte("key"), said: nil}).mac(frameChallenge, append(bytes.Clone(wire), part...)); !hmac.Equal(m[:], c.mac[:]) {
-		t.Error("the MAC does not run over all that was said")
+	h1 := hmac.New(sha256.New, key)
+	h1.Write(append(append([]byte{frameChallenge}, wire...), part...))
+	if !hmac.Equal(h1.Sum(nil), c.macs) {
+		t.Error("the MAC is another")
 	}
-	if m := (&transcript{key: []byte("other"), said: wire}).mac(frameChallenge, part); hmac.Equal(m[:], c.mac[:]) {
+	if m := said.mac([]byte("other"), frameChallenge, part); hmac.Equal(m[:], c.macs) {
 		t.Error("the MAC does not depend on the key")
 	}
-	if m := said.mac(frameReady, part); hmac.Equal(m[:], c.mac[:]) {
+	if m := said.mac(key, frameReady, part); hmac.Equal(m[:], c.macs) {
 		t.Error("the MAC does not depend on who speaks")
 	}
 
@@ -143,7 +147,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(true, wire(subsys.Header{Type: 255, Len: 3}))
 	f.Fuzz(func(t *testing.T, linked bool, data []byte) {
 		pool := buffers.New()
-		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Key: []byte("key"), Mailbox: FirstCredit,
+		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,
 			Resolve: func(context.Context, resource.GID) ([]string, error) { return nil, ErrGone }})
 		box, err := d.Mailbox(1, 0)
 		if err != nil {
@@ -230,7 +234,7 @@ func TestHandshakeRefuses(t *testing.T) {
 			t.Errorf("attach of %d zeros: %v", len(b), err)
 		}
 	}
-	for _, b := range [][]byte{nil, make([]byte, 63), make([]byte, 65)} {
+	for _, b := range [][]byte{nil, make([]byte, 32), make([]byte, 63), make([]byte, 65), make([]byte, challengeLen+macLen*(MaxKeys+1))} {
 		if err := new(challenge).parse(b); !errors.Is(err, ErrProtocol) {
 			t.Errorf("challenge of %d bytes: %v", len(b), err)
 		}

@@ -24,16 +24,18 @@ import (
 //	dialler                                        acceptor
 //	  │ Hello     version, who, to whom, cluster, nonce │
 //	  ├────────────────────────────────────────────────►│ silence unless all fit
-//	  │ Challenge who, nonce, MAC                       │
+//	  │ Challenge who, nonce, MACs                      │
 //	  │◄────────────────────────────────────────────────┤
 //	  │ Attach    session, known, gen, have, MAC        │
 //	  ├────────────────────────────────────────────────►│ the conn is the link's,
 //	  │ Ready     session, known, gen, have, MAC        │ an earlier one is cut
 //	  │◄────────────────────────────────────────────────┤
 //
-// Each MAC is HMAC-SHA256 under the key the directory gave both, over
+// Each MAC is HMAC-SHA256 under a key the directory gave both, over
 // everything said before, so that neither side can be made to believe a
-// recorded conversation. session names one end's state of the link; known is
+// recorded conversation. While keys are being changed a context has several:
+// the acceptor proves that it knows each of its own, the dialler goes on under
+// the first of its own that is among them, and so does the acceptor. session names one end's state of the link; known is
 // the other end's as remembered; have is the number of the frame expected
 // next: sending resumes there. gen counts the conns of the session: a conn
 // with a higher one replaces its predecessor, and where both sides dial at
@@ -41,7 +43,8 @@ import (
 const (
 	protoVersion = 1
 	helloLen     = 64
-	challengeLen = 64
+	challengeLen = 32 // and a MAC for each key
+	macLen       = sha256.Size
 	attachLen    = 64
 	refuseLen    = 16
 
@@ -82,22 +85,22 @@ func (h *hello) parse(b []byte) error {
 type challenge struct {
 	from  resource.GID
 	nonce [16]byte
-	mac   [32]byte
+	macs  []byte // one for each key of the acceptor
 }
 
 func (c *challenge) append(b []byte) []byte {
 	b = appendGID(b, c.from)
 	b = append(b, c.nonce[:]...)
-	return append(b, c.mac[:]...)
+	return append(b, c.macs...)
 }
 
 func (c *challenge) parse(b []byte) error {
-	if len(b) != challengeLen {
+	if n := (len(b) - challengeLen) / macLen; n < 1 || n > MaxKeys || len(b) != challengeLen+n*macLen {
 		return fmt.Errorf("%w: not a challenge", ErrProtocol)
 	}
 	c.from = resource.GetGID(b)
 	copy(c.nonce[:], b[16:])
-	copy(c.mac[:], b[32:])
+	c.macs = b[challengeLen:]
 	return nil
 }
 
@@ -147,19 +150,49 @@ func appendGID(b []byte, g resource.GID) []byte {
 	return append(b, w[:]...)
 }
 
-// transcript is what has been said so far, for the MACs.
+// transcript is what has been said so far, for the MACs, and the keys under
+// which it may go on: one, once one has been proven to be the peer's too.
 type transcript struct {
-	key  []byte
+	keys [][]byte
 	said []byte
 }
 
-func (t *transcript) mac(role byte, part []byte) (m [32]byte) {
-	h := hmac.New(sha256.New, t.key)
+func (t *transcript) mac(key []byte, role byte, part []byte) (m [macLen]byte) {
+	h := hmac.New(sha256.New, key)
 	h.Write([]byte{role})
 	h.Write(t.said)
 	h.Write(part)
 	h.Sum(m[:0])
 	return m
+}
+
+// macs are those of part under each key.
+func (t *transcript) macs(role byte, part []byte) (all []byte) {
+	for _, k := range t.keys {
+		m := t.mac(k, role, part)
+		all = append(all, m[:]...)
+	}
+	return all
+}
+
+// proven says whether one of macs is that of part under a key of ours, and
+// keeps the first such key alone. All are compared, to the end: time does not
+// tell which was nearly right.
+func (t *transcript) proven(role byte, part, macs []byte) bool {
+	var by [][]byte
+	for _, k := range t.keys {
+		m := t.mac(k, role, part)
+		for theirs := macs; len(theirs) >= macLen; theirs = theirs[macLen:] {
+			if hmac.Equal(m[:], theirs[:macLen]) && by == nil {
+				by = [][]byte{k}
+			}
+		}
+	}
+	if by == nil {
+		return false
+	}
+	t.keys = by
+	return true
 }
 
 // An endpoint is the sink of one conn: first it shakes hands, then it passes
@@ -170,6 +203,7 @@ type endpoint struct {
 
 	mu      sync.Mutex
 	step    uint8 // the frame type expected next
+	cluster uint64
 	said    transcript
 	peer    resource.GID
 	want    *link      // the dialler's
@@ -178,7 +212,7 @@ type endpoint struct {
 	expiry  *time.Timer
 }
 
-func (d *Dispatcher) clusterHash() uint64 { return xxhash.Sum64String(d.cfg.Cluster) }
+func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 
 // welcome is the acceptor's beginning. It refuses beyond maxPending.
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
@@ -186,7 +220,8 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 		d.pending.Add(-1)
 		return nil
 	}
-	ep := &endpoint{d: d, step: frameHello, said: transcript{key: d.cfg.Key}}
+	trust := d.trust()
+	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}}
 	ep.expiry = time.AfterFunc(shakeTimeout, func() {
 		if ep.link.Load() == nil {
 			d.log.Info("dispatch: peer did not complete the handshake", "remote", c.Remote())
@@ -213,12 +248,13 @@ func (ep *endpoint) settle() {
 func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
 	defer cancel()
-	ep := &endpoint{d: d, step: frameChallenge, said: transcript{key: d.cfg.Key}, want: l, peer: l.peer, outcome: make(chan error, 1)}
+	trust := d.trust()
+	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, peer: l.peer, outcome: make(chan error, 1)}
 	c, err := p.Dial(ctx, addr, ep)
 	if err != nil {
 		return err
 	}
-	h := hello{from: d.self, to: l.peer, cluster: d.clusterHash()}
+	h := hello{from: d.self, to: l.peer, cluster: ep.cluster}
 	_, _ = rand.Read(h.nonce[:])
 	ep.said.said = h.append(nil)
 	c.Start()
@@ -336,7 +372,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 		return err
 	}
 	switch {
-	case h.cluster != ep.d.clusterHash():
+	case h.cluster != ep.cluster:
 		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, h.from)
 	case h.to != ep.d.self:
 		return fmt.Errorf("%w: %v looks for %v, this is %v", ErrRefused, h.from, h.to, ep.d.self)
@@ -348,8 +384,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	ch := challenge{from: ep.d.self}
 	_, _ = rand.Read(ch.nonce[:])
 	part := ch.append(nil)
-	ch.mac = ep.said.mac(frameChallenge, part[:32])
-	part = ch.append(part[:0])
+	part = append(part, ep.said.macs(frameChallenge, part)...)
 	ep.said.said = append(ep.said.said, part...)
 	ep.step = frameAttach
 	return ep.say(c, frameChallenge, part)
@@ -363,7 +398,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	if ch.from != ep.peer {
 		return fmt.Errorf("%w: %v answers in place of %v", ErrRefused, ch.from, ep.peer)
 	}
-	if m := ep.said.mac(frameChallenge, b[:32]); !hmac.Equal(m[:], ch.mac[:]) {
+	if !ep.said.proven(frameChallenge, b[:challengeLen], ch.macs) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	ep.said.said = append(ep.said.said, b...)
@@ -377,7 +412,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext}
 	l.mu.Unlock()
 	part := ep.mine.append(nil)
-	ep.mine.mac = ep.said.mac(frameAttach, part[:32])
+	ep.mine.mac = ep.said.mac(ep.said.keys[0], frameAttach, part[:32])
 	part = ep.mine.append(part[:0])
 	ep.said.said = append(ep.said.said, part...)
 	ep.step = frameReady
@@ -389,7 +424,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	if err := a.parse(b); err != nil {
 		return err
 	}
-	if m := ep.said.mac(frameAttach, b[:32]); !hmac.Equal(m[:], a.mac[:]) {
+	if !ep.said.proven(frameAttach, b[:32], a.mac[:]) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	ep.said.said = append(ep.said.said, b...)
@@ -438,7 +473,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.writing = true // Ready goes first
 		l.mu.Unlock()
 		part := ready.append(nil)
-		ready.mac = ep.said.mac(frameReady, part[:32])
+		ready.mac = ep.said.mac(ep.said.keys[0], frameReady, part[:32])
 		err = ep.say(c, frameReady, ready.append(part[:0]))
 		ep.settle()
 		l.mu.Lock()
@@ -485,7 +520,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	if err := a.parse(b); err != nil {
 		return err
 	}
-	if m := ep.said.mac(frameReady, b[:32]); !hmac.Equal(m[:], a.mac[:]) {
+	if !ep.said.proven(frameReady, b[:32], a.mac[:]) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	l := ep.want

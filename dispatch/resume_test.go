@@ -233,8 +233,10 @@ func TestStrangers(t *testing.T) {
 		c.Close()
 	}
 	for i, change := range []func(*Config){
-		func(c *Config) { c.Key = []byte("another") },
-		func(c *Config) { c.Cluster = "another" },
+		func(c *Config) { c.Trust = trusting("", "another") },
+		func(c *Config) { c.Trust = trusting("another", "key") },
+		func(c *Config) { c.Trust = trusting("", "one", "another") },
+		func(c *Config) { c.Trust = nil },
 	} {
 		s := w.node(t, uint64(10+i), tcp.New(), change, func(c *Config) { c.GiveUp = 50 * time.Millisecond })
 		f := flow(t, s, mb)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/spf13/cobra"
 )
 
@@ -26,7 +26,6 @@ type config struct {
 	paths []string // of listen
 	urls  []string // likewise, TCP
 	level slog.Level
-	key   []byte // of the cluster
 }
 
 // fileConfig is the configuration file.
@@ -121,7 +120,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
-// checkCluster checks what concerns the cluster, and reads its key.
+// checkCluster checks what concerns the cluster.
 func (c *config) checkCluster() error {
 	if c.bind.value == "" {
 		for _, s := range []struct {
@@ -140,20 +139,18 @@ func (c *config) checkCluster() error {
 	if c.keyFile.value == "" {
 		return nil
 	}
-	fi, err := os.Stat(c.keyFile.value)
-	if err != nil {
-		return fmt.Errorf("the cluster's key (%s): %w", c.keyFile.origin, err)
-	}
-	if fi.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("the cluster's key %s can be read by others (mode %v); it must be 0600", c.keyFile.value, fi.Mode().Perm())
-	}
-	if c.key, err = os.ReadFile(c.keyFile.value); err != nil {
-		return fmt.Errorf("the cluster's key (%s): %w", c.keyFile.origin, err)
-	}
-	if c.key = bytes.TrimSpace(c.key); len(c.key) < 16 {
-		return fmt.Errorf("the cluster's key in %s has %d bytes, at least 16", c.keyFile.value, len(c.key))
+	if _, err := cluster.ReadKey(c.keyFile.value); err != nil { // read again when it is used
+		return fmt.Errorf("%s: %w", c.keyFile.origin, err)
 	}
 	return nil
+}
+
+// member is how the node takes part in its cluster.
+func (c *config) member() cluster.Member {
+	return cluster.Member{
+		Bind: c.bind.value, KeyFile: c.keyFile.value,
+		Join: strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+	}
 }
 
 // place adds to an error of the decoder where it is and which setting it is
@@ -180,12 +177,4 @@ func (c *config) print(w io.Writer) {
 	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
-}
-
-// keys are the cluster's, none if it has none.
-func (c *config) keys() [][]byte {
-	if len(c.key) == 0 {
-		return nil
-	}
-	return [][]byte{c.key}
 }

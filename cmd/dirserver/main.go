@@ -97,24 +97,11 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log := s.logger(errOut)
 	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log)}
 	if s.bind.value != "" {
-		opts = append(opts, directory.WithLinkKey(cluster.LinkKey(s.cluster.value, s.key)))
+		opts = append(opts, cluster.NewMembership(s.cluster.value, s.member(), log).Option())
 	}
 	srv, err := directory.Listen(s.socket.value, opts...)
 	if err != nil {
 		return err
-	}
-	if s.bind.value != "" {
-		c, err := cluster.Open(cluster.Config{
-			Node: srv.Node(), DB: srv.Database(), Name: s.cluster.value, Bind: s.bind.value,
-			Join: strings.FieldsFunc(s.join.value, func(r rune) bool { return r == ',' }), Keys: s.keys(), Logger: log,
-		})
-		if err != nil {
-			srv.Close()
-			return err
-		}
-		defer c.Close()
-		srv.Attach(c)
-		log.Info("member of a cluster", "cluster", s.cluster.value, "addr", c.Addr(), "sealed", len(s.key) > 0)
 	}
 	for _, p := range s.paths {
 		if err := srv.Also(p); err != nil {

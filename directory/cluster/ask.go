@@ -41,7 +41,10 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(id)
 	case kindNext:
-		r, ok = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now())
+		var lost bool
+		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
+			return nil, true
+		}
 	}
 	if !ok {
 		c.count.denied.Add(1)
@@ -59,6 +62,9 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 }
 
 func parseAnswer(b []byte) (database.Record, error) {
+	if len(b) == 0 {
+		return database.Record{}, fmt.Errorf("%w: a member was started anew and has forgotten the place", directory.ErrPartial)
+	}
 	a, err := directory.ParseAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
@@ -83,9 +89,12 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
 	t := c.begin(who)
 	defer func() { c.finish(t, err) }()
+	if err := c.begun(ctx); err != nil {
+		return database.Record{}, err
+	}
 	var late <-chan time.Time // when patience ends
 	covered := 0
-	for {
+	for pause := 25 * time.Millisecond; ; {
 		news := c.news()
 		r, err := c.once(ctx, q, who, t)
 		if err != nil {
@@ -116,7 +125,8 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (fou
 			}
 			return database.Record{}, directory.ErrNotFound
 		}
-		again := time.NewTimer(c.cfg.Patience / 30)
+		again := time.NewTimer(pause)
+		pause = min(2*pause, 200*time.Millisecond)
 		select {
 		case <-again.C:
 		case <-news:
@@ -128,6 +138,17 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (fou
 			return database.Record{}, directory.ErrClosed
 		}
 		again.Stop()
+	}
+}
+
+// begun waits a moment for the first members to be reached: what a member that
+// has just started does not find may be elsewhere.
+func (c *Cluster) begun(ctx context.Context) error {
+	select {
+	case <-c.joined.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -183,6 +204,10 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 		q := question(kindNext, resource.GID{}, pattern)
 		copy(q[1:], cur[:])
 		var failed []resource.NodeID
+		if err := c.begun(ctx); err != nil {
+			yield(database.Record{}, err)
+			return
+		}
 		for _, m := range c.Members() {
 			if m == c.cfg.Node {
 				continue

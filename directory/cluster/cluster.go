@@ -39,7 +39,11 @@ type Config struct {
 	Patience time.Duration
 	// Poll is how long who asks reads the sockets himself before he sleeps, and
 	// how long they are read on after a datagram; 0: not.
-	Poll     time.Duration
+	Poll time.Duration
+	// Sure says whether what DB lacks the node lacks: a no would be premature
+	// while what the server before this one knew is being offered again; nil:
+	// always.
+	Sure     func() bool
 	Resolver *net.Resolver // of the names to join; nil: the system's
 	Logger   *slog.Logger
 }
@@ -54,20 +58,22 @@ type Cluster struct {
 	life  context.Context
 	end   context.CancelFunc
 	busy  sync.WaitGroup
-	going atomic.Bool // Leave: contexts of this node will be back
+	going atomic.Bool // and another will take this one's place
+
+	joined  context.Context // done once a member was reached, or none in time
+	reached context.CancelFunc
 
 	members atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
 	nmu     sync.Mutex
 	nodes   map[resource.NodeID]*node // ever met
 	changed chan struct{}             // closed and replaced when members change
-	meet    chan string               // addresses heard of
-	looking map[string]bool           // where members are being looked for
+	looking map[string]bool           // at these addresses, for members
 
 	places places
 	count  counts
 
 	mu      sync.Mutex
-	filters filters
+	filters *search.Filters
 	search  *search.Node
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
@@ -78,7 +84,7 @@ type Cluster struct {
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), meet: make(chan string, 16), looking: map[string]bool{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
 	c.count.init()
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -89,8 +95,9 @@ func Open(cfg Config) (*Cluster, error) {
 	if c.cfg.Patience <= 0 {
 		c.cfg.Patience = 3 * time.Second
 	}
-	c.filters.of, c.filters.wants = map[resource.NodeID]*search.Summary{}, map[resource.NodeID]bool{}
+	c.filters = search.NewFilters()
 	c.life, c.end = context.WithCancel(context.Background())
+	c.joined, c.reached = context.WithTimeout(c.life, firstTime)
 	c.members.Store(&[]resource.NodeID{cfg.Node})
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	scfg := search.Config{
@@ -124,6 +131,10 @@ func Open(cfg Config) (*Cluster, error) {
 		c.end()
 		c.timer.Stop()
 		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	c.port.Start()
+	if len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
+		c.reached() // nobody to wait for
 	}
 	c.busy.Add(2)
 	go c.keepJoined()
@@ -164,14 +175,19 @@ func (c *Cluster) serve(nc net.Conn) {
 
 // receive works on what another member has sent. b is not ours to keep.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
-	if len(b) > 0 && b[0] >= msgDelta {
-		c.hearFilter(from, b[0], b[1:])
+	if search.IsFilter(b) {
+		c.hearFilter(from, b)
 		return
 	}
 	var p search.Packet
 	if err := p.Parse(b); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
+	}
+	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
+		if _, ok := c.local(q); !ok {
+			return // it may be about to be offered again; who asks will ask again
+		}
 	}
 	out := c.advance(func(now time.Time) {
 		c.count.hears(c.cfg.Node, from, &p)
@@ -225,16 +241,30 @@ func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
 
 // Close leaves the cluster.
-func (c *Cluster) Close() error {
+func (c *Cluster) Close() error { return c.stop(true) }
+
+// HandOver ends the membership without leaving: the node's contexts go on, and
+// another server is about to take this one's place. The others wait for it for a
+// few seconds.
+func (c *Cluster) HandOver() error {
+	c.going.Store(true)
+	return c.stop(false)
+}
+
+func (c *Cluster) stop(leave bool) (err error) {
 	if c.life.Err() != nil {
 		return nil
 	}
-	if c.going.Load() {
-		_ = c.list.UpdateNode(100 * time.Millisecond)
+	if !leave {
+		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
 	}
+	c.nmu.Lock() // nobody is looked for any more
 	c.end()
-	c.busy.Wait()
-	err := c.list.Leave(time.Second)
+	c.nmu.Unlock()
+	if leave {
+		c.busy.Wait()
+		err = c.list.Leave(time.Second)
+	}
 	c.mu.Lock()
 	c.timer.Stop()
 	c.mu.Unlock()
@@ -242,12 +272,9 @@ func (c *Cluster) Close() error {
 		err = e
 	}
 	c.port.Close()
+	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
 	}
 	return nil
 }
-
-// Away says that the node's contexts go on when this member has closed, and
-// that another is about to take its place: the others are to wait for it.
-func (c *Cluster) Away() { c.going.Store(true) }

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 
 func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
-	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond}
+	cfg := Config{Node: n, DB: database.New(), Name: "test", Bind: "127.0.0.1:0", Hop: 100 * time.Millisecond, Spread: 20 * time.Millisecond, Patience: 2 * time.Second}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr())
 	}
@@ -152,7 +152,7 @@ func TestFilters(t *testing.T) {
 	eventually(t, "the summary has come", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		s := a.filters.of[holder.cfg.Node]
+		s := a.filters.Of(holder.cfg.Node)
 		return s != nil && s.May(what)
 	})
 	before := a.count.sent.Load()
@@ -178,7 +178,7 @@ func TestFilters(t *testing.T) {
 	eventually(t, "all are in the summary", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		s := a.filters.of[holder.cfg.Node]
+		s := a.filters.Of(holder.cfg.Node)
 		for i := range 2000 {
 			if !s.May(pattern(resource.Match{"serial": fmt.Sprint(i)})) {
 				return false
@@ -227,5 +227,119 @@ func TestClosed(t *testing.T) {
 			c.Close()
 			t.Errorf("bound to %q", bind)
 		}
+	}
+}
+
+// anew starts a member anew that did not take leave, as a daemon is restarted.
+func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Cluster {
+	t.Helper()
+	at := c.Addr()
+	if err := c.HandOver(); err != nil {
+		t.Fatal(err)
+	}
+	return member(t, c.cfg.Node, func(cfg *Config) {
+		cfg.Bind = at
+		if change != nil {
+			change(cfg)
+		}
+	}, join...)
+}
+
+// A member that is started anew is not taken for dead: questions wait until it
+// answers, and until it knows what it has. What it asks itself is not answered
+// with what it was told before.
+func TestRestarted(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for i := range uint32(20) {
+		x := put(t, a, 100+i, resource.Attrs{"x": fmt.Sprint(i)})
+		y := put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
+		if r, err := b.Find(ctx, pattern(resource.Match{"x": fmt.Sprint(i)})); err != nil || r.ID != x {
+			t.Fatalf("%d: the restarted finds %+v: %v", i, r, err)
+		}
+		if i%5 > 0 {
+			continue
+		}
+		offered := time.Now().Add(200 * time.Millisecond)
+		done := make(chan error)
+		if err := b.HandOver(); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			r, err := a.Find(ctx, pattern(resource.Match{"y": fmt.Sprint(i)}))
+			if err == nil && r.ID != y {
+				err = fmt.Errorf("found %v in place of %v", r.ID, y)
+			}
+			done <- err
+		}()
+		b = anew(t, b, func(c *Config) { c.Sure = func() bool { return time.Now().After(offered) } }, a)
+		time.Sleep(time.Until(offered) / 2)
+		put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
+		if err := <-done; err != nil {
+			t.Fatalf("%d: what the restarted has: %v", i, err)
+		}
+	}
+}
+
+// A node that comes back at another address is the same node.
+func TestMoved(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	b = anew(t, b, func(c *Config) { c.Bind = "127.0.0.1:0" }, a)
+	eventually(t, "the member is seen where it is now", func() bool {
+		a.nmu.Lock()
+		defer a.nmu.Unlock()
+		n := a.nodes[2]
+		return n != nil && n.alive && n.addr == b.Addr()
+	})
+	together(t, a, b)
+}
+
+// Members that are all told of each other, and of some who are not there, find
+// each other in whatever order they start.
+func TestIslands(t *testing.T) {
+	first := member(t, 1, nil)
+	at := first.Addr()
+	if err := first.Close(); err != nil { // its address is told, and it starts last
+		t.Fatal(err)
+	}
+	late := func(c *Config) { c.Join = append(c.Join, at, "127.0.0.1:1") }
+	a := member(t, 2, late)
+	b := member(t, 3, late, a) // which is an island without the first
+	c := member(t, 4, late)
+	together(t, a, b)
+	first = member(t, 1, func(c *Config) { c.Bind = at })
+	together(t, first, a, b, c)
+}
+
+// A place that a member has forgotten ends the answers with an error, not as if
+// there were no more.
+func TestForgottenPlace(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	for i := range uint32(5) {
+		put(t, b, i+1, resource.Attrs{"type": "many"})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var end error
+	n := 0
+	for _, err := range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+		if end = err; err != nil {
+			break
+		}
+		if n++; n == 2 {
+			b.places.mu.Lock()
+			clear(b.places.by)
+			b.places.mu.Unlock()
+		}
+	}
+	if !errors.Is(end, directory.ErrPartial) || n != 2 {
+		t.Errorf("%d answers, then %v", n, end)
 	}
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -12,56 +11,15 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-const (
-	resolveTime   = 2 * time.Second // for which a name server is waited for
-	mostAddresses = 32              // of one name
-	mostLooks     = 32              // members that are looked for at a time; the others have their turn later
-)
-
-// look tries to join at an address, or at those of a name, beside whatever else
-// is being tried: one that hangs keeps nobody waiting.
-func (c *Cluster) look(at string) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if c.looking[at] || len(c.looking) >= mostLooks || c.life.Err() != nil {
-		return
-	}
-	c.looking[at] = true
-	c.busy.Go(func() {
-		err := c.join(at)
-		if err != nil && c.life.Err() == nil {
-			c.log.Debug("cluster: joining", "addr", at, "err", err)
-		}
-		c.nmu.Lock()
-		delete(c.looking, at)
-		c.nmu.Unlock()
-	})
-}
-
-func (c *Cluster) join(at string) error {
-	if _, err := netip.ParseAddrPort(at); err == nil {
-		if _, err = c.list.Join([]string{at}); err != nil {
-			c.count.notJoined.Add(1)
-		}
-		return err
-	}
-	ctx, cancel := context.WithTimeout(c.life, resolveTime)
-	defer cancel()
-	to, err := c.addresses(ctx, at)
-	if err != nil {
-		c.count.unresolved.Add(1)
-		return err
-	}
-	for _, a := range to {
-		c.look(a)
-	}
-	return nil
-}
+// mostAddresses of one name are tried at a time.
+const mostAddresses = 32
 
 // addresses are those of HOST:PORT, in no order so that not all members try the
 // same one first, and without this member's own. memberlist would look names up
 // itself: first over TCP, with nothing to stop it when a name server hangs.
-func (c *Cluster) addresses(ctx context.Context, name string) ([]string, error) {
+func (c *Cluster) addresses(name string) ([]netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(c.life, joinTime)
+	defer cancel()
 	host, service, err := net.SplitHostPort(name)
 	if err != nil {
 		return nil, err
@@ -70,7 +28,7 @@ func (c *Cluster) addresses(ctx context.Context, name string) ([]string, error) 
 	if r == nil {
 		r = net.DefaultResolver
 	}
-	n, err := r.LookupPort(ctx, "tcp", service)
+	n, err := r.LookupPort(ctx, "udp", service)
 	if err != nil {
 		return nil, err
 	}
@@ -79,16 +37,14 @@ func (c *Cluster) addresses(ctx context.Context, name string) ([]string, error) 
 		return nil, err
 	}
 	own := c.port.Addr().AddrPort()
-	var to []string
+	own = netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
+	var to []netip.AddrPort
 	for _, ip := range ips {
 		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
-		if own.Addr().Unmap().Is4() && !a.Addr().Is4() || a == netip.AddrPortFrom(own.Addr().Unmap(), own.Port()) || slices.Contains(to, a.String()) {
+		if own.Addr().Is4() && !a.Addr().Is4() || a == own || slices.Contains(to, a) {
 			continue // no datagram would get there, or it is us
 		}
-		to = append(to, a.String())
-	}
-	if len(to) == 0 {
-		return nil, fmt.Errorf("%s has no address of another member that this one could reach: %v", name, ips)
+		to = append(to, a)
 	}
 	rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
 	return to[:min(len(to), mostAddresses)], nil

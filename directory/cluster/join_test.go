@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -90,6 +91,15 @@ func (s *nameServer) resolver() *net.Resolver {
 
 func (s *nameServer) use(c *Config) { c.Resolver = s.resolver() }
 
+func addressesOf(c *Cluster, name string) (to []string, err error) {
+	of, err := c.addresses(name)
+	for _, a := range of {
+		to = append(to, a.String())
+	}
+	slices.Sort(to)
+	return to, err
+}
+
 // A name stands for all its addresses but our own, those that no datagram of
 // ours reaches, and those given twice.
 func TestAddresses(t *testing.T) {
@@ -110,26 +120,23 @@ func TestAddresses(t *testing.T) {
 	}{
 		{"several.rocl.test:" + port, []string{"127.0.0.2:" + port, "127.0.0.3:" + port}},
 		{"several.rocl.test:7", []string{"127.0.0.1:7", "127.0.0.2:7", "127.0.0.3:7"}},
-		{"six.rocl.test:7", nil}, {"self.rocl.test:" + port, nil}, {"none.rocl.test:7", nil},
+		{"six.rocl.test:7", []string{}}, {"self.rocl.test:" + port, []string{}}, {"127.0.0.4:7", []string{"127.0.0.4:7"}}, {"none.rocl.test:7", nil},
 		{"several.rocl.test", nil}, {"several.rocl.test:x-y", nil}, {"several.rocl.test:99999", nil}, {"", nil}, {":", nil},
 	} {
-		got, err := c.addresses(t.Context(), want.name)
-		slices.Sort(got)
+		got, err := addressesOf(c, want.name)
 		if err == nil != (want.to != nil) || !slices.Equal(got, want.to) {
 			t.Errorf("%q stands for %q, %v; want %q", want.name, got, err, want.to)
 		}
 	}
-	if got, err := c.addresses(t.Context(), "many.rocl.test:7"); err != nil || len(got) != mostAddresses {
+	if got, err := addressesOf(c, "many.rocl.test:7"); err != nil || len(got) != mostAddresses {
 		t.Errorf("of a name with a hundred addresses %d are tried, %v", len(got), err)
 	}
 	s.set(func() { s.fail = dnsmessage.RCodeServerFailure })
-	if got, err := c.addresses(t.Context(), "several.rocl.test:7"); err == nil {
+	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
 		t.Errorf("of a name server that fails: %q", got)
 	}
 	s.set(func() { s.mute = true })
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if got, err := c.addresses(ctx, "several.rocl.test:7"); err == nil {
+	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
 		t.Errorf("of a name server that is silent: %q", got)
 	}
 }
@@ -167,7 +174,7 @@ func TestNameServerHangs(t *testing.T) {
 	a := member(t, 1, nil)
 	begun := time.Now()
 	b := member(t, 2, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:7946", a.Addr()} })
-	if d := time.Since(begun); d > resolveTime/2 {
+	if d := time.Since(begun); d > joinTime/2 {
 		t.Errorf("opened after %v", d)
 	}
 	together(t, a, b)
@@ -181,7 +188,7 @@ func TestNameServerHangs(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	if d := time.Since(begun); d > resolveTime {
+	if d := time.Since(begun); d > joinTime {
 		t.Errorf("closed after %v", d)
 	}
 }
@@ -192,28 +199,30 @@ func TestJoinSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken := make(chan net.Conn, 1)
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for {
-			nc, err := ln.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			taken <- nc
-		}
-	})
-	t.Cleanup(func() { ln.Close(); busy.Wait() })
-	a := member(t, 1, nil)
-	b := member(t, 2, func(c *Config) { c.Join = []string{ln.Addr().String(), a.Addr()} })
-	nc := <-taken
-	defer nc.Close()
-	together(t, a, b)
-	begun := time.Now()
-	if err := b.Close(); err != nil {
-		t.Error(err)
+	defer ln.Close()
+	life, end := context.WithCancel(t.Context())
+	w := within{life: life}
+	nc, err := w.DialAddressTimeout(memberlist.Address{Addr: ln.Addr().String()}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d := time.Since(begun); d > 5*time.Second { // memberlist waits for 10 s
-		t.Errorf("closed after %v", d)
+	read := make(chan error, 1)
+	go func() {
+		_, err := nc.Read(make([]byte, 1))
+		read <- err
+	}()
+	end()
+	select {
+	case err := <-read:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the stream has outlived its member")
+	}
+	nc.Close()
+	if nc, err := w.DialTimeout(ln.Addr().String(), time.Hour); err == nil {
+		nc.Close()
+		t.Error("dialled when the member had ended")
 	}
 }

@@ -17,13 +17,21 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// awayTime is how long a member that said it would be back is waited for.
-const awayTime = 5 * time.Second
+const (
+	firstTime  = time.Second            // for the first member to be reached, before a no is believed
+	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
+	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	joinTime   = 2 * time.Second        // for one attempt
+	mostMissed = 16                     // of them at a time: one that answers knows the others
+	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
+)
 
 // node is one that was met.
 type node struct {
 	addr  string
+	epoch uint64
 	alive bool
+	lost  time.Time   // when it was seen dead
 	away  *time.Timer // runs while the node is away
 }
 
@@ -36,8 +44,14 @@ func (c *Cluster) gossip() error {
 	m.Label = "rocl " + c.cfg.Name
 	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
-	m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 200*time.Millisecond
-	m.SuspicionMult = 3
+	m.TCPTimeout = joinTime
+	// A node that falls silent is suspected after two or three probes' time and
+	// dead 0.8 s after two others have found the same, 4.8 s if they have not: so
+	// chance losses have time to be denied. Rumours are told often enough that
+	// nobody misses one.
+	m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 80*time.Millisecond
+	m.SuspicionMult = 4
+	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
 	m.PushPullInterval = 5 * time.Second // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = time.Nanosecond
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
@@ -134,30 +148,36 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		m.away.Stop()
 		m.away = nil
 	}
-	was := m.alive
-	m.alive = alive
+	was, life := m.alive, m.epoch
+	m.alive, m.epoch = alive, epoch
 	if id != c.cfg.Node {
-		c.count.member(id, was, alive, n.State == memberlist.StateLeft)
+		c.count.member(id, was, alive, n.State == memberlist.StateLeft || flags&metaAway != 0)
 	}
 	if alive {
 		m.addr = n.Address()
 		if id != c.cfg.Node {
 			c.port.Meet(id, epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 		}
+		for other, o := range c.nodes {
+			if o.addr == m.addr && !o.alive && o.away == nil {
+				delete(c.nodes, other) // a machine that was started anew is another node
+			}
+		}
 	} else {
 		c.port.Part(id)
 		switch {
-		case n.State != memberlist.StateLeft: // dead, or cut off: keepJoined tries again
 		case flags&metaAway != 0 && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
-		default:
+		case n.State == memberlist.StateLeft:
 			delete(c.nodes, id) // it said so
+		default: // dead, or cut off: keepJoined looks for it
+			m.lost = time.Now()
 		}
 	}
 	c.relist()
-	if was != alive || m.away != nil {
+	if was != alive || life != epoch {
 		c.mu.Lock()
-		c.filters.met(id, alive)
+		c.filters.Met(id, alive)
 		c.mu.Unlock()
 		c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
 	}
@@ -168,7 +188,7 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
 	if m.away != nil && c.nodes[id] == m {
-		delete(c.nodes, id)
+		m.away, m.lost = nil, time.Now()
 		c.relist()
 	}
 }
@@ -194,39 +214,33 @@ func (c *Cluster) news() <-chan struct{} {
 	return c.changed
 }
 
-// keepJoined joins those it was told of and those it has met, for as long as
-// they are not seen alive.
+// keepJoined joins those it was told of until each was reached once, and looks
+// for those it has met for as long as they are not seen alive: memberlist gives
+// the dead up, and a cluster that was parted would stay so. While it is alone it
+// makes itself known to the group.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
-	wait := 100 * time.Millisecond
-	var heard string
-	for {
-		var to []string
-		if heard != "" {
-			to = append(to, heard)
-		}
+	told := map[string]bool{} // and not reached yet
+	for _, addr := range c.cfg.Join {
+		told[addr] = addr != c.Addr()
+	}
+	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
-		alone := true
-		for id, m := range c.nodes {
-			if !m.alive && m.away == nil {
-				to = append(to, m.addr)
+		for addr := range told {
+			if told[addr] {
+				c.look(addr, func() { told[addr] = false })
 			}
-			alone = alone && (!m.alive || id == c.cfg.Node)
+		}
+		for _, addr := range c.missed(time.Now()) {
+			c.look(addr, func() {})
 		}
 		c.nmu.Unlock()
-		if alone {
-			to = append(to, c.cfg.Join...)
+		if len(*c.members.Load()) == 1 {
 			c.port.Beacon()
 		}
-		for _, addr := range to {
-			c.look(addr)
-		}
 		t := time.NewTimer(wait)
-		heard = ""
 		select {
 		case <-t.C:
-			wait = min(wait*2, 2*time.Second)
-		case heard = <-c.meet:
 		case <-c.life.Done():
 			t.Stop()
 			return
@@ -234,18 +248,75 @@ func (c *Cluster) keepJoined() {
 	}
 }
 
+// missed are some of those it has met and does not see alive. c.nmu is held.
+func (c *Cluster) missed(now time.Time) (addrs []string) {
+	for id, m := range c.nodes {
+		switch {
+		case m.alive || m.away != nil:
+		case now.Sub(m.lost) > forget:
+			delete(c.nodes, id)
+		case len(addrs) < mostMissed: // in no order: others the next time
+			addrs = append(addrs, m.addr)
+		}
+	}
+	return addrs
+}
+
+// look joins whoever is at an address, and calls found if somebody is, with
+// c.nmu held. A packet goes first: whoever is cut off would hold a connection
+// up for seconds, and whoever does not hear packets is no use as a member.
+// c.nmu is held.
+func (c *Cluster) look(addr string, found func()) {
+	if c.looking[addr] || c.life.Err() != nil {
+		return
+	}
+	c.looking[addr] = true
+	c.busy.Go(func() {
+		err := c.join(addr)
+		c.nmu.Lock()
+		defer c.nmu.Unlock()
+		delete(c.looking, addr)
+		if err == nil {
+			c.reached()
+			found()
+		} else {
+			c.log.Debug("cluster: joining", "addr", addr, "err", err)
+		}
+	})
+}
+
+func (c *Cluster) join(addr string) error {
+	to, err := c.addresses(addr)
+	if err != nil {
+		c.count.unresolved.Add(1)
+		return err
+	}
+	var failed []error
+	for _, at := range to { // all: they may not know each other
+		_, err := c.list.Ping("", net.UDPAddrFromAddrPort(at))
+		if err == nil {
+			_, err = c.list.Join([]string{at.String()})
+		}
+		if c.life.Err() != nil {
+			return err
+		}
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) < len(to) {
+		return nil
+	}
+	c.count.notJoined.Add(1)
+	return fmt.Errorf("%s: nobody: %w", addr, errors.Join(failed...))
+}
+
 // heardBeacon works on a member's telling that it is there.
 func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	c.nmu.Lock()
-	m := c.nodes[id]
-	known := m != nil && m.alive
-	c.nmu.Unlock()
-	if known {
-		return
-	}
-	select {
-	case c.meet <- addr.String():
-	default:
+	defer c.nmu.Unlock()
+	if m := c.nodes[id]; m == nil || !m.alive {
+		c.look(addr.String(), func() {})
 	}
 }
 

@@ -28,14 +28,15 @@ type place struct {
 }
 
 // next gives the answer of a step: a new one for the next step, the same again
-// for the one before, whose answer was lost.
-func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.List, now time.Time) (database.Record, bool) {
+// for the one before, whose answer was lost. lost says that the place is not known
+// any more.
+func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.List, now time.Time) (r database.Record, ok, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.by[cursor]
 	if at == nil {
 		if step != 1 {
-			return database.Record{}, false // forgotten
+			return database.Record{}, false, true
 		}
 		for k, o := range p.by {
 			if now.Sub(o.used) > lease || len(p.by) >= mostPlaces {
@@ -54,5 +55,5 @@ func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.Li
 		at.step = step
 		at.last, at.ok = at.cur.Next()
 	}
-	return at.last, at.ok && step == at.step
+	return at.last, at.ok && step == at.step, step != at.step
 }

@@ -293,17 +293,11 @@ func (c *Cluster) Stats() Stats {
 	c.places.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Filters.Known, s.Filters.Held = c.filters.held()
+	for _, m := range *c.members.Load() {
+		if m != c.cfg.Node && c.filters.Of(m) != nil {
+			s.Filters.Known++
+		}
+	}
+	s.Filters.Held = c.filters.Bytes()
 	return s
-}
-
-// held is how many summaries of others there are, and the bytes of all.
-func (f *filters) held() (known, bytes int) {
-	if f.own != nil {
-		bytes = f.own.Bytes()
-	}
-	for _, s := range f.of {
-		bytes += s.Bytes()
-	}
-	return len(f.of), bytes
 }

@@ -94,7 +94,7 @@ type Counters struct {
 	Streams, StreamsRefused atomic.Uint64
 }
 
-// Open binds the port.
+// Open binds the port. Nothing is heard before Start.
 func Open(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{},
 		large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
@@ -113,10 +113,14 @@ func Open(cfg Config) (*Port, error) {
 		p.shut()
 		return nil, err
 	}
+	return p, nil
+}
+
+// Start begins to hear.
+func (p *Port) Start() {
 	p.busy.Add(2)
 	go p.keep()
 	go p.accept()
-	return p, nil
 }
 
 func (p *Port) open() error {

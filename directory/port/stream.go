@@ -187,11 +187,6 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 	if len(payload) > MaxLarge || p.life.Err() != nil {
 		return
 	}
-	select {
-	case p.large <- struct{}{}:
-	default:
-		return // as the network drops what is too much
-	}
 	b := binary.LittleEndian.AppendUint32([]byte{largeByte, 0, 0, 0}, uint32(len(payload)))
 	for _, v := range []uint64{uint64(p.cfg.Self), p.epoch, to.epoch} {
 		b = binary.LittleEndian.AppendUint64(b, v)
@@ -200,7 +195,12 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 	p.busy.Add(1)
 	go func() {
 		defer p.busy.Done()
-		defer func() { <-p.large }()
+		select {
+		case p.large <- struct{}{}:
+			defer func() { <-p.large }()
+		case <-p.life.Done():
+			return
+		}
 		c, err := p.Dial(p.life, to.node)
 		if err == nil {
 			_ = c.SetDeadline(time.Now().Add(largeTime))

@@ -2,6 +2,7 @@ package search
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -13,15 +14,10 @@ import (
 const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
-	MostCast     = 256       // nodes up to which Auto casts, if it can: they all answer at once
-	MostFlat     = 64        // nodes up to which Auto asks each
-	castFan      = 1         // of a question that each who hears it answers for itself
-	DefaultHop   = 25 * time.Millisecond
-	DefaultTries = 3
-	keepDone     = 5 * time.Second // how long a finished part is remembered, for those who ask again
-	maxJobs      = 1 << 14         // parts under way for others; beyond it they are not taken
-	maxFirst     = 8               // nodes asked because of their summaries before everybody
-	maxFailed    = 128             // named in one packet
+	DefaultHop   = 20 * time.Millisecond
+	MostCast     = 256 // nodes up to which Auto casts, if it can: they all answer at once
+	MostFlat     = 64  // nodes up to which Auto asks each
+	DefaultTries = 5   // where one packet of twenty is lost, one living node of 100,000 is not reached
 )
 
 // A Way is how everybody is asked.
@@ -35,13 +31,24 @@ const (
 	ByTree            // spanning trees
 )
 
+const (
+	castFan    = 1                    // of a question that each who hears it answers for itself
+	keepDone   = 5 * time.Second      // how long a finished part is remembered, for those who ask again
+	maxJobs    = 1 << 14              // parts under way for others; beyond it they are not taken
+	maxFirst   = 8                    // nodes asked because of their summaries before everybody
+	firstTries = 2                    // of them
+	maxFailed  = 128                  // named in one packet
+	maxBusy    = 1 << 8               // times that a head may say so of one part
+	pace       = 5 * time.Microsecond // for which one packet keeps the sender of many
+)
+
 // Config is what a Node needs. Self, Members, Local and Send are required.
 type Config struct {
 	Self    resource.NodeID
 	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
 	Local   func(question []byte) (answer []byte, ok bool)
 	Send    func(to resource.NodeID, p *Packet)
-	May     func(question []byte) []resource.NodeID // whose summary has it; may be nil
+	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
 	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
 	Way     Way
 	Fan     int           // 0: DefaultFan
@@ -69,6 +76,7 @@ type Node struct {
 	jobs map[key]*job
 	byID map[ID][]*job // of these, those not done
 	own  map[uint64]*own
+	due  alarms
 }
 
 // key names a part: who asks for it tells ours from theirs.
@@ -82,9 +90,9 @@ type key struct {
 type own struct {
 	question []byte
 	done     func(Result)
-	first    map[resource.NodeID]bool // nodes asked because of their summaries, and not heard of
+	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
 	tries    int
-	at       time.Time
+	late     alarm
 	cover    *job // the second half
 }
 
@@ -93,21 +101,25 @@ type job struct {
 	key
 	fan      int
 	question []byte
-	parts    []part // still to be answered
+	parts    map[resource.NodeID]*part // still to be answered, by head
 	covered  uint32
 	sum      uint64
 	failed   []resource.NodeID
 	reply    *Packet // once it is done
-	until    time.Time
+	forget   alarm   // and then
 	own      *own
 }
 
 // part is a range of which a head was asked.
 type part struct {
 	members []resource.NodeID // as we know them
-	tries   int
-	at      time.Time // when patience ends
+	tries   int               // since the head was last heard of
+	busy    int               // times it said so
+	late    alarm             // when patience ends
 }
+
+func (p *part) head() resource.NodeID { return p.members[0] }
+func (p *part) last() resource.NodeID { return p.members[len(p.members)-1] }
 
 // NewNode makes a node.
 func NewNode(cfg Config) *Node {
@@ -121,7 +133,9 @@ func NewNode(cfg Config) *Node {
 	if cfg.Tries <= 0 {
 		cfg.Tries = DefaultTries
 	}
-	return &Node{cfg: cfg, jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
+	// A node that was started anew must not repeat its numbers: others may still
+	// have the answers to its last questions ready.
+	return &Node{cfg: cfg, next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
 func sum(n resource.NodeID) uint64 {
@@ -133,33 +147,35 @@ func sum(n resource.NodeID) uint64 {
 // Search asks all other nodes and calls done once. The caller has looked at
 // what it holds itself. It returns a number for Cancel.
 func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
-	n.next++
-	s := &own{question: question, done: done, first: map[resource.NodeID]bool{}}
-	n.own[n.next] = s
+	id, s := n.begin(question, done)
 	if n.cfg.May != nil {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
-				s.first[m] = true
+				s.first = append(s.first, m)
 			}
 		}
 	}
-	n.askFirst(now, n.next, s)
-	return n.next
+	n.askFirst(now, id, s)
+	return id
+}
+
+func (n *Node) begin(question []byte, done func(Result)) (uint64, *own) {
+	n.next++
+	id, s := n.next, &own{question: question, done: done}
+	s.late.ring = func(now time.Time) { n.askFirst(now, id, s) }
+	n.own[id] = s
+	return id, s
 }
 
 // SearchAmong asks some nodes alone, each by itself: who holds the identifier it
 // minted, or did not answer before. It is otherwise as Search.
 func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, done func(Result)) uint64 {
-	n.next++
-	id := n.next
-	s := &own{question: question, done: done}
-	n.own[id] = s
-	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: Flat, question: question, own: s}
-	s.cover = j
-	n.add(j)
+	id, s := n.begin(question, done)
+	j := n.ours(id, s)
+	j.fan = Flat
 	for _, m := range who {
 		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
-			n.ask(now, j, part{members: []resource.NodeID{m}})
+			n.ask(now, j, &part{members: []resource.NodeID{m}})
 		} else {
 			n.count(j, m)
 			j.failed = append(j.failed, m)
@@ -172,20 +188,40 @@ func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte
 // Cancel forgets a search; done is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
-		delete(n.own, id)
-		if s.cover != nil {
-			n.drop(s.cover)
-		}
+		n.end(id, s)
 	}
 }
 
+// end forgets a search of our own.
+func (n *Node) end(id uint64, s *own) {
+	delete(n.own, id)
+	n.due.stop(&s.late)
+	if s.cover != nil {
+		n.drop(s.cover)
+	}
+}
+
+// ours begins the one part of a search of our own.
+func (n *Node) ours(id uint64, s *own) *job {
+	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
+	s.cover = j
+	n.add(j)
+	return j
+}
+
 func (n *Node) add(j *job) {
+	j.parts = map[resource.NodeID]*part{}
+	j.forget.ring = func(time.Time) { delete(n.jobs, j.key) }
 	n.jobs[j.key] = j
 	n.byID[j.id] = append(n.byID[j.id], j)
 }
 
 // rest says that j asks nobody any more.
 func (n *Node) rest(j *job) {
+	for _, p := range j.parts {
+		n.due.stop(&p.late)
+	}
+	j.parts = nil
 	left := slices.DeleteFunc(n.byID[j.id], func(o *job) bool { return o == j })
 	if len(left) == 0 {
 		delete(n.byID, j.id)
@@ -197,34 +233,30 @@ func (n *Node) rest(j *job) {
 func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
+		n.due.stop(&j.forget)
 		n.rest(j)
 	}
 }
 
 // askFirst asks those whose summaries have it, or everybody if there are none.
 func (n *Node) askFirst(now time.Time, id uint64, s *own) {
-	if len(s.first) > 0 && s.tries < n.cfg.Tries {
+	if len(s.first) > 0 && s.tries < firstTries {
 		s.tries++
-		s.at = now.Add(n.cfg.Hop)
-		for m := range s.first {
+		n.due.set(&s.late, now.Add(n.cfg.Hop))
+		for _, m := range s.first {
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
 	}
 	s.first = nil
-	all := n.cfg.Members()
-	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
-	s.cover = j
-	n.add(j)
+	n.due.stop(&s.late)
+	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
-	others := slices.DeleteFunc(slices.Clone(all), func(m resource.NodeID) bool { return m == n.cfg.Self })
+	others := n.others(j)
 	switch n.way(len(others)) {
 	case ByCast:
 		j.fan = Flat
-		for i := range others {
-			j.parts = append(j.parts, part{members: others[i : i+1 : i+1], at: now.Add(n.cfg.Hop)})
-		}
-		n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: s.question})
+		n.cast(now, j, others)
 	case Each:
 		j.fan = Flat
 		n.cover(now, j, others)
@@ -254,30 +286,54 @@ func (n *Node) way(others int) Way {
 
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
+// others are the members of j's range but for this node, and for the asker: it
+// has looked.
+func (n *Node) others(j *job) []resource.NodeID {
+	all := n.cfg.Members()
+	lo, _ := slices.BinarySearch(all, j.lo)
+	hi, ok := slices.BinarySearch(all, j.hi)
+	if ok {
+		hi++
+	}
+	others := make([]resource.NodeID, 0, hi-lo)
+	for _, m := range all[lo:hi] {
+		if m != n.cfg.Self && m != j.id.Asker {
+			others = append(others, m)
+		}
+	}
+	return others
+}
+
 // cover cuts members into parts and asks their heads.
 func (n *Node) cover(now time.Time, j *job, members []resource.NodeID) {
 	for k := min(j.fan, len(members)); k > 0; k-- {
 		size := (len(members) + k - 1) / k
-		n.ask(now, j, part{members: members[:size:size]})
+		n.ask(now, j, &part{members: members[:size:size]})
 		members = members[size:]
 	}
 }
 
-// ask asks the head of a part, whose place in j is taken by what is asked.
-func (n *Node) ask(now time.Time, j *job, p part) {
-	p.tries++
-	p.at = now.Add(n.patience(len(p.members), j.fan))
-	j.parts = append(j.parts, p)
-	n.cfg.Send(p.members[0], &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.members[0], Hi: p.members[len(p.members)-1], Body: j.question})
+// cast asks each of members, all with one packet.
+func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
+	for i := range members {
+		n.await(now, j, &part{members: members[i : i+1 : i+1]})
+	}
+	n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: j.question})
 }
 
-// patience is how long covering so many nodes may take: a hop for each level.
-func (n *Node) patience(members, fan int) time.Duration {
-	d := n.cfg.Hop
-	for m := members - 1; m > 0; m /= fan {
-		d += n.cfg.Hop
-	}
-	return d
+// await expects the head of a part to be heard of.
+func (n *Node) await(now time.Time, j *job, p *part) {
+	p.tries++
+	p.late.ring = func(now time.Time) { n.again(now, j, p) }
+	j.parts[p.head()] = p
+	// Those asked later are sent to later, and answer later.
+	n.due.set(&p.late, now.Add(n.cfg.Hop+2*pace*time.Duration(len(j.parts))))
+}
+
+// ask asks the head of a part.
+func (n *Node) ask(now time.Time, j *job, p *part) {
+	n.await(now, j, p)
+	n.cfg.Send(p.head(), &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
 // Receive works on a packet from another node. What it holds is not kept.
@@ -285,7 +341,7 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	switch p.Type {
 	case typeAsk:
 		n.asked(now, from, p)
-	case typeFound, typeNone:
+	case typeFound, typeNone, typeBusy:
 		n.answered(now, from, p)
 	}
 }
@@ -296,32 +352,29 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	}
 	k := key{p.ID, p.Lo, p.Hi, from}
 	if j := n.jobs[k]; j != nil {
-		if j.reply != nil { // it was lost
-			n.cfg.Send(from, j.reply)
+		reply := j.reply // it was lost
+		if reply == nil {
+			reply = j.packet(Packet{Type: typeBusy})
 		}
+		n.cfg.Send(from, reply)
+		return
+	}
+	j := &job{key: k, fan: int(p.Fan)}
+	if a, ok := n.cfg.Local(p.Body); ok {
+		n.cfg.Send(from, j.packet(Packet{Type: typeFound, From: n.cfg.Self, Body: a}))
+		return
+	}
+	n.count(j, n.cfg.Self)
+	if p.Lo == p.Hi { // which most are, and need not be remembered
+		n.cfg.Send(from, j.packet(Packet{Type: typeNone, Covered: j.covered, Sum: j.sum}))
 		return
 	}
 	if len(n.jobs) >= maxJobs {
 		return // who asks will ask again, or somebody else
 	}
-	if a, ok := n.cfg.Local(p.Body); ok {
-		n.cfg.Send(from, &Packet{Type: typeFound, Fan: p.Fan, ID: p.ID, Lo: p.Lo, Hi: p.Hi, Body: a})
-		return
-	}
-	if p.Lo == p.Hi { // nothing to remember: asked again, it looks again
-		n.cfg.Send(from, &Packet{Type: typeNone, Fan: p.Fan, ID: p.ID, Lo: p.Lo, Hi: p.Hi, Covered: 1, Sum: sum(n.cfg.Self)})
-		return
-	}
-	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
+	j.question = slices.Clone(p.Body)
 	n.add(j)
-	n.count(j, n.cfg.Self)
-	all := n.cfg.Members()
-	lo, _ := slices.BinarySearch(all, p.Lo)
-	hi, ok := slices.BinarySearch(all, p.Hi)
-	if ok {
-		hi++
-	}
-	n.cover(now, j, slices.DeleteFunc(slices.Clone(all[lo:hi]), func(m resource.NodeID) bool { return m == n.cfg.Self || m == p.ID.Asker }))
+	n.cover(now, j, n.others(j))
 	n.settle(now, j)
 }
 
@@ -329,29 +382,34 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
 		if p.Type == typeFound {
-			n.over(p.ID.N, s, Result{Found: true, From: from, Answer: slices.Clone(p.Body)})
+			n.over(p.ID.N, s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
 		}
-		if s.first[from] {
-			if delete(s.first, from); len(s.first) == 0 {
+		if i := slices.Index(s.first, from); i >= 0 && p.Type == typeNone {
+			if s.first = slices.Delete(s.first, i, i+1); len(s.first) == 0 {
 				n.askFirst(now, p.ID.N, s)
 			}
 			return
 		}
 	}
 	for _, j := range n.byID[p.ID] {
-		i := slices.IndexFunc(j.parts, func(q part) bool {
-			return q.members[0] == from && p.Lo == from && p.Hi == q.members[len(q.members)-1]
-		})
-		if i < 0 {
+		q := j.parts[from]
+		if q == nil || p.Lo != from || p.Hi != q.last() {
 			continue
 		}
-		if p.Type == typeFound {
-			n.finish(now, j, &Packet{Type: typeFound, Body: slices.Clone(p.Body)})
+		switch p.Type {
+		case typeFound:
+			n.finish(now, j, Packet{Type: typeFound, From: p.From, Body: slices.Clone(p.Body)})
+			return
+		case typeBusy:
+			if q.busy++; q.busy < maxBusy {
+				q.tries = 0
+				n.due.set(&q.late, now.Add(n.cfg.Hop))
+			}
 			return
 		}
-		q := j.parts[i]
-		j.parts = slices.Delete(j.parts, i, i+1)
+		delete(j.parts, from)
+		n.due.stop(&q.late)
 		want := uint64(0)
 		for _, m := range q.members {
 			want ^= sum(m)
@@ -374,100 +432,64 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 func (n *Node) settle(now time.Time, j *job) {
 	if len(j.parts) == 0 && j.reply == nil {
 		if len(j.failed) > maxFailed && j.own == nil {
-			// More than a packet names: let who asked find out by himself.
-			n.drop(j)
-			return
+			// More than a packet names: who asked has to find out himself. It
+			// sees that only this node is covered.
+			j.covered, j.sum, j.failed = 0, 0, nil
+			n.count(j, n.cfg.Self)
 		}
-		n.finish(now, j, &Packet{Type: typeNone, Covered: j.covered, Sum: j.sum, Failed: j.failed})
+		n.finish(now, j, Packet{Type: typeNone, Covered: j.covered, Sum: j.sum, Failed: j.failed})
 	}
 }
 
 // finish answers who asked for j.
-func (n *Node) finish(now time.Time, j *job, p *Packet) {
+func (n *Node) finish(now time.Time, j *job, p Packet) {
 	if s := j.own; s != nil {
 		n.over(j.id.N, s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
 		return
 	}
-	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
-	j.reply, j.parts, j.until = p, nil, now.Add(keepDone)
+	j.reply = j.packet(p)
 	n.rest(j)
-	n.cfg.Send(j.from, p)
+	n.due.set(&j.forget, now.Add(keepDone))
+	n.cfg.Send(j.from, j.reply)
+}
+
+// packet is p, about j.
+func (j *job) packet(p Packet) *Packet {
+	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
+	return &p
 }
 
 func (n *Node) over(id uint64, s *own, r Result) {
-	delete(n.own, id)
-	if s.cover != nil {
-		n.drop(s.cover)
-	}
+	n.end(id, s)
 	s.done(r)
 }
 
 // Tick works on what was not answered in time.
-func (n *Node) Tick(now time.Time) {
-	for id, s := range n.own {
-		if s.cover == nil && !now.Before(s.at) {
-			n.askFirst(now, id, s)
-		}
-	}
-	for k, j := range n.jobs {
-		if j.reply != nil {
-			if !now.Before(j.until) {
-				delete(n.jobs, k)
-			}
-			continue
-		}
-		var late []part
-		j.parts = slices.DeleteFunc(j.parts, func(p part) bool {
-			if now.Before(p.at) {
-				return false
-			}
-			late = append(late, p)
-			return true
-		})
-		for _, p := range late {
-			n.again(now, j, p)
-		}
-		if len(late) > 0 {
-			n.settle(now, j)
-		}
-	}
-}
+func (n *Node) Tick(now time.Time) { n.due.ring(now) }
 
-// again goes on with a part whose head did not answer in time: it asks once
-// more, then cuts the part and asks others, the head by itself.
-func (n *Node) again(now time.Time, j *job, p part) {
-	switch {
+// Next is when Tick is due; zero if nothing is under way.
+func (n *Node) Next() time.Time { return n.due.next() }
+
+// Pending counts what the node has not forgotten: parts covered for others, or
+// just done, and searches of its own.
+func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) }
+
+// again goes on with a part whose head has been silent: it is asked once more,
+// for a packet was lost, and then the part is cut and others are asked, the
+// head by itself. A head that is heard of is waited for.
+func (n *Node) again(now time.Time, j *job, p *part) {
+	delete(j.parts, p.head())
+	switch cut := (n.cfg.Tries + 1) / 2; {
+	case len(p.members) > 1 && p.tries < cut:
+		n.ask(now, j, p)
 	case len(p.members) > 1:
-		n.ask(now, j, part{members: p.members[:1:1], tries: p.tries})
+		n.ask(now, j, &part{members: p.members[:1:1], tries: p.tries})
 		n.cover(now, j, p.members[1:])
 	case p.tries < n.cfg.Tries:
 		n.ask(now, j, p)
 	default:
-		n.count(j, p.members[0])
-		j.failed = append(j.failed, p.members[0])
+		n.count(j, p.head())
+		j.failed = append(j.failed, p.head())
 	}
-}
-
-// Next is when Tick is due; zero if nothing is under way.
-func (n *Node) Next() (at time.Time) {
-	sooner := func(t time.Time) {
-		if at.IsZero() || t.Before(at) {
-			at = t
-		}
-	}
-	for _, s := range n.own {
-		if s.cover == nil {
-			sooner(s.at)
-		}
-	}
-	for _, j := range n.jobs {
-		if j.reply != nil {
-			sooner(j.until)
-			continue
-		}
-		for _, p := range j.parts {
-			sooner(p.at)
-		}
-	}
-	return at
+	n.settle(now, j)
 }

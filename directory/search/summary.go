@@ -4,110 +4,146 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"slices"
 
 	"github.com/bits-and-blooms/bloom/v3"
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/resource"
 )
 
-// wrong is how often a summary says that it may have what it has not.
-const wrong = 0.01
-
-// maxSummary bounds the bits of a summary that is read, 1 MiB.
-const maxSummary = 8 << 20
+const (
+	wrong      = 0.01    // how often a full summary of a small cluster says that it may have what it has not
+	rightest   = 1e-5    // and of a large one, at least
+	growth     = 1.5     // a summary's room, in what is there when it is made
+	least      = 64      // attributes of room
+	maxSummary = 8 << 20 // bits, 1 MiB
+	maxHashes  = 32      // of one attribute
+)
 
 // A Summary says which attributes a node may hold. It only grows: what is
 // gone stays in it until the node makes a new one. Not for concurrent use.
 type Summary struct {
-	Version uint64 // counts the changes since the node began
+	Epoch   uint32 // which of the node's summaries this is, by chance
+	Version uint32 // how many attributes were added
 	filter  *bloom.BloomFilter
 	room    uint // attributes it was made for
-	added   uint
 }
 
-// NewSummary makes a summary with room for n attributes.
-func NewSummary(n uint) *Summary {
-	n = max(n, 64)
-	return &Summary{filter: bloom.NewWithEstimates(n, wrong), room: n}
+// NewSummary makes a summary of what a node holds, with room to grow. The more
+// members the cluster has, the fewer may be suspected wrongly: of all, about
+// one by a full summary.
+func NewSummary(all iter.Seq[*resource.List], members int) *Summary {
+	var there []uint32
+	if all != nil {
+		for l := range all {
+			keys(l, func(k uint32) { there = append(there, k) })
+		}
+	}
+	slices.Sort(there)
+	there = slices.Compact(there)
+	s := &Summary{Epoch: rand.Uint32() | 1, room: max(least, uint(growth*float64(len(there))))}
+	m, k := bloom.EstimateParameters(s.room, wrongAmong(members))
+	if m > maxSummary {
+		m = maxSummary
+		k = max(1, uint(math.Round(float64(m)/float64(s.room)*math.Ln2)))
+	}
+	s.filter = bloom.New(m, k)
+	for _, k := range there {
+		s.add(k)
+	}
+	return s
+}
+
+// wrongAmong is how often a full summary may be wrong in a cluster of so many.
+func wrongAmong(members int) float64 {
+	return min(wrong, max(rightest, 1/float64(max(members, 1))))
 }
 
 // keys yields the hashes of the known attributes of a list: of name and value
-// together, which is what a pattern knows.
-func keys(l *resource.List, yield func(uint64) bool) {
+// together, which is what a pattern knows. 32 bits are told wrongly apart less
+// often than a filter is wrong, and are half of what travels otherwise.
+func keys(l *resource.List, yield func(uint32)) {
 	wire := l.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		if !yield(xxhash.Sum64(a)) {
-			return
-		}
+		yield(uint32(xxhash.Sum64(a)))
 	}
 }
 
-// Add puts the attributes of a resource in, and returns the hashes that were
-// not in yet, which is what others have to be told.
-func (s *Summary) Add(l *resource.List) (fresh []uint64) {
-	keys(l, func(k uint64) bool {
-		if s.addKey(k) {
-			fresh = append(fresh, k)
-		}
-		return true
-	})
-	if len(fresh) > 0 {
-		s.Version++
-	}
-	return fresh
-}
-
-func (s *Summary) addKey(k uint64) bool {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], k)
-	if s.filter.TestOrAdd(b[:]) {
+// add says whether k was not in yet, which is what others have to be told.
+func (s *Summary) add(k uint32) bool {
+	if s.filter.TestOrAdd(binary.LittleEndian.AppendUint32(nil, k)) {
 		return false
 	}
-	s.added++
+	s.Version++
 	return true
 }
 
-// Full says that the summary has more in it than it was made for, and a new
-// one is due.
-func (s *Summary) Full() bool { return s.added > s.room }
-
-// May says whether a node with this summary may hold what the pattern asks for.
-func (s *Summary) May(pattern *resource.List) (may bool) {
-	may = true
-	keys(pattern, func(k uint64) bool {
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], k)
-		may = s.filter.Test(b[:])
-		return may
-	})
-	return may
+// Stale says that a new summary is due: there is more in this one than it was
+// made for, or far more members than it is right for.
+func (s *Summary) Stale(members int) bool {
+	return uint(s.Version) > s.room || float64(s.filter.K()) < 0.75*math.Log2(1/wrongAmong(members)) && s.filter.Cap() < maxSummary
 }
 
-// Apply brings a summary from one version to the next by the hashes that came.
-// It says whether they fit: else the whole summary has to be asked for.
-func (s *Summary) Apply(from, to uint64, fresh []uint64) bool {
-	if from != s.Version || to < from {
+// worth is how many keys are better told one by one than by the whole summary:
+// those of half its size, or of a packet.
+func (s *Summary) worth() int { return max(maxDelta, int(s.filter.Cap()/64)) }
+
+// May says whether a node with this summary may hold what the pattern asks for.
+func (s *Summary) May(pattern *resource.List) bool { return s.may(newProbe(pattern)) }
+
+// A probe is where a filter is looked into for a pattern: for each attribute
+// the hashes, worked out once for thousands of filters.
+type probe [][]uint64
+
+func newProbe(pattern *resource.List) (p probe) {
+	keys(pattern, func(k uint32) {
+		p = append(p, bloom.Locations(binary.LittleEndian.AppendUint32(nil, k), maxHashes))
+	})
+	return p
+}
+
+func (s *Summary) may(p probe) bool {
+	for _, at := range p {
+		if !s.filter.TestLocations(at[:s.filter.K()]) {
+			return false
+		}
+	}
+	return true
+}
+
+// apply takes the keys that came after a version. It says whether they fit:
+// else what is missing has to be asked for. What is there already does no harm.
+func (s *Summary) apply(epoch, from uint32, fresh []uint32) bool {
+	if epoch != s.Epoch || from > s.Version {
 		return false
 	}
-	for _, k := range fresh {
-		s.addKey(k)
+	if to := uint64(from) + uint64(len(fresh)); to > uint64(s.Version) {
+		for _, k := range fresh {
+			s.add(k)
+		}
+		s.Version = uint32(to)
 	}
-	s.Version = to
 	return true
 }
 
 // Bytes is the size of the summary in memory, about.
-func (s *Summary) Bytes() int { return int(s.filter.Cap()/8) + 96 }
+func (s *Summary) Bytes() int { return int(s.filter.Cap()+63)/64*8 + 96 }
 
 // ErrSummary says that bytes are no summary.
 var ErrSummary = errors.New("search: malformed summary")
 
-// Append writes the summary to b.
+const summaryHead = 20
+
+// Append writes the summary to b:
+//
+//	epoch u32 | version u32 | room u32 | hashes u32 | bits u32 | words × u64
 func (s *Summary) Append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, s.Version)
-	b = binary.LittleEndian.AppendUint32(b, uint32(s.room))
-	b = binary.LittleEndian.AppendUint32(b, uint32(s.filter.K()))
-	b = binary.LittleEndian.AppendUint32(b, uint32(s.filter.Cap()))
+	for _, v := range []uint32{s.Epoch, s.Version, uint32(s.room), uint32(s.filter.K()), uint32(s.filter.Cap())} {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
 	for _, w := range s.filter.BitSet().Words() {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
@@ -116,18 +152,19 @@ func (s *Summary) Append(b []byte) []byte {
 
 // ParseSummary reads what Append wrote.
 func ParseSummary(b []byte) (*Summary, error) {
-	if len(b) < 20 {
+	if len(b) < summaryHead {
 		return nil, fmt.Errorf("%w: %d bytes", ErrSummary, len(b))
 	}
-	k, m := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
+	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+	k, m := u32(12), u32(16)
 	words := (int(m) + 63) / 64
-	if m == 0 || m > maxSummary || k == 0 || k > 64 || len(b) != 20+8*words {
+	if m == 0 || m > maxSummary || k == 0 || k > maxHashes || len(b) != summaryHead+8*words {
 		return nil, fmt.Errorf("%w: %d bits in %d bytes, %d hashes", ErrSummary, m, len(b), k)
 	}
-	s := &Summary{Version: binary.LittleEndian.Uint64(b), room: uint(binary.LittleEndian.Uint32(b[8:]))}
+	s := &Summary{Epoch: u32(0), Version: u32(4), room: uint(u32(8))}
 	data := make([]uint64, words)
 	for i := range data {
-		data[i] = binary.LittleEndian.Uint64(b[20+8*i:])
+		data[i] = binary.LittleEndian.Uint64(b[summaryHead+8*i:])
 	}
 	s.filter = bloom.FromWithM(data, uint(m), uint(k))
 	return s, nil

@@ -22,6 +22,7 @@ const (
 	typeAsk   = 1 + iota // cover [Lo,Hi] for me
 	typeFound            // an answer
 	typeNone             // all of [Lo,Hi] say no
+	typeBusy             // asked again: [Lo,Hi] is being covered
 )
 
 // A Packet is what one node says to another about one question and one range:
@@ -29,8 +30,9 @@ const (
 //	type u8 | zero u8 | fan u16 | asker u64 | n u64 | lo u64 | hi u64 | body
 //
 //	ask    body: the question, bytes of the one who asks
-//	found  body: the answer
+//	found  body: who has it u64, the answer
 //	none   body: covered u32, failed u32, checksum u64, failed × u64
+//	busy   no body
 //
 // fan is 1 in an ask that was sent to everybody: each answers for itself alone.
 // All little-endian.
@@ -40,6 +42,8 @@ type Packet struct {
 	ID     ID
 	Lo, Hi resource.NodeID
 	Body   []byte // of ask and found
+
+	From resource.NodeID // of found
 
 	Covered uint32
 	Sum     uint64
@@ -54,8 +58,14 @@ func (p *Packet) Append(b []byte) []byte {
 	for _, v := range []uint64{uint64(p.ID.Asker), p.ID.N, uint64(p.Lo), uint64(p.Hi)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	if p.Type != typeNone {
+	if p.Type == typeFound {
+		b = binary.LittleEndian.AppendUint64(b, uint64(p.From))
+	}
+	switch p.Type {
+	case typeAsk, typeFound:
 		return append(b, p.Body...)
+	case typeBusy:
+		return b
 	}
 	b = binary.LittleEndian.AppendUint32(b, p.Covered)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Failed)))
@@ -68,7 +78,7 @@ func (p *Packet) Append(b []byte) []byte {
 
 // Parse reads what Append wrote. Body is a view of b.
 func (p *Packet) Parse(b []byte) error {
-	if len(b) < head || b[0] < typeAsk || b[0] > typeNone || b[1] != 0 {
+	if len(b) < head || b[0] < typeAsk || b[0] > typeBusy || b[1] != 0 {
 		return fmt.Errorf("%w: no head", ErrMalformed)
 	}
 	*p = Packet{Type: b[0], Fan: binary.LittleEndian.Uint16(b[2:]), Body: b[head:]}
@@ -79,7 +89,20 @@ func (p *Packet) Parse(b []byte) error {
 	if p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
 		return fmt.Errorf("%w: range %x to %x, fan %d", ErrMalformed, p.Lo, p.Hi, p.Fan)
 	}
-	if p.Type != typeNone {
+	switch p.Type {
+	case typeAsk:
+		return nil
+	case typeBusy:
+		if len(p.Body) > 0 {
+			return fmt.Errorf("%w: busy with %d bytes", ErrMalformed, len(p.Body))
+		}
+		p.Body = nil
+		return nil
+	case typeFound:
+		if len(p.Body) < 8 {
+			return fmt.Errorf("%w: found by nobody", ErrMalformed)
+		}
+		p.From, p.Body = resource.NodeID(binary.LittleEndian.Uint64(p.Body)), p.Body[8:]
 		return nil
 	}
 	b, p.Body = p.Body, nil
@@ -96,3 +119,6 @@ func (p *Packet) Parse(b []byte) error {
 	}
 	return nil
 }
+
+// Question is what p asks, if it does.
+func (p *Packet) Question() ([]byte, bool) { return p.Body, p.Type == typeAsk }

@@ -1,0 +1,254 @@
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+func TestPlaces(t *testing.T) {
+	node := func(host string) directory.Terms { return directory.Terms{Member: true, Host: host} }
+	for name, c := range map[string]struct {
+		terms directory.Terms
+		opts  []context.Option
+		want  []string
+	}{
+		"no cluster":          {node(""), nil, []string{"inproc ", "tcp "}},
+		"a cluster":           {node("10.0.0.7"), nil, []string{"inproc ", "tcp ", "tcp tcp://10.0.0.7:0"}},
+		"IPv6":                {node("fd00::7"), nil, []string{"inproc ", "tcp ", "tcp tcp://[fd00::7]:0"}},
+		"all on one machine":  {node("127.0.0.2"), nil, []string{"inproc ", "tcp tcp://127.0.0.2:0"}},
+		"the user's own":      {node("10.0.0.7"), []context.Option{context.WithListen("tcp://10.0.0.8:1")}, []string{"inproc ", "tcp tcp://10.0.0.8:1"}},
+		"TCP alone":           {node("10.0.0.7"), []context.Option{context.WithTransports(tcp.New())}, []string{"tcp ", "tcp tcp://10.0.0.7:0"}},
+		"other transports":    {node("10.0.0.7"), []context.Option{context.WithTransports(inproc.New())}, []string{"inproc "}},
+		"none":                {node("10.0.0.7"), []context.Option{context.WithTransports()}, nil},
+		"several of the user": {node("10.0.0.7"), []context.Option{context.WithListen("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "tcp tcp://a:1", "tcp tcp://b:2"}},
+	} {
+		if got := context.Places(c.terms, c.opts...); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// near opens a context at a server, reached in memory.
+func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Context {
+	t.Helper()
+	c, err := context.Open(bg, append([]context.Option{context.WithDirectory(s.Dialer())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// nodes are servers that see each other's resources.
+func nodes(t *testing.T, n int) (all []*directory.Server) {
+	db := database.New()
+	for range n {
+		s := directory.NewServer(directory.WithDatabase(db))
+		t.Cleanup(func() { s.Close() })
+		all = append(all, s)
+	}
+	return all
+}
+
+// Another node's loopback addresses are not dialled, unless the whole cluster
+// is on that interface; our own node's are.
+func TestForeignLoopback(t *testing.T) {
+	s := nodes(t, 1)[0]
+	c := near(t, s, context.WithTransports(inproc.NewNetwork().Transport()))
+	all := []string{"inproc://x/1", "tcp://127.0.0.1:5", "tcp://[::1]:5", "tcp://localhost:5", "tcp://[::]:5", "tcp://0.0.0.0:5", "tls://127.3.3.3:5", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
+	far := []string{"inproc://x/1", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
+	same, other := resource.MakeGID(c.ID().Node(), 77, 0), resource.MakeGID(c.ID().Node()^1, 77, 0)
+	for host, want := range map[string][]string{"": all, "127.0.0.1": all, "10.0.0.7": far, "fd00::7": far} {
+		s.SetTerms(directory.Terms{Member: true, Host: host})
+		eventually(t, "the terms are there", func() bool { return slices.Equal(c.Meant(other, all...), want) })
+		if got := c.Meant(same, all...); !slices.Equal(got, all) {
+			t.Errorf("host %q: of our own node %q", host, got)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// The name of the cluster is the directory's, for who gives none; who gives
+// another is told so.
+func TestClusterName(t *testing.T) {
+	ss := nodes(t, 3)
+	key := [][]byte{[]byte("the cluster's")}
+	for i, name := range []string{"blue", "blue", "red"} {
+		ss[i].SetTerms(directory.Terms{Keys: key, Member: true, Cluster: name})
+	}
+	a, b := near(t, ss[0], context.WithGiveUp(50*time.Millisecond)), near(t, ss[1], context.WithCluster("blue"))
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "hello")
+	expect(t, you, "hello")
+
+	told := make(reports, 1)
+	red := near(t, ss[2], context.WithGiveUp(50*time.Millisecond), told.option())
+	send(t, register(t, red, nil), you.ID(), "hello")
+	if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) {
+		t.Errorf("from another cluster: %v", u.Err)
+	}
+	for _, name := range []string{"red", "Blue", "blue "} {
+		c, err := context.Open(bg, context.WithDirectory(ss[0].Dialer()), context.WithCluster(name))
+		if !errors.Is(err, context.ErrCluster) || !strings.Contains(err.Error(), `"blue"`) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+// Keys that the directory changes are used from the next link on; who has not
+// heard of them links for as long as the old one is good.
+func TestKeysChange(t *testing.T) {
+	ss := nodes(t, 2)
+	old, fresh := [32]byte{1}, [32]byte{2}
+	for _, s := range ss {
+		s.SetLinkKeys(old)
+	}
+	told := make(reports, 1)
+	reach := func(ok bool) {
+		t.Helper()
+		a := near(t, ss[0], context.WithGiveUp(100*time.Millisecond), told.option())
+		b := near(t, ss[1])
+		defer a.Close()
+		defer b.Close()
+		me, you := register(t, a, nil), register(t, b, nil)
+		send(t, me, you.ID(), "hello")
+		if ok {
+			expect(t, you, "hello")
+			return
+		}
+		if u := <-told; !errors.Is(u.Err, dispatch.ErrUnreachable) {
+			t.Errorf("without a common key: %v", u.Err)
+		}
+	}
+	stays, peer := near(t, ss[0]), near(t, ss[1])
+	me, you := register(t, stays, nil), register(t, peer, nil)
+	say := func() {
+		t.Helper()
+		send(t, me, you.ID(), "still here")
+		expect(t, you, "still here")
+	}
+	say()
+	reach(true)
+	ss[0].SetLinkKeys(fresh, old)
+	reach(true)
+	say()
+	ss[1].SetLinkKeys(fresh, old)
+	reach(true)
+	ss[0].SetLinkKeys(fresh)
+	reach(true)
+	ss[1].SetLinkKeys(old)
+	reach(false)
+	say()
+}
+
+// A node that comes into a cluster while contexts are there: they listen where
+// the others reach them, and say so.
+func TestHostLater(t *testing.T) {
+	s := nodes(t, 1)[0]
+	c := near(t, s)
+	if n := len(c.Addrs()); n != 2 {
+		t.Fatalf("addresses %q", c.Addrs())
+	}
+	const host = "127.0.0.2"
+	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not ours: it goes on as it was
+	s.SetTerms(directory.Terms{Member: true, Host: host})
+	eventually(t, "the directory has the new address", func() bool {
+		f, err := c.Lookup(bg, c.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for v := range f.Attrs.Values(context.AttrAddr) {
+			if strings.HasPrefix(string(v), "tcp://"+host+":") && slices.Contains(c.Addrs(), string(v)) {
+				return true
+			}
+		}
+		return false
+	})
+	addr := c.Addrs()[len(c.Addrs())-1]
+	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	// Who comes later listens there at once, and a host that is not ours is an error.
+	later := near(t, s)
+	if a := later.Addrs(); len(a) != 2 || !strings.HasPrefix(a[1], "tcp://"+host+":") {
+		t.Errorf("addresses %q", a)
+	}
+	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"})
+	if c, err := context.Open(bg, context.WithDirectory(s.Dialer())); err == nil {
+		c.Close()
+		t.Error("opened on a host of somebody else's")
+	}
+}
+
+// What is wrong with a membership Open says, if it would come to serve; the
+// environment counts where nothing was said.
+func TestMemberFails(t *testing.T) {
+	dir := t.TempDir()
+	open := func(opts ...context.Option) error {
+		ctx, cancel := stdctx.WithTimeout(bg, 30*time.Second)
+		defer cancel()
+		c, err := context.Open(ctx, append([]context.Option{context.WithSocket(filepath.Join(dir, "sock"))}, opts...)...)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	missing := cluster.Member{Bind: "127.0.0.1:0", KeyFile: filepath.Join(dir, "no key")}
+	for name, m := range map[string]cluster.Member{
+		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}},
+	} {
+		if err := open(context.WithMember(m)); !errors.Is(err, cluster.ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	t.Setenv("ROCL_BIND", missing.Bind)
+	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)
+	if err := open(); !errors.Is(err, cluster.ErrConfig) {
+		t.Errorf("from the environment: %v", err)
+	}
+	// Where a directory serves, the key is not needed, and its cluster counts.
+	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
+	if err := open(); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("ROCL_CLUSTER", "red")
+	if err := open(); !errors.Is(err, context.ErrCluster) {
+		t.Errorf("from the environment: %v", err)
+	}
+	if err := open(context.WithCluster("blue")); err != nil {
+		t.Error(err)
+	}
+}

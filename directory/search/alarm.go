@@ -1,0 +1,74 @@
+package search
+
+import (
+	"container/heap"
+	"time"
+)
+
+// An alarm is something to be done at a time. Those of a node stand in a heap:
+// a search of 10,000 nodes has as many, and each packet asks for the earliest.
+type alarm struct {
+	at    time.Time
+	order uint64 // of two for one time the older is first, so that runs repeat
+	place int    // in the heap, plus one; 0: not set
+	ring  func(now time.Time)
+}
+
+type alarms struct {
+	heap []*alarm
+	made uint64
+}
+
+func (a *alarms) Len() int { return len(a.heap) }
+func (a *alarms) Less(i, j int) bool {
+	x, y := a.heap[i], a.heap[j]
+	if c := x.at.Compare(y.at); c != 0 {
+		return c < 0
+	}
+	return x.order < y.order
+}
+func (a *alarms) Swap(i, j int) {
+	a.heap[i], a.heap[j] = a.heap[j], a.heap[i]
+	a.heap[i].place, a.heap[j].place = i+1, j+1
+}
+func (a *alarms) Push(x any) {
+	a.heap = append(a.heap, x.(*alarm))
+	x.(*alarm).place = len(a.heap)
+}
+func (a *alarms) Pop() any {
+	last := len(a.heap) - 1
+	x := a.heap[last]
+	a.heap[last] = nil
+	a.heap = a.heap[:last]
+	x.place = 0
+	return x
+}
+
+// set has x ring at a time, in place of the one it had.
+func (a *alarms) set(x *alarm, at time.Time) {
+	a.stop(x)
+	a.made++
+	x.at, x.order = at, a.made
+	heap.Push(a, x)
+}
+
+func (a *alarms) stop(x *alarm) {
+	if x.place > 0 {
+		heap.Remove(a, x.place-1)
+	}
+}
+
+// next is the earliest; zero if there is none.
+func (a *alarms) next() time.Time {
+	if len(a.heap) == 0 {
+		return time.Time{}
+	}
+	return a.heap[0].at
+}
+
+// ring does what is due.
+func (a *alarms) ring(now time.Time) {
+	for len(a.heap) > 0 && !now.Before(a.heap[0].at) {
+		heap.Pop(a).(*alarm).ring(now)
+	}
+}

@@ -1,0 +1,254 @@
+// Package searchtest runs searches of many nodes in virtual time: the machine
+// of package search as it is, in a network that takes time, has room for so
+// much and loses some. There is one queue of events and one random source, so
+// that a seed is a history and a figure is exact.
+package searchtest
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Config describes a cluster. Nodes and Hop are required.
+type Config struct {
+	Nodes    int
+	Fan      int           // of package search
+	Patience time.Duration // its Hop
+	Hop      time.Duration // one way
+	Work     time.Duration // for which a packet keeps its sender, and then its receiver, from the next
+	Queue    int           // packets that wait at a receiver, more are lost; 0: any number
+	Head     int           // bytes around each packet
+	Loss     float64       // of packets
+	Seed     uint64
+}
+
+// A Sim is a cluster.
+type Sim struct {
+	Nodes []*Node // in order of ID
+	IDs   []resource.NodeID
+	Rand  *rand.Rand
+	Loss  float64
+
+	Sent, Bytes int // packets since the beginning, or Reset
+
+	cfg   Config
+	now   time.Time
+	byID  map[resource.NodeID]*Node
+	queue events
+	seq   int
+}
+
+// A Node is a member. What it has and believes can be set at any time.
+type Node struct {
+	*search.Node
+	ID   resource.NodeID
+	Has  func(question []byte) (answer []byte, ok bool) // nil: nothing
+	May  func(question []byte) []resource.NodeID        // nil: nobody
+	View []resource.NodeID                              // nil: all
+	Dead bool
+
+	Out, In int // packets
+
+	sends, receives time.Time // until when it is busy
+	wake            time.Time
+}
+
+// New makes a cluster whose members have numbers by chance.
+func New(cfg Config) *Sim {
+	s := &Sim{
+		cfg: cfg, now: time.Unix(0, 0), Loss: cfg.Loss,
+		Rand: rand.New(rand.NewPCG(cfg.Seed, 7)), byID: map[resource.NodeID]*Node{},
+	}
+	numbers := rand.New(rand.NewPCG(uint64(cfg.Nodes), 11)) // the same whatever the seed
+	for len(s.Nodes) < cfg.Nodes {
+		id := resource.NodeID(numbers.Uint64N(1<<48-1) + 1)
+		if s.byID[id] != nil {
+			continue
+		}
+		m := &Node{ID: id}
+		m.Node = search.NewNode(search.Config{
+			Self: id, Fan: cfg.Fan, Hop: cfg.Patience,
+			Members: func() []resource.NodeID {
+				if m.View != nil {
+					return m.View
+				}
+				return s.IDs
+			},
+			Local: func(q []byte) ([]byte, bool) {
+				if m.Has == nil {
+					return nil, false
+				}
+				return m.Has(q)
+			},
+			May: func(q []byte) []resource.NodeID {
+				if m.May == nil {
+					return nil
+				}
+				return m.May(q)
+			},
+			Send: func(to resource.NodeID, p *search.Packet) { s.transmit(m, p, to) },
+		})
+		s.byID[id] = m
+		s.Nodes = append(s.Nodes, m)
+		s.IDs = append(s.IDs, id)
+	}
+	slices.Sort(s.IDs)
+	slices.SortFunc(s.Nodes, func(a, b *Node) int { return int(a.ID) - int(b.ID) })
+	return s
+}
+
+// ByID is the member with a number, nil if there is none.
+func (s *Sim) ByID(id resource.NodeID) *Node { return s.byID[id] }
+
+// transmit sends one packet; to several, it is one datagram to many.
+func (s *Sim) transmit(m *Node, p *search.Packet, to ...resource.NodeID) {
+	wire := p.Append(nil)
+	s.Sent++
+	s.Bytes += len(wire) + s.cfg.Head
+	m.Out++
+	m.sends = later(m.sends, s.now).Add(s.cfg.Work)
+	for _, id := range to {
+		if s.Rand.Float64() < s.Loss {
+			continue
+		}
+		if r := s.byID[id]; r != nil {
+			s.at(m.sends.Add(s.cfg.Hop), func() { s.arrive(r, m.ID, wire) })
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// arrive queues a packet at its receiver.
+func (s *Sim) arrive(m *Node, from resource.NodeID, wire []byte) {
+	if q := s.cfg.Queue; q > 0 && m.receives.Sub(s.now) >= time.Duration(q)*s.cfg.Work {
+		return
+	}
+	m.receives = later(m.receives, s.now).Add(s.cfg.Work)
+	s.at(m.receives, func() {
+		if m.Dead {
+			return
+		}
+		m.In++
+		var p search.Packet
+		if err := p.Parse(wire); err != nil {
+			panic(err) // a node has written what a node cannot read
+		}
+		m.Receive(s.now, from, &p)
+		s.arm(m)
+	})
+}
+
+// arm sees to it that the node's Tick is called when it is due.
+func (s *Sim) arm(m *Node) {
+	at := m.Next()
+	if at.IsZero() || !m.wake.IsZero() && !at.Before(m.wake) {
+		return
+	}
+	m.wake = at
+	s.at(at, func() {
+		if !m.wake.Equal(at) {
+			return
+		}
+		m.wake = time.Time{}
+		if !m.Dead {
+			m.Tick(s.now)
+			s.arm(m)
+		}
+	})
+}
+
+// An Outcome is how a search ended, and when.
+type Outcome struct {
+	search.Result
+	Took time.Duration
+}
+
+// Search runs one search to its end, but not all that it has begun: see Drain.
+func (s *Sim) Search(from *Node, question []byte) (o Outcome) {
+	begun, over := s.now, false
+	from.Search(s.now, question, func(r search.Result) { o.Result, over = r, true })
+	s.arm(from)
+	for !over {
+		if !s.step() {
+			panic("the search does not end and nothing is left to happen")
+		}
+	}
+	o.Took = s.now.Sub(begun)
+	return o
+}
+
+// After has something happen in a while.
+func (s *Sim) After(d time.Duration, do func()) { s.at(s.now.Add(d), do) }
+
+// Drain lets everything happen that is under way. It says if a living node
+// remembers anything then.
+func (s *Sim) Drain() error {
+	for s.step() {
+	}
+	for _, m := range s.Nodes {
+		if parts, searches := m.Pending(); !m.Dead && parts+searches > 0 {
+			return fmt.Errorf("node %x remembers %d parts and %d searches", m.ID, parts, searches)
+		}
+	}
+	return nil
+}
+
+// Reset begins the counts anew.
+func (s *Sim) Reset() {
+	s.Sent, s.Bytes = 0, 0
+	for _, m := range s.Nodes {
+		m.In, m.Out = 0, 0
+	}
+}
+
+func (s *Sim) at(t time.Time, do func()) {
+	s.seq++
+	heap.Push(&s.queue, &event{t, s.seq, do})
+}
+
+func (s *Sim) step() bool {
+	if len(s.queue) == 0 {
+		return false
+	}
+	e := heap.Pop(&s.queue).(*event)
+	s.now = e.at
+	e.do()
+	return true
+}
+
+type event struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type events []*event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	if c := e[i].at.Compare(e[j].at); c != 0 {
+		return c < 0
+	}
+	return e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(*event)) }
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return x
+}

@@ -1,0 +1,46 @@
+package search
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Packets of any bytes are read or refused, and do no harm.
+func FuzzPacket(f *testing.F) {
+	for _, p := range []Packet{
+		{Type: typeAsk, Fan: 2, ID: ID{1, 2}, Lo: 3, Hi: 9, Body: []byte("q")},
+		{Type: typeFound, Fan: 16, ID: ID{5, 1}, Lo: 5, Hi: 5, From: 5, Body: []byte("a")},
+		{Type: typeNone, Fan: Flat, ID: ID{5, 1}, Lo: 3, Hi: 9, Covered: 4, Sum: 7, Failed: []resource.NodeID{4, 5}},
+		{Type: typeBusy, Fan: 16, ID: ID{5, 1}, Lo: 3, Hi: 9},
+	} {
+		f.Add(p.Append(nil), uint64(3))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, from uint64) {
+		var p Packet
+		if p.Parse(b) != nil {
+			return
+		}
+		if again := p.Append(nil); string(again) != string(b) {
+			t.Fatalf("%x is written as %x", b, again)
+		}
+		sent := 0
+		members := []resource.NodeID{1, 3, 4, 5, 6, 9}
+		n := NewNode(Config{Self: 5, Members: func() []resource.NodeID { return members },
+			Local: func([]byte) ([]byte, bool) { return nil, false }, Send: func(resource.NodeID, *Packet) { sent++ }})
+		now := time.Unix(0, 0)
+		over := 0
+		n.Search(now, []byte("q"), func(Result) { over++ })
+		for range 3 {
+			n.Receive(now, resource.NodeID(from), &p)
+		}
+		for i := 0; i < 1000 && !n.Next().IsZero(); i++ {
+			now = n.Next()
+			n.Tick(now)
+		}
+		if over != 1 || len(n.jobs)+len(n.own)+len(n.byID)+len(n.due.heap) > 0 || sent > 200 {
+			t.Fatalf("%d ends, %d parts left, %d packets", over, len(n.jobs), sent)
+		}
+	})
+}

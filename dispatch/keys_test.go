@@ -1,0 +1,116 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// Contexts link if they have one key in common, wherever it stands on either
+// side and whichever of them dials; else they do not.
+func TestSeveralKeys(t *testing.T) {
+	many := make([]string, MaxKeys)
+	for i := range many {
+		many[i] = fmt.Sprint("key ", i)
+	}
+	for i, c := range []struct {
+		a, b []string
+		link bool
+	}{
+		{[]string{"old"}, []string{"old"}, true},
+		{[]string{"old"}, []string{"old", "new"}, true},
+		{[]string{"old"}, []string{"new", "old"}, true},
+		{[]string{"old", "new"}, []string{"new", "old"}, true},
+		{[]string{"old", "new"}, []string{"newer", "new"}, true},
+		{many, []string{"key 7"}, true},
+		{append(slices.Clone(many), "one too many"), []string{"one too many"}, false},
+		{[]string{"old"}, []string{"new"}, false},
+		{[]string{"old", "older"}, []string{"new", "newer"}, false},
+	} {
+		for _, turn := range []bool{false, true} {
+			if turn {
+				c.a, c.b = c.b, c.a
+			}
+			w := newWorld()
+			tr := inproc.NewNetwork().Transport()
+			told := make(chan error, 1)
+			a := w.node(t, uint64(2*i+1), tr, func(k *Config) {
+				k.Trust, k.GiveUp = trusting("", c.a...), 20*time.Millisecond
+				k.Undelivered = func(u Undelivered) { told <- u.Err }
+			})
+			b := w.node(t, uint64(2*i+2), tr, func(k *Config) { k.Trust = trusting("", c.b...) })
+			mb := box(t, b, 1, 0)
+			ctx := soon(t)
+			if c.link { // what is slow is not refused
+				a.cfg.GiveUp = 20 * time.Second
+			}
+			if err := flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if !c.link {
+				if err := <-told; !errors.Is(err, ErrUnreachable) {
+					t.Errorf("%q to %q: %v", c.a, c.b, err)
+				}
+				continue
+			}
+			m, err := mb.Recv(ctx)
+			if err != nil {
+				t.Fatalf("%q to %q: %v", c.a, c.b, err)
+			}
+			m.Release()
+		}
+	}
+}
+
+// A key that is taken away while links exist: they stay, who knows only that
+// key gets no new one, and who knows the new one does.
+func TestRotation(t *testing.T) {
+	var now atomic.Pointer[Trust]
+	set := func(keys ...string) { tr := trusting("", keys...)(); now.Store(&tr) }
+	set("old")
+	w, tr := newWorld(), tcp.New()
+	turning := func(c *Config) { c.Trust = func() Trust { return *now.Load() } }
+	a, b := w.node(t, 1, tr, turning), w.node(t, 2, tr, turning)
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	ctx := soon(t)
+	say := func(f *Flow, to *Mailbox, tag uint64) {
+		t.Helper()
+		if err := f.SendBytes(ctx, 1, tag, nil); err != nil {
+			t.Fatal(err)
+		}
+		m, err := to.Recv(ctx)
+		if err != nil || m.Tag() != tag {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+	ab, ba := flow(t, a, mb), flow(t, b, ma)
+	say(ab, mb, 1)
+	in := b.count.ConnsIn.Load()
+	for i, keys := range [][]string{{"old", "new"}, {"new", "old"}, {"new"}} {
+		set(keys...)
+		say(ab, mb, uint64(i))
+		say(ba, ma, uint64(i))
+	}
+	if n := b.count.ConnsIn.Load(); n != in {
+		t.Errorf("%d connections were made anew", n-in)
+	}
+	told := make(chan error, 1)
+	late := w.node(t, 3, tr, func(c *Config) {
+		c.Trust, c.GiveUp = trusting("", "old"), 50*time.Millisecond
+		c.Undelivered = func(u Undelivered) { told <- u.Err }
+	})
+	if err := flow(t, late, mb).SendBytes(ctx, 1, 9, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; !errors.Is(err, ErrUnreachable) {
+		t.Errorf("with the old key alone: %v", err)
+	}
+	say(flow(t, w.node(t, 4, tr, turning), mb), mb, 10)
+}

@@ -1,0 +1,339 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/rpc"
+	"net/rpc/jsonrpc"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+)
+
+// An agent is a program of a node: the test's own, run again in the node's
+// namespace, with one context. It is told what to do over its standard input.
+type agent struct {
+	*rpc.Client
+	node *node
+	p    *process
+}
+
+// agent starts one.
+func (n *node) agent() *agent {
+	t := n.lab.t
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket(), "ROCL_LAB_LISTEN=tcp://"+n.host+":0")
+	cmd.Stderr = os.Stderr
+	toR, toW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromR, fromW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout = toR, fromW
+	a := &agent{node: n}
+	a.p, err = in(n.ns, cmd)
+	toR.Close()
+	fromW.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Client = jsonrpc.NewClient(&pipes{fromR, toW})
+	t.Cleanup(func() {
+		a.Close() // it ends by itself
+		select {
+		case <-a.p.done:
+		case <-time.After(20 * time.Second):
+			a.p.kill()
+			t.Errorf("the agent of node %d does not end", n.i)
+		}
+	})
+	return a
+}
+
+type pipes struct {
+	io.ReadCloser
+	w io.WriteCloser
+}
+
+func (p *pipes) Write(b []byte) (int, error) { return p.w.Write(b) }
+func (p *pipes) Close() error                { return errors.Join(p.w.Close(), p.ReadCloser.Close()) }
+
+// do calls a method of the agent's, and fails the test if that fails.
+func do[A, R any](a *agent, method string, args A) (r R) {
+	t := a.node.lab.t
+	t.Helper()
+	if err := a.Call("Agent."+method, args, &r); err != nil {
+		t.Fatalf("%s of node %d: %v", method, a.node.i, err)
+	}
+	return r
+}
+
+func (a *agent) register(attrs rocl.Attrs) rocl.GID {
+	a.node.lab.t.Helper()
+	return do[rocl.Attrs, rocl.GID](a, "Register", attrs)
+}
+
+func (a *agent) find(m rocl.Match) Answer {
+	a.node.lab.t.Helper()
+	return do[rocl.Match, Answer](a, "Find", m)
+}
+
+func (a *agent) all(m rocl.Match) Answer {
+	a.node.lab.t.Helper()
+	return do[rocl.Match, Answer](a, "FindAll", m)
+}
+
+func (a *agent) lookup(id rocl.GID) Answer {
+	a.node.lab.t.Helper()
+	return do[rocl.GID, Answer](a, "Lookup", id)
+}
+
+// say sends a message from the agent's resource to another's, which must hear
+// it.
+func (a *agent) say(to *agent, id rocl.GID, data string) {
+	t := a.node.lab.t
+	t.Helper()
+	if e := do[Letter, string](a, "Send", Letter{id, data}); e != "" {
+		t.Fatalf("sending from node %d to %d: %s", a.node.i, to.node.i, e)
+	}
+	if got := do[rocl.GID, string](to, "Recv", id); got != data {
+		t.Fatalf("from node %d to %d: %q in place of %q", a.node.i, to.node.i, got, data)
+	}
+}
+
+// An Answer of a question.
+type Answer struct {
+	IDs  []rocl.GID
+	How  string // "" if it was answered, no, partial, or what else went wrong
+	Took time.Duration
+}
+
+const (
+	definite = "no"
+	partial  = "partial"
+)
+
+func answer(began time.Time, err error, ids ...rocl.GID) Answer {
+	a := Answer{ids, "", time.Since(began)}
+	switch {
+	case err == nil:
+	case errors.Is(err, rocl.ErrNotFound):
+		a.How = definite
+	case errors.Is(err, directory.ErrPartial):
+		a.How = partial
+	default:
+		a.How = err.Error()
+	}
+	return a
+}
+
+// A Letter is a message to send.
+type Letter struct {
+	To   rocl.GID
+	Data string
+}
+
+// Load is questions asked all the time: one each Every, of the patterns in
+// turn. An answer that is not the one wanted counts as failed.
+type Load struct {
+	Every time.Duration
+	Find  []rocl.Match
+	Want  []rocl.GID
+}
+
+// Report tells what became of a load.
+type Report struct {
+	Asked  int
+	Failed []string // the first hundred
+	Took   []time.Duration
+}
+
+func (r *Report) add(o Report) {
+	r.Asked += o.Asked
+	r.Failed = append(r.Failed, o.Failed...)
+	r.Took = append(r.Took, o.Took...)
+}
+
+// quantile of the times taken.
+func (r *Report) quantile(q float64) time.Duration {
+	if len(r.Took) == 0 {
+		return 0
+	}
+	slices.Sort(r.Took)
+	return r.Took[min(int(q*float64(len(r.Took))), len(r.Took)-1)].Round(10 * time.Microsecond)
+}
+
+func (r *Report) String() string {
+	return fmt.Sprintf("%d questions, %d failed; p50 %v, p99 %v, p99.9 %v, longest %v", r.Asked, len(r.Failed), r.quantile(0.5), r.quantile(0.99), r.quantile(0.999), r.quantile(1))
+}
+
+// Agent is the side of an agent that works. Its methods are called over rpc.
+type Agent struct {
+	c  *rocl.Context
+	mu sync.Mutex
+	rs map[rocl.GID]*rocl.Resource
+	me *rocl.Resource
+
+	stop   chan struct{}
+	report chan Report
+}
+
+const patience = 20 * time.Second
+
+func (a *Agent) Register(attrs rocl.Attrs, id *rocl.GID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := a.c.Register(ctx, attrs)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.rs[r.ID()], a.me = r, r
+	a.mu.Unlock()
+	*id = r.ID()
+	return nil
+}
+
+func (a *Agent) Find(m rocl.Match, out *Answer) error {
+	*out = a.find(m)
+	return nil
+}
+
+func (a *Agent) find(m rocl.Match) Answer {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	began := time.Now()
+	f, err := a.c.Find(ctx, m)
+	return answer(began, err, f.ID)
+}
+
+func (a *Agent) FindAll(m rocl.Match, out *Answer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	began := time.Now()
+	var ids []rocl.GID
+	var end error
+	for f, err := range a.c.FindAll(ctx, m) {
+		if err != nil {
+			end = err
+			break
+		}
+		ids = append(ids, f.ID)
+	}
+	slices.SortFunc(ids, rocl.GID.Compare)
+	*out = answer(began, end, ids...)
+	return nil
+}
+
+func (a *Agent) Lookup(id rocl.GID, out *Answer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	began := time.Now()
+	f, err := a.c.Lookup(ctx, id)
+	*out = answer(began, err, f.ID)
+	return nil
+}
+
+func (a *Agent) Send(l Letter, how *string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := a.me.SendBytes(ctx, l.To, 1, []byte(l.Data)); err != nil {
+		*how = err.Error()
+	}
+	return nil
+}
+
+func (a *Agent) Recv(id rocl.GID, data *string) error {
+	a.mu.Lock()
+	r := a.rs[id]
+	a.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("%v is not here", id)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	m, err := r.Recv(ctx)
+	if err != nil {
+		return err
+	}
+	*data = string(m.Bytes())
+	m.Release()
+	return nil
+}
+
+// Begin begins a load.
+func (a *Agent) Begin(l Load, _ *struct{}) error {
+	a.stop, a.report = make(chan struct{}), make(chan Report, 1)
+	go a.load(l)
+	return nil
+}
+
+func (a *Agent) load(l Load) {
+	var mu sync.Mutex
+	var r Report
+	var busy sync.WaitGroup
+	tick := time.NewTicker(l.Every)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+		case <-a.stop:
+			busy.Wait()
+			a.report <- r
+			return
+		}
+		busy.Go(func() {
+			m, want := l.Find[i%len(l.Find)], l.Want[i%len(l.Find)]
+			at := time.Now()
+			got := a.find(m)
+			mu.Lock()
+			defer mu.Unlock()
+			r.Asked++
+			r.Took = append(r.Took, got.Took)
+			if (got.How != "" || got.IDs[0] != want) && len(r.Failed) < 100 {
+				r.Failed = append(r.Failed, fmt.Sprintf("%s %v: %s after %v", at.Format("15:04:05.000"), m, got.How, got.Took))
+			}
+		})
+	}
+}
+
+// End ends it.
+func (a *Agent) End(_ struct{}, r *Report) error {
+	close(a.stop)
+	*r = <-a.report
+	return nil
+}
+
+// agentMain is the agent's process.
+func agentMain(socket string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithListen(os.Getenv("ROCL_LAB_LISTEN")), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		return 1
+	}
+	defer c.Close()
+	s := rpc.NewServer()
+	if err := s.Register(&Agent{c: c, rs: map[rocl.GID]*rocl.Resource{}}); err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		return 1
+	}
+	s.ServeCodec(jsonrpc.NewServerCodec(&pipes{os.Stdin, os.Stdout}))
+	return 0
+}

@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// populate starts an agent on each node, with a resource of its own and one
+// that all have.
+func (l *lab) populate() (as []*agent, own, same []rocl.GID) {
+	l.t.Helper()
+	for i, n := range l.nodes {
+		a := n.agent()
+		as = append(as, a)
+		same = append(same, a.register(rocl.Attrs{"type": "same"}))
+		own = append(own, a.register(rocl.Attrs{"type": "own", "at": fmt.Sprint(i)}))
+	}
+	slices.SortFunc(same, rocl.GID.Compare)
+	return as, own, same
+}
+
+func at(i int) rocl.Match { return rocl.Match{"type": "own", "at": fmt.Sprint(i)} }
+
+// complete checks that every one of the agents finds by attributes, by
+// identifier and among several what every other holds, each once, and that what
+// nobody holds is denied for certain.
+func complete(as []*agent, own, same []rocl.GID) {
+	t := as[0].node.lab.t
+	t.Helper()
+	for i, a := range as {
+		for j := range as {
+			if got := a.find(at(as[j].node.i)); got.How != "" || got.IDs[0] != own[j] {
+				t.Errorf("node %d does not find what node %d has: %+v", a.node.i, as[j].node.i, got)
+			}
+			if got := a.lookup(own[j]); got.How != "" || got.IDs[0] != own[j] {
+				t.Errorf("node %d does not look up what node %d has: %+v", a.node.i, as[j].node.i, got)
+			}
+		}
+		if got := a.all(rocl.Match{"type": "same"}); got.How != "" || !slices.Equal(got.IDs, same) {
+			t.Errorf("all that node %d finds: %+v, want %v", i, got, same)
+		}
+		if got := a.find(rocl.Match{"type": "none"}); got.How != definite {
+			t.Errorf("node %d does not deny what nobody has: %+v", a.node.i, got)
+		}
+	}
+}
+
+// Nodes that join one after another, or all at once, soon have one view, and
+// everybody finds what anybody holds.
+func TestJoin(t *testing.T) {
+	for _, c := range []struct {
+		nodes  int
+		atOnce bool
+	}{{3, false}, {8, true}} {
+		t.Run(fmt.Sprintf("%d nodes, at once %v", c.nodes, c.atOnce), func(t *testing.T) {
+			l := newLab(t, c.nodes)
+			began := time.Now()
+			done := make(chan struct{})
+			for i, n := range l.nodes {
+				switch {
+				case c.atOnce:
+					go func() { n.serve(l.nodes[(i+1)%c.nodes]); done <- struct{}{} }()
+				case i == 0:
+					n.serve()
+				default:
+					n.serve(l.nodes[i-1])
+				}
+			}
+			if c.atOnce {
+				for range l.nodes {
+					<-done
+				}
+			}
+			l.together(l.nodes...)
+			t.Logf("one view %v after the first daemon was started", time.Since(began).Round(time.Millisecond))
+			as, own, same := l.populate()
+			complete(as, own, same)
+			as[0].say(as[1], own[1], "hello")
+			as[c.nodes-1].say(as[0], own[0], "hello")
+		})
+	}
+}

@@ -1,0 +1,458 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A lab is a number of machines on one wire: network namespaces joined by a
+// bridge, which has a namespace of its own, so that nothing of it is seen in
+// the namespace of the test. Whatever it has ends with the test; processes end
+// with the test's process too, and namespaces that a crash left are removed by
+// the next lab.
+type lab struct {
+	t     *testing.T
+	dir   string
+	key   string
+	nodes []*node
+}
+
+// A node is one machine: its namespace, its directory's daemon, its faults.
+type node struct {
+	lab  *lab
+	i    int
+	ns   string
+	host string // its address on the wire
+	dir  string // for its socket, which stays with it when the daemon goes
+
+	daemon *process
+
+	mu   sync.Mutex
+	id   string               // of the node, once it served
+	view map[string]time.Time // the members it sees alive, and since when
+	lost map[string]time.Time // those it has lost, and when
+	tail []string             // the last lines it logged
+
+	loss int // per cent of what comes in
+	deaf map[*node]bool
+}
+
+var labs atomic.Int32
+
+// newLab makes n machines on which nothing runs yet, or skips the test.
+func newLab(t *testing.T, n int) *lab {
+	t.Helper()
+	need(t)
+	l := &lab{t: t}
+	var err error
+	if l.dir, err = os.MkdirTemp("", "rl-"); err != nil { // short: sockets lie in it
+		t.Fatal(err)
+	}
+	prefix := fmt.Sprintf("rocl-%d-%d-", os.Getpid(), labs.Add(1))
+	t.Cleanup(func() { l.remove(prefix) })
+	l.key = filepath.Join(l.dir, "key")
+	if err := os.WriteFile(l.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wire := prefix + "wire"
+	ip(t, "netns add "+wire)
+	ip(t, "-n "+wire+" link add wire type bridge")
+	ip(t, "-n "+wire+" link set wire up")
+	for i := range n {
+		m := &node{lab: l, i: i, ns: prefix + strconv.Itoa(i), host: fmt.Sprintf("10.91.0.%d", i+1), dir: filepath.Join(l.dir, strconv.Itoa(i)), deaf: map[*node]bool{}}
+		if err := os.Mkdir(m.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ip(t, "netns add "+m.ns)
+		ip(t, fmt.Sprintf("-n %s link add port%d type veth peer name wire netns %s", wire, i, m.ns))
+		ip(t, fmt.Sprintf("-n %s link set port%d master wire up", wire, i))
+		ip(t, fmt.Sprintf("-n %s addr add %s/24 dev wire", m.ns, m.host))
+		ip(t, "-n "+m.ns+" link set lo up")
+		ip(t, "-n "+m.ns+" link set wire up")
+		l.nodes = append(l.nodes, m)
+	}
+	return l
+}
+
+// need skips the test where there are no namespaces to be had; that is an error
+// where ROCL_NETNS says that there must be.
+func need(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a minute")
+	}
+	if err := able(); err != nil {
+		if os.Getenv("ROCL_NETNS") == "must" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// able says why there are no namespaces to be had.
+var able = sync.OnceValue(func() error {
+	if os.Geteuid() != 0 {
+		return errors.New("network namespaces are made by root only")
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("no network namespaces: %w (packages iproute2, nftables)", err)
+		}
+	}
+	sweep()
+	try := fmt.Sprintf("rocl-%d-try", os.Getpid())
+	for _, what := range []string{"add", "del"} {
+		if out, err := exec.Command("ip", "netns", what, try).CombinedOutput(); err != nil {
+			return fmt.Errorf("no network namespaces: %w: %s", err, out)
+		}
+	}
+	return nil
+})
+
+// sweep removes the namespaces of labs whose processes are no more.
+func sweep() {
+	for _, ns := range namespaces() {
+		parts := strings.Split(ns, "-")
+		if pid, err := strconv.Atoi(parts[1]); err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
+			_ = exec.Command("ip", "netns", "del", ns).Run()
+		}
+	}
+}
+
+// namespaces are those that labs have made.
+func namespaces() (all []string) {
+	out, _ := exec.Command("ip", "netns", "list").Output()
+	for line := range strings.Lines(string(out)) {
+		if ns, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(ns, "rocl-") {
+			all = append(all, ns)
+		}
+	}
+	return all
+}
+
+func (l *lab) remove(prefix string) {
+	for _, n := range l.nodes {
+		if n.daemon != nil {
+			n.daemon.kill()
+		}
+		if l.t.Failed() {
+			n.mu.Lock()
+			for _, line := range n.tail[max(0, len(n.tail)-8):] {
+				l.t.Logf("node %d (%s): %s", n.i, n.id, line)
+			}
+			n.mu.Unlock()
+		}
+	}
+	for _, ns := range namespaces() {
+		if strings.HasPrefix(ns, prefix) {
+			_ = exec.Command("ip", "netns", "del", ns).Run()
+		}
+	}
+	os.RemoveAll(l.dir)
+}
+
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+// A process runs in a namespace.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// in starts a command in a namespace. The thread that starts it has gone there
+// and stays until the command ends, because a child is killed with the thread
+// that made it: so none outlives the test.
+func in(ns string, cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		defer close(p.done)
+		runtime.LockOSThread() // never unlocked: the thread ends with us
+		f, err := os.Open("/var/run/netns/" + ns)
+		if err == nil {
+			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+			f.Close()
+		}
+		if err == nil {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	return p, <-started
+}
+
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+func (n *node) socket() string { return filepath.Join(n.dir, "d.sock") }
+func (n *node) bind() string   { return n.host + ":7946" }
+
+// serve starts the node's daemon, which is told of some members, and waits
+// until it serves.
+func (n *node) serve(join ...*node) {
+	t := n.lab.t
+	t.Helper()
+	args := []string{"--socket", n.socket(), "--bind", n.bind(), "--cluster", "lab", "--key-file", n.lab.key, "--log-format", "json"}
+	for _, j := range join {
+		args = append(args, "--join", j.bind())
+	}
+	if v := os.Getenv("ROCL_LAB_LOG"); v != "" {
+		args = append(args, "--log-level", v)
+	}
+	cmd := exec.Command(dirserver, args...)
+	r, w := io.Pipe()
+	cmd.Stderr = w
+	n.mu.Lock()
+	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
+	n.mu.Unlock()
+	var err error
+	if n.daemon, err = in(n.ns, cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-n.daemon.done
+		w.Close()
+	}()
+	ready := make(chan struct{})
+	go n.read(r, ready)
+	select {
+	case <-ready:
+	case <-n.daemon.done:
+		t.Fatalf("the daemon of node %d ended: %s", n.i, strings.Join(n.tail, "\n"))
+	case <-time.After(30 * time.Second):
+		t.Fatalf("the daemon of node %d does not serve", n.i)
+	}
+}
+
+// read follows what the daemon logs: whom it sees alive.
+func (n *node) read(r io.Reader, ready chan struct{}) {
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		var l struct {
+			Time  time.Time
+			Msg   string
+			Node  string
+			Alive bool
+		}
+		err := json.Unmarshal(s.Bytes(), &l)
+		n.mu.Lock()
+		n.tail = append(n.tail, s.Text())
+		switch {
+		case err != nil:
+		case l.Msg == "serving" && l.Node != "":
+			n.id = l.Node
+			close(ready)
+		case l.Msg == "cluster: member" && l.Alive:
+			n.view[l.Node] = l.Time
+			delete(n.lost, l.Node)
+		case l.Msg == "cluster: member":
+			delete(n.view, l.Node)
+			n.lost[l.Node] = l.Time
+		}
+		n.mu.Unlock()
+	}
+	_, _ = io.Copy(io.Discard, r)
+}
+
+// sees are the members that the node sees alive.
+func (n *node) sees() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.view))
+}
+
+// lostAt is when the node lost another, and whether it did.
+func (n *node) lostAt(o *node) (time.Time, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, ok := n.lost[o.id]
+	return at, ok
+}
+
+// deaths counts how often the node's daemon has lost another, since it began.
+func (n *node) deaths() (c int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.tail {
+		if strings.Contains(l, `"cluster: member"`) && strings.Contains(l, `"alive":false`) {
+			c++
+		}
+	}
+	return c
+}
+
+func (n *node) kill() { n.daemon.kill() }
+
+// stop ends the daemon as an operator does.
+func (n *node) stop() {
+	n.lab.t.Helper()
+	n.daemon.signal(syscall.SIGTERM)
+	select {
+	case <-n.daemon.done:
+	case <-time.After(20 * time.Second):
+		n.lab.t.Fatalf("the daemon of node %d does not stop", n.i)
+	}
+}
+
+func (n *node) pause()  { n.daemon.signal(syscall.SIGSTOP) }
+func (n *node) resume() { n.daemon.signal(syscall.SIGCONT) }
+
+// whole says that each of the nodes sees all of them and nobody else.
+func (l *lab) whole(nodes ...*node) bool {
+	var want []string
+	for _, n := range nodes {
+		want = append(want, n.id)
+	}
+	slices.Sort(want)
+	return !slices.ContainsFunc(nodes, func(n *node) bool { return !slices.Equal(n.sees(), want) })
+}
+
+// together waits until it is so.
+func (l *lab) together(nodes ...*node) {
+	l.t.Helper()
+	eventually(l.t, "one view", func() bool { return l.whole(nodes...) })
+}
+
+// deathSeen waits until all but the dead have lost it, and says how long after
+// a moment the first and the last did.
+func (l *lab) deathSeen(dead *node, since time.Time) (first, last time.Duration) {
+	l.t.Helper()
+	first = time.Hour
+	for _, n := range l.nodes {
+		if n == dead {
+			continue
+		}
+		eventually(l.t, "the death is seen", func() bool { _, ok := n.lostAt(dead); return ok })
+		at, _ := n.lostAt(dead)
+		first, last = min(first, at.Sub(since)), max(last, at.Sub(since))
+	}
+	return first, last
+}
+
+// Faults. They are made where packets arrive: a node drops what it should not
+// hear.
+
+// apply makes the faults of a node what they are said to be.
+func (n *node) apply() {
+	n.lab.t.Helper()
+	var b strings.Builder
+	b.WriteString("table inet faults\ndelete table inet faults\n")
+	if n.loss > 0 || len(n.deaf) > 0 {
+		b.WriteString("table inet faults { chain in { type filter hook input priority 0; iifname lo accept\n")
+		for o := range n.deaf {
+			fmt.Fprintf(&b, "ip saddr %s drop\n", o.host)
+		}
+		if n.loss > 0 {
+			fmt.Fprintf(&b, "numgen random mod 100 < %d drop\n", n.loss)
+		}
+		b.WriteString("}\n}\n")
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(b.String())
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	p, err := in(n.ns, cmd)
+	if err != nil {
+		n.lab.t.Fatal(err)
+	}
+	<-p.done
+	if !cmd.ProcessState.Success() {
+		n.lab.t.Fatalf("nft: %s: %s", b.String(), out.String())
+	}
+}
+
+// lose drops so many per cent of all packets.
+func (l *lab) lose(percent int) {
+	l.t.Helper()
+	for _, n := range l.nodes {
+		n.loss = percent
+		n.apply()
+	}
+}
+
+// cut parts two groups: neither hears the other.
+func (l *lab) cut(a, b []*node) {
+	l.t.Helper()
+	deafen(a, b)
+	deafen(b, a)
+}
+
+// deafen lets nodes not hear others, who go on hearing them.
+func deafen(ears, to []*node) {
+	for _, n := range ears {
+		for _, o := range to {
+			if o != n {
+				n.deaf[o] = true
+			}
+		}
+		n.apply()
+	}
+}
+
+// heal ends all faults.
+func (l *lab) heal() {
+	l.t.Helper()
+	for _, n := range l.nodes {
+		n.loss = 0
+		clear(n.deaf)
+		n.apply()
+	}
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in 60 s: %s", what)
+		}
+	}
+}
+
+// dirserver is the daemon, built once.
+var dirserver string
+
+func build() error {
+	dir, err := os.MkdirTemp("", "rocl-cluster-")
+	if err != nil {
+		return err
+	}
+	dirserver = filepath.Join(dir, "dirserver")
+	cmd := exec.Command("go", "build", "-o", dirserver, "./cmd/dirserver")
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(fmt.Errorf("building dirserver: %w\n%s", err, out), os.RemoveAll(dir))
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+// Package cluster tests clusters of real daemons on machines of their own:
+// network namespaces, in which packets are lost and wires are cut.
+package cluster
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv("ROCL_LAB_AGENT"); socket != "" {
+		os.Exit(agentMain(socket))
+	}
+	flag.Parse()
+	if !flagGiven("test.parallel") {
+		_ = flag.Set("test.parallel", "4") // they wait more than they work
+	}
+	if err := build(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(filepath.Dir(dirserver))
+		os.Exit(code)
+	}))
+}
+
+func flagGiven(name string) (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}

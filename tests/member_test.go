@@ -1,0 +1,138 @@
+package tests
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+)
+
+// asMember lets the commands that f starts be members of a cluster by their
+// environment alone, as a program that knows nothing of clusters would be.
+func asMember(t *testing.T, m lib.Member, f func() *child) *child {
+	t.Helper()
+	vars := map[string]string{"ROCL_BIND": m.Bind, "ROCL_JOIN": strings.Join(m.Join, ","), "ROCL_KEY_FILE": m.KeyFile, "ROCL_CLUSTER": "test"}
+	for k, v := range vars {
+		t.Setenv(k, v)
+	}
+	defer func() {
+		for k := range vars {
+			t.Setenv(k, "") // as if it were not set
+		}
+	}()
+	return f()
+}
+
+// Nodes without daemons are members of a cluster while a context serves them.
+// The one that serves is killed, ends, gives way to a daemon, and takes over
+// from one that is killed: the node stays the same member at the same address,
+// the others find what it has, and are never told for certain that it is not
+// there.
+func TestMembersWithoutDaemons(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx := soon(t, 100*time.Second)
+	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}
+	as := func(i int) lib.Member { // each knows the two others: a new process must meet somebody
+		return lib.Member{Bind: binds[i], Join: []string{binds[(i+1)%3], binds[(i+2)%3]}, KeyFile: key}
+	}
+	holder := func(node int, who string) *child {
+		return asMember(t, as(node), func() *child {
+			return start(t, "-", rocl, "register", "--socket", sockets[node], "who="+who)
+		})
+	}
+	first := holder(0, "first")
+	holder(0, "stays")
+	daemon := func(i int) *child {
+		args := []string{"--socket", sockets[i], "--bind", binds[i], "--join", strings.Join(as(i).Join, ","), "--cluster", "test", "--key-file", key}
+		return start(t, "serving", dirserver, args...)
+	}
+	daemon(1)
+	holder(1, "at a daemon")
+	me := open(t, sockets[2], lib.WithCluster("test"), lib.WithMember(as(2)))
+	mine := register(t, me, lib.Attrs{"who": "me"})
+	for _, who := range []string{"first", "stays", "at a daemon"} {
+		eventually(t, "the nodes have met", func() bool {
+			_, err := me.Find(ctx, lib.Match{"who": who})
+			return err == nil
+		})
+	}
+	for _, sock := range sockets {
+		eventually(t, "the others find what a context serves", func() bool {
+			out, code := run(t, "", rocl, "find", "--socket", sock, "who=me")
+			return code == 0 && strings.Contains(out, mine.ID().String())
+		})
+	}
+	before, err := me.Find(ctx, lib.Match{"who": "stays"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// steady asks until what was to be brought about is there, and for a while
+	// longer: the answer may be late, it may not be wrong.
+	steady := func(what string) {
+		t.Helper()
+		for good := 0; good < 50; time.Sleep(10 * time.Millisecond) {
+			f, err := me.Find(ctx, lib.Match{"who": "stays"})
+			switch {
+			case errors.Is(err, lib.ErrNotFound) || err == nil && f.ID != before.ID:
+				t.Fatalf("%s: found %v: %v", what, f.ID, err)
+			case err == nil:
+				good++
+			case ctx.Err() != nil:
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	first.kill(t)
+	steady("killed")
+	if _, err := me.Find(ctx, lib.Match{"who": "first"}); !errors.Is(err, lib.ErrNotFound) {
+		t.Errorf("what was killed: %v", err)
+	}
+	d := daemon(0)
+	steady("a daemon takes over")
+	d.kill(t)
+	steady("the daemon is killed")
+	d = daemon(0)
+	steady("a daemon takes over again")
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	steady("the daemon has ended")
+	if out, code := run(t, "", rocl, "find", "--socket", sockets[0], "who=me"); code != 0 {
+		t.Errorf("the node that was taken over finds %q, exit code %d", out, code)
+	}
+	// Messages cross from node to node both ways.
+	there := asMember(t, as(0), func() *child { return start(t, "receiving", rocl, "recv", "--socket", sockets[0], "who=receiver") })
+	var f lib.Found
+	eventually(t, "the receiver is found", func() (ok bool) {
+		f, err = me.Find(ctx, lib.Match{"who": "receiver"})
+		return err == nil
+	})
+	if err := mine.SendBytes(ctx, f.ID, 0, []byte("across\n")); err != nil {
+		t.Fatal(err)
+	}
+	there.until(t, "across")
+	if _, code := run(t, "back", rocl, "send", "--socket", sockets[0], "who=me"); code != 0 {
+		t.Errorf("rocl send: exit code %d", code)
+	}
+	m, err := mine.Recv(ctx)
+	if err != nil || strings.TrimSpace(string(m.Bytes())) != "back" {
+		t.Fatalf("received %v: %v", m, err)
+	}
+	m.Release()
+	// Another name is another cluster.
+	if c, err := lib.Open(ctx, lib.WithSocket(sockets[1]), lib.WithCluster("other")); !errors.Is(err, lib.ErrCluster) {
+		t.Errorf("opened in another cluster: %v", err)
+		c.Close()
+	}
+}

@@ -1,0 +1,95 @@
+package scale
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// attributes each resource has, and shares with no other: the worst case for a
+// summary.
+var attributes = [...]string{"name", "serial", "address", "build"}
+
+// described is resource i of a node, changed so often.
+func described(node, i, changes int) *resource.List {
+	l := new(resource.List)
+	value := fmt.Sprintf("%d-%d-%d", node, i, changes)
+	for _, a := range attributes {
+		if err := l.AddString(a, value); err != nil {
+			panic(err) // none of them is empty or too long
+		}
+	}
+	return l
+}
+
+func pattern(name string) *resource.List {
+	l, err := resource.NewPattern(resource.Match{"name": name})
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// holder is a node that holds resources and says so.
+type holder struct {
+	node    int
+	changes []int // of each resource
+	summary *search.Filters
+}
+
+func newHolder(node, holds, members int) *holder {
+	h := &holder{node: node, changes: make([]int, holds), summary: search.NewFilters()}
+	h.renew(members)
+	return h
+}
+
+func (h *holder) renew(members int) {
+	h.summary.Renew(search.NewSummary(h.everything(), members))
+}
+
+func (h *holder) everything() iter.Seq[*resource.List] {
+	return func(yield func(*resource.List) bool) {
+		for i := range h.changes {
+			if !yield(h.one(i)) {
+				return
+			}
+		}
+	}
+}
+
+func (h *holder) one(i int) *resource.List { return described(h.node, i, h.changes[i]) }
+
+// change lets a resource vanish and another appear.
+func (h *holder) change(i int) {
+	h.changes[i]++
+	h.summary.Add(h.one(i))
+}
+
+// age changes so many resources that the summary is used up by the share.
+func (h *holder) age(share float64) {
+	// A new summary has room for half as much again as there is.
+	for n := int(share * float64(len(h.changes)) / 2); n > 0; n-- {
+		h.change(n % len(h.changes))
+	}
+}
+
+// question as package cluster writes it: a kind, an identifier, the pattern.
+func question(name string) []byte { return append(make([]byte, 17), pattern(name).Wire()...) }
+
+func asked(question []byte) *resource.List {
+	l, err := resource.View(question[17:])
+	if err != nil {
+		panic(err)
+	}
+	return &l
+}
+
+// answer is what a holder says to a question.
+func answer(node int, question []byte) []byte {
+	id := resource.MakeGID(resource.NodeID(node+1), 1, 1)
+	return directory.AppendAnswer(nil, &database.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *asked(question)}, new(resource.List))
+}
