@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -452,6 +453,35 @@ func ExampleWant() {
 	_, known := f.Attrs.Get("color")
 	fmt.Println(f.Attrs.GetString("load"), known)
 	// Output: 3 false
+}
+
+func ExampleCovered() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	register(c, "me")
+	var asked rocl.Coverage
+	for f, err := range c.FindAll(ctx, rocl.Match{"name": "me"}, rocl.Covered(&asked)) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(&f.Attrs)
+	}
+	fmt.Println("nodes:", asked.Covered, "out of reach:", len(asked.Failed))
+	// Output:
+	// {name=me}
+	// nodes: 1 out of reach: 0
+}
+
+func ExampleCoverage() {
+	var asked rocl.Coverage // as FindAll leaves it; see Covered
+	asked.Covered = 2
+	asked.Failed = append(asked.Failed, rocl.GID{}.Node())
+	if err := asked.Err(); errors.Is(err, rocl.ErrPartial) {
+		fmt.Println(err)
+	}
+	// Output: rocl: not found, and not every node could be asked: 1 of 3 nodes: [000000000000]
 }
 
 func ExampleParseGID() {
@@ -1030,4 +1060,44 @@ func ExamplePollPolicy() {
 	// 0
 	// 1
 	// 2
+}
+
+// A program chooses a machine by the questions it asks for everything else:
+// nodes are resources, with the labels their operators gave them
+// (dirserver --label gpu=yes).
+func ExampleContext_FindAll_nodes() {
+	ctx := context.Background()
+	labels, err := directory.NewLabels(rocl.Attrs{"gpu": "yes"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	node := &node{server: directory.NewServer(directory.WithLabels(labels))}
+	defer node.close()
+	c := node.open()
+	if _, err := c.Register(ctx, rocl.Attrs{"type": "worker"}); err != nil {
+		log.Fatal(err)
+	}
+
+	var best rocl.Found
+	most := 0
+	for n, err := range c.FindAll(ctx, rocl.Match{rocl.AttrKind: "node", "gpu": "yes"}, rocl.Want(rocl.AttrCores, rocl.AttrHost)) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if cores, err := strconv.Atoi(n.Attrs.GetString(rocl.AttrCores)); err == nil && cores > most {
+			best, most = n, cores
+		}
+	}
+	fmt.Println("a machine with a core at least:", most > 0)
+	for w, err := range c.FindAll(ctx, rocl.Match{"type": "worker"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if w.ID.Node() == best.ID.Node() {
+			fmt.Println("a worker there")
+		}
+	}
+	// Output:
+	// a machine with a core at least: true
+	// a worker there
 }

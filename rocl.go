@@ -35,6 +35,7 @@ type (
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 	Member         = cluster.Member         // see WithMember
+	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 )
 
 // Kinds of events of a Watch.
@@ -43,6 +44,22 @@ const (
 	Changed  = directory.Changed
 	Gone     = directory.Gone
 	Synced   = directory.Synced
+)
+
+// Attributes that are the library's. Contexts and nodes are resources too; they
+// are found by patterns that name one of these, such as {AttrKind: "node"}.
+const (
+	AttrKind    = context.AttrKind    // "context" or "node"
+	AttrAddr    = context.AttrAddr    // of a context, repeated; of a node in a cluster, HOST:PORT
+	AttrPID     = context.AttrPID     // of a context: its process
+	AttrContext = context.AttrContext // may be asked for of any resource: its owner
+	AttrNode    = context.AttrNode    // of a node: its number, 12 hexadecimal digits
+	AttrHost    = context.AttrHost    // of a node: the name of the machine
+	AttrOS      = context.AttrOS      // of a node, as GOOS
+	AttrArch    = context.AttrArch    // of a node, as GOARCH
+	AttrCores   = context.AttrCores   // of a node: processors, a decimal number
+	AttrMemory  = context.AttrMemory  // of a node: bytes, likewise
+	AttrVersion = context.AttrVersion // of a node's directory
 )
 
 // What waiters do before they sleep; see WithPoll.
@@ -57,6 +74,7 @@ var (
 	ErrNotFound    = directory.ErrNotFound    // no resource matches
 	ErrNoDirectory = directory.ErrNoDirectory // no directory serves the node
 	ErrRevision    = directory.ErrRevision    // the attributes have changed meanwhile
+	ErrPartial     = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner    = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed      = dispatch.ErrClosed       // the context or the resource has been closed
 	ErrGone        = dispatch.ErrGone         // the target does not exist any more
@@ -84,6 +102,11 @@ func Tag(t uint64) Select { return dispatch.Tag(t) }
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption { return context.Want(names...) }
+
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error; otherwise it ends
+// with ErrPartial.
+func Covered(v *Coverage) FindOption { return context.Covered(v) }
 
 // ParseGID reads an identifier as GID.String writes it.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }

@@ -98,6 +98,9 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
+	if isNode(to) {
+		return nil, fmt.Errorf("%w: %v is a node: send to a resource there", dispatch.ErrGone, to)
+	}
 	c.cache.mu.RLock()
 	owner, ok := c.cache.owners[to]
 	c.cache.mu.RUnlock()
@@ -127,6 +130,10 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	c.cache.mu.Unlock()
 	return f, nil
 }
+
+// isNode says whether id is of the resource that stands for a node, which
+// receives no messages.
+func isNode(id resource.GID) bool { return id == directory.NodeResource(id.Node()) }
 
 // resolve implements dispatch.Resolver with the second cache.
 func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {

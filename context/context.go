@@ -24,10 +24,23 @@ import (
 // Attributes of the resource that stands for a context, whose identifier is
 // the context's own.
 const (
-	AttrKind    = "rocl.kind"    // "context"
-	AttrAddr    = "rocl.addr"    // an address, repeated, best first
-	AttrPID     = "rocl.pid"     // process
-	AttrContext = "rocl.context" // may be asked for of any resource: its owner
+	AttrKind    = directory.AttrKind // "context"
+	AttrAddr    = directory.AttrAddr // an address, repeated, best first
+	AttrPID     = "rocl.pid"         // process
+	AttrContext = "rocl.context"     // may be asked for of any resource: its owner
+)
+
+// Attributes of the resource that stands for a node: AttrKind, which is "node",
+// these, and the labels the operator gave it. AttrAddr is HOST:PORT, if the
+// node is a member of a cluster.
+const (
+	AttrNode    = directory.AttrNode    // number, 12 hexadecimal digits
+	AttrHost    = directory.AttrHost    // name of the machine
+	AttrOS      = directory.AttrOS      // as GOOS
+	AttrArch    = directory.AttrArch    // as GOARCH
+	AttrCores   = directory.AttrCores   // processors, a decimal number
+	AttrMemory  = directory.AttrMemory  // bytes, likewise
+	AttrVersion = directory.AttrVersion // of the node's directory
 )
 
 // A Context is one participant: a process usually opens one. All methods may
@@ -221,12 +234,27 @@ type Event struct {
 // A FindOption refines a question.
 type FindOption func(*findConfig)
 
-type findConfig struct{ want []string }
+type findConfig struct {
+	want []string
+	cov  *directory.Coverage
+}
 
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
+}
+
+// Covered lets FindAll say, when it has come to its end, which nodes of a
+// cluster were asked. That some could not be is then no error.
+func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
+
+func coverage(opts []FindOption) *directory.Coverage {
+	var cfg findConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	return cfg.cov
 }
 
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
@@ -277,7 +305,7 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			return
 		}
 		c.asked.Add(1)
-		for ans, err := range c.dir.FindAll(ctx, p) {
+		for ans, err := range c.dir.FindCovering(ctx, p, coverage(opts)) {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
 				return

@@ -603,6 +603,16 @@ var errLost = errors.New("directory: server lost")
 
 // ask puts one question over a and reads the answer.
 func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+	b, err := a.exchange(ctx, typ, msgAnswer, body)
+	if err != nil {
+		return Answer{}, err
+	}
+	return ParseAnswer(b)
+}
+
+// exchange puts one question over a and reads the body of its answer, which is
+// to be of type want, and is valid until the next.
+func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
 		defer stop()
@@ -619,17 +629,19 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return Answer{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case err != nil:
-		return Answer{}, fmt.Errorf("%w: %w", errLost, err)
+		return nil, fmt.Errorf("%w: %w", errLost, err)
 	case m.id != a.n:
-		return Answer{}, fmt.Errorf("%w: answer to another question", ErrProtocol)
+		return nil, fmt.Errorf("%w: answer to another question", ErrProtocol)
 	case m.typ == msgError:
-		return Answer{}, parseError(m.body)
-	case m.typ != msgAnswer:
-		return Answer{}, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		return nil, parseError(m.body)
+	case m.typ == msgEnd:
+		return nil, parseEnd(m.body)
+	case m.typ != want:
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	return ParseAnswer(m.body)
+	return m.body, nil
 }
 
 // once puts one question, again if the server is lost meanwhile.
@@ -699,8 +711,15 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 
 // FindAll yields every resource that matches, each once. The server keeps the
 // place (paper, section 3.4) until the loop ends. If it is lost, the question
-// begins again with the next one and goes on with what was not yielded yet.
+// begins again with the next one and goes on with what was not yielded yet. At
+// the end it says, with ErrPartial, if some node could not be asked.
 func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+	return c.FindCovering(ctx, pattern, nil)
+}
+
+// FindCovering is FindAll that says in cov, when it has come to its end, which
+// nodes were asked; that some could not be is then no error.
+func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		var seen map[resource.GID]bool
 		var got []resource.GID
@@ -726,9 +745,15 @@ func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[
 					return
 				}
 			}
+			var end *endError
 			switch {
-			case errors.Is(err, ErrNotFound):
+			case errors.As(err, &end):
 				c.giveBack(a)
+				if cov != nil {
+					*cov = end.Coverage
+				} else if err := end.Err(); err != nil {
+					yield(Answer{}, err)
+				}
 				return
 			case errors.Is(err, errLost):
 				a.c.nc.Close()

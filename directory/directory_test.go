@@ -254,6 +254,7 @@ func FuzzServer(f *testing.F) {
 	k.bytes(make([]byte, 48))
 	k.bytes(new(resource.List).Wire())
 	f.Add(append(greeting(kindLife), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
+	f.Add(append(greeting(kindAsk), 19, 0, 0, 0, msgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(WayFlat), 0, 0, 6, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
 		near, far := net.Pipe()

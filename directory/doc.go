@@ -13,7 +13,7 @@
 //
 //	PATH        the socket, 0600
 //	PATH.lock   flock: whoever holds it serves
-//	PATH.node   node number, boot id, epoch, key; 0600
+//	PATH.node   node number, boot id, epoch, key, labels; 0600
 //
 // A number given to a context is the epoch, which grows with every server,
 // and a count: never the same twice. After a reboot the node is another.
@@ -54,4 +54,10 @@
 // key, the first is the newest; "cluster", its name, if the node is in one;
 // "host", the IP address where other nodes reach this one; "sealed", if links
 // to other nodes are to be. Other names are passed over.
+//
+//	end       covered u32, failed nodes u64 each
+//	trace     way u8, pattern
+//	traced    JSON, a [Trace]: it is for people
+//
+// The answers to start and next are followed by end, when there are no more.
 package directory

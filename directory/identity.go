@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -24,7 +23,9 @@ type Identity struct {
 	Node  resource.NodeID
 	Epoch uint64 // 24 bits: one for every server the node has had since boot
 	key   [32]byte
-	count atomic.Uint64
+	// labels are what the last server that was given any gave the node.
+	labels Labels
+	count  atomic.Uint64
 }
 
 const epochMost = 1<<24 - 1
@@ -75,8 +76,9 @@ func bootID() string {
 }
 
 // loadIdentity reads the identity at path and begins its next epoch, or makes
-// one if there is none of this boot. The caller holds the node's lock.
-func loadIdentity(path string) (*Identity, error) {
+// one if there is none of this boot. Labels, if given, replace those kept with
+// it. The caller holds the node's lock.
+func loadIdentity(path string, labels *Labels) (*Identity, error) {
 	id, err := readIdentity(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -85,6 +87,9 @@ func loadIdentity(path string) (*Identity, error) {
 		id = NewIdentity()
 	} else {
 		id.Epoch++
+	}
+	if labels != nil {
+		id.labels = *labels
 	}
 	return id, writeIdentity(path, id)
 }
@@ -98,7 +103,8 @@ func readIdentity(path string) (*Identity, error) {
 	}
 	var node, epoch uint64
 	var boot, key string
-	if n, err := fmt.Fscanf(bytes.NewReader(b), "rocl node %x boot %s epoch %d key %s\n", &node, &boot, &epoch, &key); err != nil || n != 4 {
+	first, rest, _ := strings.Cut(string(b), "\n")
+	if n, err := fmt.Sscanf(first, "rocl node %x boot %s epoch %d key %s", &node, &boot, &epoch, &key); err != nil || n != 4 {
 		return nil, nil
 	}
 	id := &Identity{Node: resource.NodeID(node), Epoch: epoch}
@@ -107,6 +113,7 @@ func readIdentity(path string) (*Identity, error) {
 		return nil, nil
 	}
 	copy(id.key[:], k)
+	id.labels = parseLabels(rest)
 	return id, nil
 }
 
@@ -117,7 +124,7 @@ func writeIdentity(path string, id *Identity) error {
 		return fmt.Errorf("directory: keeping the node's identity: %w", err)
 	}
 	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "rocl node %012x boot %s epoch %d key %x\n", uint64(id.Node), bootID(), id.Epoch, id.key)
+	_, err = fmt.Fprintf(f, "rocl node %012x boot %s epoch %d key %x\n%s", uint64(id.Node), bootID(), id.Epoch, id.key, id.labels.line())
 	if err := errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("directory: keeping the node's identity: %w", err)
 	}

@@ -57,7 +57,11 @@ func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 type Remote interface {
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
-	All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error]
+	// All yields what matches and says in cov who was asked.
+	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
+	// Trace searches as Find does, or in another way, and tells of it.
+	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
+	Addr() string // of this node in the cluster, HOST:PORT
 }
 
 // Attach lets the server ask r for what it does not hold.
@@ -65,6 +69,7 @@ func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r
 	s.mu.Unlock()
+	s.enrol(r.Addr())
 }
 
 // rest is the rest of the cluster, nil if there is none.
@@ -140,9 +145,11 @@ type Server struct {
 	daemon bool
 	begun  time.Time
 
-	late  bool
-	begin func(s *Server, late bool) (end func(handOver bool), err error)
-	leave func(handOver bool) // what begin returned
+	late     bool
+	begin    func(s *Server, late bool) (end func(handOver bool), err error)
+	leave    func(handOver bool) // what begin returned
+	labels   Labels
+	labelled bool // labels were given
 
 	mu     sync.Mutex
 	closed bool
@@ -169,6 +176,12 @@ type life struct {
 
 // NewServer makes a server; ServeConn lets it serve.
 func NewServer(opts ...Option) *Server {
+	s := newServer(opts)
+	s.enrol("")
+	return s
+}
+
+func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now(), count: newCounts()}
 	for _, o := range opts {
 		o(s)
@@ -401,6 +414,10 @@ func (s *Server) serveAsk(c *codec) error {
 			} else {
 				rec, ok, far = cur.next(s, &pattern)
 			}
+		case msgTrace:
+			if err = s.trace(c, &m); err == nil {
+				continue
+			}
 		case msgStop:
 			cur.stop()
 			cur, pattern = cursor{}, resource.List{}
@@ -413,10 +430,12 @@ func (s *Server) serveAsk(c *codec) error {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
-		case far != nil && s.life.Err() != nil:
+		case s.life.Err() != nil:
 			return nil // cut short by our end: let the next server be asked
 		case far != nil:
 			err = c.sendError(m.id, far)
+		case !ok && (m.typ == msgStart || m.typ == msgNext):
+			err = c.sendEnd(m.id, &cur.cov)
 		case !ok:
 			err = c.sendError(m.id, ErrNotFound)
 		default:
@@ -436,6 +455,7 @@ type cursor struct {
 	here  *database.Cursor
 	there func() (database.Record, error, bool)
 	end   func()
+	cov   Coverage
 }
 
 func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
@@ -444,10 +464,11 @@ func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok 
 			return r, true, nil
 		}
 		remote := s.rest()
+		k.cov.Covered = 1
 		if remote == nil {
 			return r, false, nil
 		}
-		k.there, k.end = iter.Pull2(remote.All(s.life, pattern))
+		k.there, k.end = iter.Pull2(remote.All(s.life, pattern, &k.cov))
 	}
 	r, err, ok = k.there()
 	return r, ok && err == nil, err

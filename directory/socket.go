@@ -46,7 +46,7 @@ const maxPath = 107
 // (0700) if need be. It fails with ErrInUse if another server does. A socket
 // left behind by a crash is replaced.
 func Listen(path string, opts ...Option) (*Server, error) {
-	s := NewServer(opts...)
+	s := newServer(opts)
 	b, err := s.lock(path)
 	if err != nil {
 		return nil, err
@@ -55,9 +55,14 @@ func Listen(path string, opts ...Option) (*Server, error) {
 		b.lock.Close()
 		return nil, fmt.Errorf("%w: %s is served by the daemon of %s", ErrNoDirectory, path, of)
 	}
-	id, err := loadIdentity(path + ".node")
+	var labels *Labels // nil: as they were
+	if s.labelled || s.daemon {
+		labels = &s.labels
+	}
+	id, err := loadIdentity(path+".node", labels)
 	if err == nil {
-		s.id, s.begun = id, time.Now()
+		s.id, s.begun, s.labels = id, time.Now(), id.labels
+		s.enrol("")
 		if s.begin != nil {
 			s.leave, err = s.begin(s, s.late)
 		}

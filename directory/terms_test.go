@@ -252,6 +252,8 @@ type hanging struct {
 	asked chan struct{}
 }
 
+func (h *hanging) Addr() string { return "" }
+
 func (h *hanging) Find(ctx context.Context, _ *resource.List) (r database.Record, err error) {
 	h.asked <- struct{}{}
 	<-ctx.Done()

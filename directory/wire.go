@@ -85,6 +85,9 @@ const (
 	msgEvent
 	msgError
 	msgTerms
+	msgEnd
+	msgTrace
+	msgTraced
 )
 
 // offerMember is in the list of a join: this context would make the node a

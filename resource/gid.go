@@ -12,6 +12,19 @@ import (
 // NodeID names a node; 48 bits are used.
 type NodeID uint64
 
+// MarshalText implements encoding.TextMarshaler: 12 hexadecimal digits.
+func (n NodeID) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%012x", uint64(n)), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (n *NodeID) UnmarshalText(b []byte) error {
+	v, err := strconv.ParseUint(string(b), 16, 48)
+	if err != nil || len(b) != 12 {
+		return fmt.Errorf("%w: node %q", ErrBadGID, b)
+	}
+	*n = NodeID(v)
+	return nil
+}
+
 // GID identifies a resource; see the package comment. It is comparable, and
 // the zero GID identifies nothing.
 type GID struct{ hi, lo uint64 }

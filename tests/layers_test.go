@@ -18,16 +18,17 @@ const module = "github.com/rocl-go/rocl"
 var layers = map[string]int{
 	"resource": 0, "buffers": 0, "internal/version": 0,
 	"subsys":        1,
-	"subsys/inproc": 2, "subsys/tcp": 2,
-	"dispatch":           3,
-	"directory/database": 3,
-	"directory/search":   3,
-	"directory":          4,
-	"directory/port":     4,
-	"directory/cluster":  5,
-	"context":            6,
-	"":                   7,
-	"rocltest":           8,
+	"subsys/stream": 2,
+	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3,
+	"dispatch":           4,
+	"directory/database": 4,
+	"directory/search":   4,
+	"directory":          5,
+	"directory/port":     5,
+	"directory/cluster":  6,
+	"context":            7,
+	"":                   8,
+	"rocltest":           9,
 }
 
 // height of a package; what is not listed (cmd, examples, tests) is on top.
@@ -41,11 +42,13 @@ func height(pkg string) int {
 // thirdParty says which modules outside the standard library a package may
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
-	"buffers":    {"golang.org/x/sys"},
-	"subsys":     {"golang.org/x/sys"},
-	"subsys/tcp": {"golang.org/x/sys"},
-	"dispatch":   {"github.com/cespare/xxhash/v2"},
-	"directory":  {"golang.org/x/sys"},
+	"buffers":   {"golang.org/x/sys"},
+	"subsys":    {"golang.org/x/sys"},
+	"dispatch":  {"github.com/cespare/xxhash/v2"},
+	"directory": {"golang.org/x/sys"},
+
+	"subsys/stream": {"golang.org/x/sys"},
+	"subsys/tcp":    {"golang.org/x/sys"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
 	"directory/port":    {"github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},

@@ -13,6 +13,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
 
@@ -22,10 +23,13 @@ type setting struct{ value, origin string }
 type config struct {
 	socket, listen, logLevel, format setting
 	bind, join, cluster, keyFile     setting
+	label                            setting
 
 	paths []string // of listen
 	urls  []string // likewise, TCP
 	level slog.Level
+
+	labels directory.Labels
 }
 
 // fileConfig is the configuration file.
@@ -38,6 +42,7 @@ type fileConfig struct {
 	Join      *[]string `toml:"join"`
 	Cluster   *string   `toml:"cluster"`
 	KeyFile   *string   `toml:"key-file"`
+	Label     *[]string `toml:"label"`
 }
 
 // settings collects the configuration: flags before environment before file
@@ -90,6 +95,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	if err := c.checkCluster(); err != nil {
 		return nil, err
 	}
+	if err := c.checkLabels(cmd, &fc, file); err != nil {
+		return nil, err
+	}
 	if c.socket.value == "" {
 		return nil, fmt.Errorf("the path of the socket (%s) is empty", c.socket.origin)
 	}
@@ -139,7 +147,7 @@ func (c *config) checkCluster() error {
 	if c.keyFile.value == "" {
 		return nil
 	}
-	if _, err := cluster.ReadKey(c.keyFile.value); err != nil { // read again when it is used
+	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when it is used
 		return fmt.Errorf("%s: %w", c.keyFile.origin, err)
 	}
 	return nil
@@ -151,6 +159,38 @@ func (c *config) member() cluster.Member {
 		Bind: c.bind.value, KeyFile: c.keyFile.value,
 		Join: strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
 	}
+}
+
+// checkLabels collects the labels. In the environment they are separated by
+// commas; elsewhere a comma is part of the value.
+func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) error {
+	var given []string
+	c.label.origin = "default"
+	switch env := os.Getenv("ROCL_LABEL"); {
+	case cmd.Flags().Changed("label"):
+		given, _ = cmd.Flags().GetStringArray("label")
+		c.label.origin = "flag --label"
+	case env != "":
+		given, c.label.origin = strings.Split(env, ","), "environment ROCL_LABEL"
+	case fc.Label != nil:
+		given, c.label.origin = *fc.Label, "file "+file
+	}
+	c.label.value = strings.Join(given, ",")
+	var l resource.List
+	for _, a := range given {
+		name, value, ok := strings.Cut(a, "=")
+		if !ok {
+			return fmt.Errorf("label %q (%s) is not NAME=VALUE", a, c.label.origin)
+		}
+		if err := l.AddString(name, value); err != nil {
+			return fmt.Errorf("label %.100q (%s): %w", a, c.label.origin, err)
+		}
+	}
+	var err error
+	if c.labels, err = directory.NewLabels(&l); err != nil {
+		return fmt.Errorf("the labels (%s): %w", c.label.origin, err)
+	}
+	return nil
 }
 
 // place adds to an error of the decoder where it is and which setting it is
@@ -174,7 +214,7 @@ func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}} {
+	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}, {"label", c.label}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

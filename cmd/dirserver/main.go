@@ -3,7 +3,7 @@
 //	dirserver [--socket PATH] [--listen URL]... [--config FILE]
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
-// ROCL_LISTEN, ROCL_LOG_LEVEL, ROCL_LOG_FORMAT) or in a TOML file, in this
+// ROCL_LISTEN, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
 // order of precedence. SIGTERM and SIGINT end it cleanly. Exit codes: 0 ended
 // as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
 package main
@@ -58,9 +58,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
 	f.String("cluster", "", "name of the cluster: members of others are not heard")
 	f.String("key-file", "", "file (0600) with the cluster's key, which seals all that members say")
+	f.StringArray("label", nil, "NAME=VALUE by which programs find this node (rocl.kind=node); may be repeated")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
-	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with socket, listen, log-level, log-format")
+	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
 	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -95,7 +96,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log := s.logger(errOut)
-	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log)}
+	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log), directory.WithLabels(s.labels)}
 	if s.bind.value != "" {
 		opts = append(opts, cluster.NewMembership(s.cluster.value, s.member(), log).Option())
 	}

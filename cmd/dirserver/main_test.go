@@ -18,12 +18,13 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	// Whoever runs the tests may use these.
-	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
 	}
 	goleak.VerifyTestMain(m)
@@ -107,7 +108,7 @@ log-format = "json"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 8 {
+			if len(lines) != 9 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
@@ -162,8 +163,18 @@ func TestWrong(t *testing.T) {
 		{[]string{"--nonsense"}, "", []string{"--nonsense"}},
 		{[]string{"--socket"}, "", []string{"--socket"}},
 		{[]string{"nonsense"}, "", []string{"nonsense"}},
+		{[]string{"help", "nonsense"}, "", []string{"help"}},
+		{[]string{"--label", "zone"}, "", []string{`"zone"`, "flag --label", "NAME=VALUE"}},
+		{[]string{"--label", "=x"}, "", []string{`"=x"`, "flag --label", "empty"}},
+		{[]string{"--label", strings.Repeat("n", 2000) + "=x"}, "", []string{"flag --label", "too large"}},
+		{[]string{"--label", "rocl.kind=context"}, "", []string{"flag --label", `"rocl."`}},
+		{nil, "ROCL_LABEL=zone=a,,gpu=b", []string{`""`, "environment ROCL_LABEL"}},
+		{[]string{"--config", file(t, `label = ["zone"]`)}, "", []string{`"zone"`, "dirserver.toml"}},
+		{[]string{"--config", file(t, `label = "zone=a"`)}, "", []string{"dirserver.toml", "line 1"}},
+		{labels(600, "x"), "", []string{"flag --label", "too many", "256"}},
+		{labels(20, strings.Repeat("x", 1000)), "", []string{"flag --label", "too many", "16384"}},
 	} {
-		t.Run(strings.Join(append(c.args, c.env), " "), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%.60s", strings.Join(append(c.args, c.env), " ")), func(t *testing.T) {
 			if k, v, ok := strings.Cut(c.env, "="); ok {
 				t.Setenv(k, v)
 			}
@@ -300,6 +311,58 @@ func TestCannotServe(t *testing.T) {
 		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, filepath.Base(filepath.Dir(p))) {
 			t.Errorf("dirserver --socket %s: exit code %d, %q", p, code, errOut)
 		}
+	}
+}
+
+// labels is n flags.
+func labels(n int, value string) (args []string) {
+	for i := range n {
+		args = append(args, "--label", fmt.Sprintf("label%d=%s", i, value))
+	}
+	return args
+}
+
+// Labels come from where other settings come from; a comma separates them in
+// the environment alone.
+func TestLabels(t *testing.T) {
+	conf := []string{"--config", file(t, `label = ["zone=file", "list=a,b"]`)}
+	for _, c := range []struct {
+		env  string
+		args []string
+		want resource.Match
+		not  resource.Match
+	}{
+		{"", nil, resource.Match{}, resource.Match{"zone": "flag"}},
+		{"", conf, resource.Match{"zone": "file", "list": "a,b"}, nil},
+		{"zone=env,gpu=yes", conf, resource.Match{"zone": "env", "gpu": "yes"}, resource.Match{"list": "a,b"}},
+		{"zone=env", append(conf, "--label", "zone=flag", "--label", "zone=x,y", "--label", "empty="), resource.Match{"zone": "x,y", "empty": ""}, resource.Match{"zone": "env"}},
+	} {
+		t.Run(c.env+" "+strings.Join(c.args, " "), func(t *testing.T) {
+			t.Setenv("ROCL_LABEL", c.env)
+			path := filepath.Join(short(t), "sock")
+			serving(t, append([]string{"--socket", path}, c.args...)...)
+			d, err := directory.Join(t.Context(), directory.DialSocket(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			find := func(m resource.Match) error {
+				l, err := resource.NewPattern(m)
+				if err == nil {
+					err = l.AddString(directory.AttrKind, "node")
+				}
+				if err == nil {
+					_, err = d.Find(t.Context(), l)
+				}
+				return err
+			}
+			if err := find(c.want); err != nil {
+				t.Errorf("%v: %v", c.want, err)
+			}
+			if err := find(c.not); c.not != nil && !errors.Is(err, directory.ErrNotFound) {
+				t.Errorf("%v: %v", c.not, err)
+			}
+		})
 	}
 }
 

@@ -2,7 +2,7 @@
 // from a shell, messages through pipes, and the benchmarks.
 //
 // Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves
-// the node, 64 wrong usage, 130 interrupted.
+// the node, 3 some node of the cluster could not be asked, 64 wrong usage, 130 interrupted.
 package main
 
 import (

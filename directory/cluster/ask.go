@@ -154,23 +154,29 @@ func (c *Cluster) begun(ctx context.Context) error {
 
 // once puts a question once.
 func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (search.Result, error) {
+	return c.await(ctx, t, func(now time.Time, done func(search.Result)) uint64 {
+		if who != nil {
+			return c.search.SearchAmong(now, who, q, nil, done)
+		}
+		return c.search.Search(now, q, done)
+	})
+}
+
+// await begins a search and waits for its end. When it returns, the search has
+// ended or is forgotten. It is counted in t, if that is not nil.
+func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
 	out := c.advance(func(now time.Time) {
-		done := func(r search.Result) {
+		c.count.beginning = t
+		id = begin(now, func(r search.Result) {
 			delete(c.count.running, id)
 			got <- r
-		}
-		c.count.beginning = t
-		if who != nil {
-			id = c.search.SearchAmong(now, who, q, done)
-		} else {
-			id = c.search.Search(now, q, done)
-		}
-		if c.count.beginning = nil; len(got) == 0 {
+		})
+		if c.count.beginning = nil; t != nil && len(got) == 0 {
 			c.count.running[id] = t
 		}
 	})
@@ -180,30 +186,30 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *
 	case len(out) > 0:
 		c.port.Send(out...)
 	}
+	var err error
 	select {
 	case r := <-got:
 		return r, nil
 	case <-ctx.Done():
-		c.step(func(time.Time) {
-			delete(c.count.running, id)
-			c.search.Cancel(id)
-		})
-		return search.Result{}, context.Cause(ctx)
+		err = context.Cause(ctx)
 	case <-c.life.Done():
-		return search.Result{}, directory.ErrClosed
+		err = directory.ErrClosed
 	}
+	c.step(func(time.Time) {
+		delete(c.count.running, id)
+		c.search.Cancel(id)
+	})
+	return search.Result{}, err
 }
 
 // All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. At the end it says, with
-// ErrPartial, if some member could not be asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[database.Record, error] {
+// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		var cur [8]byte
 		_, _ = rand.Read(cur[:]) // nobody else's
 		q := question(kindNext, resource.GID{}, pattern)
 		copy(q[1:], cur[:])
-		var failed []resource.NodeID
 		if err := c.begun(ctx); err != nil {
 			yield(database.Record{}, err)
 			return
@@ -217,19 +223,17 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List) iter.Seq2[dat
 				binary.BigEndian.PutUint64(q[9:], step)
 				r, err := c.ask(ctx, q, []resource.NodeID{m})
 				if errors.Is(err, directory.ErrNotFound) {
+					cov.Covered++
 					break
 				}
 				if errors.Is(err, directory.ErrPartial) {
-					failed = append(failed, m)
+					cov.Failed = append(cov.Failed, m)
 					break
 				}
 				if !yield(r, err) || err != nil {
 					return
 				}
 			}
-		}
-		if len(failed) > 0 {
-			yield(database.Record{}, fmt.Errorf("%w: %012x", directory.ErrPartial, failed))
 		}
 	}
 }

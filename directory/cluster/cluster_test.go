@@ -103,7 +103,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	var got []resource.GID
-	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestFind(t *testing.T) {
 	if slices.SortFunc(got, resource.GID.Compare); !slices.Equal(got, want) {
 		t.Errorf("all are %v, want %v", got, want)
 	}
-	for range a.All(ctx, pattern(resource.Match{"type": "many"})) {
+	for range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
 		break
 	}
 	for what, err := range map[string]error{
@@ -327,11 +327,11 @@ func TestForgottenPlace(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var end error
 	n := 0
-	for _, err := range a.All(ctx, pattern(resource.Match{"type": "many"})) {
-		if end = err; err != nil {
-			break
+	var cov directory.Coverage
+	for _, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), &cov) {
+		if err != nil {
+			t.Fatal(err)
 		}
 		if n++; n == 2 {
 			b.places.mu.Lock()
@@ -339,7 +339,7 @@ func TestForgottenPlace(t *testing.T) {
 			b.places.mu.Unlock()
 		}
 	}
-	if !errors.Is(end, directory.ErrPartial) || n != 2 {
+	if end := cov.Err(); !errors.Is(end, directory.ErrPartial) || n != 2 {
 		t.Errorf("%d answers, then %v", n, end)
 	}
 }

@@ -90,6 +90,7 @@ type key struct {
 type own struct {
 	question []byte
 	done     func(Result)
+	trace    *Trace            // nil: nobody wants to know
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
 	tries    int
 	late     alarm
@@ -147,8 +148,13 @@ func sum(n resource.NodeID) uint64 {
 // Search asks all other nodes and calls done once. The caller has looked at
 // what it holds itself. It returns a number for Cancel.
 func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
-	id, s := n.begin(question, done)
-	if n.cfg.May != nil {
+	return n.SearchTraced(now, question, nil, done)
+}
+
+// SearchTraced is Search that tells t, until done is called, what happens.
+func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
+	id, s := n.begin(question, t, done)
+	if n.cfg.May != nil && !t.everybody() {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
 				s.first = append(s.first, m)
@@ -159,18 +165,18 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 	return id
 }
 
-func (n *Node) begin(question []byte, done func(Result)) (uint64, *own) {
+func (n *Node) begin(question []byte, t *Trace, done func(Result)) (uint64, *own) {
 	n.next++
-	id, s := n.next, &own{question: question, done: done}
+	id, s := n.next, &own{question: question, trace: t, done: done}
 	s.late.ring = func(now time.Time) { n.askFirst(now, id, s) }
 	n.own[id] = s
 	return id, s
 }
 
 // SearchAmong asks some nodes alone, each by itself: who holds the identifier it
-// minted, or did not answer before. It is otherwise as Search.
-func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, done func(Result)) uint64 {
-	id, s := n.begin(question, done)
+// minted, or did not answer before. It is otherwise as SearchTraced; t may be nil.
+func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, done func(Result)) uint64 {
+	id, s := n.begin(question, t, done)
 	j := n.ours(id, s)
 	j.fan = Flat
 	for _, m := range who {
@@ -240,10 +246,16 @@ func (n *Node) drop(j *job) {
 
 // askFirst asks those whose summaries have it, or everybody if there are none.
 func (n *Node) askFirst(now time.Time, id uint64, s *own) {
+	if s.tries > 0 {
+		for _, m := range s.first {
+			s.trace.silent(m)
+		}
+	}
 	if len(s.first) > 0 && s.tries < firstTries {
 		s.tries++
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 		for _, m := range s.first {
+			s.trace.asked(now, HowSummary, m)
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
@@ -253,7 +265,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch n.way(len(others)) {
+	switch s.trace.way(n.way(len(others))) {
 	case ByCast:
 		j.fan = Flat
 		n.cast(now, j, others)
@@ -316,6 +328,7 @@ func (n *Node) cover(now time.Time, j *job, members []resource.NodeID) {
 // cast asks each of members, all with one packet.
 func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
 	for i := range members {
+		j.trace().asked(now, HowCast, members[i])
 		n.await(now, j, &part{members: members[i : i+1 : i+1]})
 	}
 	n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: j.question})
@@ -333,6 +346,7 @@ func (n *Node) await(now time.Time, j *job, p *part) {
 // ask asks the head of a part.
 func (n *Node) ask(now time.Time, j *job, p *part) {
 	n.await(now, j, p)
+	j.trace().asked(now, byCover(len(p.members)), p.members...)
 	n.cfg.Send(p.head(), &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
@@ -381,6 +395,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 // answered works on an answer to something this node asked.
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
+		s.trace.heard(now, from, p)
 		if p.Type == typeFound {
 			n.over(p.ID.N, s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
@@ -479,6 +494,7 @@ func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) 
 // head by itself. A head that is heard of is waited for.
 func (n *Node) again(now time.Time, j *job, p *part) {
 	delete(j.parts, p.head())
+	j.trace().silent(p.head())
 	switch cut := (n.cfg.Tries + 1) / 2; {
 	case len(p.members) > 1 && p.tries < cut:
 		n.ask(now, j, p)

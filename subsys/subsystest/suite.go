@@ -18,6 +18,9 @@ type Options struct {
 	// Garbage, if the transport reads what others may write, connects to addr
 	// as a stranger would, writes b and hangs up.
 	Garbage func(addr string, b []byte) error
+	// Allocs is how many allocations a small frame may cost. A transport that
+	// needs any says why where it sets this.
+	Allocs float64
 }
 
 // Test runs the suite.
@@ -520,7 +523,7 @@ func garbage(t *testing.T, o Options, d drive) {
 	}
 }
 
-// Steady traffic allocates nothing.
+// Steady traffic allocates nothing, or what is known and cannot be helped.
 func noAllocs(t *testing.T, o Options, d drive) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -545,7 +548,7 @@ func noAllocs(t *testing.T, o Options, d drive) {
 	for range 100 {
 		one()
 	}
-	if n := testing.AllocsPerRun(500, one); n >= 1 {
-		t.Errorf("%v allocations a frame", n)
+	if n := testing.AllocsPerRun(500, one); n >= 1+o.Allocs {
+		t.Errorf("%v allocations a frame, of %v allowed", n, o.Allocs)
 	}
 }

@@ -6,9 +6,5 @@
 // ones are written from where they lie with writev.
 // On the way in, one large read fills a registered block and small messages
 // are slices of it; a payload that does not fit is read straight into a buffer
-// of its own.
-//
-// The sockets are not in the Go runtime's poller but in the context's
-// [subsys.Poller], so that the goroutine that waits for a message reads the
-// socket itself.
+// of its own (package stream).
 package tcp

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"sync"
-	"syscall"
 
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
+	"github.com/rocl-go/rocl/subsys/stream"
 )
 
 // New returns the TCP transport. Its addresses are tcp://host:port; the one it
@@ -21,13 +19,7 @@ type transport struct{}
 
 func (transport) Name() string { return "tcp" }
 
-func parse(addr string) (string, error) {
-	u, err := url.Parse(addr)
-	if err != nil || u.Scheme != "tcp" || u.Host == "" || u.Port() == "" {
-		return "", fmt.Errorf("%w: %q is not tcp://host:port", subsys.ErrAddress, addr)
-	}
-	return u.Host, nil
-}
+func parse(addr string) (string, error) { return stream.Host("tcp", addr) }
 
 func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if addr == "" {
@@ -76,9 +68,7 @@ func (p *port) accept() {
 			// for the next peer, and Go's own listener has no better idea; but
 			// it must not spin.
 			p.cfg.Logger.Warn("tcp: accepting", "err", err)
-			if !pause(p.ln, err) {
-				return
-			}
+			stream.Pause(err)
 			continue
 		}
 		c, err := p.adopt(nc)
@@ -100,20 +90,11 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	if err != nil {
 		return nil, err
 	}
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", host)
+	nc, err := stream.Dial(ctx, host)
 	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
-		}
 		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, err)
 	}
-	// A loopback dial to a free ephemeral port can connect to itself.
-	if nc.LocalAddr().String() == nc.RemoteAddr().String() {
-		nc.Close()
-		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, subsys.ErrNoPeer)
-	}
-	c, err := p.adopt(nc.(*net.TCPConn))
+	c, err := p.adopt(nc)
 	if err != nil {
 		return nil, fmt.Errorf("tcp: dialling %s: %w", addr, err)
 	}
@@ -122,30 +103,20 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// adopt takes the socket out of the runtime's poller and makes it a conn.
+// adopt makes the socket a conn.
 func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
-	defer nc.Close()
-	poller := p.cfg.Poller()
-	if poller == nil {
+	c := &conn{port: p, remote: "tcp://" + nc.RemoteAddr().String(), poller: p.cfg.Poller()}
+	if c.poller == nil {
+		nc.Close()
 		return nil, subsys.ErrClosed
 	}
-	_ = nc.SetNoDelay(true)
-	raw, err := nc.SyscallConn()
-	if err != nil {
+	if err := c.sock.Adopt(nc, p.cfg.Count); err != nil {
 		return nil, err
 	}
-	fd := -1
-	if e := raw.Control(func(s uintptr) { fd, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		return nil, e
-	}
-	if err != nil {
-		return nil, fmt.Errorf("duplicating a socket: %w", err)
-	}
-	c := newConn(p, fd, "tcp://"+nc.RemoteAddr().String(), poller)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		unix.Close(fd)
+		c.sock.Drop()
 		return nil, subsys.ErrClosed
 	}
 	p.conns[c] = struct{}{}

@@ -151,6 +151,7 @@ func TestReport(t *testing.T) {
 		{live, nil, 0, ""},
 		{dead, nil, 0, ""},
 		{live, errNothing, 1, ""},
+		{live, errPartial, 3, ""},
 		{live, Usagef("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
 		{live, fmt.Errorf("deeper: %w", Usagef("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
 		{dead, Usagef("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
@@ -190,6 +191,8 @@ func TestUsage(t *testing.T) {
 	for _, line := range []string{
 		"nonsense", "--nonsense", "find --nonsense", "find x", "find =x", "watch x", "register", "register x", "recv", "send",
 		"recv a=b --count x", "send a=b --tag -1", "send a=b --wait soon", "find --json=perhaps", "--socket",
+		"help nonsense", "help find nonsense", "nodes x", "nodes =x", "search-trace", "search-trace x", "search-trace a=b --way", "search-trace a=b --way round",
+		"find --cluster --first", "find --cluster x",
 	} {
 		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
 			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
@@ -224,7 +227,7 @@ func TestVersionAndHelp(t *testing.T) {
 		t.Errorf("--version: %d, %q", code, out)
 	}
 	out, _, code := execute(t.Context(), nil)
-	for _, name := range []string{"register", "find", "watch", "recv", "send", "--socket", "--json", "--verbose"} {
+	for _, name := range []string{"register", "find", "watch", "recv", "send", "nodes", "search-trace", "--socket", "--json", "--verbose"} {
 		if code != 0 || !strings.Contains(out, name) {
 			t.Errorf("help does not name %s: %d, %q", name, code, out)
 		}
@@ -372,7 +375,7 @@ func TestFind(t *testing.T) {
 
 func TestNoDirectory(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "d.sock")
-	for _, args := range [][]string{{"find"}, {"send", "a=b"}} {
+	for _, args := range [][]string{{"find"}, {"find", "--cluster"}, {"nodes"}, {"search-trace", "a=b"}, {"send", "a=b"}} {
 		if _, errOut, code := execute(t.Context(), strings.NewReader("x\n"), append(args, "--socket", nowhere)...); code != 2 || !strings.Contains(errOut, "dirserver") {
 			t.Errorf("rocl %v: exit code %d, %q", args, code, errOut)
 		}

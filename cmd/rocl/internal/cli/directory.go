@@ -4,14 +4,16 @@ import (
 	"fmt"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
 
 type foundJSON struct {
-	Event    string         `json:"event,omitempty"`
-	ID       *rocl.GID      `json:"id,omitempty"`
-	Revision uint64         `json:"revision,omitempty"`
-	Attrs    map[string]any `json:"attrs,omitempty"`
+	Event    string           `json:"event,omitempty"`
+	Node     *resource.NodeID `json:"node,omitempty"`
+	ID       *rocl.GID        `json:"id,omitempty"`
+	Revision uint64           `json:"revision,omitempty"`
+	Attrs    map[string]any   `json:"attrs,omitempty"`
 }
 
 func registerCommand() *cobra.Command {
@@ -56,16 +58,21 @@ func announce(cmd *cobra.Command, g Globals, r *rocl.Resource, l *rocl.List) err
 
 func findCommand() *cobra.Command {
 	var want []string
-	var first, system bool
+	var first, system, cluster bool
 	cmd := &cobra.Command{
 		Use:   "find [name=value...]",
 		Short: "Print the resources that have these attributes",
-		Long:  "Print the resources that have these attributes, all if none is given.\nExit code 1 if there are none, 2 if no directory serves the node.",
+		Long: "Print the resources that have these attributes, all if none is given.\n" +
+			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
+			"Exit code 1 if there are none, 2 if no directory serves the node, with --cluster 3 if some node could not be asked.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
 			if err != nil {
 				return err
+			}
+			if cluster && first {
+				return Usagef("--first asks no further than one, --cluster asks every node: choose one")
 			}
 			if system {
 				if err := l.AddString("rocl.kind", "context"); err != nil {
@@ -79,7 +86,12 @@ func findCommand() *cobra.Command {
 			}
 			defer c.Close()
 			n := 0
-			for f, err := range c.FindAll(ctx, l, rocl.Want(want...)) {
+			opts := []rocl.FindOption{rocl.Want(want...)}
+			var asked rocl.Coverage
+			if cluster {
+				opts = append(opts, rocl.Covered(&asked))
+			}
+			for f, err := range c.FindAll(ctx, l, opts...) {
 				if err != nil {
 					return err
 				}
@@ -87,9 +99,17 @@ func findCommand() *cobra.Command {
 					continue
 				}
 				n++
-				if g.JSON {
-					err = Print(cmd.OutOrStdout(), foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)})
-				} else {
+				node := f.ID.Node()
+				line := foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)}
+				switch {
+				case g.JSON:
+					if cluster {
+						line.Node = &node
+					}
+					err = Print(cmd.OutOrStdout(), line)
+				case cluster:
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %v %v\n", nodeName(node), f.ID, &f.Attrs)
+				default:
 					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%v %v\n", f.ID, &f.Attrs)
 				}
 				if err != nil {
@@ -99,6 +119,11 @@ func findCommand() *cobra.Command {
 					break
 				}
 			}
+			if cluster {
+				if err := reportCoverage(cmd.ErrOrStderr(), g, &asked); err != nil {
+					return err
+				}
+			}
 			if n == 0 {
 				return errNothing
 			}
@@ -106,6 +131,7 @@ func findCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&want, "want", nil, "print the values of these attributes only")
+	cmd.Flags().BoolVar(&cluster, "cluster", false, "say on which node each is, and which nodes were asked")
 	cmd.Flags().BoolVar(&first, "first", false, "stop after one")
 	cmd.Flags().BoolVar(&system, "contexts", false, "find contexts rather than resources")
 	return cmd

@@ -25,6 +25,7 @@ import (
 const (
 	exitFailed      = 1
 	exitNoDirectory = 2
+	exitPartial     = 3
 	exitUsage       = 64
 	exitInterrupted = 130
 )
@@ -40,6 +41,10 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 
 // errNothing says that nothing was found: exit code 1, and nothing to print.
 var errNothing = errors.New("nothing found")
+
+// errPartial says that some node could not be asked: exit code 3, and it has
+// been printed.
+var errPartial = errors.New("some nodes could not be asked")
 
 // Globals are the flags every command has.
 type Globals struct {
@@ -66,8 +71,36 @@ func Root() *cobra.Command {
 	f.String("socket", os.Getenv("ROCL_SOCKET"), "Unix socket of the node's directory (environment ROCL_SOCKET, default "+directory.DefaultSocket()+")")
 	f.BoolP("verbose", "v", false, "log what the library does")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), searchTraceCommand())
+	root.SetHelpCommand(helpCommand())
 	return root
+}
+
+// helpCommand is cobra's, to which a name that there is not is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		ValidArgsFunction: func(c *cobra.Command, args []string, begun string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			if at, _, err := c.Root().Find(args); err == nil && at != nil {
+				for _, sub := range at.Commands() {
+					if sub.IsAvailableCommand() && strings.HasPrefix(sub.Name(), begun) {
+						names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			at, left, err := c.Root().Find(args)
+			if err != nil || at == nil || len(left) > 0 {
+				return Usagef("no help for %q: there is no such command", strings.Join(args, " "))
+			}
+			at.InitDefaultHelpFlag()
+			at.InitDefaultVersionFlag()
+			return at.Help()
+		},
+	}
 }
 
 // Flags reads the global flags of a command.
@@ -101,6 +134,8 @@ func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int
 		return 0
 	case errors.Is(err, errNothing):
 		return exitFailed
+	case errors.Is(err, errPartial):
+		return exitPartial
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
 		fmt.Fprintf(w, "rocl: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage

@@ -1,0 +1,309 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/spf13/cobra"
+)
+
+// nodeName is how people see a node's number.
+func nodeName(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
+
+func nodeNames(ns []resource.NodeID) string {
+	var all []string
+	for _, n := range ns {
+		all = append(all, nodeName(n))
+	}
+	return strings.Join(all, " ")
+}
+
+type coverageJSON struct {
+	Covered int               `json:"covered"`
+	Failed  []resource.NodeID `json:"failed"`
+}
+
+// reportCoverage says on w which nodes were asked: errPartial if not all.
+func reportCoverage(w io.Writer, g Globals, v *rocl.Coverage) error {
+	if g.JSON {
+		if err := Print(w, coverageJSON{v.Covered, append([]resource.NodeID{}, v.Failed...)}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(w, "%d of %d nodes told what they have\n", v.Covered, v.Covered+len(v.Failed))
+		if len(v.Failed) > 0 {
+			fmt.Fprintf(w, "could not be asked: %s\n", nodeNames(v.Failed))
+		}
+	}
+	if len(v.Failed) > 0 {
+		return errPartial
+	}
+	return nil
+}
+
+// nodeJSON is a node as people see it.
+type nodeJSON struct {
+	Node    resource.NodeID `json:"node"`
+	ID      rocl.GID        `json:"id"`
+	Host    string          `json:"host"`
+	OS      string          `json:"os"`
+	Arch    string          `json:"arch"`
+	Cores   uint64          `json:"cores"`
+	Memory  uint64          `json:"memory"`
+	Version string          `json:"version"`
+	Addr    string          `json:"addr,omitempty"`
+	Labels  map[string]any  `json:"labels"`
+	labels  rocl.List
+}
+
+func newNodeJSON(f *rocl.Found) nodeJSON {
+	get := f.Attrs.GetString
+	n := nodeJSON{
+		Node: f.ID.Node(), ID: f.ID, Host: get(rocl.AttrHost), OS: get(rocl.AttrOS), Arch: get(rocl.AttrArch),
+		Version: get(rocl.AttrVersion), Addr: get(rocl.AttrAddr),
+	}
+	n.Cores, _ = strconv.ParseUint(get(rocl.AttrCores), 10, 64)
+	n.Memory, _ = strconv.ParseUint(get(rocl.AttrMemory), 10, 64)
+	for name, v := range f.Attrs.All() {
+		if !strings.HasPrefix(name, resource.SystemPrefix) {
+			_ = n.labels.Add(name, v)
+		}
+	}
+	n.Labels = jsonAttrs(&n.labels)
+	return n
+}
+
+func nodesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes [name=value...]",
+		Short: "Print the nodes that have these labels",
+		Long: "Print the nodes of the cluster that have these labels, all if none is given, with what their machines are.\n" +
+			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			if err := l.AddString(rocl.AttrKind, "node"); err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly())...)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var asked rocl.Coverage
+			var all []nodeJSON
+			for f, err := range c.FindAll(ctx, l, rocl.Covered(&asked)) {
+				if err != nil {
+					return err
+				}
+				all = append(all, newNodeJSON(&f))
+			}
+			slices.SortFunc(all, func(a, b nodeJSON) int {
+				return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node))
+			})
+			if err := printNodes(cmd.OutOrStdout(), g, all); err != nil {
+				return err
+			}
+			if len(asked.Failed) > 0 {
+				return reportCoverage(cmd.ErrOrStderr(), g, &asked)
+			}
+			if len(all) == 0 {
+				return errNothing
+			}
+			return nil
+		},
+	}
+}
+
+func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
+	if g.JSON {
+		for i := range all {
+			if err := Print(w, &all[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tHOST\tSYSTEM\tCORES\tMEMORY\tADDRESS\tLABELS")
+	for i := range all {
+		n := &all[i]
+		labels := ""
+		if n.labels.Len() > 0 {
+			labels = strings.TrimSuffix(strings.TrimPrefix(n.labels.String(), "{"), "}")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), printable(n.Host), printable(n.OS), printable(n.Arch),
+			n.Cores, gib(n.Memory), cmp.Or(printable(n.Addr), "-"), cmp.Or(printable(labels), "-"))
+	}
+	return t.Flush()
+}
+
+// printable keeps what other nodes say from moving the cursor or the columns.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+func gib(b uint64) string { return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30)) }
+
+func searchTraceCommand() *cobra.Command {
+	var way string
+	cmd := &cobra.Command{
+		Use:   "search-trace name=value...",
+		Short: "Search the cluster, and print which nodes were asked and what they said",
+		Long: "Search the cluster for a resource that has these attributes, and print which nodes were asked, how, what each answered\n" +
+			"and how long it took. It is what the asking node saw: of nodes asked by others it knows the sum, unless --way flat asks each by itself.\n" +
+			"The others are asked also when this node has such a resource.\n" +
+			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			how, err := directory.ParseWay(way)
+			if err != nil {
+				return Usagef("--way %q is not auto, tree or flat", way)
+			}
+			t, err := trace(cmd.Context(), g, how, l)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			switch {
+			case g.JSON:
+				err = Print(out, t)
+			default:
+				err = printTrace(out, &t, Terminal(out))
+			}
+			switch {
+			case err != nil:
+				return err
+			case !t.Found.IsZero():
+				return nil
+			case len(t.Failed) > 0:
+				return errPartial
+			}
+			return errNothing
+		},
+	}
+	cmd.Flags().StringVar(&way, "way", "auto", "auto: as any search goes; tree: without summaries; flat: ask each node by itself")
+	_ = cmd.RegisterFlagCompletionFunc("way", cobra.FixedCompletions([]string{"auto", "tree", "flat"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// trace asks the node's directory, as a context that has nothing.
+func trace(ctx context.Context, g Globals, way directory.Way, l *rocl.List) (directory.Trace, error) {
+	path := g.Socket
+	if path == "" {
+		path = directory.DefaultSocket()
+	}
+	log := slog.New(slog.DiscardHandler)
+	if g.Verbose {
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	c, err := directory.Join(ctx, directory.DialSocket(path), directory.WithClientLogger(log))
+	if err != nil {
+		return directory.Trace{}, err
+	}
+	defer c.Close()
+	return c.Trace(ctx, way, l)
+}
+
+// printTrace prints a line for each question, on a terminal as a tree.
+func printTrace(w io.Writer, t *directory.Trace, tree bool) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if tree {
+		fmt.Fprintf(tw, "%s asks:\n", nodeName(t.Node))
+	} else {
+		fmt.Fprintln(tw, "NODE\tHOW\tFOR\tASKED\tTOOK\tANSWER")
+	}
+	for i, s := range t.Steps {
+		branch := ""
+		switch {
+		case tree && i+1 < len(t.Steps):
+			branch = "├─ "
+		case tree:
+			branch = "└─ "
+		}
+		took := ms(s.Took)
+		if s.Took == 0 {
+			took = "-"
+		}
+		fmt.Fprintf(tw, "%s%s\t%s\t%s\t%s\t%s\t%s\n", branch, nodeName(s.Node), printable(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if t.More > 0 {
+		fmt.Fprintf(w, "and %d more\n", t.More)
+	}
+	switch {
+	case !t.Found.IsZero():
+		fmt.Fprintf(w, "found %v in %s\n", t.Found, ms(t.Took))
+	case len(t.Failed) > 0:
+		fmt.Fprintf(w, "not found in %s, and %d of %d nodes could not be asked\n", ms(t.Took), len(t.Failed), len(t.Failed)+t.Covered)
+	default:
+		fmt.Fprintf(w, "not found in %s: %s asked\n", ms(t.Took), count(t.Covered, "node"))
+	}
+	if len(t.Failed) > 0 {
+		fmt.Fprintf(w, "could not be asked: %s\n", nodeNames(t.Failed))
+	}
+	_, err := fmt.Fprintf(w, "messages: %d sent and %d received by this node, %d at least in all\n", t.Sent, t.Received, t.Messages)
+	return err
+}
+
+// answer says in words what came of a question.
+func answer(s *directory.TraceStep) string {
+	switch s.Outcome {
+	case "found":
+		return fmt.Sprintf("found %v", s.Found)
+	case "none":
+		a := "none"
+		if s.Members > 1 {
+			a += fmt.Sprintf(" of %d", s.Covered)
+		}
+		if s.Failed > 0 {
+			a += fmt.Sprintf(", %d not reached", s.Failed)
+		}
+		return a
+	case "silent":
+		return "silent"
+	case "":
+		return "not waited for"
+	}
+	return printable(s.Outcome)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/1e6) }

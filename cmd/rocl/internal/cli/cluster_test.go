@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// labelled is a node with labels, and its socket.
+func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rc-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels, err := directory.NewLabels(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(dir, "d.sock")
+	s, err := directory.Listen(sock, directory.WithLabels(labels))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		os.RemoveAll(dir)
+	})
+	return s, sock
+}
+
+func TestNodes(t *testing.T) {
+	s, sock := labelled(t, resource.Attrs{"zone": "a", "bell": "\a"})
+	name := nodeName(s.Node())
+	nodes := func(args ...string) (string, string, int) {
+		return execute(t.Context(), nil, append([]string{"nodes", "--socket", sock}, args...)...)
+	}
+	out, errOut, code := nodes("zone=a")
+	if lines := strings.Split(out, "\n"); code != 0 || errOut != "" || len(lines) != 3 || !strings.HasPrefix(lines[0], "NODE ") || !strings.HasPrefix(lines[1], name+" ") ||
+		!strings.Contains(lines[1], "zone=a") || !strings.Contains(lines[1], runtime.GOOS+"/"+runtime.GOARCH) || strings.Contains(out, "\a") {
+		t.Errorf("nodes: %d, %q, %q", code, out, errOut)
+	}
+	out, _, code = nodes("--json")
+	var n struct {
+		Node, ID, Host, OS, Arch, Version string
+		Cores, Memory                     uint64
+		Addr                              *string
+		Labels                            map[string]string
+	}
+	if err := json.Unmarshal([]byte(out), &n); err != nil || code != 0 || strings.Count(out, "\n") != 1 {
+		t.Fatalf("nodes --json: %d, %q", code, out)
+	}
+	if n.Node != name || n.ID != directory.NodeResource(s.Node()).String() || n.Cores != uint64(runtime.NumCPU()) || n.Memory == 0 || n.Addr != nil ||
+		n.Version == "" || !reflect.DeepEqual(n.Labels, map[string]string{"zone": "a", "bell": "\a"}) {
+		t.Errorf("%+v", n)
+	}
+	for _, args := range [][]string{{"zone=b"}, {"zone=b", "--json"}} {
+		if out, errOut, code := nodes(args...); code != 1 || out != "" || errOut != "" {
+			t.Errorf("nodes %v: %d, %q, %q", args, code, out, errOut)
+		}
+	}
+	if out, _, code := execute(t.Context(), nil, "find", "--socket", sock, "zone=a"); code != 1 {
+		t.Errorf("a node is among the resources: %q", out)
+	}
+}
+
+func TestFindCluster(t *testing.T) {
+	s, sock := labelled(t, nil)
+	find := func(args ...string) (string, string, int) {
+		return execute(t.Context(), nil, append([]string{"find", "--cluster", "--socket", sock}, args...)...)
+	}
+	if out, errOut, code := find("a=b"); code != 1 || out != "" || errOut != "1 of 1 nodes told what they have\n" {
+		t.Errorf("nothing: %d, %q, %q", code, out, errOut)
+	}
+	r := start(t, "register", "--socket", sock, "a=b")
+	id := r.line()
+	if out, errOut, code := find("a=b"); code != 0 || out != nodeName(s.Node())+" "+id+" {a=b}\n" || errOut != "1 of 1 nodes told what they have\n" {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	out, errOut, code := find("a=b", "--json")
+	if code != 0 || !strings.HasPrefix(out, `{"node":"`+nodeName(s.Node())+`","id":"`+id+`"`) || errOut != `{"covered":1,"failed":[]}`+"\n" {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+}
+
+func TestReportCoverage(t *testing.T) {
+	v := &rocl.Coverage{Covered: 3, Failed: []resource.NodeID{1, 0xabc}}
+	for _, c := range []struct {
+		g    Globals
+		want string
+	}{
+		{Globals{}, "3 of 5 nodes told what they have\ncould not be asked: 000000000001 000000000abc\n"},
+		{Globals{JSON: true}, `{"covered":3,"failed":["000000000001","000000000abc"]}` + "\n"},
+	} {
+		var b bytes.Buffer
+		if err := reportCoverage(&b, c.g, v); err != errPartial || b.String() != c.want {
+			t.Errorf("%v, %q, want %q", err, b.String(), c.want)
+		}
+	}
+}
+
+func TestSearchTrace(t *testing.T) {
+	s, sock := labelled(t, nil)
+	search := func(args ...string) (string, string, int) {
+		return execute(t.Context(), nil, append([]string{"search-trace", "--socket", sock}, args...)...)
+	}
+	out, errOut, code := search("a=b")
+	if code != 1 || errOut != "" || !strings.Contains(out, nodeName(s.Node())+"  local") || !strings.Contains(out, "not found") || !strings.Contains(out, "messages: 0 sent") {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	r := start(t, "register", "--socket", sock, "a=b")
+	id := r.line()
+	for _, way := range []string{"auto", "tree", "flat"} {
+		if out, _, code := search("a=b", "--way", way); code != 0 || !strings.Contains(out, "found "+id+" in ") {
+			t.Errorf("--way %s: %d, %q", way, code, out)
+		}
+		out, _, code := search("a=b", "--way", way, "--json")
+		var tr directory.Trace
+		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Way != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
+			t.Errorf("--way %s --json: %d, %q, %v", way, code, out, err)
+		}
+	}
+}
+
+// What a trace says is printed, as a table and as a tree.
+func TestPrintTrace(t *testing.T) {
+	id := resource.MakeGID(3, 1, 1)
+	tr := &directory.Trace{
+		Node: 1, Covered: 4, Failed: []resource.NodeID{9}, Took: 2e6, Sent: 6, Received: 3, Messages: 14, More: 2,
+		Steps: []directory.TraceStep{
+			{Node: 1, How: "local", Members: 1, Outcome: "none"},
+			{Node: 2, How: "summary", Members: 1, Asked: 1e5, Took: 5e5, Outcome: "none", Covered: 1},
+			{Node: 4, How: "tree", Members: 5, Outcome: "none", Covered: 4, Failed: 1, Took: 1},
+			{Node: 9, How: "flat", Members: 1, Outcome: "silent"},
+			{Node: 5, How: "flat", Members: 1},
+			{Node: 3, How: "flat", Members: 1, Outcome: "found", Found: id, Took: 1},
+			{Node: 6, How: "by\x1b[2J", Members: 1, Outcome: "new\n"}, // of a later version
+		},
+	}
+	print := func(tree bool) []string {
+		var b strings.Builder
+		if err := printTrace(&b, tr, tree); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), "\x1b") {
+			t.Errorf("%q", b.String())
+		}
+		return strings.Split(strings.TrimSpace(b.String()), "\n")
+	}
+	for _, tree := range []bool{false, true} {
+		lines := print(tree)
+		for i, want := range []string{
+			"", "none", "none", "none of 4, 1 not reached", "silent", "not waited for", "found " + id.String(), "new?",
+			"and 2 more", "not found in 2.00 ms, and 1 of 5 nodes could not be asked", "could not be asked: 000000000009",
+			"messages: 6 sent and 3 received by this node, 14 at least in all",
+		} {
+			if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
+				t.Fatalf("line %d of %q does not end in %q", i, lines, want)
+			}
+		}
+		if !strings.Contains(lines[2], "summary  1 node   +0.10 ms  0.50 ms") || !strings.Contains(lines[3], "5 nodes") {
+			t.Errorf("%q, %q", lines[2], lines[3])
+		}
+		if branch := strings.HasPrefix(lines[1], "├─ ") && strings.HasPrefix(lines[7], "└─ "); branch != tree {
+			t.Errorf("tree %v: %q", tree, lines)
+		}
+	}
+	tr.Found = id
+	if lines := print(false); !slices.Contains(lines, "found "+id.String()+" in 2.00 ms") {
+		t.Errorf("%q", lines)
+	}
+	tr.Found, tr.Failed, tr.More = resource.GID{}, nil, 0
+	if lines := print(false); !slices.Contains(lines, "not found in 2.00 ms: 4 nodes asked") {
+		t.Errorf("%q", lines)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string][]string{
+		"help se":                 {"send", "search-trace"},
+		"help nonsense ":          {},
+		"search-trace a=b --way ": {"auto", "tree", "flat"},
+		"no":                      {"nodes"},
+	} {
+		out, _, code := execute(t.Context(), nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)
+		var got []string
+		for l := range strings.Lines(out) {
+			name, _, _ := strings.Cut(strings.TrimSpace(l), "\t")
+			if !strings.HasPrefix(name, ":") {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if code != 0 || !slices.Equal(got, want) {
+			t.Errorf("%q: %d, %q, want %q", line, code, got, want)
+		}
+	}
+}
+
+// help shows what --help shows.
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{}, {"find"}, {"search-trace"}, {"completion", "bash"}, {"help"}} {
+		a, _, code := execute(t.Context(), nil, append([]string{"help"}, args...)...)
+		b, _, _ := execute(t.Context(), nil, append(slices.Clone(args), "--help")...)
+		if code != 0 || a != b || a == "" {
+			t.Errorf("help %v: %d, %q; --help %q", args, code, a, b)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package context_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A node is found, looked up and watched like any resource, is not among the
+// user's, and receives no messages.
+func TestNode(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		c := open()
+		me := register(t, c, resource.Attrs{"type": "mine"})
+		f, err := c.Find(bg, resource.Match{context.AttrKind: "node"})
+		if err != nil || f.Attrs.GetString(context.AttrNode) == "" || f.ID.Node() != c.ID().Node() {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if g, err := c.Lookup(bg, f.ID); err != nil || !g.Attrs.Equal(&f.Attrs) {
+			t.Errorf("looked up: %+v, %v", g, err)
+		}
+		if err := me.SendBytes(bg, f.ID, 1, []byte("hello")); !errors.Is(err, dispatch.ErrGone) {
+			t.Errorf("sending to a node: %v", err)
+		}
+		n := 0
+		for f, err := range c.FindAll(bg, nil) {
+			if n++; err != nil || f.ID != me.ID() {
+				t.Errorf("%v, %v among the user's", f.ID, err)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d resources", n)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// flatAtOnce is how many nodes a flat trace asks at a time: their answers all
+// come to one socket.
+const flatAtOnce = 64
+
+// Trace searches the other members as Find does, or in the way given, and
+// tells how that went.
+func (c *Cluster) Trace(ctx context.Context, way directory.Way, pattern *resource.List) (directory.Trace, error) {
+	q := question(kindFind, resource.GID{}, pattern)
+	begun := time.Now()
+	if way == directory.WayFlat {
+		return c.traceFlat(ctx, q, begun)
+	}
+	var t directory.Trace
+	st := &search.Trace{}
+	if way == directory.WayTree {
+		st.Everybody, st.Way = true, search.ByTree
+	}
+	r, err := c.await(ctx, nil, func(now time.Time, done func(search.Result)) uint64 {
+		return c.search.SearchTraced(now, q, st, done)
+	})
+	if err != nil {
+		return t, err
+	}
+	add(&t, st, begun)
+	if r.Found {
+		a, err := parseAnswer(r.Answer)
+		if err != nil {
+			return t, err
+		}
+		t.Found = a.ID
+		for i, s := range t.Steps {
+			if s.How != search.HowSummary && i > 0 && t.Steps[i-1].How == search.HowSummary {
+				t.Covered = 0 // those are asked again, among the others
+			}
+			if s.Outcome == search.Found {
+				t.Covered++
+			}
+			t.Covered += s.Covered
+		}
+		return t, nil
+	}
+	t.Covered, t.Failed = r.Covered-1, r.Failed // without this node
+	return t, nil
+}
+
+// traceFlat asks every member by itself, whatever the others say.
+func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
+	var mu sync.Mutex // guards t and first
+	var t directory.Trace
+	var first error
+	var wg sync.WaitGroup
+	room := make(chan struct{}, flatAtOnce)
+	for _, m := range c.Members() {
+		if m == c.cfg.Node {
+			continue
+		}
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			st := &search.Trace{}
+			r, err := c.await(ctx, nil, func(now time.Time, done func(search.Result)) uint64 {
+				return c.search.SearchAmong(now, []resource.NodeID{m}, q, st, done)
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				first = err
+				return
+			}
+			add(&t, st, begun)
+			if len(r.Failed) > 0 {
+				t.Failed = append(t.Failed, m)
+				return
+			}
+			t.Covered++
+			if r.Found && t.Found.IsZero() {
+				t.Found = t.Steps[len(t.Steps)-1].Found
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(t.Failed)
+	slices.SortStableFunc(t.Steps, func(a, b directory.TraceStep) int { return int(a.Asked - b.Asked) })
+	return t, first
+}
+
+// add puts what the search says into the form that travels, and counts.
+func add(t *directory.Trace, st *search.Trace, begun time.Time) {
+	t.More += st.More
+	sent, received, below := len(st.Steps), 0, 0
+	for _, s := range st.Steps {
+		step := directory.TraceStep{
+			Node: s.Node, How: s.How, Members: s.Members, Asked: s.Asked.Sub(begun),
+			Outcome: s.Outcome, Covered: s.Covered, Failed: s.Failed,
+		}
+		if !s.Heard.IsZero() {
+			step.Took = s.Heard.Sub(s.Asked)
+			received++
+			below += 2 * max(s.Covered-1, 0) // asked, and answered
+		}
+		if s.Outcome == search.Found {
+			if a, err := parseAnswer(s.Answer); err == nil {
+				step.Found = a.ID
+			}
+		}
+		t.Steps = append(t.Steps, step)
+	}
+	t.Messages += sent + received + below
+	t.Sent += sent
+	t.Received += received
+}

@@ -1,0 +1,259 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+func labels(t testing.TB, a resource.Attributes) Labels {
+	t.Helper()
+	l, err := NewLabels(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func nodes(t testing.TB, c *Client, pattern *resource.List) (all []Answer) {
+	t.Helper()
+	for a, err := range c.FindAll(context.Background(), pattern) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// A node is found by what it is and by its labels, as known and as wanted
+// attributes, and only by who names an attribute of the library's; no context
+// can change it.
+func TestNode(t *testing.T) {
+	ctx := context.Background()
+	path := sock(t)
+	s := serve(t, path, WithLabels(labels(t, resource.Attrs{"zone": "a", "gpu": "2"})))
+	c := joined(t, path)
+	id := NodeResource(s.Node())
+	host, _ := os.Hostname()
+	for _, p := range []*resource.List{
+		list(t, resource.Match{AttrKind: "node"}),
+		list(t, resource.Match{AttrKind: "node", "zone": "a"}),
+		list(t, resource.Match{AttrNode: fmt.Sprintf("%012x", uint64(s.Node()))}),
+		list(t, resource.Match{"gpu": "2", AttrOS: runtime.GOOS, AttrArch: runtime.GOARCH, AttrHost: host, AttrCores: strconv.Itoa(runtime.NumCPU())}),
+	} {
+		if a := nodes(t, c, p); len(a) != 1 || a[0].ID != id || a[0].Owner != id {
+			t.Errorf("%v: %+v", p, a)
+		}
+	}
+	a, err := c.Find(ctx, list(t, resource.Match{AttrKind: "node"}, "gpu", AttrMemory, AttrVersion, AttrAddr))
+	if err != nil || a.Attrs.GetString("gpu") != "2" || a.Attrs.GetString(AttrVersion) == "" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if n, err := strconv.ParseUint(a.Attrs.GetString(AttrMemory), 10, 64); err != nil || n < 1<<20 {
+		t.Errorf("memory: %v", &a.Attrs)
+	}
+	if _, ok := a.Attrs.Get(AttrAddr); ok {
+		t.Errorf("an address, and no cluster: %v", &a.Attrs)
+	}
+	for _, p := range []*resource.List{
+		list(t, nil), list(t, resource.Match{"zone": "a"}), list(t, resource.Match{"zone": "a"}, AttrNode),
+		list(t, resource.Match{AttrKind: "node", "zone": "b"}), list(t, resource.Match{AttrKind: "context", "zone": "a"}),
+	} {
+		if a := nodes(t, c, p); len(a) != 0 {
+			t.Errorf("%v finds %+v", p, a)
+		}
+	}
+	if a, err := c.Lookup(ctx, id); err != nil || a.Attrs.GetString("zone") != "a" {
+		t.Errorf("by its identifier: %+v, %v", a, err)
+	}
+	before, _ := c.Lookup(ctx, id)
+	if _, err := c.Register(ctx, id, list(t, nil)); !errors.Is(err, ErrNotOwner) {
+		t.Errorf("registering a node: %v", err)
+	}
+	if _, err := c.Update(ctx, id, 0, list(t, nil)); !errors.Is(err, ErrNotOwner) {
+		t.Errorf("changing a node: %v", err)
+	}
+	if err := c.Delete(ctx, id); !errors.Is(err, ErrNotOwner) {
+		t.Errorf("deleting a node: %v", err)
+	}
+	if a, err := c.Lookup(ctx, id); err != nil || a.Revision != before.Revision || !a.Attrs.Equal(&before.Attrs) {
+		t.Errorf("after all that: %+v, %v", a, err)
+	}
+	other := &Client{dial: DialSocket(path), self: id}
+	if _, err := other.join(ctx); !errors.Is(err, ErrDenied) {
+		t.Errorf("joining as the node: %v", err)
+	}
+}
+
+// Whoever serves, there is one node, and who watches it is told of changes and
+// never of an end. A server that is no daemon keeps the labels.
+func TestNodeOutlivesServers(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	path := sock(t)
+	s := serve(t, path, AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"})))
+	c := joined(t, path)
+	events := make(chan Event)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ev, err := range c.Watch(ctx, list(t, resource.Match{AttrKind: "node"})) {
+			if err != nil {
+				return
+			}
+			select {
+			case events <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	defer func() { stop(); <-ended }()
+	expect := func(kind EventKind, zone string) (rev uint64) {
+		t.Helper()
+		var ev Event
+		select {
+		case ev = <-events:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("nobody says %v, zone %q", kind, zone)
+		}
+		if ev.Kind != kind || ev.Attrs.GetString("zone") != zone || kind != Synced && ev.ID != NodeResource(s.Node()) {
+			t.Fatalf("%v %v %v, want %v, zone %q", ev.Kind, ev.ID, &ev.Attrs, kind, zone)
+		}
+		return ev.Revision
+	}
+	rev := expect(Appeared, "a")
+	expect(Synced, "")
+	for _, next := range []struct {
+		opts []Option
+		zone string
+	}{
+		{nil, "a"}, // a context
+		{nil, "a"},
+		{[]Option{AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "b"}))}, "b"},
+		{[]Option{WithLabels(Labels{})}, ""},
+		{[]Option{AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"}))}, "a"},
+		{[]Option{AsDaemon()}, ""}, // told of none: there are none
+		{nil, ""},
+	} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = serve(t, path, next.opts...)
+		now := expect(Changed, next.zone)
+		if now <= rev {
+			t.Errorf("revision %d after %d", now, rev)
+		}
+		rev = now
+		if a := nodes(t, c, list(t, resource.Match{AttrKind: "node"})); len(a) != 1 {
+			t.Errorf("%d nodes", len(a))
+		}
+	}
+}
+
+// Servers that share a database are nodes beside each other; one that returns
+// is not another.
+func TestNodesShareDatabase(t *testing.T) {
+	db := database.New()
+	first := NewIdentity()
+	one, two := NewServer(WithDatabase(db), WithIdentity(first)), NewServer(WithDatabase(db))
+	defer one.Close()
+	defer two.Close()
+	c, err := Join(context.Background(), one.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all := list(t, resource.Match{AttrKind: "node"})
+	if a := nodes(t, c, all); len(a) != 2 {
+		t.Errorf("%d nodes", len(a))
+	}
+	again := NewServer(WithDatabase(db), WithIdentity(first), WithLabels(labels(t, resource.Attrs{"new": "yes"})))
+	defer again.Close()
+	if a := nodes(t, c, all); len(a) != 2 {
+		t.Errorf("%d nodes", len(a))
+	}
+	if a := nodes(t, c, list(t, resource.Match{AttrKind: "node", "new": "yes"})); len(a) != 1 || a[0].ID != NodeResource(first.Node) {
+		t.Errorf("%+v", a)
+	}
+}
+
+// many is n labels.
+func many(n int, value string) *resource.List {
+	l := new(resource.List)
+	for i := range n {
+		_ = l.AddString("label"+strconv.Itoa(i), value)
+	}
+	return l
+}
+
+func TestLabels(t *testing.T) {
+	for _, c := range []struct {
+		a    resource.Attributes
+		want error // nil: they are labels
+	}{
+		{nil, nil},
+		{resource.Attrs{}, nil},
+		{resource.Attrs{"zone": "a", "": "x"}, resource.ErrEmptyName},
+		{resource.Attrs{"\xff": "x"}, resource.ErrBadName},
+		{resource.Attrs{"rocl.kind": "context"}, resource.ErrReservedName},
+		{resource.Attrs{"rocl.": "x"}, resource.ErrReservedName},
+		{resource.Attrs{"rocl": "fine"}, nil},
+		{resource.Attrs{strings.Repeat("n", resource.MaxName+1): "x"}, resource.ErrTooLarge},
+		{list(t, nil, "blank"), ErrIncomplete},
+		{many(MaxLabels, "x"), nil},
+		{many(600, "x"), ErrLabels},
+		{many(1, strings.Repeat("x", MaxLabelBytes)), ErrLabels},
+		{many(200, strings.Repeat("x", 1000)), ErrLabels},
+	} {
+		l, err := NewLabels(c.a)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%.40v: %v, want %v", c.a, err, c.want)
+		}
+		if err != nil {
+			if l.list.Len() != 0 {
+				t.Errorf("%.40v: refused, and there are some", c.a)
+			}
+			continue
+		}
+		if got := parseLabels(l.line()); !got.list.Equal(&l.list) {
+			t.Errorf("%.40v: kept as %v", c.a, &got.list)
+		}
+	}
+	twice := new(resource.List)
+	_ = twice.AddString("gpu", "a")
+	_ = twice.AddString("gpu", "b")
+	l := labels(t, twice)
+	_ = twice.AddString("gpu", "c") // the caller's own
+	if got := slices.Collect(l.list.Values("gpu")); len(got) != 2 {
+		t.Errorf("%q", got)
+	}
+	// What was not written here is no labels.
+	for _, line := range []string{"", "labels", "labels ", "labels x", "labels AAAA", "other text", labels(t, resource.Attrs{"a": "b"}).line() + "more"} {
+		if got := parseLabels(line); got.list.Len() != 0 {
+			t.Errorf("%q: %v", line, &got.list)
+		}
+	}
+}
+
+func FuzzParseLabels(f *testing.F) {
+	f.Add(labels(f, resource.Attrs{"zone": "a"}).line())
+	f.Add("labels AAAAAAA=\n")
+	f.Fuzz(func(t *testing.T, line string) {
+		l := parseLabels(line)
+		if _, err := NewLabels(l); err != nil {
+			t.Errorf("labels that are refused: %v", err)
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package search
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// How a node was asked.
+const (
+	HowSummary = "summary" // alone: its summary has what is searched
+	HowTree    = "tree"    // as the head of a part
+	HowFlat    = "flat"    // alone: its part has no other node
+	HowCast    = "cast"    // with all others, by one packet
+)
+
+func byCover(members int) string {
+	if members > 1 {
+		return HowTree
+	}
+	return HowFlat
+}
+
+// What a node that was asked did, as far as who asked knows.
+const (
+	Unheard = ""       // nothing, before the search ended
+	Found   = "found"  // it has an answer, or one below it
+	None    = "none"   // neither it nor any node below it has one
+	Silent  = "silent" // nothing in time
+)
+
+// maxSteps bounds what a trace keeps.
+const maxSteps = 1 << 16
+
+// A Trace tells how one search of this node went. It is the view of who asked:
+// of what happens below a head it knows the sum that the head told. It may be
+// read once the search has ended.
+type Trace struct {
+	Everybody bool // set before: ask everybody, whatever summaries say
+	Way       Way  // set before: in this way; Auto: as any other search
+	Steps     []Step
+	More      int // steps that were too many
+}
+
+// A Step is one question to one node.
+type Step struct {
+	Node            resource.NodeID
+	How             string
+	Members         int       // whom it was to cover, itself among them
+	Asked, Heard    time.Time // Heard is zero if it was not
+	Outcome         string
+	Covered, Failed int    // of a none: nodes that said so, nodes that could not be asked
+	Answer          []byte // of a found
+
+	last resource.NodeID // whom it was to cover
+}
+
+// A nil Trace takes what it is told and keeps nothing.
+
+func (t *Trace) everybody() bool { return t != nil && t.Everybody }
+
+// way is the one wanted, w if none is.
+func (t *Trace) way(w Way) Way {
+	if t == nil || t.Way == Auto {
+		return w
+	}
+	return t.Way
+}
+
+func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
+	switch {
+	case t == nil:
+	case len(t.Steps) >= maxSteps:
+		t.More++
+	default:
+		t.Steps = append(t.Steps, Step{Node: members[0], How: how, Members: len(members), Asked: now, last: members[len(members)-1]})
+	}
+}
+
+// latest is the last question to a node of which ok says so.
+func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
+	if t == nil {
+		return nil
+	}
+	for i := len(t.Steps) - 1; i >= 0; i-- {
+		if s := &t.Steps[i]; s.Node == who && ok(s) {
+			return s
+		}
+	}
+	return nil
+}
+
+// heard tells of an answer. A no that is late counts for nothing, as in the
+// search; a yes ends the search however late it is.
+func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
+	found := p.Type == typeFound
+	if p.Type == typeBusy {
+		return
+	}
+	s := t.latest(from, func(s *Step) bool { return s.last == p.Hi && (s.Outcome == Unheard || found) })
+	if s == nil {
+		return
+	}
+	s.Heard = now
+	if found {
+		s.Outcome, s.Answer = Found, slices.Clone(p.Body)
+		return
+	}
+	s.Outcome, s.Failed = None, len(p.Failed)
+	s.Covered = max(int(p.Covered)-s.Failed, 0)
+}
+
+func (t *Trace) silent(who resource.NodeID) {
+	if s := t.latest(who, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
+		s.Outcome = Silent
+	}
+}
+
+// trace is that of the search j is a part of, if it is ours.
+func (j *job) trace() *Trace {
+	if j.own == nil {
+		return nil
+	}
+	return j.own.trace
+}

@@ -1,0 +1,205 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// far is a rest of the cluster that a test makes up.
+type far struct {
+	found  []database.Record
+	failed []resource.NodeID
+	trace  Trace
+	err    error
+	ways   []Way // of the traces asked for
+}
+
+func (f *far) Find(context.Context, *resource.List) (database.Record, error) {
+	return database.Record{}, ErrNotFound
+}
+
+func (f *far) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+	return database.Record{}, ErrNotFound
+}
+
+func (f *far) All(_ context.Context, _ *resource.List, cov *Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) {
+		for _, r := range f.found {
+			if !yield(r, nil) {
+				return
+			}
+		}
+		cov.Covered += 2
+		cov.Failed = f.failed
+	}
+}
+
+func (f *far) Trace(_ context.Context, w Way, _ *resource.List) (Trace, error) {
+	f.ways = append(f.ways, w)
+	return f.trace, f.err
+}
+
+func (f *far) Addr() string { return "10.0.0.7:7946" }
+
+// in joins a server in memory whose cluster is f; f may be nil.
+func in(t *testing.T, f *far) (*Server, *Client) {
+	t.Helper()
+	s := NewServer()
+	t.Cleanup(func() { s.Close() })
+	if f != nil {
+		s.Attach(f)
+	}
+	c, err := Join(t.Context(), s.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return s, c
+}
+
+// A member of a cluster says where it is, under a later revision.
+func TestNodeInCluster(t *testing.T) {
+	s, c := in(t, nil)
+	before, err := c.Lookup(t.Context(), NodeResource(s.Node()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Attach(&far{})
+	a, err := c.Find(t.Context(), list(t, resource.Match{AttrKind: "node"}))
+	if err != nil || a.Attrs.GetString(AttrAddr) != "10.0.0.7:7946" || a.Revision <= before.Revision || s.db.Len() != 1 {
+		t.Errorf("%+v, %v; before %+v; %d in the database", a, err, before, s.db.Len())
+	}
+}
+
+// FindAll ends with ErrPartial if a node could not be asked, unless the caller
+// wants to know which.
+func TestCoverage(t *testing.T) {
+	ctx := t.Context()
+	node := resource.NodeID(7)
+	f := &far{found: []database.Record{{ID: resource.MakeGID(node, 1, 1), Owner: resource.MakeGID(node, 1, 0), Revision: 1}}}
+	_, c := in(t, f)
+	find := func(cov *Coverage) (n int, err error) {
+		for _, e := range c.FindCovering(ctx, list(t, resource.Match{"type": "x"}), cov) {
+			if e != nil {
+				return n, e
+			}
+			n++
+		}
+		return n, nil
+	}
+	var cov Coverage
+	if n, err := find(&cov); n != 1 || err != nil || !reflect.DeepEqual(cov, Coverage{Covered: 3}) {
+		t.Errorf("%d, %v, %+v", n, err, cov)
+	}
+	if n, err := find(nil); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	f.failed = []resource.NodeID{8, 9}
+	if n, err := find(&cov); n != 1 || err != nil || !reflect.DeepEqual(cov, Coverage{3, []resource.NodeID{8, 9}}) || !errors.Is(cov.Err(), ErrPartial) {
+		t.Errorf("%d, %v, %+v", n, err, cov)
+	}
+	if n, err := find(nil); n != 1 || !errors.Is(err, ErrPartial) {
+		t.Errorf("%d, %v", n, err)
+	}
+	_, alone := in(t, nil)
+	for range alone.FindCovering(ctx, list(t, nil), &cov) {
+		t.Error("something")
+	}
+	if !reflect.DeepEqual(cov, Coverage{Covered: 1}) {
+		t.Errorf("without a cluster: %+v", cov)
+	}
+	for _, b := range [][]byte{nil, {1}, {1, 0, 0, 0, 1}, make([]byte, 4+8+7)} {
+		if err := parseEnd(b); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%d bytes: %v", len(b), err)
+		}
+	}
+}
+
+// A trace begins with what this node has; the rest is what the cluster tells.
+func TestTrace(t *testing.T) {
+	ctx := t.Context()
+	there := resource.MakeGID(7, 1, 1)
+	f := &far{trace: Trace{
+		Found: there, Covered: 2, Failed: []resource.NodeID{9}, Sent: 2, Received: 1, Messages: 5,
+		Steps: []TraceStep{{Node: 7, How: "tree", Members: 2, Asked: time.Millisecond, Took: time.Millisecond, Outcome: "found", Found: there}, {Node: 9, How: "flat", Members: 1}},
+	}}
+	s, c := in(t, f)
+	tr, err := c.Trace(ctx, WayTree, list(t, resource.Match{"type": "x"}))
+	if err != nil || tr.Node != s.Node() || tr.Way != "tree" || tr.Found != there || tr.Covered != 3 || tr.Messages != 5 || tr.Took <= 0 || !slices.Equal(tr.Failed, f.trace.Failed) {
+		t.Fatalf("%+v, %v", tr, err)
+	}
+	if len(tr.Steps) != 3 || tr.Steps[0].How != "local" || tr.Steps[0].Outcome != "none" || tr.Steps[1].Found != there || tr.Steps[1].Asked < time.Millisecond {
+		t.Errorf("%+v", tr.Steps)
+	}
+	id := c.Self().WithSerial(1)
+	if _, err := c.Register(ctx, id, list(t, resource.Attrs{"type": "x"})); err != nil {
+		t.Fatal(err)
+	}
+	if tr, err = c.Trace(ctx, WayFlat, list(t, resource.Match{"type": "x"})); err != nil || tr.Found != id || tr.Steps[0].Found != id || len(tr.Steps) != 3 {
+		t.Errorf("%+v, %v", tr, err)
+	}
+	f.err = ErrClosed
+	if _, err := c.Trace(ctx, WayAuto, list(t, nil)); !errors.Is(err, ErrClosed) {
+		t.Errorf("a cluster that fails: %v", err)
+	}
+	if !slices.Equal(f.ways, []Way{WayTree, WayFlat, WayAuto}) {
+		t.Errorf("asked for %v", f.ways)
+	}
+	if _, err := c.Trace(ctx, Way(9), list(t, nil)); !errors.Is(err, ErrProtocol) {
+		t.Errorf("an unknown way: %v", err)
+	}
+	gone, stop := context.WithCancel(ctx)
+	stop()
+	if _, err := c.Trace(gone, WayAuto, list(t, nil)); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	_, alone := in(t, nil)
+	if tr, err := alone.Trace(ctx, WayAuto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
+		t.Errorf("without a cluster: %+v, %v", tr, err)
+	}
+	for _, w := range []Way{WayAuto, WayTree, WayFlat} {
+		if got, err := ParseWay(w.String()); got != w || err != nil {
+			t.Errorf("%v: %v, %v", w, got, err)
+		}
+	}
+	if _, err := ParseWay("unknown"); err == nil || Way(9).String() != "unknown" {
+		t.Errorf("a way there is not: %v", err)
+	}
+}
+
+// A question for a trace that cannot be understood ends its connection, with
+// the reason, and nothing else.
+func TestTraceMalformed(t *testing.T) {
+	s, c := in(t, nil)
+	good := append([]byte{0}, list(t, resource.Match{"a": "b"}).Wire()...)
+	for _, body := range [][]byte{nil, {0}, {3, 0, 0, 6, 0, 0, 0}, good[:len(good)-1], append(slices.Clone(good), 0), {255, 255, 255, 255, 255, 255, 255}} {
+		nc, err := s.Dialer()(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &askConn{c: newCodec(nc)}
+		if _, err := nc.Write(greeting(kindAsk)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.exchange(t.Context(), msgTrace, msgTraced, func(k *codec) { k.bytes(body) }); !errors.Is(err, ErrProtocol) {
+			t.Errorf("% x: %v", body, err)
+		}
+		_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := nc.Read(make([]byte, 1)); err == nil || errors.Is(err, net.ErrClosed) {
+			t.Errorf("% x: the connection goes on: %v", body, err)
+		}
+		nc.Close()
+	}
+	if _, err := c.Trace(t.Context(), WayAuto, list(t, nil)); err != nil {
+		t.Error(err)
+	}
+}

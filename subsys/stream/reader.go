@@ -1,0 +1,178 @@
+package stream
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+const (
+	firstRead = 16 << 10  // bytes asked for at first, and after large payloads
+	mostRead  = 256 << 10 // and when small frames fill every read
+	apart     = 8 << 10   // payloads above this that are not yet here whole get a buffer of their own
+)
+
+// A Reader makes frames of the bytes of a conn. Only the goroutine that makes
+// progress uses it:
+//
+//	space, err := r.Space()     // where the next bytes go
+//	n, err := …                 // read some
+//	frames, err := r.Took(n)    // what is whole now goes to the sink
+//
+// An error cuts the conn; it names the conn.
+type Reader struct {
+	conn   subsys.Conn
+	sink   subsys.Sink
+	closed *atomic.Bool
+	pool   *buffers.Pool
+	count  *subsys.Counters
+
+	block      *buffers.Buffer
+	mem        []byte
+	start, end int // bytes read and not yet delivered: mem[start:end]
+	want       int // how much to ask for
+
+	large  subsys.Frame // the frame whose payload is being read into its own buffer
+	have   int
+	frames [256]subsys.Frame
+}
+
+// Start says for which conn the Reader works. When closed is true nothing more
+// is delivered.
+func (r *Reader) Start(c subsys.Conn, s subsys.Sink, closed *atomic.Bool, cfg *subsys.Config) {
+	r.conn, r.sink, r.closed, r.pool, r.count, r.want = c, s, closed, cfg.Pool, cfg.Count, firstRead
+}
+
+// Free lets go of the buffers.
+func (r *Reader) Free() {
+	if r.block != nil {
+		r.block.Release()
+		r.block = nil
+	}
+	if r.large.Buf != nil {
+		r.large.Buf.Release()
+		r.large.Buf = nil
+	}
+}
+
+// Space is where the next bytes are to be put; it is never empty.
+func (r *Reader) Space() ([]byte, error) {
+	if r.large.Buf != nil {
+		return r.large.Data[r.have:], nil
+	}
+	if err := r.makeRoom(); err != nil {
+		return nil, err
+	}
+	return r.mem[r.end:min(len(r.mem), r.end+r.want)], nil
+}
+
+// makeRoom sees to it that the block has room for the next read and for the
+// rest of a frame that has begun.
+func (r *Reader) makeRoom() error {
+	rest := r.end - r.start
+	if r.block != nil && rest == 0 && r.block.Refs() == 1 { // nobody kept a slice of it
+		r.start, r.end = 0, 0
+	}
+	fresh := r.end == 0
+	switch {
+	case r.block == nil:
+	case fresh && len(r.mem) < r.want: // reads have grown beyond the block
+	case len(r.mem)-r.end < apart/2: // too little room to be worth a read
+	case len(r.mem)-r.start < subsys.HeaderLen+apart: // the frame may not fit
+	default:
+		return nil
+	}
+	b, err := r.pool.Get(max(r.want, 2*apart))
+	if err != nil {
+		return fmt.Errorf("%s: a block to read from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
+	}
+	mem := b.Bytes()
+	if rest > 0 {
+		copy(mem, r.mem[r.start:r.end])
+		r.count.Copies.Add(1)
+		r.count.CopiedB.Add(uint64(rest))
+	}
+	if r.block != nil {
+		r.block.Release()
+	}
+	r.block, r.mem, r.start, r.end = b, mem, 0, rest
+	return nil
+}
+
+// Took delivers what is whole after n more bytes came into the Space.
+func (r *Reader) Took(n int) (frames int, err error) {
+	if r.large.Buf != nil {
+		if r.have += n; r.have < len(r.large.Data) {
+			return 0, nil
+		}
+		r.frames[0] = r.large
+		r.large, r.have = subsys.Frame{}, 0
+		err := r.sink.Frames(r.conn, r.frames[:1])
+		r.frames[0].Buf.Release()
+		r.frames[0] = subsys.Frame{}
+		return 1, err
+	}
+	filled := n == min(r.want, len(r.mem)-r.end)
+	r.end += n
+	for {
+		k := 0
+		for k < len(r.frames) && r.end-r.start >= subsys.HeaderLen {
+			f := &r.frames[k]
+			if err := f.Parse(r.mem[r.start:]); err != nil {
+				return frames, r.from(err)
+			}
+			body := r.start + subsys.HeaderLen
+			if r.end-body < int(f.Len) {
+				break
+			}
+			f.Data, f.Buf = r.mem[body:body+int(f.Len):body+int(f.Len)], r.block
+			r.start = body + int(f.Len)
+			k++
+		}
+		if k == 0 {
+			break
+		}
+		err := r.sink.Frames(r.conn, r.frames[:k])
+		frames += k
+		if err != nil || r.closed.Load() {
+			return frames, err
+		}
+	}
+	if filled && frames > 8 {
+		r.want = min(r.want*2, mostRead)
+	}
+	return frames, r.apart()
+}
+
+// apart gives the payload that has begun, if it is large, a buffer of its own.
+func (r *Reader) apart() error {
+	if r.end-r.start < subsys.HeaderLen {
+		return nil
+	}
+	var h subsys.Header
+	if err := h.Parse(r.mem[r.start:]); err != nil {
+		return r.from(err)
+	}
+	if h.Len <= apart {
+		return nil
+	}
+	b, err := r.sink.Room(r.conn, &h)
+	if err != nil {
+		return r.from(err)
+	}
+	r.large = subsys.Frame{Header: h, Data: b.Bytes()[:h.Len:h.Len], Buf: b}
+	r.have = copy(r.large.Data, r.mem[r.start+subsys.HeaderLen:r.end])
+	if r.have > 0 {
+		r.count.Copies.Add(1)
+		r.count.CopiedB.Add(uint64(r.have))
+	}
+	r.start = r.end
+	r.want = firstRead
+	return nil
+}
+
+func (r *Reader) from(err error) error {
+	return fmt.Errorf("%s: from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
+}

@@ -1,0 +1,153 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// Up to so many bytes a system call is not announced to the runtime: longer ones
+// may keep a processor from others. Writing on loopback is also the peer's
+// receiving.
+const (
+	quickRead  = 16 << 10
+	quickWrite = 2 << 10
+)
+
+// A Socket is a connected, non-blocking socket. It is used between Hold and
+// Drop: a descriptor closed under a system call could by then be somebody
+// else's.
+type Socket struct {
+	fd    int
+	refs  atomic.Int32 // users of fd, and one for being open
+	count *subsys.Counters
+}
+
+// Adopt takes the socket out of the runtime's poller. nc is closed in any case.
+func (s *Socket) Adopt(nc *net.TCPConn, count *subsys.Counters) error {
+	defer nc.Close()
+	_ = nc.SetNoDelay(true)
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return e
+	}
+	if err != nil {
+		return fmt.Errorf("duplicating a socket: %w", err)
+	}
+	s.count = count
+	s.refs.Store(1)
+	return nil
+}
+
+// FD is the descriptor, for the Poller.
+func (s *Socket) FD() int { return s.fd }
+
+// Hold makes sure that the descriptor stays ours until Drop, or says that the
+// socket is closed.
+func (s *Socket) Hold() bool {
+	for {
+		n := s.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if s.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// Drop undoes one Hold, or the Adopt. It returns true to the last one, who frees
+// what was read.
+func (s *Socket) Drop() bool {
+	if s.refs.Add(-1) > 0 {
+		return false
+	}
+	unix.Close(s.fd)
+	return true
+}
+
+// Shut ends both directions; what was written still goes out.
+func (s *Socket) Shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
+
+// Read reads what is there. It returns unix.EAGAIN itself if that is nothing.
+func (s *Socket) Read(b []byte) (int, error) {
+	s.count.Reads.Add(1)
+	for {
+		var n uintptr
+		var e syscall.Errno
+		if len(b) <= quickRead {
+			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		} else { // may copy for long: let the runtime know
+			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		}
+		switch e {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return 0, e
+		}
+		return 0, os.NewSyscallError("read", e)
+	}
+}
+
+// Write writes what there is room for. It returns unix.EAGAIN itself if that is
+// nothing.
+func (s *Socket) Write(b []byte) (int, error) {
+	s.count.Writes.Add(1)
+	for {
+		var n uintptr
+		var e syscall.Errno
+		if len(b) <= quickWrite {
+			n, _, e = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		} else {
+			n, _, e = syscall.Syscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		}
+		switch e {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return 0, e
+		}
+		return 0, os.NewSyscallError("write", e)
+	}
+}
+
+// Writev is Write for bytes in several places.
+func (s *Socket) Writev(iov []unix.Iovec) (int, error) {
+	if len(iov) == 1 {
+		return s.Write(unsafe.Slice(iov[0].Base, iov[0].Len))
+	}
+	s.count.Writes.Add(1)
+	for {
+		n, _, e := syscall.Syscall(syscall.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		switch e {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return 0, e
+		}
+		return 0, os.NewSyscallError("write", e)
+	}
+}
+
+// Over says whether err means that the peer has closed the connection. What it
+// said last may be unread still.
+func Over(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+}

@@ -1,0 +1,336 @@
+package tls
+
+import (
+	"bytes"
+	"context"
+	stdtls "crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// While the secret is replaced in three rounds, whoever is in front, no dial
+// fails, and conns that live stay. Afterwards the old secret opens nothing.
+func TestRotation(t *testing.T) {
+	old, anew := key(1), key(2)
+	creds := []*Secrets{secrets(t, "test", old), secrets(t, "test", old), secrets(t, "test", old)}
+	var ports []*testPort
+	for _, c := range creds {
+		ports = append(ports, listen(t, New(c)))
+	}
+	near, far, err := ports[0].dial(ports[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(when string) {
+		t.Helper()
+		for i, a := range ports {
+			for j, b := range ports {
+				if i == j {
+					continue
+				}
+				if _, _, err := a.dial(b); err != nil {
+					t.Errorf("%s: %d dialling %d: %v", when, i, j, err)
+				}
+			}
+		}
+	}
+	all("at first")
+	for round, s := range [][][]byte{{old, anew}, {anew, old}, {anew}} {
+		for i := range creds {
+			if err := creds[i].Set(s...); err != nil {
+				t.Fatal(err)
+			}
+			all(string(rune('1'+round)) + " round")
+		}
+	}
+	if err := near.send(); err != nil {
+		t.Errorf("a conn from before: %v", err)
+	}
+	select {
+	case <-far.got:
+	case <-time.After(patience):
+		t.Error("a conn from before is dead")
+	}
+	late := listen(t, New(secrets(t, "test", old)))
+	if _, _, err := late.dial(ports[0]); err == nil {
+		t.Error("the old secret is accepted")
+	}
+	ports[0].wantRefused(t, 1)
+	if _, _, err := ports[0].dial(late); err == nil {
+		t.Error("who has the old secret is taken for one of us")
+	}
+}
+
+// Secrets may be replaced while hands are shaken.
+func TestRotationUnderLoad(t *testing.T) {
+	cred := secrets(t, "test", key(1), key(2))
+	a, b := listen(t, New(cred)), listen(t, New(cred))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := byte(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := cred.Set(key(1+i%2), key(2-i%2)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 50 {
+		if _, _, err := a.dial(b); err != nil {
+			t.Errorf("%v, because of %s", err, b.wantRefused(t, 1))
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestSecrets(t *testing.T) {
+	for what, s := range map[string][][]byte{"none": nil, "an empty one": {{}}, "a short one": {make([]byte, LeastSecret-1)}, "a short second": {key(1), {1}}} {
+		if _, err := FromSecrets("x", s...); !errors.Is(err, ErrCredentials) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	c := secrets(t, "x", key(1))
+	before := c.now.Load()
+	if err := c.Set(); !errors.Is(err, ErrCredentials) || c.now.Load() != before {
+		t.Errorf("secrets that cannot be used replace those that can: %v", err)
+	}
+	if _, err := New(nil).Listen("", testConfig()); !errors.Is(err, ErrCredentials) {
+		t.Errorf("without credentials: %v", err)
+	}
+
+	// The same at every member; nothing alike where anything is different; and
+	// a certificate shows neither the cluster's name nor the secret.
+	one, same, err := twice("cluster-name", key(1))
+	if err != nil || one.name != same.name || !bytes.Equal(one.cert.Raw, same.cert.Raw) || !one.key.Equal(same.key) {
+		t.Errorf("two of one secret: %v", err)
+	}
+	for _, other := range []*authority{derive(t, "cluster-nam", key(1)), derive(t, "", key(1)), derive(t, "cluster-name", key(2)), derive(t, "cluster-name", key(1)[:31])} {
+		if other.name == one.name || other.key.Equal(one.key) {
+			t.Error("two of different secrets are alike")
+		}
+	}
+	cert, err := one.mint([]string{one.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, der := range [][]byte{cert.Certificate[0], one.cert.Raw} {
+		if bytes.Contains(der, []byte("cluster-name")) || bytes.Contains(der, key(1)[:8]) {
+			t.Error("a certificate tells what it should not")
+		}
+	}
+	// Good whatever the clock says.
+	for _, now := range []time.Time{time.Unix(1, 0), time.Now().AddDate(1000, 0, 0)} {
+		roots := x509.NewCertPool()
+		roots.AddCert(one.cert)
+		if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: one.name}); err != nil {
+			t.Errorf("at %v: %v", now, err)
+		}
+	}
+}
+
+// What all members must derive alike, whatever version they are of.
+func TestGoldenDerivation(t *testing.T) {
+	a := derive(t, "test", key(1))
+	if got, want := fmt.Sprintf("%s %x", a.name, a.key.Public()), "adedc0faee439b7fd511e72bdd6a913d 3df366f23a35cb2bf1582f6e7e02f0bc72095e94c4cad1ae93e706f25c298c19"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+func derive(t *testing.T, cluster string, s []byte) *authority {
+	t.Helper()
+	a, err := newAuthority(cluster, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func twice(cluster string, s []byte) (a, b *authority, err error) {
+	if a, err = newAuthority(cluster, s); err != nil {
+		return nil, nil, err
+	}
+	b, err = newAuthority(cluster, s)
+	return a, b, err
+}
+
+// An operator has an authority and a directory with files.
+type operator struct {
+	t   *testing.T
+	ca  *authority
+	dir string
+}
+
+func newOperator(t *testing.T, ca byte) *operator {
+	o := &operator{t: t, ca: derive(t, "operator", key(ca)), dir: t.TempDir()}
+	o.trust(o.ca)
+	o.issue(nil)
+	return o
+}
+
+func (o *operator) path(name string) string { return filepath.Join(o.dir, name) }
+
+func (o *operator) write(name string, blocks ...*pem.Block) {
+	o.t.Helper()
+	var b []byte
+	for _, p := range blocks {
+		b = append(b, pem.EncodeToMemory(p)...)
+	}
+	// As those who take care do: not in place.
+	if err := os.WriteFile(o.path("new"), b, 0o600); err != nil {
+		o.t.Fatal(err)
+	}
+	if err := os.Rename(o.path("new"), o.path(name)); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *operator) trust(cas ...*authority) {
+	var blocks []*pem.Block
+	for _, a := range cas {
+		blocks = append(blocks, &pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	}
+	o.write("ca.pem", blocks...)
+}
+
+func (o *operator) issue(f func(*x509.Certificate)) {
+	c := leaf(o.t, o.ca.cert, o.ca.key, f)
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.write("key.pem", &pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	o.write("cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
+}
+
+func (o *operator) open() (*Files, error) {
+	return FromFiles(o.path("cert.pem"), o.path("key.pem"), o.path("ca.pem"))
+}
+
+func (o *operator) must() *Files {
+	o.t.Helper()
+	f, err := o.open()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return f
+}
+
+func TestFiles(t *testing.T) {
+	one, two, other := newOperator(t, 1), newOperator(t, 1), newOperator(t, 9)
+	a, b, c := listen(t, New(one.must())), listen(t, New(two.must())), listen(t, New(other.must()))
+	works := func(when string, from, to *testPort) {
+		t.Helper()
+		if _, _, err := from.dial(to); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	fails := func(when string, from, to *testPort) {
+		t.Helper()
+		if _, _, err := from.dial(to); err == nil {
+			t.Errorf("%s: let in", when)
+		}
+		to.wantRefused(t, 1)
+	}
+	works("one authority", a, b)
+	works("the other way", b, a)
+	fails("another authority", c, a)
+
+	// Nobody shows a certificate to one who does not speak our protocol.
+	if c, err := connect(a.Addr(), &stdtls.Config{InsecureSkipVerify: true}); err == nil {
+		c.Close()
+		t.Error("a browser is shown a certificate")
+	}
+	a.wantRefused(t, 1)
+
+	// The authority is replaced: both accepted, then a certificate of the new
+	// one each, then the old one forgotten.
+	anew := derive(t, "operator", key(2))
+	for _, o := range []*operator{one, two} {
+		o.trust(o.ca, anew)
+		works("two authorities", a, b)
+	}
+	for _, o := range []*operator{one, two} {
+		o.ca = anew
+		o.issue(nil)
+		works("certificates of either", a, b)
+		works("certificates of either, back", b, a)
+	}
+	for _, o := range []*operator{one, two} {
+		o.trust(anew)
+		works("the new authority", a, b)
+	}
+	stale := newOperator(t, 1)
+	fails("the old authority", listen(t, New(stale.must())), a)
+
+	// What cannot be used does not replace what can.
+	for what, spoil := range map[string]func(){
+		"no certificate":              func() { os.Remove(one.path("cert.pem")) },
+		"nonsense":                    func() { one.write("cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: []byte("nonsense")}) },
+		"an empty file":               func() { one.write("ca.pem") },
+		"another's key":               func() { b, _ := os.ReadFile(two.path("key.pem")); _ = os.WriteFile(one.path("key.pem"), b, 0o600) },
+		"expired":                     func() { one.issue(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }) },
+		"for servers only":            func() { one.issue(func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }) },
+		"of an unaccepted authority":  func() { one.ca = other.ca; one.issue(nil); one.ca = anew },
+		"longer than any certificate": func() { _ = os.WriteFile(one.path("ca.pem"), make([]byte, fileMost+1), 0o600) },
+	} {
+		spoil()
+		works(what, a, b)
+		works(what+", back", b, a)
+		if _, err := one.open(); !errors.Is(err, ErrCredentials) {
+			t.Errorf("%s: %v", what, err)
+		}
+		one.trust(anew)
+		one.issue(nil)
+		works("mended", a, b)
+	}
+}
+
+// Our own certificate that has expired is not even shown: the operator is told
+// at this end.
+func TestOwnExpired(t *testing.T) {
+	o := newOperator(t, 1)
+	f := o.must()
+	p, q := listen(t, New(f)), listen(t, New(newOperator(t, 1).must()))
+	f.mu.Lock()
+	f.leaf.NotAfter = time.Now().Add(-time.Second)
+	f.mu.Unlock()
+	if _, _, err := p.dial(q); !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), o.path("cert.pem")) {
+		t.Errorf("dialling: %v", err)
+	}
+	if _, _, err := q.dial(p); err == nil {
+		t.Error("accepted")
+	}
+	if why := p.wantRefused(t, 1); !strings.Contains(why, "our own certificate") {
+		t.Errorf("refused because of %q", why)
+	}
+	// A new one puts it right.
+	o.issue(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: "renewed"} })
+	if _, _, err := p.dial(q); err != nil {
+		t.Error(err)
+	}
+}
+
+// No secret gets into logs by printing credentials.
+func TestPrinted(t *testing.T) {
+	cred := secrets(t, "test", key('S'))
+	var b bytes.Buffer
+	slog.New(slog.NewTextHandler(&b, nil)).InfoContext(context.Background(), "x", "cred", cred, "transport", New(cred))
+	if strings.Contains(b.String(), "SSSS") {
+		t.Error("the secret is in the log")
+	}
+}

@@ -1,0 +1,8 @@
+package tls
+
+import "github.com/rocl-go/rocl/subsys"
+
+// NewWorn is New with conns that are worn after so many records.
+func NewWorn(c Credentials, records uint64) subsys.Transport {
+	return transport{cred: c, worn: records}
+}

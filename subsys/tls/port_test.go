@@ -1,0 +1,181 @@
+package tls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+const patience = 20 * time.Second
+
+// A testPort is a port of a context that takes everybody, and what it has logged.
+type testPort struct {
+	subsys.Port
+	refused chan string // what was logged of those who were not let in
+	joined  chan *testSink
+	poller  *subsys.Poller
+	count   subsys.Counters
+}
+
+func listen(t testing.TB, tr subsys.Transport) *testPort { return listenAt(t, tr, "") }
+
+func listenAt(t testing.TB, tr subsys.Transport, addr string) *testPort {
+	t.Helper()
+	p := &testPort{refused: make(chan string, 10_000), joined: make(chan *testSink, 1000)}
+	var err error
+	if p.poller, err = subsys.NewPoller(&p.count); err != nil {
+		t.Fatal(err)
+	}
+	pool := buffers.New()
+	p.Port, err = tr.Listen(addr, subsys.Config{
+		Pool: pool, Poller: func() *subsys.Poller { return p.poller }, Logger: slog.New(&catcher{p: p}), Count: &p.count,
+		Accept: func(c subsys.Conn) subsys.Sink {
+			s := newTestSink()
+			s.conn = c
+			p.joined <- s
+			return s
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var driver sync.WaitGroup
+	driver.Go(func() {
+		var never atomic.Uint32
+		for !stop.Load() {
+			p.poller.Sleep(5*time.Millisecond, &never)
+		}
+	})
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		stop.Store(true)
+		driver.Wait()
+		p.poller.Close()
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// dial connects and sends one frame; it returns when the frame has come, or says
+// why the conn could not be made.
+func (p *testPort) dial(to *testPort) (near, far *testSink, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	near = newTestSink()
+	if near.conn, err = p.Dial(ctx, to.Addr(), near); err != nil {
+		return nil, nil, err
+	}
+	near.conn.Start()
+	if err := near.send(); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case far = <-to.joined:
+	case err := <-near.down:
+		return nil, nil, err
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	select {
+	case <-far.got:
+		return near, far, nil
+	case err := <-far.down:
+		return nil, nil, err
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+func (p *testPort) wantRefused(t *testing.T, n int) (why string) {
+	t.Helper()
+	for i := range n {
+		select {
+		case why = <-p.refused:
+		case <-time.After(patience):
+			t.Fatalf("%d of %d were refused", i, n)
+		}
+	}
+	return why
+}
+
+func (p *testPort) wantNobody(t *testing.T) {
+	t.Helper()
+	select {
+	case s := <-p.joined:
+		t.Errorf("%s was let in", s.conn.Remote())
+	default:
+	}
+}
+
+type testSink struct {
+	conn subsys.Conn
+	got  chan subsys.Header
+	down chan error
+}
+
+func newTestSink() *testSink {
+	return &testSink{got: make(chan subsys.Header, 1000), down: make(chan error, 1)}
+}
+
+func (s *testSink) send() error {
+	n, err := s.conn.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}})
+	if err == nil && n != 1 {
+		err = errors.New("the frame was not taken")
+	}
+	return err
+}
+
+// Frames implements subsys.Sink.
+func (s *testSink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	for i := range fs {
+		s.got <- fs[i].Header
+	}
+	return nil
+}
+
+// Room implements subsys.Sink.
+func (s *testSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	return nil, fmt.Errorf("no room for %d bytes", h.Len)
+}
+
+// Writable implements subsys.Sink.
+func (s *testSink) Writable(subsys.Conn) {}
+
+// Down implements subsys.Sink.
+func (s *testSink) Down(_ subsys.Conn, err error) { s.down <- err }
+
+// A catcher is a handler that keeps the reasons of refusals.
+type catcher struct{ p *testPort }
+
+func (c *catcher) Enabled(context.Context, slog.Level) bool { return true }
+func (c *catcher) WithAttrs([]slog.Attr) slog.Handler       { return c }
+func (c *catcher) WithGroup(string) slog.Handler            { return c }
+func (c *catcher) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "tls: refused") {
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "err" {
+				c.p.refused <- a.Value.String()
+			}
+			return true
+		})
+	}
+	return nil
+}
+
+func testConfig() subsys.Config {
+	return subsys.Config{Logger: slog.New(slog.DiscardHandler), Count: &subsys.Counters{}}
+}

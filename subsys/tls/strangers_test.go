@@ -1,0 +1,380 @@
+package tls
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	stdtls "crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// leaf makes a certificate as an authority would, but for what f changes.
+func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x509.Certificate)) stdtls.Certificate {
+	t.Helper()
+	pub, mine, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if f != nil {
+		f(c)
+	}
+	if ca == nil { // signed by itself
+		ca, key = c, mine
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, ca, pub, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdtls.Certificate{Certificate: [][]byte{der}, PrivateKey: mine, Leaf: parsed}
+}
+
+// Strangers are refused with a reason in our log. Those who do not know the
+// cluster's name, which takes the secret, are not answered a byte.
+func TestStrangers(t *testing.T) {
+	cred := secrets(t, "test", key(1))
+	p := listen(t, New(cred))
+	ours, err := newAuthority("test", key(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := cred.now.Load().client
+	other := func(cluster string, b byte) *stdtls.Config {
+		return secrets(t, cluster, key(b)).now.Load().client.Clone()
+	}
+	with := func(cert stdtls.Certificate) *stdtls.Config {
+		c := good.Clone()
+		c.GetClientCertificate = func(*stdtls.CertificateRequestInfo) (*stdtls.Certificate, error) { return &cert, nil }
+		return c
+	}
+	named := func(c *x509.Certificate) { c.DNSNames = []string{ours.name} }
+	name := func(c *stdtls.Config) *stdtls.Config {
+		c.ServerName, c.VerifyConnection = ours.name, nil
+		return c
+	}
+	change := func(f func(*stdtls.Config)) *stdtls.Config {
+		c := good.Clone()
+		f(c)
+		return c
+	}
+	type row struct {
+		what  string
+		cfg   *stdtls.Config
+		why   string
+		quiet bool // nothing at all is answered
+	}
+	table := []row{
+		{"no certificate", with(stdtls.Certificate{}), "didn't provide a certificate", false},
+		{"another secret", other("test", 2), "another secret", true},
+		{"another secret, having seen the name", name(other("test", 2)), "unknown authority", false},
+		{"another cluster", other("tost", 1), "another cluster", true},
+		{"another cluster, having seen the name", name(other("tost", 1)), "unknown authority", false},
+		{"no name", change(func(c *stdtls.Config) { c.ServerName = "" }), "another cluster", true},
+		{"another service's TLS", change(func(c *stdtls.Config) { c.NextProtos = []string{"h2"} }), "does not speak", true},
+		{"no protocol named", change(func(c *stdtls.Config) { c.NextProtos = nil }), "does not speak", true},
+		{"TLS 1.2", change(func(c *stdtls.Config) { c.MinVersion, c.MaxVersion = stdtls.VersionTLS10, stdtls.VersionTLS12 }), "versions", true},
+		{"expired", with(leaf(t, ours.cert, ours.key, func(c *x509.Certificate) { named(c); c.NotAfter = time.Now().Add(-time.Minute) })), "expired", false},
+		{"not yet valid", with(leaf(t, ours.cert, ours.key, func(c *x509.Certificate) { named(c); c.NotBefore = time.Now().Add(time.Minute) })), "not yet valid", false},
+		{"a server's certificate", with(leaf(t, ours.cert, ours.key, func(c *x509.Certificate) { named(c); c.ExtKeyUsage = c.ExtKeyUsage[:1] })), "incompatible key usage", false},
+		{"a certificate without the name", with(leaf(t, ours.cert, ours.key, nil)), "of another cluster", false},
+		{"signed by itself", with(leaf(t, nil, nil, named)), "unknown authority", false},
+		{"signed by itself, as the authority", with(leaf(t, nil, nil, func(c *x509.Certificate) { named(c); c.Subject = pkix.Name{CommonName: ours.name} })), "unknown authority", false},
+	}
+	member := leaf(t, ours.cert, ours.key, named)
+	minted := leaf(t, member.Leaf, member.PrivateKey.(ed25519.PrivateKey), named)
+	minted.Certificate = append(minted.Certificate, member.Certificate...)
+	table = append(table, row{"minted by a member", with(minted), "parent certificate cannot sign", false})
+	stolen := with(stdtls.Certificate{Certificate: member.Certificate, PrivateKey: minted.PrivateKey})
+	table = append(table, row{"a certificate without its key", stolen, "invalid signature", false})
+
+	for _, s := range table {
+		t.Run(s.what, func(t *testing.T) {
+			nc, err := net.Dial("tcp", host(p.Addr()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			_ = nc.SetDeadline(time.Now().Add(patience))
+			ear := &counting{Conn: nc}
+			c := stdtls.Client(ear, s.cfg)
+			err = c.Handshake()
+			if err == nil { // a client is through before the server has judged it
+				_, err = c.Read(make([]byte, 1))
+			}
+			if err == nil {
+				t.Error("let in")
+			}
+			if got := ear.n.Load(); s.quiet && got > 0 {
+				t.Errorf("was answered %d bytes", got)
+			}
+			if why := p.wantRefused(t, 1); !strings.Contains(why, s.why) {
+				t.Errorf("refused because of %q, want %q", why, s.why)
+			}
+			p.wantNobody(t)
+			if _, _, err := listen(t, New(cred)).dial(p); err != nil {
+				t.Errorf("and one of us afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// counting counts the bytes read.
+type counting struct {
+	net.Conn
+	n atomic.Int64
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// serve is somebody who listens and does with each who connects what f says.
+func serve(t testing.TB, f func(net.Conn)) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.SetDeadline(time.Now().Add(patience))
+			wg.Go(func() { defer c.Close(); f(c) })
+		}
+	})
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return "tls://" + ln.Addr().String()
+}
+
+// We do not take others for ours, either.
+func TestFalseServers(t *testing.T) {
+	cred := secrets(t, "test", key(1))
+	ours, err := newAuthority("test", key(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(c *x509.Certificate) { c.DNSNames = []string{ours.name} }
+	as := func(cert stdtls.Certificate, f func(*stdtls.Config)) func(net.Conn) {
+		cfg := &stdtls.Config{Certificates: []stdtls.Certificate{cert}, NextProtos: []string{proto}, ClientAuth: stdtls.RequestClientCert}
+		if f != nil {
+			f(cfg)
+		}
+		return func(c net.Conn) {
+			s := stdtls.Server(c, cfg)
+			_ = s.Handshake()
+			_, _ = io.Copy(io.Discard, s)
+		}
+	}
+	member := leaf(t, ours.cert, ours.key, named)
+	for _, s := range []struct {
+		what string
+		f    func(net.Conn)
+		why  string
+	}{
+		{"plain", func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) }, "does not look like a TLS handshake"},
+		{"silent", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, "deadline"},
+		{"hangs up", func(c net.Conn) {}, ""},
+		{"TLS 1.2", as(member, func(c *stdtls.Config) { c.MaxVersion = stdtls.VersionTLS12 }), "version"},
+		{"another protocol", as(member, func(c *stdtls.Config) { c.NextProtos = nil }), "does not speak"},
+		{"signed by itself", as(leaf(t, nil, nil, named), nil), "unknown authority"},
+		{"another cluster's name", as(leaf(t, ours.cert, ours.key, nil), nil), "another cluster"},
+		{"expired", as(leaf(t, ours.cert, ours.key, func(c *x509.Certificate) { named(c); c.NotAfter = time.Now().Add(-time.Minute) }), nil), "expired"},
+		{"a client's certificate", as(leaf(t, ours.cert, ours.key, func(c *x509.Certificate) { named(c); c.ExtKeyUsage = c.ExtKeyUsage[1:] }), nil), "incompatible key usage"},
+	} {
+		t.Run(s.what, func(t *testing.T) {
+			addr := serve(t, s.f)
+			p := listen(t, New(cred))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			c, err := p.Dial(ctx, addr, newTestSink())
+			if err == nil {
+				c.Close()
+				t.Fatal("taken for one of ours")
+			}
+			if s.why == "deadline" {
+				if ne := net.Error(nil); !errors.As(err, &ne) || !ne.Timeout() {
+					t.Errorf("%v", err)
+				}
+			} else if !strings.Contains(err.Error(), s.why) {
+				t.Errorf("refused because of %q, want %q", err, s.why)
+			}
+		})
+	}
+}
+
+// between relays to addr and lets change see and alter what goes to it: chunk i
+// of the conn.
+func between(t testing.TB, addr string, change func(i int, b []byte) []byte) string {
+	return serve(t, func(a net.Conn) {
+		b, err := net.Dial("tcp", host(addr))
+		if err != nil {
+			return
+		}
+		defer b.Close()
+		go func() { _, _ = io.Copy(a, b); a.Close() }()
+		buf := make([]byte, 64<<10)
+		for i := 0; ; i++ {
+			n, err := a.Read(buf)
+			if err != nil {
+				return
+			}
+			if _, err := b.Write(change(i, buf[:n])); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// Who sits between cannot talk us down to an older version or into the clear,
+// nor change anything later.
+func TestDowngrade(t *testing.T) {
+	cred := secrets(t, "test", key(1))
+	p, from := listen(t, New(cred)), listen(t, New(cred))
+	for what, change := range map[string]func(i int, b []byte) []byte{
+		// The extension supported_versions (43) of a ClientHello.
+		"the version": func(_ int, b []byte) []byte {
+			return bytes.ReplaceAll(b, []byte{0, 43, 0, 3, 2, 3, 4}, []byte{0, 43, 0, 3, 2, 3, 3})
+		},
+		"the extension": func(_ int, b []byte) []byte {
+			return bytes.ReplaceAll(b, []byte{0, 43, 0, 3, 2, 3, 4}, []byte{99, 43, 0, 3, 2, 3, 4})
+		},
+		"the first bytes":  func(i int, b []byte) []byte { return b[min(len(b), 5*(1-min(i, 1))):] },
+		"the certificate":  func(i int, b []byte) []byte { b[len(b)/2] ^= byte(min(i, 1)); return b },
+		"into plain bytes": func(i int, b []byte) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			relayed := &testPort{Port: moved{p.Port, between(t, p.Addr(), change)}, joined: p.joined}
+			if _, _, err := from.dial(relayed); err == nil {
+				t.Error("a conn was made")
+			}
+			p.wantRefused(t, 1)
+			p.wantNobody(t)
+		})
+	}
+	t.Run("a later byte", func(t *testing.T) {
+		var spoil atomic.Bool
+		relayed := &testPort{Port: moved{p.Port, between(t, p.Addr(), func(_ int, b []byte) []byte {
+			if spoil.Load() {
+				b[len(b)-1] ^= 1
+			}
+			return b
+		})}, joined: p.joined}
+		near, far, err := from.dial(relayed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spoil.Store(true)
+		if err := near.send(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-far.down:
+			if !strings.Contains(err.Error(), "bad record MAC") {
+				t.Errorf("the end is told as %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("the conn lives")
+		}
+		if len(far.got) > 0 {
+			t.Error("a frame that was changed was delivered")
+		}
+	})
+}
+
+// moved is a port at another address.
+type moved struct {
+	subsys.Port
+	addr string
+}
+
+func (m moved) Addr() string { return m.addr }
+
+// Many who shake hands for ever, a byte at a time, do not keep one out who
+// means it, and are cut.
+func TestSlowDrip(t *testing.T) {
+	cred := secrets(t, "test", key(1))
+	p, good := listen(t, New(cred)), listen(t, New(cred))
+	const n = 300
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range n {
+		c, err := net.Dial("tcp", host(p.Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer c.Close()
+			b := []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3} // a ClientHello of 512 bytes
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+				if _, err := c.Write(b[min(i, len(b)-1):][:1]); err != nil {
+					return
+				}
+			}
+		})
+	}
+	start := time.Now()
+	if _, _, err := good.dial(p); err != nil {
+		t.Errorf("one of us is kept out: %v", err)
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("one of us had to wait %v", d)
+	}
+	crowded := 0
+	for range n {
+		if strings.Contains(p.wantRefused(t, 1), "too many") {
+			crowded++
+		}
+	}
+	if crowded < n-maxPending || crowded > n-maxPending+1 {
+		t.Errorf("%d gave way to newer ones, of %d with %d places", crowded, n, maxPending)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// A port that closes does not wait for those who shake hands.
+func TestCloseWhileShaking(t *testing.T) {
+	p := listen(t, New(secrets(t, "test", key(1))))
+	for range 10 {
+		c, err := net.Dial("tcp", host(p.Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}

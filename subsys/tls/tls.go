@@ -1,0 +1,251 @@
+package tls
+
+import (
+	"container/list"
+	"context"
+	stdtls "crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/stream"
+)
+
+const (
+	shakeTimeout = 2 * time.Second // from the first byte to the last of a handshake
+	maxPending   = 256             // handshakes under way with who connected to us
+)
+
+// New returns the TLS transport. Its addresses are tls://host:port; the one it
+// chooses by itself is a free port on 127.0.0.1.
+func New(cred Credentials) subsys.Transport { return transport{cred: cred, worn: worn} }
+
+type transport struct {
+	cred Credentials
+	worn uint64
+}
+
+func (transport) Name() string { return "tls" }
+
+func parse(addr string) (string, error) { return stream.Host("tls", addr) }
+
+func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	if addr == "" {
+		addr = "tls://127.0.0.1:0"
+	}
+	host, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	if t.cred == nil {
+		return nil, fmt.Errorf("%w: none are given", ErrCredentials)
+	}
+	ln, err := net.Listen("tcp", host)
+	if err != nil {
+		return nil, fmt.Errorf("tls: listening on %s: %w", addr, err)
+	}
+	p := &port{transport: t, cfg: cfg, ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
+	p.running.Add(1)
+	go p.accept()
+	return p, nil
+}
+
+type port struct {
+	transport
+	cfg     subsys.Config
+	ln      *net.TCPListener
+	running sync.WaitGroup // who accepts, and who shakes hands with whom was accepted
+
+	mu        sync.Mutex
+	closed    bool
+	conns     map[*conn]struct{}
+	strangers list.List // of *stranger, oldest first
+}
+
+// A stranger has connected and not shaken hands yet.
+type stranger struct {
+	nc  *net.TCPConn
+	at  *list.Element
+	cut error // why, if it was
+}
+
+func (p *port) Addr() string { return "tls://" + p.ln.Addr().String() }
+
+func (p *port) Reaches(addr string) bool {
+	_, err := parse(addr)
+	return err == nil
+}
+
+func (p *port) accept() {
+	defer p.running.Done()
+	for {
+		nc, err := p.ln.AcceptTCP()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			p.cfg.Logger.Warn("tls: accepting", "err", err)
+			stream.Pause(err)
+			continue
+		}
+		if s := p.admit(nc); s != nil {
+			go p.greet(s)
+		}
+	}
+}
+
+// admit gives a stranger a place, at the cost of the oldest if there is none:
+// one that means it is done in milliseconds.
+func (p *port) admit(nc *net.TCPConn) *stranger {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		nc.Close()
+		return nil
+	}
+	if p.strangers.Len() >= maxPending {
+		p.cut(p.strangers.Front().Value.(*stranger), fmt.Errorf("%w: too many others shake hands", ErrStranger))
+	}
+	s := &stranger{nc: nc}
+	s.at = p.strangers.PushBack(s)
+	p.running.Add(1)
+	return s
+}
+
+// cut ends the handshake of s. mu is held.
+func (p *port) cut(s *stranger, why error) {
+	s.cut = why
+	p.strangers.Remove(s.at)
+	s.nc.Close()
+}
+
+// greet shakes hands with a stranger and makes a conn of it.
+func (p *port) greet(s *stranger) {
+	defer p.running.Done()
+	remote := "tls://" + s.nc.RemoteAddr().String()
+	c, err := p.shake(context.Background(), s.nc, false)
+	p.mu.Lock()
+	if s.cut == nil {
+		p.strangers.Remove(s.at)
+	} else {
+		err = s.cut
+	}
+	p.mu.Unlock()
+	if err == nil {
+		err = p.adopt(c, s.nc)
+	}
+	switch {
+	case errors.Is(err, subsys.ErrClosed):
+		s.nc.Close()
+		return
+	case err != nil:
+		s.nc.Close()
+		p.cfg.Logger.Info("tls: refused", "remote", remote, "err", err)
+		return
+	}
+	p.cfg.Count.ConnsIn.Add(1)
+	if c.sink = p.cfg.Accept(c); c.sink == nil {
+		c.Close()
+		return
+	}
+	c.Start()
+}
+
+func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	host, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := stream.Dial(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("tls: dialling %s: %w", addr, err)
+	}
+	c, err := p.shake(ctx, nc, true)
+	if err == nil {
+		err = p.adopt(c, nc)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("tls: dialling %s: %w", addr, err)
+	}
+	p.cfg.Count.ConnsOut.Add(1)
+	c.sink = s
+	return c, nil
+}
+
+// shake makes a conn of one who can show that it is one of us. nc is closed
+// only where that succeeds later, by adopt.
+func (p *port) shake(ctx context.Context, nc *net.TCPConn, client bool) (*conn, error) {
+	id, err := p.cred.identity(p.cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{port: p, remote: "tls://" + nc.RemoteAddr().String(), wire: &wire{Conn: nc, mute: !client}}
+	c.to = c.sock.Write
+	if client {
+		c.tls = stdtls.Client(c.wire, id.client)
+	} else {
+		c.tls = stdtls.Server(c.wire, id.server)
+	}
+	_ = nc.SetDeadline(time.Now().Add(shakeTimeout))
+	err = c.tls.HandshakeContext(ctx)
+	if client && errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w (it says why to its own log only: another secret or cluster, or no TLS?)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	c.wire.shaken = true
+	return c, nil
+}
+
+// adopt makes the socket c's.
+func (p *port) adopt(c *conn, nc *net.TCPConn) error {
+	if c.poller = p.cfg.Poller(); c.poller == nil {
+		return subsys.ErrClosed
+	}
+	if err := c.sock.Adopt(nc, p.cfg.Count); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		c.sock.Drop()
+		return subsys.ErrClosed
+	}
+	p.conns[c] = struct{}{}
+	return nil
+}
+
+func (p *port) forget(c *conn) {
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+}
+
+func (p *port) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	for p.strangers.Len() > 0 {
+		p.cut(p.strangers.Front().Value.(*stranger), subsys.ErrClosed)
+	}
+	conns := make([]*conn, 0, len(p.conns))
+	for c := range p.conns {
+		conns = append(conns, c)
+	}
+	p.mu.Unlock()
+	err := p.ln.Close()
+	p.running.Wait()
+	for _, c := range conns {
+		c.Close()
+	}
+	return err
+}

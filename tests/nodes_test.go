@@ -1,0 +1,169 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+)
+
+// said runs a command to its end; unlike run it tells what came on each output.
+func said(t *testing.T, bin string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	cmd := exec.Command(bin, args...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	var ee *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &ee) {
+		t.Fatalf("%s %v: %v", bin, args, err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// Three daemons with labels: each finds all the nodes and chooses among them;
+// a search that is traced shows every node; one that does not answer is named,
+// and the exit code says so.
+func TestNodesOfCluster(t *testing.T) {
+	var sockets, binds []string
+	var daemons []*child
+	for i := range 3 {
+		sockets, binds = append(sockets, socket(t)), append(binds, freePort(t))
+		args := []string{"--socket", sockets[i], "--bind", binds[i], "--cluster", t.Name(), "--label", "rack=r1", "--label", fmt.Sprint("at=", i)}
+		if i > 0 {
+			args = append(args, "--join", binds[0])
+		}
+		daemons = append(daemons, start(t, "serving", dirserver, args...))
+	}
+	ctx := soon(t, 120*time.Second)
+	var cs []*lib.Context
+	var r *lib.Resource
+	for _, s := range sockets {
+		cs = append(cs, open(t, s, lib.JoinOnly()))
+	}
+	r, err := cs[1].Register(ctx, lib.Attrs{"type": "peer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := func(i int, m lib.Match) (at []string) {
+		for f, err := range cs[i].FindAll(ctx, m, lib.Covered(new(lib.Coverage))) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = append(at, f.Attrs.GetString("at")+" "+f.Attrs.GetString(lib.AttrAddr))
+		}
+		slices.Sort(at)
+		return at
+	}
+	all := []string{"0 " + binds[0], "1 " + binds[1], "2 " + binds[2]}
+	for i := range cs {
+		eventually(t, "every node is seen", func() bool { return slices.Equal(nodes(i, lib.Match{lib.AttrKind: "node", "rack": "r1"}), all) })
+		for j := range cs {
+			f, err := cs[i].Find(ctx, lib.Match{lib.AttrKind: "node", "at": fmt.Sprint(j)}, lib.Want(lib.AttrCores, lib.AttrAddr))
+			if err != nil || f.ID.Node() != cs[j].ID().Node() || f.Attrs.GetString(lib.AttrAddr) != binds[j] {
+				t.Errorf("node %d from %d: %+v, %v", j, i, f, err)
+			}
+			if f, err = cs[i].Lookup(ctx, directory.NodeResource(cs[j].ID().Node())); err != nil || f.Attrs.GetString("at") != fmt.Sprint(j) {
+				t.Errorf("node %d from %d by its identifier: %+v, %v", j, i, f, err)
+			}
+		}
+		if at := nodes(i, lib.Match{"rack": "r1"}); len(at) != 0 {
+			t.Errorf("nodes among the resources: %q", at)
+		}
+	}
+
+	out, errOut, code := said(t, rocl, "nodes", "--socket", sockets[2], "rack=r1")
+	if code != 0 || errOut != "" || strings.Count(out, "\n") != 4 {
+		t.Errorf("rocl nodes: %d, %q, %q", code, out, errOut)
+	}
+	for i, b := range binds {
+		if !strings.Contains(out, b) || !strings.Contains(out, fmt.Sprint("at=", i)) {
+			t.Errorf("rocl nodes does not tell of %d: %q", i, out)
+		}
+	}
+	if out, _, code := said(t, rocl, "nodes", "--socket", sockets[2], "--json", "at=0"); code != 0 || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"addr":"`+binds[0]) {
+		t.Errorf("rocl nodes --json: %d, %q", code, out)
+	}
+	name := fmt.Sprintf("%012x", uint64(cs[1].ID().Node()))
+	out, errOut, code = said(t, rocl, "find", "--cluster", "--socket", sockets[0], "type=peer")
+	if code != 0 || out != fmt.Sprintf("%s %v {type=peer}\n", name, r.ID()) || !strings.HasPrefix(errOut, "3 of 3 nodes") {
+		t.Errorf("rocl find --cluster: %d, %q, %q", code, out, errOut)
+	}
+	if _, errOut, code = said(t, rocl, "find", "--cluster", "--socket", sockets[0], "type=none", "--json"); code != 1 || errOut != `{"covered":3,"failed":[]}`+"\n" {
+		t.Errorf("rocl find --cluster: %d, %q", code, errOut)
+	}
+	trace := func(way, what string) (tr directory.Trace, code int) {
+		out, errOut, code := said(t, rocl, "search-trace", "--json", "--socket", sockets[0], "--way", way, what)
+		if err := json.Unmarshal([]byte(out), &tr); err != nil {
+			t.Fatalf("rocl search-trace: %d, %q, %q: %v", code, out, errOut, err)
+		}
+		return tr, code
+	}
+	for _, way := range []string{"auto", "tree", "flat"} {
+		if tr, code := trace(way, "type=peer"); code != 0 || tr.Found != r.ID() || tr.Node != cs[0].ID().Node() {
+			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
+		}
+		if tr, code := trace(way, "type=none"); code != 1 || tr.Covered != 3 || len(tr.Failed) != 0 || tr.Messages < 4 {
+			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
+		}
+	}
+	tr, _ := trace("flat", "type=peer")
+	answers := map[string]string{}
+	for _, s := range tr.Steps {
+		answers[fmt.Sprintf("%012x", uint64(s.Node))] = s.Outcome
+	}
+	if len(answers) != 3 || answers[name] != "found" {
+		t.Errorf("a flat trace: %+v", tr)
+	}
+
+	// One stops without being dead. The others find out after some seconds: then
+	// it has been no member, and there is a next time.
+	p := daemons[1].cmd.Process
+	stopped := func(what string, f func() bool) {
+		t.Helper()
+		for range 5 {
+			if err := p.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			ok := f()
+			if err := p.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it is back", func() bool { return len(nodes(0, lib.Match{lib.AttrKind: "node"})) == 3 })
+			if ok {
+				return
+			}
+		}
+		t.Errorf("%s does not tell of a node that is silent", what)
+	}
+	stopped("search-trace", func() bool {
+		tr, code := trace("flat", "type=none")
+		silent := slices.ContainsFunc(tr.Steps, func(s directory.TraceStep) bool { return s.Node == cs[1].ID().Node() && s.Outcome == "silent" })
+		return code == 3 && len(tr.Failed) == 1 && tr.Failed[0] == cs[1].ID().Node() && tr.Covered == 2 && silent
+	})
+	stopped("find --cluster", func() bool {
+		_, errOut, code := said(t, rocl, "find", "--cluster", "--socket", sockets[0], "rack=none")
+		return code == 3 && strings.Contains(errOut, "2 of 3 nodes") && strings.Contains(errOut, "could not be asked: "+name)
+	})
+	stopped("nodes", func() bool {
+		out, errOut, code := said(t, rocl, "nodes", "--socket", sockets[0])
+		return code == 3 && strings.Count(out, "\n") == 3 && strings.Contains(errOut, name)
+	})
+
+	// A daemon that returns with other labels is the same node, once.
+	daemons[2].kill(t)
+	start(t, "serving", dirserver, "--socket", sockets[2], "--bind", binds[2], "--cluster", t.Name(), "--join", binds[0], "--label", "at=new")
+	eventually(t, "it is back with another label", func() bool {
+		return slices.Equal(nodes(0, lib.Match{lib.AttrKind: "node"}), []string{all[0], all[1], "new " + binds[2]})
+	})
+}
