@@ -179,6 +179,10 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
+	if len(b) == 1 && b[0] == msgLeaving {
+		c.leaves(from)
+		return
+	}
 	var p search.Packet
 	if err := p.Parse(b); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
@@ -263,6 +267,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 	c.nmu.Unlock()
 	if leave {
 		c.busy.Wait()
+		c.takeLeave()
 		err = c.list.Leave(time.Second)
 	}
 	c.mu.Lock()

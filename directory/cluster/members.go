@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -32,6 +33,7 @@ type node struct {
 	epoch uint64
 	alive bool
 	lost  time.Time   // when it was seen dead
+	left  bool        // it said that it leaves
 	away  *time.Timer // runs while the node is away
 }
 
@@ -150,8 +152,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	was, life := m.alive, m.epoch
 	m.alive, m.epoch = alive, epoch
+	m.left = m.left && life == epoch
 	if id != c.cfg.Node {
-		c.count.member(id, was, alive, n.State == memberlist.StateLeft || flags&metaAway != 0)
+		c.count.member(id, was, alive, m.left || flags&metaAway != 0)
 	}
 	if alive {
 		m.addr = n.Address()
@@ -168,7 +171,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		switch {
 		case flags&metaAway != 0 && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
-		case n.State == memberlist.StateLeft:
+		case m.left:
 			delete(c.nodes, id) // it said so
 		default: // dead, or cut off: keepJoined looks for it
 			m.lost = time.Now()
@@ -190,6 +193,29 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	if m.away != nil && c.nodes[id] == m {
 		m.away, m.lost = nil, time.Now()
 		c.relist()
+	}
+}
+
+// msgLeaving is all of a datagram by which a member says that it leaves:
+// memberlist, which says it too, does not pass on that the others have heard it.
+const msgLeaving = 15
+
+// takeLeave tells the others. Whoever does not hear it takes us for dead.
+func (c *Cluster) takeLeave() {
+	var out []port.Out
+	for _, m := range *c.members.Load() {
+		if m != c.cfg.Node {
+			out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
+		}
+	}
+	c.port.Send(out...)
+}
+
+func (c *Cluster) leaves(id resource.NodeID) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if m := c.nodes[id]; m != nil {
+		m.left = true
 	}
 }
 

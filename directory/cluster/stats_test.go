@@ -104,7 +104,7 @@ func TestMemberStats(t *testing.T) {
 	}
 	eventually(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
 	b.Close()
-	eventually(t, "it has left", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 1 && st.Alive == 2 })
+	eventually(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
 	if err := c.HandOver(); err != nil {
 		t.Fatal(err)
 	}
