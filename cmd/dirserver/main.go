@@ -4,7 +4,8 @@
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
 // ROCL_LISTEN, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
-// order of precedence. SIGTERM and SIGINT end it cleanly. Exit codes: 0 ended
+// order of precedence. SIGHUP has the keys of the cluster read again; SIGTERM and
+// SIGINT end it cleanly. Exit codes: 0 ended
 // as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
 package main
 
