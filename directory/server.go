@@ -10,6 +10,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,6 +128,7 @@ func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() 
 		return Answer{}, err
 	case !ok:
 		return Answer{}, ErrNotFound
+	case r.ID.Node() != s.id.Node: // as it came, it belongs to nobody else
 	case pattern.Complete():
 		r.Attrs = r.Attrs.Clone()
 	default:
@@ -483,7 +485,7 @@ func (k *cursor) stop() {
 // AppendAnswer writes a resource to b as the body of an answer has it: the
 // pattern with what it wants filled in, or all attributes if it wants nothing.
 func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
-	k := codec{out: b}
+	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
 	k.gid(r.ID)
 	k.gid(r.Owner)
 	k.u64(r.Revision)

@@ -289,12 +289,17 @@ type Answer struct {
 
 // ParseAnswer reads what AppendAnswer wrote. It keeps nothing of b.
 func ParseAnswer(b []byte) (a Answer, err error) {
+	if a, err = ViewAnswer(b); err == nil {
+		a.Attrs = a.Attrs.Clone()
+	}
+	return a, err
+}
+
+// ViewAnswer is ParseAnswer for a b that nobody changes any more.
+func ViewAnswer(b []byte) (a Answer, err error) {
 	p := parser{b: b}
 	a.ID, a.Owner, a.Revision = p.gid(), p.gid(), p.u64()
-	l, err := p.list()
-	if err == nil {
-		a.Attrs = l.Clone()
-	}
+	a.Attrs, err = p.list()
 	return a, err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
@@ -146,6 +147,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
+// ways of asking everybody.
+var ways = map[string]search.Way{"auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree}
+
 // checkCluster checks what concerns the cluster.
 func (c *config) checkCluster() (err error) {
 	if c.pollFor, err = time.ParseDuration(c.poll.value); err != nil {
@@ -164,6 +168,9 @@ func (c *config) checkCluster() (err error) {
 	}
 	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT", c.bind.value, c.bind.origin)
+	}
+	if _, known := ways[c.search.value]; !known {
+		return fmt.Errorf("search %q (%s) is not auto, cast, each or tree", c.search.value, c.search.origin)
 	}
 	m := c.member()
 	for _, at := range m.Join {
@@ -186,7 +193,7 @@ func (c *config) checkCluster() (err error) {
 // member is how the node takes part in its cluster.
 func (c *config) member() cluster.Member {
 	return cluster.Member{
-		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Search: c.search.value, Poll: c.pollFor,
+		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: ways[c.search.value], Poll: c.pollFor,
 		Join: strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
 	}
 }

@@ -65,7 +65,7 @@ func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == 0 {
 		return database.Record{}, fmt.Errorf("%w: a member was started anew and has forgotten the place", directory.ErrPartial)
 	}
-	a, err := directory.ParseAnswer(b)
+	a, err := directory.ViewAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
 	}
@@ -183,8 +183,9 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
 		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
-	case len(out) > 0:
-		c.port.Send(out...)
+		c.sentOff(out)
+	default:
+		c.send(out)
 	}
 	var err error
 	select {

@@ -59,6 +59,7 @@ type Cluster struct {
 	end   context.CancelFunc
 	busy  sync.WaitGroup
 	going atomic.Bool // and another will take this one's place
+	ended sync.Once   // stop
 
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
@@ -78,6 +79,7 @@ type Cluster struct {
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
 	out     []port.Out // what search wants sent, sent without mu
+	spare   []port.Out
 	casts   [][]byte
 }
 
@@ -107,7 +109,7 @@ func Open(cfg Config) (*Cluster, error) {
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
 			c.count.asks(cfg.Node, to, p)
-			c.out = append(c.out, port.Out{To: to, Payload: p.Append(nil)})
+			c.out = append(c.out, port.Out{To: to, Payload: p.Append(make([]byte, 0, p.Size()))})
 		},
 	}
 	if cfg.Group != "" {
@@ -202,9 +204,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 			out[i].At = at
 		}
 	}
-	if len(out) > 0 {
-		c.port.Send(out...)
-	}
+	c.send(out)
 }
 
 func (c *Cluster) tick() {
@@ -216,15 +216,35 @@ func (c *Cluster) tick() {
 
 // step lets the search go on, and sends what it wants sent.
 func (c *Cluster) step(f func(now time.Time)) {
-	if out := c.advance(f); len(out) > 0 {
+	c.send(c.advance(f))
+}
+
+// send sends what advance returned.
+func (c *Cluster) send(out []port.Out) {
+	if len(out) > 0 {
 		c.port.Send(out...)
+		c.sentOff(out)
 	}
 }
 
-// advance lets the search go on, and returns what it wants sent.
+// sentOff takes back what advance returned, to be used again.
+func (c *Cluster) sentOff(out []port.Out) {
+	if cap(out) > 64 {
+		return
+	}
+	clear(out)
+	c.mu.Lock()
+	if cap(c.spare) < cap(out) {
+		c.spare = out[:0]
+	}
+	c.mu.Unlock()
+}
+
+// advance lets the search go on, and returns what it wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	now := time.Now()
+	c.out, c.spare = c.spare, nil
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
@@ -256,9 +276,11 @@ func (c *Cluster) HandOver() error {
 }
 
 func (c *Cluster) stop(leave bool) (err error) {
-	if c.life.Err() != nil {
-		return nil
-	}
+	c.ended.Do(func() { err = c.halt(leave) })
+	return err
+}
+
+func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
 		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
 	}

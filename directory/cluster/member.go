@@ -32,7 +32,7 @@ type Member struct {
 	Join    []string      // HOST:PORT of members to begin with
 	KeyFile string        // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
 	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
-	Search  string        // how everybody is asked: auto, cast, each or tree; "": auto
+	Way     search.Way    // how everybody is asked
 	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 }
 
@@ -54,11 +54,10 @@ func (m *Member) Check() error {
 			return fmt.Errorf("%w: the group %q is not IP:PORT of a multicast group or of a broadcast address", ErrConfig, m.Group)
 		}
 	}
-	way, known := searchWays[m.Search]
-	if !known {
-		return fmt.Errorf("%w: search %q is not auto, cast, each or tree", ErrConfig, m.Search)
+	if m.Way > search.ByTree {
+		return fmt.Errorf("%w: there is no way %d to search", ErrConfig, m.Way)
 	}
-	if way == search.ByCast && m.Group == "" {
+	if m.Way == search.ByCast && m.Group == "" {
 		return fmt.Errorf("%w: search by cast, and no group to cast to", ErrConfig)
 	}
 	if m.Poll < 0 || m.Poll > mostPoll {
@@ -72,8 +71,6 @@ func (m *Member) Check() error {
 
 // mostPoll is how long a processor may be kept by who waits.
 const mostPoll = time.Second
-
-var searchWays = map[string]search.Way{"": search.Auto, "auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree}
 
 // A key has so many bytes, and there are so many in a file.
 const (
@@ -226,7 +223,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	for end := time.Now().Add(wait); ; {
 		var err error
 		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys,
-			Group: m.member.Group, Way: searchWays[m.member.Search], Poll: m.member.Poll, Logger: m.log})
+			Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log})
 		if err == nil {
 			break
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -93,14 +94,14 @@ func many(n int) (s string) {
 
 func TestMemberCheck(t *testing.T) {
 	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"},
-		{Bind: "a:1", Group: "239.1.2.3:7947", Search: "cast", Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Search: "tree"}, {Bind: "a:1", Group: "[ff02::1]:7", Search: "each"}} {
+		{Bind: "a:1", Group: "239.1.2.3:7947", Way: search.ByCast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Way: search.ByTree}, {Bind: "a:1", Group: "[ff02::1]:7", Way: search.Each}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
-		{Bind: "a:1", Search: "cast"}, {Bind: "a:1", Search: "all"}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
+		{Bind: "a:1", Way: search.ByCast}, {Bind: "a:1", Way: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", m, err)
 		}
