@@ -62,15 +62,21 @@ type Remote interface {
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
 	// Trace searches as Find does, or in another way, and tells of it.
 	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
+	// Watch tells w what the others hold that matches, and what happens to it,
+	// until end is called; it holds w until it has told what there is. When end
+	// returns, w is told nothing more.
+	Watch(pattern *resource.List, w *database.Watch) (end func())
 	Addr() string // of this node in the cluster, HOST:PORT
 }
 
-// Attach lets the server ask r for what it does not hold.
+// Attach lets the server ask r for what it does not hold. Who was attached
+// before has been closed.
 func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r
 	s.mu.Unlock()
 	s.enrol(r.Addr())
+	s.reattach(r)
 }
 
 // rest is the rest of the cluster, nil if there is none.
@@ -165,6 +171,9 @@ type Server struct {
 	end    context.CancelFunc
 	bound  []*socket
 	count  *counts
+
+	wmu     sync.Mutex // above mu
+	watches map[*attached]struct{}
 }
 
 // life is the connection by which a context lives.
@@ -184,7 +193,7 @@ func NewServer(opts ...Option) *Server {
 }
 
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now(), count: newCounts()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now(), count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -207,8 +216,10 @@ func (s *Server) Database() *database.DB { return s.db }
 // Node is the node's number.
 func (s *Server) Node() resource.NodeID { return s.id.Node }
 
-// ServeConn serves one connection until it ends; it closes nc.
-func (s *Server) ServeConn(nc net.Conn) {
+// ServeConn serves one connection of a context until it ends; it closes nc.
+func (s *Server) ServeConn(nc net.Conn) { s.serveConn(nc, s.serveContext) }
+
+func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -225,27 +236,30 @@ func (s *Server) ServeConn(nc net.Conn) {
 		s.mu.Unlock()
 		s.busy.Done()
 	}()
-	c := newCodec(nc)
-	_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
-	kind, err := c.greeted()
-	if err == nil {
-		_ = nc.SetReadDeadline(time.Time{})
-		switch kind {
-		case kindLife:
-			err = s.serveLife(c)
-		case kindAsk:
-			err = s.serveAsk(c)
-		case kindWatch:
-			err = s.serveWatch(c)
-		case kindYield:
-			err = s.serveYield(c)
-		default:
-			err = fmt.Errorf("%w: kind %d", ErrProtocol, kind)
-		}
-	}
+	err := serve(newCodec(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		s.log.Info("directory: connection ended", "err", err)
 	}
+}
+
+func (s *Server) serveContext(c *codec) error {
+	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	kind, err := c.greeted()
+	if err != nil {
+		return err
+	}
+	_ = c.nc.SetReadDeadline(time.Time{})
+	switch kind {
+	case kindLife:
+		return s.serveLife(c)
+	case kindAsk:
+		return s.serveAsk(c)
+	case kindWatch:
+		return s.serveWatch(c)
+	case kindYield:
+		return s.serveYield(c)
+	}
+	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
 }
 
 // serveLife serves a context for as long as it lives.
@@ -531,6 +545,7 @@ func (s *Server) serveWatch(c *codec) error {
 	l = l.Clone()
 	w := s.db.Watch(&l)
 	s.count.watch.Add(1)
+	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)
 	go func() { // the client says nothing more: reading sees it go
@@ -539,6 +554,7 @@ func (s *Server) serveWatch(c *codec) error {
 		cancel()
 	}()
 	defer func() {
+		end()
 		w.Close()
 		c.nc.Close()
 		cancel()
@@ -549,9 +565,7 @@ func (s *Server) serveWatch(c *codec) error {
 		if err != nil {
 			return nil
 		}
-		out.begin(msgEvent, m.id)
-		out.bytes([]byte{byte(ev.Kind)})
-		out.out = AppendAnswer(out.out, &ev.Record, &l)
+		out.event(m.id, &ev, &l)
 		if err := out.send(); err != nil {
 			return err
 		}

@@ -48,6 +48,8 @@ func (f *far) Trace(_ context.Context, w Way, _ *resource.List) (Trace, error) {
 	return f.trace, f.err
 }
 
+func (f *far) Watch(*resource.List, *database.Watch) func() { return func() {} }
+
 func (f *far) Addr() string { return "10.0.0.7:7946" }
 
 // in joins a server in memory whose cluster is f; f may be nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,7 +30,7 @@ type Config struct {
 	Group  string         // multicast group or broadcast address, host:port, to find each other and to search by
 	Keys   [][]byte       // of the cluster: the first seals, all open; without one only accidents are kept out
 	TLS    port.TLS       // of streams between members
-	Serve  func(net.Conn) // has the streams of other members; may be nil
+	Serve  func(net.Conn) // has the streams of other members to the node's directory; may be nil
 	Way    search.Way
 	Fan    int // of the spanning trees; 0: search.DefaultFan
 	Hop    time.Duration
@@ -70,8 +71,9 @@ type Cluster struct {
 	changed chan struct{}             // closed and replaced when members change
 	looking map[string]bool           // at these addresses, for members
 
-	places places
-	count  counts
+	places  places
+	watches watches
+	count   counts
 
 	mu      sync.Mutex
 	filters *search.Filters
@@ -88,6 +90,7 @@ type Cluster struct {
 func Open(cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
 	c.count.init()
+	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -138,8 +141,9 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
 		c.reached() // nobody to wait for
 	}
-	c.busy.Add(2)
+	c.busy.Add(3)
 	go c.keepJoined()
+	go c.keepLinks()
 	go c.keepSummary()
 	return c, nil
 }
@@ -167,14 +171,6 @@ func (c *Cluster) SetKeys(of ...[]byte) error {
 // Addr is where the member is reached.
 func (c *Cluster) Addr() string { return c.port.Addr().String() }
 
-func (c *Cluster) serve(nc net.Conn) {
-	if c.cfg.Serve == nil {
-		nc.Close()
-		return
-	}
-	c.cfg.Serve(nc)
-}
-
 // receive works on what another member has sent. b is not ours to keep.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	if search.IsFilter(b) {
@@ -185,12 +181,19 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.leaves(from)
 		return
 	}
+	if len(b) == 9 && b[0] == msgStop {
+		c.places.stop(binary.BigEndian.Uint64(b[1:]))
+		return
+	}
 	var p search.Packet
 	if err := p.Parse(b); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
 	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
+		if len(q) == 0 || q[0] == kindNext {
+			return // a place kept from now on would lack what is offered again
+		}
 		if _, ok := c.local(q); !ok {
 			return // it may be about to be offered again; who asks will ask again
 		}
@@ -299,6 +302,7 @@ func (c *Cluster) halt(leave bool) (err error) {
 		err = e
 	}
 	c.port.Close()
+	c.places.close()
 	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)

@@ -222,7 +222,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys,
+		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
 			Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log})
 		if err == nil {
 			break
@@ -335,6 +335,13 @@ func (a apart) Addr() string { return "" }
 
 func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
 	return directory.Trace{}, a.why()
+}
+
+// Watch waits for what the node may be a member of in a moment.
+func (a apart) Watch(_ *resource.List, w *database.Watch) (end func()) {
+	w.Hold()
+	t := time.AfterFunc(syncTime, w.Release)
+	return func() { t.Stop() }
 }
 
 func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {

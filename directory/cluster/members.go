@@ -30,7 +30,7 @@ const (
 // node is one that was met.
 type node struct {
 	addr  string
-	epoch uint64
+	epoch uint64 // of its port's present life
 	alive bool
 	lost  time.Time   // when it was seen dead
 	left  bool        // it said that it leaves

@@ -24,8 +24,8 @@ func freeGroup(t *testing.T) string {
 	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
 }
 
-// nobody is a trace of what nobody has, of which all the others say so.
-func nobody(t *testing.T, a *Cluster, way directory.Way, others int) directory.Trace {
+// noMember is a trace of what nobody has, of which all the others say so.
+func noMember(t *testing.T, a *Cluster, way directory.Way, others int) directory.Trace {
 	t.Helper()
 	tr, err := a.Trace(t.Context(), way, pattern(resource.Match{"type": "none"}))
 	if err != nil || !tr.Found.IsZero() || tr.Covered != others || len(tr.Failed) != 0 || tr.Received == 0 || tr.Messages < tr.Sent+tr.Received {
@@ -53,7 +53,7 @@ func TestTrace(t *testing.T) {
 		directory.WayAuto: search.HowFlat, // they are few
 		directory.WayCast: search.HowFlat, // there is no group
 	} {
-		tr := nobody(t, a, way, 5)
+		tr := noMember(t, a, way, 5)
 		if tr.Messages < 10 || tr.Sent != len(tr.Steps) || len(tr.Steps) < 2 || tr.Steps[0].How != how || (tr.Steps[0].Members > 1) != (how == search.HowTree) {
 			t.Errorf("%v: %+v", way, tr)
 		}
@@ -104,7 +104,7 @@ func TestTraceCast(t *testing.T) {
 	for _, way := range []directory.Way{directory.WayAuto, directory.WayCast} {
 		// The first that a member hears of another tells it only to ask.
 		eventually(t, "all hear it", func() bool {
-			tr := nobody(t, a, way, 3)
+			tr := noMember(t, a, way, 3)
 			for _, s := range tr.Steps[:3] {
 				if s.How != search.HowCast || s.Members != 1 {
 					t.Fatalf("%v: %+v", way, tr)
@@ -113,7 +113,7 @@ func TestTraceCast(t *testing.T) {
 			return len(tr.Steps) == 3 && tr.Sent == 1 && tr.Received == 3 && tr.Messages == 4
 		})
 	}
-	if tr := nobody(t, a, directory.WayTree, 3); tr.Steps[0].How == search.HowCast {
+	if tr := noMember(t, a, directory.WayTree, 3); tr.Steps[0].How == search.HowCast {
 		t.Errorf("a tree: %+v", tr)
 	}
 }

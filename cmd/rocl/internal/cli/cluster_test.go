@@ -159,6 +159,8 @@ func (r rest) Trace(context.Context, directory.Way, *resource.List) (directory.T
 
 func (r rest) Addr() string { return "127.0.0.1:7946" }
 
+func (r rest) Watch(*resource.List, *database.Watch) func() { return func() {} }
+
 // Where a node could not be asked it is named, and the exit code says so,
 // whether or not something was found among the others.
 func TestSilentNode(t *testing.T) {
