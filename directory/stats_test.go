@@ -13,7 +13,8 @@ import (
 // unsure is a cluster whose members cannot be asked.
 type unsure struct{ Remote }
 
-func (unsure) Addr() string { return "" }
+func (unsure) Addr() string                                 { return "" }
+func (unsure) Watch(*resource.List, *database.Watch) func() { return func() {} }
 
 func (unsure) Find(context.Context, *resource.List) (database.Record, error) {
 	return database.Record{}, ErrPartial
