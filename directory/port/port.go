@@ -92,6 +92,10 @@ type Counters struct {
 	Received, ReceivedBytes atomic.Uint64 // likewise, that opened
 	Foreign                 atomic.Uint64 // of senders unknown, or forged
 	Replayed                atomic.Uint64
+
+	GossipSent, GossipSentBytes         atomic.Uint64 // memberlist's datagrams
+	GossipReceived, GossipReceivedBytes atomic.Uint64
+
 	GossipDropped           atomic.Uint64 // memberlist was too slow for them
 	Streams, StreamsRefused atomic.Uint64
 }
@@ -297,6 +301,8 @@ func (p *Port) spin() {
 func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	switch {
 	case len(b) > 0 && b[0] == gossipByte:
+		p.count.GossipReceived.Add(1)
+		p.count.GossipReceivedBytes.Add(uint64(len(b)))
 		select {
 		case p.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: from, Timestamp: time.Now()}:
 		default:
