@@ -285,7 +285,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
+		_ = c.list.UpdateNode(3 * gossipTime / 2) // it is told once a gossipTime; those it does not reach will see us dead
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()
