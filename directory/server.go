@@ -597,7 +597,11 @@ func (s *Server) serveYield(c *codec) error {
 
 // Close stops serving: connections are cut, sockets removed, the node's lock is
 // free when it returns. The database stays as it is.
-func (s *Server) Close() error {
+func (s *Server) Close() error { return s.closeOf(resource.GID{}) }
+
+// closeOf is Close for the context that serves, which ends with the server: it
+// does not go on as the member, whether or not its leave has been read.
+func (s *Server) closeOf(self resource.GID) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -605,8 +609,8 @@ func (s *Server) Close() error {
 	}
 	s.closed = true
 	handOver := s.gave
-	for _, l := range s.lives {
-		handOver = handOver || l.member || s.daemon // which is being restarted if contexts go on
+	for id, l := range s.lives {
+		handOver = handOver || id != self && (l.member || s.daemon) // which is being restarted if contexts go on
 	}
 	s.end()
 	for nc := range s.conns {
