@@ -272,7 +272,9 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
+		// Until some have been told, who tell the others. Those it does not reach
+		// will see us dead.
+		_ = c.list.UpdateNode(rumour * 3 / 2)
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()

@@ -21,6 +21,7 @@ import (
 const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
+	rumour     = 100 * time.Millisecond // how often what is new is told to some members
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
@@ -52,7 +53,7 @@ func (c *Cluster) gossip() error {
 	// nobody misses one.
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
-	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
+	m.GossipInterval, m.RetransmitMult = rumour, 8
 	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
 	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
