@@ -13,9 +13,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
@@ -25,12 +28,12 @@ import (
 
 // A Member says how a node takes part in a cluster.
 type Member struct {
-	Bind    string   // HOST:PORT for what members say to each other, UDP and TCP; "": no member
-	Join    []string // HOST:PORT of members to begin with
-	KeyFile string   // with the cluster's key, see ReadKey; "": whoever knows the cluster's name may take part
-	Group   string   // multicast group or broadcast address, HOST:PORT, to find each other and to search by; may be empty
-	Way     search.Way
-	Poll    time.Duration // see Config
+	Bind    string        // HOST:PORT for what members say to each other, UDP and TCP; "": no member
+	Join    []string      // HOST:PORT of members to begin with
+	KeyFile string        // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
+	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
+	Way     search.Way    // how everybody is asked
+	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 }
 
 // ErrConfig says that the settings of a member make no sense, or that its key
@@ -40,10 +43,25 @@ var ErrConfig = errors.New("rocl: not a member of a cluster")
 // Check finds settings that make no sense. It does not read the key.
 func (m *Member) Check() error {
 	if m.Bind == "" {
-		if len(m.Join) > 0 || m.KeyFile != "" {
-			return fmt.Errorf("%w: members to join or a key, and no address to bind", ErrConfig)
+		if len(m.Join) > 0 || m.KeyFile != "" || m.Group != "" {
+			return fmt.Errorf("%w: members to join, a group or a key, and no address to bind", ErrConfig)
 		}
 		return nil
+	}
+	if m.Group != "" {
+		g, err := netip.ParseAddrPort(m.Group)
+		if err != nil || g.Port() == 0 || !g.Addr().IsMulticast() && !g.Addr().Is4() || g.Addr().IsUnspecified() {
+			return fmt.Errorf("%w: the group %q is not IP:PORT of a multicast group or of a broadcast address", ErrConfig, m.Group)
+		}
+	}
+	if m.Way > search.ByTree {
+		return fmt.Errorf("%w: there is no way %d to search", ErrConfig, m.Way)
+	}
+	if m.Way == search.ByCast && m.Group == "" {
+		return fmt.Errorf("%w: search by cast, and no group to cast to", ErrConfig)
+	}
+	if m.Poll < 0 || m.Poll > mostPoll {
+		return fmt.Errorf("%w: polling for %v is not between 0 and %v", ErrConfig, m.Poll, mostPoll)
 	}
 	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
@@ -51,15 +69,21 @@ func (m *Member) Check() error {
 	return nil
 }
 
-// A key has so many bytes.
+// mostPoll is how long a processor may be kept by who waits.
+const mostPoll = time.Second
+
+// A key has so many bytes, and there are so many in a file.
 const (
-	minKey = 16
-	maxKey = 4 << 10
+	minKey   = 16
+	maxKey   = 4 << 10
+	mostKeys = 8
 )
 
-// ReadKey reads the key of a cluster, without the white space around it. The
-// file must be its owner's alone.
-func ReadKey(file string) ([]byte, error) {
+// ReadKeys reads the keys of a cluster: the first seals, all open. There is one
+// on each line, taken as it is written, without the white space around it; lines
+// that begin with # are remarks. A file that is no text is one key as a whole.
+// It must be its owner's alone. No error has a part of a key in it.
+func ReadKeys(file string) (keys [][]byte, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
@@ -72,15 +96,33 @@ func ReadKey(file string) ([]byte, error) {
 	if p := fi.Mode().Perm(); p&0o077 != 0 {
 		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	const most = mostKeys * (maxKey + 1)
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
-	key := bytes.TrimSpace(b)
-	if len(key) < minKey || len(b) > maxKey {
-		return nil, fmt.Errorf("%w: the cluster's key in %s has %d bytes; it must have at least %d and at most %d", ErrConfig, file, len(key), minKey, maxKey)
+	lines := [][]byte{b}
+	text := utf8.Valid(b) && !bytes.ContainsFunc(b, func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) })
+	if text {
+		lines = bytes.Split(b, []byte("\n"))
 	}
-	return key, nil
+	for i, key := range lines {
+		key = bytes.TrimSpace(key)
+		if text && (len(key) == 0 || key[0] == '#') {
+			continue
+		}
+		if len(key) < minKey || len(key) > maxKey || len(b) > most {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
+		}
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, is there already", ErrConfig, file, i+1)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 || len(keys) > mostKeys {
+		return nil, fmt.Errorf("%w: %s has %d keys of the cluster; it must have at least 1 and at most %d", ErrConfig, file, len(keys), mostKeys)
+	}
+	return keys, nil
 }
 
 // A Membership makes whatever server of this process serves the node a member
@@ -90,8 +132,10 @@ type Membership struct {
 	member Member
 	log    *slog.Logger
 
+	kmu sync.Mutex // held while keys are read and put to use
 	mu  sync.Mutex
 	now *Cluster
+	of  *directory.Server // whose that is
 }
 
 // NewMembership makes the membership in the cluster with the given name.
@@ -164,17 +208,16 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 // enter becomes a member. The contexts are told first: whoever joins s has the
 // keys of the cluster from the beginning.
 func (m *Membership) enter(life context.Context, s *directory.Server, wait time.Duration) error {
-	var key []byte
-	var keys [][]byte
-	if m.member.KeyFile != "" {
-		var err error
-		if key, err = ReadKey(m.member.KeyFile); err != nil {
-			return err
-		}
-		keys = append(keys, key)
+	m.kmu.Lock()
+	defer m.kmu.Unlock()
+	keys, err := m.keys()
+	if err != nil {
+		return err
 	}
-	link := LinkKey(m.name, key)
-	terms := directory.Terms{Keys: [][]byte{link[:]}, Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(key) > 0}
+	terms := directory.Terms{Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0}
+	for _, k := range m.linkKeys(keys) {
+		terms.Keys = append(terms.Keys, k[:])
+	}
 	s.SetTerms(terms)
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
@@ -192,11 +235,54 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	terms.Host = host(c.Addr()) // the one chosen, where all were bound
 	s.SetTerms(terms)
 	m.mu.Lock()
-	m.now = c
+	m.now, m.of = c, s
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
 	return nil
+}
+
+// keys are those in the file, none without one.
+func (m *Membership) keys() ([][]byte, error) {
+	if m.member.KeyFile == "" {
+		return nil, nil
+	}
+	return ReadKeys(m.member.KeyFile)
+}
+
+// linkKeys are what the contexts prove to each other, in the order of the
+// cluster's keys.
+func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
+	if len(keys) == 0 {
+		return [][32]byte{LinkKey(m.name, nil)}
+	}
+	for _, k := range keys {
+		link = append(link, LinkKey(m.name, k))
+	}
+	return link
+}
+
+// Rekey reads the file with the cluster's keys again and puts them to use, for
+// what members say and for the links of their contexts. It returns how many there
+// are. With an error nothing has changed.
+func (m *Membership) Rekey() (int, error) {
+	m.kmu.Lock()
+	defer m.kmu.Unlock()
+	keys, err := m.keys()
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	m.mu.Lock()
+	c, s := m.now, m.of
+	m.mu.Unlock()
+	if c == nil {
+		return len(keys), nil // it reads them when it begins
+	}
+	if err := c.SetKeys(keys...); err != nil {
+		return 0, err
+	}
+	s.SetLinkKeys(m.linkKeys(keys)...)
+	return len(keys), nil
 }
 
 func (m *Membership) leave(handOver bool) {

@@ -67,6 +67,8 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("port: gossip to %s: %w", addr, err)
 	}
+	g.p.count.GossipSent.Add(1)
+	g.p.count.GossipSentBytes.Add(uint64(len(b)))
 	return time.Now(), g.p.main.write(b, to)
 }
 
