@@ -23,6 +23,7 @@ type setting struct{ value, origin string }
 type config struct {
 	socket, listen, logLevel, format setting
 	bind, join, cluster, keyFile     setting
+	tlsCert, tlsKey, tlsCA           setting
 	label                            setting
 
 	paths []string // of listen
@@ -42,6 +43,9 @@ type fileConfig struct {
 	Join      *[]string `toml:"join"`
 	Cluster   *string   `toml:"cluster"`
 	KeyFile   *string   `toml:"key-file"`
+	TLSCert   *string   `toml:"tls-cert"`
+	TLSKey    *string   `toml:"tls-key"`
+	TLSCA     *string   `toml:"tls-ca"`
 	Label     *[]string `toml:"label"`
 }
 
@@ -91,6 +95,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		join:     pick("join", "ROCL_JOIN", list(fc.Join), ""),
 		cluster:  pick("cluster", "ROCL_CLUSTER", fc.Cluster, ""),
 		keyFile:  pick("key-file", "ROCL_KEY_FILE", fc.KeyFile, ""),
+		tlsCert:  pick("tls-cert", "ROCL_TLS_CERT", fc.TLSCert, ""),
+		tlsKey:   pick("tls-key", "ROCL_TLS_KEY", fc.TLSKey, ""),
+		tlsCA:    pick("tls-ca", "ROCL_TLS_CA", fc.TLSCA, ""),
 	}
 	if err := c.checkCluster(); err != nil {
 		return nil, err
@@ -134,7 +141,7 @@ func (c *config) checkCluster() error {
 		for _, s := range []struct {
 			flag string
 			setting
-		}{{"join", c.join}, {"key-file", c.keyFile}} {
+		}{{"join", c.join}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}} {
 			if s.value != "" {
 				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
 			}
@@ -144,10 +151,14 @@ func (c *config) checkCluster() error {
 	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT", c.bind.value, c.bind.origin)
 	}
+	m := c.member()
+	if err := m.Check(); err != nil {
+		return err
+	}
 	if c.keyFile.value == "" {
 		return nil
 	}
-	if _, err := cluster.ReadKey(c.keyFile.value); err != nil { // read again when it is used
+	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when it is used
 		return fmt.Errorf("%s: %w", c.keyFile.origin, err)
 	}
 	return nil
@@ -157,7 +168,8 @@ func (c *config) checkCluster() error {
 func (c *config) member() cluster.Member {
 	return cluster.Member{
 		Bind: c.bind.value, KeyFile: c.keyFile.value,
-		Join: strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+		Join:         strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+		Certificates: cluster.Certificates{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}
 }
 
@@ -214,7 +226,7 @@ func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}, {"label", c.label}} {
+	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"label", c.label}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

@@ -1,18 +1,14 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -20,21 +16,43 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // A Member says how a node takes part in a cluster.
 type Member struct {
 	Bind    string   // HOST:PORT for what members say to each other, UDP and TCP; "": no member
 	Join    []string // HOST:PORT of members to begin with
-	KeyFile string   // with the cluster's key, see ReadKey; "": whoever knows the cluster's name may take part
+	KeyFile string   // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
+	// Certificates show who is one of the cluster, where TLS is spoken, in place
+	// of those that are made from the key, which is needed all the same.
+	Certificates Certificates
+}
+
+// Certificates are the names of PEM files: see package subsys/tls. The zero
+// value is none.
+type Certificates struct{ Cert, Key, CA string }
+
+// Given says whether there are any.
+func (c Certificates) Given() bool { return c != Certificates{} }
+
+// Check finds that some are missing. It does not read them.
+func (c Certificates) Check() error {
+	if c.Given() && (c.Cert == "" || c.Key == "" || c.CA == "") {
+		return fmt.Errorf("%w: certificate, its key and the authorities' certificates belong together: have %q, %q, %q", ErrConfig, c.Cert, c.Key, c.CA)
+	}
+	return nil
 }
 
 // ErrConfig says that the settings of a member make no sense, or that its key
-// cannot be used.
+// or its certificates cannot be used.
 var ErrConfig = errors.New("rocl: not a member of a cluster")
 
 // Check finds settings that make no sense. It does not read the key.
 func (m *Member) Check() error {
+	if err := m.Certificates.Check(); err != nil {
+		return err
+	}
 	if m.Bind == "" {
 		if len(m.Join) > 0 || m.KeyFile != "" {
 			return fmt.Errorf("%w: members to join or a key, and no address to bind", ErrConfig)
@@ -44,39 +62,10 @@ func (m *Member) Check() error {
 	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
+	if m.Certificates.Given() && m.KeyFile == "" {
+		return fmt.Errorf("%w: certificates and no key: it seals gossip and searches, for which there is no TLS", ErrConfig)
+	}
 	return nil
-}
-
-// A key has so many bytes.
-const (
-	minKey = 16
-	maxKey = 4 << 10
-)
-
-// ReadKey reads the key of a cluster, without the white space around it. The
-// file must be its owner's alone.
-func ReadKey(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	if p := fi.Mode().Perm(); p&0o077 != 0 {
-		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxKey+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	key := bytes.TrimSpace(b)
-	if len(key) < minKey || len(b) > maxKey {
-		return nil, fmt.Errorf("%w: the cluster's key in %s has %d bytes; it must have at least %d and at most %d", ErrConfig, file, len(key), minKey, maxKey)
-	}
-	return key, nil
 }
 
 // A Membership makes whatever server of this process serves the node a member
@@ -86,8 +75,12 @@ type Membership struct {
 	member Member
 	log    *slog.Logger
 
-	mu  sync.Mutex
-	now *Cluster
+	mu     sync.Mutex
+	now    *Cluster
+	server *directory.Server // that of now
+	keys   [][]byte          // likewise
+
+	rekey sync.Mutex // one at a time
 }
 
 // NewMembership makes the membership in the cluster with the given name.
@@ -124,6 +117,9 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 		return nil, err
 	}
 	var busy sync.WaitGroup
+	if m.member.KeyFile != "" {
+		busy.Go(func() { m.keepKeys(life) })
+	}
 	if err != nil {
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
 		s.Attach(apart{err})
@@ -160,22 +156,27 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 // enter becomes a member. The contexts are told first: whoever joins s has the
 // keys of the cluster from the beginning.
 func (m *Membership) enter(life context.Context, s *directory.Server, wait time.Duration) error {
-	var key []byte
 	var keys [][]byte
 	if m.member.KeyFile != "" {
 		var err error
-		if key, err = ReadKey(m.member.KeyFile); err != nil {
+		if keys, err = ReadKeys(m.member.KeyFile); err != nil {
 			return err
 		}
-		keys = append(keys, key)
 	}
-	link := LinkKey(m.name, key)
-	terms := directory.Terms{Keys: [][]byte{link[:]}, Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(key) > 0}
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Logger: m.log}
+	if of := m.member.Certificates; of.Given() {
+		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		cfg.Credentials = cred
+	}
+	terms := directory.Terms{Keys: m.linkKeys(keys), Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0, Certificates: cfg.Credentials != nil}
 	s.SetTerms(terms)
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Logger: m.log})
+		c, err = Open(cfg)
 		if err == nil {
 			break
 		}
@@ -187,17 +188,20 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	terms.Host = host(c.Addr()) // the one chosen, where all were bound
 	s.SetTerms(terms)
 	m.mu.Lock()
-	m.now = c
+	m.now, m.server, m.keys = c, s, keys
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
+	if err := m.Reload(); err != nil { // they may have changed since they were read
+		m.log.Warn("cluster: the keys stay as they were", "err", err)
+	}
 	return nil
 }
 
 func (m *Membership) leave(handOver bool) {
 	m.mu.Lock()
 	c := m.now
-	m.now = nil
+	m.now, m.server, m.keys = nil, nil, nil
 	m.mu.Unlock()
 	if c == nil {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-func TestReadKey(t *testing.T) {
+func TestReadKeys(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, mode os.FileMode) string {
 		f, err := os.CreateTemp(dir, "key")
@@ -42,17 +42,19 @@ func TestReadKey(t *testing.T) {
 		"good":               {write(good, 0o600), nil, ""},
 		"space around it":    {write("\n "+good+" \n", 0o400), nil, ""},
 		"too short":          {write(good[1:]+"\n", 0o600), ErrConfig, "15 bytes"},
-		"empty":              {write("", 0o600), ErrConfig, "0 bytes"},
-		"too long":           {write(strings.Repeat("x", maxKey+1), 0o600), ErrConfig, "at most"},
+		"empty":              {write("", 0o600), ErrConfig, "has 0"},
+		"too long":           {write(strings.Repeat("x", mostFile+1), 0o600), ErrConfig, "at most"},
+		"too many":           {write(strings.Repeat(good+"\n", mostKeys+1), 0o600), ErrConfig, "1 to 8"},
+		"one too short":      {write(good+"\n\nshort\n", 0o600), ErrConfig, "line 3"},
 		"for the group":      {write(good, 0o640), fs.ErrPermission, "0600"},
 		"for everybody":      {write(good, 0o604), fs.ErrPermission, "0600"},
 		"missing":            {filepath.Join(dir, "no"), fs.ErrNotExist, "key"},
 		"a directory":        {t.TempDir(), ErrConfig, "key"},
 		"missing is of ours": {filepath.Join(dir, "no"), ErrConfig, "key"},
 	} {
-		key, err := ReadKey(c.file)
-		if c.want == nil && (err != nil || string(key) != good) || !errors.Is(err, c.want) {
-			t.Errorf("%s: %q, %v", name, key, err)
+		keys, err := ReadKeys(c.file)
+		if c.want == nil && (err != nil || len(keys) != 1 || string(keys[0]) != good) || !errors.Is(err, c.want) {
+			t.Errorf("%s: %q, %v", name, keys, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v does not say %q", name, err, c.says)
@@ -60,13 +62,31 @@ func TestReadKey(t *testing.T) {
 	}
 }
 
+// Several keys are in the order of the file, whatever ends its lines.
+func TestReadSeveralKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte("\n"+strings.Repeat("a", 16)+"\r\n\n  "+strings.Repeat("b", 16)+"\t\n"+strings.Repeat("c", 16)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := ReadKeys(file)
+	if err != nil || len(keys) != 3 {
+		t.Fatalf("%q: %v", keys, err)
+	}
+	for i, k := range keys {
+		if string(k) != strings.Repeat(string(rune('a'+i)), 16) {
+			t.Errorf("key %d is %q", i, k)
+		}
+	}
+}
+
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}} {
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
-	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"}} {
+	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
+		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", m, err)
 		}

@@ -6,9 +6,9 @@
 //	datagram ───┤
 //	            └ 'R'  ours: sealed, counted, seen once ───► Receive
 //
-//	            ┌ 244  memberlist's ───────────────────────► Gossip
-//	stream   ───┤
-//	            └ else ours, TLS where there is a key ─────► Stream
+//	                     ┌ 244  memberlist's ──────────────► Gossip
+//	stream   ─── (TLS) ──┤
+//	                     └ else ours ──────────────────────► Stream
 //
 // # Datagrams
 //
@@ -25,6 +25,12 @@
 // A cast goes to all members at once, by multicast or broadcast, under a key of
 // its sender's life alone. A receiver takes casts only from a number on that
 // the sender has told it between the two of them.
+//
+// # Streams
+//
+// Where there is a key all streams are TLS's, also memberlist's, which would
+// answer a stranger otherwise: who cannot show that it is a member is cut without
+// a word. What is inside is told apart by its first byte.
 //
 // # Who reads
 //

@@ -3,7 +3,6 @@ package port
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,8 +18,12 @@ const (
 	maxPending = 256             // strangers at a time
 )
 
-// TLS is how streams are sealed; without it they are not.
-type TLS struct{ Client, Server *tls.Config }
+// TLS is how streams are sealed, memberlist's among them; without it they are
+// not. Each function shakes hands over a stream, which stays the port's if that
+// fails, and returns what is said inside.
+type TLS struct {
+	Client, Server func(context.Context, net.Conn) (net.Conn, error)
+}
 
 func (p *Port) accept() {
 	defer p.busy.Done()
@@ -78,23 +81,17 @@ func (p *Port) accept() {
 func (p *Port) greet(nc net.Conn) (c net.Conn, ours bool, err error) {
 	var first [1]byte
 	_ = nc.SetDeadline(time.Now().Add(helloTime))
-	if _, err := io.ReadFull(nc, first[:]); err != nil {
+	c = nc
+	if p.cfg.TLS.Server != nil { // before anything is said by us or believed
+		if c, err = p.cfg.TLS.Server(p.life, nc); err != nil {
+			return nil, false, err
+		}
+	}
+	if _, err := io.ReadFull(c, first[:]); err != nil {
 		return nil, false, err
 	}
-	c = &peeked{nc, first[:]}
-	if first[0] == gossipByte {
-		_ = nc.SetDeadline(time.Time{})
-		return c, false, nil
-	}
-	if p.cfg.TLS.Server != nil {
-		t := tls.Server(c, p.cfg.TLS.Server)
-		if err := t.HandshakeContext(p.life); err != nil {
-			return nil, true, err
-		}
-		c = t
-	}
 	_ = nc.SetDeadline(time.Time{})
-	return c, true, nil
+	return &peeked{c, first[:]}, first[0] != gossipByte, nil
 }
 
 // peeked gives back what was read to see whose it is.
@@ -120,18 +117,24 @@ func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", hostPort(to.addr))
+	c, err := p.connect(ctx, hostPort(to.addr))
 	if err != nil {
 		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(node), err)
 	}
-	if p.cfg.TLS.Client != nil {
-		t := tls.Client(c, p.cfg.TLS.Client)
-		if err := t.HandshakeContext(ctx); err != nil {
-			c.Close()
-			return nil, fmt.Errorf("port: dialling %012x: %w", uint64(node), err)
-		}
-		c = t
+	return c, nil
+}
+
+// connect opens a stream to an address, sealed if streams are.
+func (p *Port) connect(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil || p.cfg.TLS.Client == nil {
+		return nc, err
+	}
+	c, err := p.cfg.TLS.Client(ctx, nc)
+	if err != nil {
+		nc.Close()
+		return nil, err
 	}
 	return c, nil
 }
