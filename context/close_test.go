@@ -230,18 +230,17 @@ func TestCloseWakes(t *testing.T) {
 	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open(context.WithMailbox(1))
 		me, slow := register(t, a, nil), register(t, b, nil)
-		// The target takes a message of any size alone, and then nothing.
-		full := func() error {
-			for {
-				ctx, cancel := stdctx.WithTimeout(bg, 20*time.Millisecond)
-				err := me.SendBytes(ctx, slow.ID(), 0, make([]byte, 100<<10))
-				cancel()
-				if err != nil {
-					return err
-				}
-			}
+		// The target takes a message of any size alone, and then nothing. What is
+		// behind it on the link says that it is there.
+		if err := me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)); err != nil {
+			t.Fatal(err)
 		}
-		if err := full(); !errors.Is(err, stdctx.DeadlineExceeded) {
+		behind := register(t, b, nil)
+		send(t, me, behind.ID(), "hello")
+		expect(t, behind, "hello")
+		ctx, cancel := stdctx.WithTimeout(bg, 20*time.Millisecond)
+		defer cancel()
+		if err := me.SendBytes(ctx, slow.ID(), 0, make([]byte, 100<<10)); !errors.Is(err, stdctx.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		p, err := a.Buffer(100 << 10)

@@ -40,10 +40,6 @@ func AsMember() ClientOption { return func(c *Client) { c.member = true } }
 // leaveTime is how long a client that leaves waits for the server to know.
 const leaveTime = time.Second
 
-// goneGrace is how long a watch that survived its server waits for a resource
-// to be offered again before it is told gone.
-const goneGrace = time.Second
-
 // A Client is one context's access to its node's directory. It remembers what
 // the context owns and offers it again to whichever server comes after the
 // present one; operations wait meanwhile, until their contexts end. All
@@ -776,7 +772,7 @@ func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *
 // does, with an error that is its cause.
 func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		w := &watch{known: map[resource.GID]Answer{}}
+		var w watch
 		for {
 			a, err := c.borrow(ctx, kindWatch)
 			if err == nil {
@@ -808,7 +804,7 @@ func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 
 // watch is what has been told of a watch so far.
 type watch struct {
-	known  map[resource.GID]Answer
+	view   View
 	synced bool
 }
 
@@ -821,25 +817,17 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 	if err := a.c.send(); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
-	var missing map[resource.GID]Answer // known before, not seen again yet
-	if w.synced {
-		missing = make(map[resource.GID]Answer, len(w.known))
-		for id, k := range w.known {
-			missing[id] = k
-		}
-	}
+	w.view.Begin()
 	for {
 		m, err := a.c.read()
 		var ne net.Error
 		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // the grace is over
 			_ = a.c.nc.SetReadDeadline(time.Time{})
-			for id, k := range missing {
-				delete(w.known, id)
-				if !yield(Event{Gone, k}, nil) {
+			for _, ev := range w.view.Expire() {
+				if !yield(ev, nil) {
 					return nil
 				}
 			}
-			missing = nil
 			continue
 		}
 		if err != nil {
@@ -848,44 +836,20 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 		if m.typ == msgError {
 			return parseError(m.body)
 		}
-		if m.typ != msgEvent || len(m.body) < 1 {
-			return fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
-		}
-		ev := Event{Kind: EventKind(m.body[0])}
-		if ev.Answer, err = ParseAnswer(m.body[1:]); err != nil {
+		ev, err := parseEvent(&m)
+		if err != nil {
 			return err
 		}
-		switch ev.Kind {
-		case Synced:
-			if len(missing) > 0 {
-				_ = a.c.nc.SetReadDeadline(time.Now().Add(goneGrace))
+		tell := false
+		if ev.Kind != Synced {
+			ev, tell = w.view.Take(ev)
+		} else {
+			if w.view.Missing() > 0 {
+				_ = a.c.nc.SetReadDeadline(time.Now().Add(GoneGrace))
 			}
-			if w.synced {
-				continue
-			}
-			w.synced = true
-		case Appeared, Changed:
-			delete(missing, ev.ID)
-			old, ok := w.known[ev.ID]
-			w.known[ev.ID] = ev.Answer
-			switch {
-			case ok && old.Revision == ev.Revision:
-				continue
-			case ok:
-				ev.Kind = Changed
-			default:
-				ev.Kind = Appeared
-			}
-		case Gone:
-			delete(missing, ev.ID)
-			if _, ok := w.known[ev.ID]; !ok {
-				continue
-			}
-			delete(w.known, ev.ID)
-		default:
-			return fmt.Errorf("%w: event %d", ErrProtocol, ev.Kind)
+			tell, w.synced = !w.synced, true
 		}
-		if !yield(ev, nil) {
+		if tell && !yield(ev, nil) {
 			return nil
 		}
 	}

@@ -23,11 +23,13 @@
 // A context has one life connection: what it registers is there for as long as
 // the connection is. Questions go over ask connections, on which the asking
 // goroutine writes and reads itself; each watch has a connection of its own.
+// Another member of the cluster has one peer connection ([Server.ServePeer]) for
+// all its watches; it may say watch, stop and beat there and nothing else.
 //
 // # Messages
 //
 // A connection begins with 8 bytes, "RDIR", the version and the kind (life,
-// ask, watch or yield), two zero bytes. Messages in both directions are, little-endian:
+// ask, watch, yield or peer), two zero bytes. Messages in both directions are, little-endian:
 //
 //	+---------+------+----------+---------+------ - -
 //	| len u32 | type | 3 × zero |  id u64 | body
@@ -47,6 +49,7 @@
 //	done      revision u64
 //	answer    identifier, owner, revision u64, list
 //	event     kind u8, then as answer
+//	beat      empty; its sender is there
 //	error     code u16, text
 //
 // The list of a join has "member" if the context would make the node a member

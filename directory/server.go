@@ -10,6 +10,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,15 +62,21 @@ type Remote interface {
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
 	// Trace searches as Find does, or in another way, and tells of it.
 	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
+	// Watch tells w what the others hold that matches, and what happens to it,
+	// until end is called; it holds w until it has told what there is. When end
+	// returns, w is told nothing more.
+	Watch(pattern *resource.List, w *database.Watch) (end func())
 	Addr() string // of this node in the cluster, HOST:PORT
 }
 
-// Attach lets the server ask r for what it does not hold.
+// Attach lets the server ask r for what it does not hold. Who was attached
+// before has been closed.
 func (s *Server) Attach(r Remote) {
 	s.mu.Lock()
 	s.remote = r
 	s.mu.Unlock()
 	s.enrol(r.Addr())
+	s.reattach(r)
 }
 
 // rest is the rest of the cluster, nil if there is none.
@@ -127,6 +134,7 @@ func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() 
 		return Answer{}, err
 	case !ok:
 		return Answer{}, ErrNotFound
+	case r.ID.Node() != s.id.Node: // as it came, it belongs to nobody else
 	case pattern.Complete():
 		r.Attrs = r.Attrs.Clone()
 	default:
@@ -162,6 +170,9 @@ type Server struct {
 	life   context.Context
 	end    context.CancelFunc
 	bound  []*socket
+
+	wmu     sync.Mutex // above mu
+	watches map[*attached]struct{}
 }
 
 // life is the connection by which a context lives.
@@ -181,7 +192,7 @@ func NewServer(opts ...Option) *Server {
 }
 
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, begun: time.Now()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -204,8 +215,10 @@ func (s *Server) Database() *database.DB { return s.db }
 // Node is the node's number.
 func (s *Server) Node() resource.NodeID { return s.id.Node }
 
-// ServeConn serves one connection until it ends; it closes nc.
-func (s *Server) ServeConn(nc net.Conn) {
+// ServeConn serves one connection of a context until it ends; it closes nc.
+func (s *Server) ServeConn(nc net.Conn) { s.serveConn(nc, s.serveContext) }
+
+func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -222,27 +235,30 @@ func (s *Server) ServeConn(nc net.Conn) {
 		s.mu.Unlock()
 		s.busy.Done()
 	}()
-	c := newCodec(nc)
-	_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
-	kind, err := c.greeted()
-	if err == nil {
-		_ = nc.SetReadDeadline(time.Time{})
-		switch kind {
-		case kindLife:
-			err = s.serveLife(c)
-		case kindAsk:
-			err = s.serveAsk(c)
-		case kindWatch:
-			err = s.serveWatch(c)
-		case kindYield:
-			err = s.serveYield(c)
-		default:
-			err = fmt.Errorf("%w: kind %d", ErrProtocol, kind)
-		}
-	}
+	err := serve(newCodec(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		s.log.Info("directory: connection ended", "err", err)
 	}
+}
+
+func (s *Server) serveContext(c *codec) error {
+	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	kind, err := c.greeted()
+	if err != nil {
+		return err
+	}
+	_ = c.nc.SetReadDeadline(time.Time{})
+	switch kind {
+	case kindLife:
+		return s.serveLife(c)
+	case kindAsk:
+		return s.serveAsk(c)
+	case kindWatch:
+		return s.serveWatch(c)
+	case kindYield:
+		return s.serveYield(c)
+	}
+	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
 }
 
 // serveLife serves a context for as long as it lives.
@@ -476,7 +492,7 @@ func (k *cursor) stop() {
 // AppendAnswer writes a resource to b as the body of an answer has it: the
 // pattern with what it wants filled in, or all attributes if it wants nothing.
 func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
-	k := codec{out: b}
+	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
 	k.gid(r.ID)
 	k.gid(r.Owner)
 	k.u64(r.Revision)
@@ -521,6 +537,7 @@ func (s *Server) serveWatch(c *codec) error {
 	}
 	l = l.Clone()
 	w := s.db.Watch(&l)
+	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)
 	go func() { // the client says nothing more: reading sees it go
@@ -529,6 +546,7 @@ func (s *Server) serveWatch(c *codec) error {
 		cancel()
 	}()
 	defer func() {
+		end()
 		w.Close()
 		c.nc.Close()
 		cancel()
@@ -539,9 +557,7 @@ func (s *Server) serveWatch(c *codec) error {
 		if err != nil {
 			return nil
 		}
-		out.begin(msgEvent, m.id)
-		out.bytes([]byte{byte(ev.Kind)})
-		out.out = AppendAnswer(out.out, &ev.Record, &l)
+		out.event(m.id, &ev, &l)
 		if err := out.send(); err != nil {
 			return err
 		}

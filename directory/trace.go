@@ -19,9 +19,11 @@ const (
 	WayAuto Way = iota // as any other does
 	WayTree            // to everybody, whatever summaries say
 	WayFlat            // to everybody, each node by itself: the trace shows every node
+	WayCast            // to everybody with one packet; each by itself if the cluster cannot
+	wayEnd
 )
 
-var ways = [...]string{"auto", "tree", "flat"}
+var ways = [wayEnd]string{"auto", "tree", "flat", "cast"}
 
 func (w Way) String() string {
 	if int(w) < len(ways) {
@@ -61,7 +63,7 @@ type Trace struct {
 // A TraceStep is one question to one node.
 type TraceStep struct {
 	Node    resource.NodeID `json:"node"`
-	How     string          `json:"how"`      // local, summary, tree, flat
+	How     string          `json:"how"`      // local, summary, tree, flat, cast
 	Members int             `json:"members"`  // nodes it was to cover, itself among them
 	Asked   time.Duration   `json:"asked_ns"` // after the beginning
 	Took    time.Duration   `json:"took_ns,omitempty"`
@@ -80,7 +82,7 @@ func (s *Server) trace(c *codec, m *message) error {
 	if err != nil {
 		return err
 	}
-	if way > WayFlat {
+	if way >= wayEnd {
 		return fmt.Errorf("%w: way %d of searching", ErrProtocol, way)
 	}
 	begun := time.Now()

@@ -48,6 +48,8 @@ func (f *far) Trace(_ context.Context, w Way, _ *resource.List) (Trace, error) {
 	return f.trace, f.err
 }
 
+func (f *far) Watch(*resource.List, *database.Watch) func() { return func() {} }
+
 func (f *far) Addr() string { return "10.0.0.7:7946" }
 
 // in joins a server in memory whose cluster is f; f may be nil.
@@ -166,7 +168,7 @@ func TestTrace(t *testing.T) {
 	if tr, err := alone.Trace(ctx, WayAuto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
 		t.Errorf("without a cluster: %+v, %v", tr, err)
 	}
-	for _, w := range []Way{WayAuto, WayTree, WayFlat} {
+	for _, w := range []Way{WayAuto, WayTree, WayFlat, WayCast} {
 		if got, err := ParseWay(w.String()); got != w || err != nil {
 			t.Errorf("%v: %v, %v", w, got, err)
 		}
@@ -181,7 +183,7 @@ func TestTrace(t *testing.T) {
 func TestTraceMalformed(t *testing.T) {
 	s, c := in(t, nil)
 	good := append([]byte{0}, list(t, resource.Match{"a": "b"}).Wire()...)
-	for _, body := range [][]byte{nil, {0}, {3, 0, 0, 6, 0, 0, 0}, good[:len(good)-1], append(slices.Clone(good), 0), {255, 255, 255, 255, 255, 255, 255}} {
+	for _, body := range [][]byte{nil, {0}, {byte(wayEnd), 0, 0, 6, 0, 0, 0}, good[:len(good)-1], append(slices.Clone(good), 0), {255, 255, 255, 255, 255, 255, 255}} {
 		nc, err := s.Dialer()(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -64,6 +64,7 @@ const (
 	kindAsk
 	kindWatch
 	kindYield
+	kindPeer
 )
 
 // Message types.
@@ -89,6 +90,10 @@ const (
 	msgTrace
 	msgTraced
 )
+
+// msgBeat says that one is there. It stands apart: only members of a cluster
+// say it to each other.
+const msgBeat = 64
 
 // offerMember is in the list of a join: this context would make the node a
 // member of its cluster if it served.
@@ -289,12 +294,17 @@ type Answer struct {
 
 // ParseAnswer reads what AppendAnswer wrote. It keeps nothing of b.
 func ParseAnswer(b []byte) (a Answer, err error) {
+	if a, err = ViewAnswer(b); err == nil {
+		a.Attrs = a.Attrs.Clone()
+	}
+	return a, err
+}
+
+// ViewAnswer is ParseAnswer for a b that nobody changes any more.
+func ViewAnswer(b []byte) (a Answer, err error) {
 	p := parser{b: b}
 	a.ID, a.Owner, a.Revision = p.gid(), p.gid(), p.u64()
-	l, err := p.list()
-	if err == nil {
-		a.Attrs = l.Clone()
-	}
+	a.Attrs, err = p.list()
 	return a, err
 }
 
@@ -313,4 +323,22 @@ const (
 type Event struct {
 	Kind EventKind
 	Answer
+}
+
+func parseEvent(m *message) (ev Event, err error) {
+	if m.typ != msgEvent || len(m.body) < 1 {
+		return ev, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	}
+	if ev.Kind = EventKind(m.body[0]); ev.Kind < Appeared || ev.Kind > Synced {
+		return ev, fmt.Errorf("%w: event %d", ErrProtocol, ev.Kind)
+	}
+	ev.Answer, err = ParseAnswer(m.body[1:])
+	return ev, err
+}
+
+// event begins a message of an event of the watch with number id.
+func (c *codec) event(id uint64, ev *database.Event, pattern *resource.List) {
+	c.begin(msgEvent, id)
+	c.bytes([]byte{byte(ev.Kind)})
+	c.out = AppendAnswer(c.out, &ev.Record, pattern)
 }

@@ -74,6 +74,7 @@ type link struct {
 	flows     map[uint32]*Flow
 	full      waitlist // senders waiting for room in the session
 	empty     waitlist // closers waiting for the session to be idle
+	leaving   bool     // we say goodbye
 	dead      error
 	buried    bool
 	traffic   traffic
@@ -321,6 +322,9 @@ func (l *link) die(err error) {
 	if l.dead != nil {
 		return
 	}
+	if l.leaving { // the peer may hear of it and let go before we are done
+		err = ErrClosed
+	}
 	l.dead = err
 	if !l.writing {
 		l.bury()
@@ -401,8 +405,11 @@ func (l *link) drain(ctx context.Context) {
 
 // bye tells the peer that we end, and ends the link.
 func (l *link) bye() {
-	l.push(frameBye, 0, 0, 0)
 	l.mu.Lock()
+	l.leaving = true
+	if l.dead == nil {
+		l.put(frameBye, 0, 0, 0)
+	}
 	for l.writing { // who writes would stop at once as the link dies; a conn never blocks
 		l.unwritten.Wait()
 	}

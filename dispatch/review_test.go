@@ -519,6 +519,28 @@ func TestByeBehindAWriter(t *testing.T) {
 	}
 }
 
+// Who says goodbye has closed, though the peer lets go while it is written.
+func TestByeAndRefused(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
+	entered := c.entered
+	l.mu.Lock()
+	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(l.bye)
+	<-entered
+	l.die(ErrUnreachable)
+	close(c.leave)
+	wg.Wait()
+	if err := l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
 // Messages are neither lost, doubled nor out of order with more paced links
 // than there are slots, senders that give up and conns that are cut by both
 // transports in turn.

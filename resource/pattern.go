@@ -30,7 +30,10 @@ type Attrs map[string]string
 
 // AppendAttrs implements Attributes.
 func (a Attrs) AppendAttrs(l *List) error {
-	for _, name := range slices.Sorted(maps.Keys(a)) {
+	var few [8]string
+	names := slices.AppendSeq(few[:0], maps.Keys(a))
+	slices.Sort(names)
+	for _, name := range names {
 		if err := l.AddString(name, a[name]); err != nil {
 			return err
 		}

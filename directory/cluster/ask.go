@@ -2,11 +2,8 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
@@ -61,9 +58,9 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 
 func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == 0 {
-		return database.Record{}, fmt.Errorf("%w: a member was started anew and has forgotten the place", directory.ErrPartial)
+		return database.Record{}, errForgotten
 	}
-	a, err := directory.ParseAnswer(b)
+	a, err := directory.ViewAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
 	}
@@ -170,8 +167,9 @@ func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
 		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
-	case len(out) > 0:
-		c.port.Send(out...)
+		c.sentOff(out)
+	default:
+		c.send(out)
 	}
 	var err error
 	select {
@@ -184,40 +182,4 @@ func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func
 	}
 	c.step(func(time.Time) { c.search.Cancel(id) })
 	return search.Result{}, err
-}
-
-// All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
-func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) {
-		var cur [8]byte
-		_, _ = rand.Read(cur[:]) // nobody else's
-		q := question(kindNext, resource.GID{}, pattern)
-		copy(q[1:], cur[:])
-		if err := c.begun(ctx); err != nil {
-			yield(database.Record{}, err)
-			return
-		}
-		for _, m := range c.Members() {
-			if m == c.cfg.Node {
-				continue
-			}
-			for step := uint64(1); ; step++ {
-				q := slices.Clone(q)
-				binary.BigEndian.PutUint64(q[9:], step)
-				r, err := c.ask(ctx, q, []resource.NodeID{m})
-				if errors.Is(err, directory.ErrNotFound) {
-					cov.Covered++
-					break
-				}
-				if errors.Is(err, directory.ErrPartial) {
-					cov.Failed = append(cov.Failed, m)
-					break
-				}
-				if !yield(r, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -32,7 +33,7 @@ type Config struct {
 	// Credentials are for the streams between members, which are sealed if there
 	// are any; nil: made from Keys.
 	Credentials tls.Credentials
-	Serve       func(net.Conn) // has the streams of other members; may be nil
+	Serve       func(net.Conn) // has the streams of other members to the node's directory; may be nil
 	Way         search.Way
 	Fan         int // of the spanning trees; 0: search.DefaultFan
 	Hop         time.Duration
@@ -62,6 +63,7 @@ type Cluster struct {
 	end   context.CancelFunc
 	busy  sync.WaitGroup
 	going atomic.Bool // and another will take this one's place
+	ended sync.Once   // stop
 
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
@@ -72,8 +74,9 @@ type Cluster struct {
 	changed chan struct{}             // closed and replaced when members change
 	looking map[string]bool           // at these addresses, for members
 
-	places places
-	sent   atomic.Uint64 // packets of searches
+	places  places
+	watches watches
+	sent    atomic.Uint64 // packets of searches
 
 	mu      sync.Mutex
 	filters *search.Filters
@@ -81,6 +84,7 @@ type Cluster struct {
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
 	out     []port.Out // what search wants sent, sent without mu
+	spare   []port.Out
 	casts   [][]byte
 }
 
@@ -88,6 +92,7 @@ type Cluster struct {
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
+	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -108,7 +113,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Local:   c.local,
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
-			c.out = append(c.out, port.Out{To: to, Payload: p.Append(nil)})
+			c.out = append(c.out, port.Out{To: to, Payload: p.Append(make([]byte, 0, p.Size()))})
 		},
 	}
 	if cfg.Group != "" {
@@ -136,8 +141,9 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
 		c.reached() // nobody to wait for
 	}
-	c.busy.Add(2)
+	c.busy.Add(3)
 	go c.keepJoined()
+	go c.keepLinks()
 	go c.keepSummary()
 	return c, nil
 }
@@ -205,18 +211,14 @@ func (c *Cluster) streams() (seal port.TLS, err error) {
 // Addr is where the member is reached.
 func (c *Cluster) Addr() string { return c.port.Addr().String() }
 
-func (c *Cluster) serve(nc net.Conn) {
-	if c.cfg.Serve == nil {
-		nc.Close()
-		return
-	}
-	c.cfg.Serve(nc)
-}
-
 // receive works on what another member has sent. b is not ours to keep.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	if search.IsFilter(b) {
 		c.hearFilter(from, b)
+		return
+	}
+	if len(b) == 9 && b[0] == msgStop {
+		c.places.stop(binary.BigEndian.Uint64(b[1:]))
 		return
 	}
 	var p search.Packet
@@ -225,6 +227,9 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		return
 	}
 	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
+		if len(q) == 0 || q[0] == kindNext {
+			return // a place kept from now on would lack what is offered again
+		}
 		if _, ok := c.local(q); !ok {
 			return // it may be about to be offered again; who asks will ask again
 		}
@@ -235,9 +240,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 			out[i].At = at
 		}
 	}
-	if len(out) > 0 {
-		c.port.Send(out...)
-	}
+	c.send(out)
 }
 
 func (c *Cluster) tick() {
@@ -249,15 +252,35 @@ func (c *Cluster) tick() {
 
 // step lets the search go on, and sends what it wants sent.
 func (c *Cluster) step(f func(now time.Time)) {
-	if out := c.advance(f); len(out) > 0 {
+	c.send(c.advance(f))
+}
+
+// send sends what advance returned.
+func (c *Cluster) send(out []port.Out) {
+	if len(out) > 0 {
 		c.port.Send(out...)
+		c.sentOff(out)
 	}
 }
 
-// advance lets the search go on, and returns what it wants sent.
+// sentOff takes back what advance returned, to be used again.
+func (c *Cluster) sentOff(out []port.Out) {
+	if cap(out) > 64 {
+		return
+	}
+	clear(out)
+	c.mu.Lock()
+	if cap(c.spare) < cap(out) {
+		c.spare = out[:0]
+	}
+	c.mu.Unlock()
+}
+
+// advance lets the search go on, and returns what it wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	now := time.Now()
+	c.out, c.spare = c.spare, nil
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
@@ -289,9 +312,11 @@ func (c *Cluster) HandOver() error {
 }
 
 func (c *Cluster) stop(leave bool) (err error) {
-	if c.life.Err() != nil {
-		return nil
-	}
+	c.ended.Do(func() { err = c.halt(leave) })
+	return err
+}
+
+func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
 		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
 	}
@@ -309,6 +334,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 		err = e
 	}
 	c.port.Close()
+	c.places.close()
 	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)

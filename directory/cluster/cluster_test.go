@@ -315,31 +315,3 @@ func TestIslands(t *testing.T) {
 	first = member(t, 1, func(c *Config) { c.Bind = at })
 	together(t, first, a, b, c)
 }
-
-// A place that a member has forgotten ends the answers with an error, not as if
-// there were no more.
-func TestForgottenPlace(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
-	for i := range uint32(5) {
-		put(t, b, i+1, resource.Attrs{"type": "many"})
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	n := 0
-	var cov directory.Coverage
-	for _, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), &cov) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n++; n == 2 {
-			b.places.mu.Lock()
-			clear(b.places.by)
-			b.places.mu.Unlock()
-		}
-	}
-	if end := cov.Err(); !errors.Is(end, directory.ErrPartial) || n != 2 {
-		t.Errorf("%d answers, then %v", n, end)
-	}
-}

@@ -19,4 +19,13 @@
 // owner, revision and attributes, as package directory has them. Who asks waits
 // a while for members that do not answer and are not known to be dead: a
 // directory that is being restarted costs time, not an answer.
+//
+// # Watches
+//
+// While anything is watched at this node there is a stream to each other member
+// (stream.go draws its head), shared by all watches. What a member tells is
+// compared with what it has told before, by revision, so it may be lost and made
+// again at any time. A member that leaves or is seen dead takes what it had with
+// it; one that is away, or that we cannot reach while others can, does not. A
+// member is believed only what it says of its own resources.
 package cluster

@@ -9,19 +9,22 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
-// Bounds of a file of keys: of the bytes of one, and of their number, which is
-// what a handshake between contexts takes.
+// A key has so many bytes, and there are so many in a file.
 const (
 	minKey   = 16
+	maxKey   = 4 << 10
 	mostKeys = 8
-	mostFile = 4 << 10
 )
 
-// ReadKeys reads the keys of a cluster, one a line, without the white space
-// around them: the first seals, all open. The file must be its owner's alone.
-func ReadKeys(file string) ([][]byte, error) {
+// ReadKeys reads the keys of a cluster: the first seals, all open. There is one
+// on each line, taken as it is written, without the white space around it; lines
+// that begin with # are remarks. A file that is no text is one key as a whole.
+// It must be its owner's alone. No error has a part of a key in it.
+func ReadKeys(file string) (keys [][]byte, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
@@ -34,74 +37,83 @@ func ReadKeys(file string) ([][]byte, error) {
 	if p := fi.Mode().Perm(); p&0o077 != 0 {
 		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	const most = mostKeys * (maxKey + 1)
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
-	if len(b) > mostFile {
-		return nil, fmt.Errorf("%w: the cluster's key in %s: at most %d bytes", ErrConfig, file, mostFile)
+	lines := [][]byte{b}
+	text := utf8.Valid(b) && !bytes.ContainsFunc(b, func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) })
+	if text {
+		lines = bytes.Split(b, []byte("\n"))
 	}
-	var keys [][]byte
-	n := 0
-	for line := range bytes.Lines(b) {
-		n++
-		key := bytes.TrimSpace(line)
-		switch {
-		case len(key) == 0:
+	for i, key := range lines {
+		key = bytes.TrimSpace(key)
+		if text && (len(key) == 0 || key[0] == '#') {
 			continue
-		case len(key) < minKey: // also a key of any bytes that has a line's end in it
-			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d, as text on one line", ErrConfig, file, n, len(key), minKey)
+		}
+		if len(key) < minKey || len(key) > maxKey || len(b) > most {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
+		}
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, is there already", ErrConfig, file, i+1)
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 || len(keys) > mostKeys {
-		return nil, fmt.Errorf("%w: the cluster's key: %s has %d; it must have 1 to %d", ErrConfig, file, len(keys), mostKeys)
+		return nil, fmt.Errorf("%w: %s has %d keys of the cluster; it must have at least 1 and at most %d", ErrConfig, file, len(keys), mostKeys)
 	}
 	return keys, nil
 }
 
-// linkKeys are what contexts are given.
-func (m *Membership) linkKeys(of [][]byte) (all [][]byte) {
-	if len(of) == 0 {
-		of = [][]byte{nil}
+// keys are those in the file, none without one.
+func (m *Membership) keys() ([][]byte, error) {
+	if m.member.KeyFile == "" {
+		return nil, nil
 	}
-	for _, key := range of {
-		k := LinkKey(m.name, key)
-		all = append(all, k[:])
-	}
-	return all
+	return ReadKeys(m.member.KeyFile)
 }
 
-// Reload reads the keys again and puts them to use, everywhere: gossip, searches
-// and streams between members, and links between contexts, who are told. An
-// error leaves things as they were. Members do it by themselves soon after the
-// file has changed.
-func (m *Membership) Reload() error {
-	if m.member.KeyFile == "" {
-		return nil
+// linkKeys are what the contexts prove to each other, in the order of the
+// cluster's keys.
+func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
+	if len(keys) == 0 {
+		return [][32]byte{LinkKey(m.name, nil)}
 	}
-	m.rekey.Lock()
-	defer m.rekey.Unlock()
-	keys, err := ReadKeys(m.member.KeyFile)
-	if err != nil {
-		return err
+	for _, k := range keys {
+		link = append(link, LinkKey(m.name, k))
+	}
+	return link
+}
+
+// Rekey reads the file with the cluster's keys again and puts them to use, for
+// what members say and for the links of their contexts, who are told. It returns
+// how many there are. With an error nothing has changed. Members do it by
+// themselves soon after the file has changed.
+func (m *Membership) Rekey() (int, error) {
+	n, _, err := m.rekey()
+	return n, err
+}
+
+func (m *Membership) rekey() (n int, changed bool, err error) {
+	m.kmu.Lock()
+	defer m.kmu.Unlock()
+	keys, err := m.keys()
+	if err != nil || len(keys) == 0 {
+		return 0, false, err
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock() // it stays the member it is
-	if m.now == nil || slices.EqualFunc(keys, m.keys, bytes.Equal) {
-		return nil
+	c, s := m.now, m.of
+	m.mu.Unlock()
+	if c == nil || slices.EqualFunc(keys, m.used, bytes.Equal) {
+		return len(keys), false, nil // without one, they are read when it begins
 	}
-	if err := m.now.SetKeys(keys...); err != nil {
-		return err
+	if err := c.SetKeys(keys...); err != nil {
+		return 0, false, err
 	}
-	var links [][32]byte
-	for _, k := range keys {
-		links = append(links, LinkKey(m.name, k))
-	}
-	m.server.SetLinkKeys(links...)
-	m.keys = keys
-	m.log.Info("the cluster's keys have changed", "keys", len(keys))
-	return nil
+	s.SetLinkKeys(m.linkKeys(keys)...)
+	m.used = keys
+	return len(keys), true, nil
 }
 
 // look is how often the file is looked at.
@@ -117,8 +129,13 @@ func (m *Membership) keepKeys(life context.Context) {
 	for {
 		now, err := os.Stat(m.member.KeyFile)
 		if err == nil && sameFile(now, seen) && !sameFile(now, used) {
-			if err = m.Reload(); err == nil {
+			var n int
+			var changed bool
+			if n, changed, err = m.rekey(); err == nil {
 				used, said = now, ""
+			}
+			if changed {
+				m.log.Info("cluster: the keys have changed", "keys", n)
 			}
 		}
 		seen = now

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -24,6 +25,9 @@ type Member struct {
 	Bind    string   // HOST:PORT for what members say to each other, UDP and TCP; "": no member
 	Join    []string // HOST:PORT of members to begin with
 	KeyFile string   // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
+	Group   string   // multicast group or broadcast address, HOST:PORT, to find each other and to search by; may be empty
+	Way     search.Way
+	Poll    time.Duration // see Config
 	// Certificates show who is one of the cluster, where TLS is spoken, in place
 	// of those that are made from the key, which is needed all the same.
 	Certificates Certificates
@@ -75,12 +79,11 @@ type Membership struct {
 	member Member
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	now    *Cluster
-	server *directory.Server // that of now
-	keys   [][]byte          // likewise
-
-	rekey sync.Mutex // one at a time
+	kmu  sync.Mutex // held while keys are read and put to use
+	used [][]byte   // by now
+	mu   sync.Mutex
+	now  *Cluster
+	of   *directory.Server // whose that is
 }
 
 // NewMembership makes the membership in the cluster with the given name.
@@ -156,14 +159,14 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 // enter becomes a member. The contexts are told first: whoever joins s has the
 // keys of the cluster from the beginning.
 func (m *Membership) enter(life context.Context, s *directory.Server, wait time.Duration) error {
-	var keys [][]byte
-	if m.member.KeyFile != "" {
-		var err error
-		if keys, err = ReadKeys(m.member.KeyFile); err != nil {
-			return err
-		}
+	m.kmu.Lock()
+	defer m.kmu.Unlock()
+	keys, err := m.keys()
+	if err != nil {
+		return err
 	}
-	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Logger: m.log}
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
 		if err != nil {
@@ -171,7 +174,10 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 		}
 		cfg.Credentials = cred
 	}
-	terms := directory.Terms{Keys: m.linkKeys(keys), Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0, Certificates: cfg.Credentials != nil}
+	terms := directory.Terms{Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0, Certificates: cfg.Credentials != nil}
+	for _, k := range m.linkKeys(keys) {
+		terms.Keys = append(terms.Keys, k[:])
+	}
 	s.SetTerms(terms)
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
@@ -188,20 +194,18 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	terms.Host = host(c.Addr()) // the one chosen, where all were bound
 	s.SetTerms(terms)
 	m.mu.Lock()
-	m.now, m.server, m.keys = c, s, keys
+	m.now, m.of = c, s
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
-	if err := m.Reload(); err != nil { // they may have changed since they were read
-		m.log.Warn("cluster: the keys stay as they were", "err", err)
-	}
+	m.used = keys
 	return nil
 }
 
 func (m *Membership) leave(handOver bool) {
 	m.mu.Lock()
 	c := m.now
-	m.now, m.server, m.keys = nil, nil, nil
+	m.now, m.of = nil, nil
 	m.mu.Unlock()
 	if c == nil {
 		return
@@ -248,6 +252,13 @@ func (a apart) Addr() string { return "" }
 
 func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
 	return directory.Trace{}, a.why()
+}
+
+// Watch waits for what the node may be a member of in a moment.
+func (a apart) Watch(_ *resource.List, w *database.Watch) (end func()) {
+	w.Hold()
+	t := time.AfterFunc(syncTime, w.Release)
+	return func() { t.Stop() }
 }
 
 func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {

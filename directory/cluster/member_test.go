@@ -3,11 +3,13 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -42,10 +44,8 @@ func TestReadKeys(t *testing.T) {
 		"good":               {write(good, 0o600), nil, ""},
 		"space around it":    {write("\n "+good+" \n", 0o400), nil, ""},
 		"too short":          {write(good[1:]+"\n", 0o600), ErrConfig, "15 bytes"},
-		"empty":              {write("", 0o600), ErrConfig, "has 0"},
-		"too long":           {write(strings.Repeat("x", mostFile+1), 0o600), ErrConfig, "at most"},
-		"too many":           {write(strings.Repeat(good+"\n", mostKeys+1), 0o600), ErrConfig, "1 to 8"},
-		"one too short":      {write(good+"\n\nshort\n", 0o600), ErrConfig, "line 3"},
+		"empty":              {write("", 0o600), ErrConfig, "0 keys"},
+		"too long":           {write(strings.Repeat("x", maxKey+1), 0o600), ErrConfig, "at most"},
 		"for the group":      {write(good, 0o640), fs.ErrPermission, "0600"},
 		"for everybody":      {write(good, 0o604), fs.ErrPermission, "0600"},
 		"missing":            {filepath.Join(dir, "no"), fs.ErrNotExist, "key"},
@@ -56,27 +56,39 @@ func TestReadKeys(t *testing.T) {
 		if c.want == nil && (err != nil || len(keys) != 1 || string(keys[0]) != good) || !errors.Is(err, c.want) {
 			t.Errorf("%s: %q, %v", name, keys, err)
 		}
-		if err != nil && !strings.Contains(err.Error(), c.says) {
+		if err != nil && (!strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), good[1:])) {
 			t.Errorf("%s: %v does not say %q", name, err, c.says)
+		}
+	}
+	// Several, and what is no text.
+	other := strings.Repeat("k", 20)
+	for content, want := range map[string][]string{
+		good + "\n" + other + "\n":                            {good, other},
+		"# the new one\r\n" + other + "\r\n\n # old\n" + good: {other, good},
+		"\x00\x01" + good + "\n" + other:                      {"\x00\x01" + good + "\n" + other},
+		"\xff#\n" + good:                                      {"\xff#\n" + good},
+		good + "\n" + good[1:]:                                nil,
+		good + "\n" + good:                                    nil,
+		"# nothing but a remark":                              nil,
+		strings.Repeat(good+"x\n", 1) + many(mostKeys):        nil,
+	} {
+		keys, err := ReadKeys(write(content, 0o600))
+		var got []string
+		for _, k := range keys {
+			got = append(got, string(k))
+		}
+		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%q: %q, %v", content, got, err)
 		}
 	}
 }
 
-// Several keys are in the order of the file, whatever ends its lines.
-func TestReadSeveralKeys(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(file, []byte("\n"+strings.Repeat("a", 16)+"\r\n\n  "+strings.Repeat("b", 16)+"\t\n"+strings.Repeat("c", 16)), 0o600); err != nil {
-		t.Fatal(err)
+// many keys, a line each.
+func many(n int) (s string) {
+	for i := range n {
+		s += fmt.Sprintf("key number %016d\n", i)
 	}
-	keys, err := ReadKeys(file)
-	if err != nil || len(keys) != 3 {
-		t.Fatalf("%q: %v", keys, err)
-	}
-	for i, k := range keys {
-		if string(k) != strings.Repeat(string(rune('a'+i)), 16) {
-			t.Errorf("key %d is %q", i, k)
-		}
-	}
+	return s
 }
 
 func TestMemberCheck(t *testing.T) {
@@ -269,5 +281,69 @@ func TestNotSure(t *testing.T) {
 	sure.Store(true)
 	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("later: %v", err)
+	}
+}
+
+// Keys that are read again are those of the cluster and of the links; what
+// cannot be read changes nothing.
+func TestRekey(t *testing.T) {
+	dir, err := os.MkdirTemp("", "ms-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file, sock := filepath.Join(dir, "keys"), filepath.Join(dir, "sock")
+	write := func(keys string, mode os.FileMode) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file, []byte(keys), mode), os.Chmod(file, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := "the first key of all\n", "the second key of all\n"
+	write(first, 0o600)
+	ms := NewMembership("test", Member{Bind: "127.0.0.1:0", KeyFile: file}, slog.New(slog.DiscardHandler))
+	if n, err := ms.Rekey(); n != 1 || err != nil {
+		t.Errorf("before it began: %d keys, %v", n, err)
+	}
+	s, err := directory.Listen(sock, ms.Option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	want := func(n int, seals string) {
+		t.Helper()
+		c, err := directory.Join(t.Context(), directory.DialSocket(sock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		link := LinkKey("test", []byte(strings.TrimSpace(seals)))
+		if got := c.Terms().Keys; len(got) != n || string(got[0]) != string(link[:]) {
+			t.Errorf("the contexts have %d keys", len(got))
+		}
+		ring := ms.Cluster().ring
+		if len(ring.GetKeys()) != n || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(strings.TrimSpace(seals)))) {
+			t.Errorf("the member has %d keys", len(ring.GetKeys()))
+		}
+	}
+	want(1, first)
+	for _, step := range []struct {
+		keys  string
+		mode  os.FileMode
+		n     int // 0: an error
+		now   int
+		seals string
+	}{
+		{first + second, 0o600, 2, 2, first},
+		{"short\n", 0o600, 0, 2, first},
+		{second, 0o644, 0, 2, first},
+		{second + first, 0o600, 2, 2, second},
+		{second, 0o600, 1, 1, second},
+	} {
+		write(step.keys, step.mode)
+		if n, err := ms.Rekey(); n != step.n || (err == nil) != (step.n > 0) {
+			t.Errorf("%q: %d keys, %v", step.keys, n, err)
+		}
+		want(step.now, step.seals)
 	}
 }

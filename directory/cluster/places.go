@@ -13,10 +13,16 @@ const (
 	mostPlaces = 10_000
 )
 
+// msgStop and the place, 8 bytes, say that nobody will ask from it again. It
+// stands apart from the messages of package search. It may be lost: there is the
+// lease.
+const msgStop = 8
+
 // places are where questions of other nodes with several answers have come to.
 type places struct {
-	mu sync.Mutex
-	by map[uint64]*place
+	mu    sync.Mutex
+	by    map[uint64]*place
+	sweep *time.Timer // runs while there are any
 }
 
 type place struct {
@@ -38,13 +44,14 @@ func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.Li
 		if step != 1 {
 			return database.Record{}, false, true
 		}
-		for k, o := range p.by {
-			if now.Sub(o.used) > lease || len(p.by) >= mostPlaces {
-				delete(p.by, k)
-			}
+		if len(p.by) >= mostPlaces {
+			p.forgetOldest()
 		}
 		if p.by == nil {
 			p.by = map[uint64]*place{}
+		}
+		if p.sweep == nil {
+			p.sweep = time.AfterFunc(lease, p.expire)
 		}
 		l := pattern.Clone()
 		at = &place{cur: db.Cursor(&l)}
@@ -56,4 +63,60 @@ func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.Li
 		at.last, at.ok = at.cur.Next()
 	}
 	return at.last, at.ok && step == at.step, step != at.step
+}
+
+// stop forgets a place that nobody will ask from again.
+func (p *places) stop(cursor uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.by, cursor)
+	if len(p.by) == 0 {
+		p.rest()
+	}
+}
+
+// forgetOldest forgets the place that was not used for longest: who lists goes
+// on, who has gone away without a word has lost nothing.
+func (p *places) forgetOldest() {
+	var oldest uint64
+	var at *place
+	for k, o := range p.by {
+		if at == nil || o.used.Before(at.used) {
+			oldest, at = k, o
+		}
+	}
+	delete(p.by, oldest)
+}
+
+// expire forgets the places whose lease is over.
+func (p *places) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, o := range p.by {
+		if time.Since(o.used) >= lease {
+			delete(p.by, k)
+		}
+	}
+	switch {
+	case p.sweep == nil: // nothing is left
+	case len(p.by) > 0:
+		p.sweep.Reset(lease)
+	default:
+		p.rest()
+	}
+}
+
+func (p *places) rest() {
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+}
+
+// close forgets all.
+func (p *places) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.by)
+	p.rest()
 }

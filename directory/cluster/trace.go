@@ -25,8 +25,11 @@ func (c *Cluster) Trace(ctx context.Context, way directory.Way, pattern *resourc
 	}
 	var t directory.Trace
 	st := &search.Trace{}
-	if way == directory.WayTree {
+	switch way {
+	case directory.WayTree:
 		st.Everybody, st.Way = true, search.ByTree
+	case directory.WayCast:
+		st.Everybody, st.Way = true, search.ByCast
 	}
 	r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
 		return c.search.SearchTraced(now, q, st, done)
@@ -100,8 +103,12 @@ func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (dir
 // add puts what the search says into the form that travels, and counts.
 func add(t *directory.Trace, st *search.Trace, begun time.Time) {
 	t.More += st.More
-	sent, received, below := len(st.Steps), 0, 0
+	sent, received, below, cast := 0, 0, 0, false
 	for _, s := range st.Steps {
+		if s.How != search.HowCast || !cast { // all of a cast are asked with one message
+			sent++
+		}
+		cast = cast || s.How == search.HowCast
 		step := directory.TraceStep{
 			Node: s.Node, How: s.How, Members: s.Members, Asked: s.Asked.Sub(begun),
 			Outcome: s.Outcome, Covered: s.Covered, Failed: s.Failed,

@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +13,26 @@ import (
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
+
+// freeGroup is a group of this machine alone that nobody else uses.
+func freeGroup(t *testing.T) string {
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
+}
+
+// noMember is a trace of what nobody has, of which all the others say so.
+func noMember(t *testing.T, a *Cluster, way directory.Way, others int) directory.Trace {
+	t.Helper()
+	tr, err := a.Trace(t.Context(), way, pattern(resource.Match{"type": "none"}))
+	if err != nil || !tr.Found.IsZero() || tr.Covered != others || len(tr.Failed) != 0 || tr.Received == 0 || tr.Messages < tr.Sent+tr.Received {
+		t.Errorf("%v of what nobody has: %+v, %v", way, tr, err)
+	}
+	return tr
+}
 
 // A trace says who was asked, how, and what came of it; flat, it shows every
 // member.
@@ -26,15 +48,16 @@ func TestTrace(t *testing.T) {
 	defer cancel()
 	want := []resource.GID{put(t, cs[2], 1, resource.Attrs{"type": "gpu"}), put(t, cs[4], 1, resource.Attrs{"type": "gpu"})}
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
-	for _, way := range []directory.Way{directory.WayAuto, directory.WayTree} {
-		tr, err := a.Trace(ctx, way, miss)
-		if err != nil || !tr.Found.IsZero() || tr.Covered != 5 || len(tr.Failed) != 0 || tr.Messages < 10 || tr.Sent != len(tr.Steps) || tr.Received == 0 {
-			t.Errorf("%v of what nobody has: %+v, %v", way, tr, err)
+	for way, how := range map[directory.Way]string{
+		directory.WayTree: search.HowTree,
+		directory.WayAuto: search.HowFlat, // they are few
+		directory.WayCast: search.HowFlat, // there is no group
+	} {
+		tr := noMember(t, a, way, 5)
+		if tr.Messages < 10 || tr.Sent != len(tr.Steps) || len(tr.Steps) < 2 || tr.Steps[0].How != how || (tr.Steps[0].Members > 1) != (how == search.HowTree) {
+			t.Errorf("%v: %+v", way, tr)
 		}
-		if len(tr.Steps) < 2 || tr.Steps[0].How != search.HowTree || tr.Steps[0].Members < 2 {
-			t.Errorf("%v: %+v", way, tr.Steps)
-		}
-		if tr, err = a.Trace(ctx, way, hit); err != nil || !slices.Contains(want, tr.Found) || tr.Covered < 1 || tr.Covered > 5 {
+		if tr, err := a.Trace(ctx, way, hit); err != nil || !slices.Contains(want, tr.Found) || tr.Covered < 1 || tr.Covered > 5 {
 			t.Errorf("%v: %+v, %v", way, tr, err)
 		}
 	}
@@ -72,6 +95,61 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// Members with a group are asked with one packet.
+func TestTraceCast(t *testing.T) {
+	group := func(c *Config) { c.Spread, c.Group = time.Hour, freeGroup(t) }
+	a := member(t, 1, group)
+	group = func(c *Config) { c.Spread, c.Group = time.Hour, a.cfg.Group }
+	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
+	for _, way := range []directory.Way{directory.WayAuto, directory.WayCast} {
+		// The first that a member hears of another tells it only to ask.
+		eventually(t, "all hear it", func() bool {
+			tr := noMember(t, a, way, 3)
+			for _, s := range tr.Steps[:3] {
+				if s.How != search.HowCast || s.Members != 1 {
+					t.Fatalf("%v: %+v", way, tr)
+				}
+			}
+			return len(tr.Steps) == 3 && tr.Sent == 1 && tr.Received == 3 && tr.Messages == 4
+		})
+	}
+	if tr := noMember(t, a, directory.WayTree, 3); tr.Steps[0].How == search.HowCast {
+		t.Errorf("a tree: %+v", tr)
+	}
+}
+
+// A member that lives and does not answer is silent, and named; questions wait
+// for it while patience lasts.
+func TestSilent(t *testing.T) {
+	deaf := func(c *Config) { c.Sure = func() bool { return false } }
+	quick := func(c *Config) { c.Hop, c.Patience = 20*time.Millisecond, 100*time.Millisecond }
+	a := member(t, 1, quick)
+	b, c := member(t, 2, nil, a), member(t, 3, deaf, a)
+	together(t, a, b, c)
+	miss := pattern(resource.Match{"type": "none"})
+	for _, way := range []directory.Way{directory.WayAuto, directory.WayFlat} {
+		tr, err := a.Trace(t.Context(), way, miss)
+		if err != nil || tr.Covered != 1 || !slices.Equal(tr.Failed, []resource.NodeID{3}) {
+			t.Errorf("%v: %+v, %v", way, tr, err)
+		}
+		for _, s := range tr.Steps {
+			if s.Node == 3 && (s.Outcome != search.Silent || s.Took != 0) {
+				t.Errorf("%v: %+v", way, s)
+			}
+		}
+	}
+	if _, err := a.Find(t.Context(), miss); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("found where one is silent: %v", err)
+	}
+	var cov directory.Coverage
+	for _, err := range a.All(t.Context(), miss, &cov) {
+		t.Errorf("something, %v", err)
+	}
+	if cov.Covered != 1 || !slices.Equal(cov.Failed, []resource.NodeID{3}) {
+		t.Errorf("%+v", cov)
+	}
+}
+
 // Many traces at once, of members that come and go, all end.
 func TestTracesAtOnce(t *testing.T) {
 	a := member(t, 1, nil)
@@ -80,7 +158,7 @@ func TestTracesAtOnce(t *testing.T) {
 	ended := make(chan error, 30)
 	for i := range cap(ended) {
 		go func() {
-			_, err := a.Trace(t.Context(), directory.Way(i%3), pattern(resource.Match{"type": "none"}))
+			_, err := a.Trace(t.Context(), directory.Way(i%4), pattern(resource.Match{"type": "none"}))
 			ended <- err
 		}()
 	}

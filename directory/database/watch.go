@@ -54,6 +54,7 @@ type Watch struct {
 	items  map[resource.GID]*item
 	queue  []resource.GID // items to be told of, in order
 	until  int            // so many of the queue come before Synced; -1 once told
+	held   bool           // Synced waits for Release
 	closed bool
 	some   chan struct{} // has a value when the queue may have one
 }
@@ -123,6 +124,43 @@ func (w *Watch) offer(r Record, there bool) {
 	}
 }
 
+// Hold keeps Synced back until Release, for what others than the database Tell.
+// Once Synced has been told, neither does anything.
+func (w *Watch) Hold() {
+	w.mu.Lock()
+	w.held = w.until >= 0
+	w.mu.Unlock()
+}
+
+// Release lets Synced come after everything told so far.
+func (w *Watch) Release() {
+	w.mu.Lock()
+	if w.held {
+		w.held, w.until = false, len(w.queue)
+	}
+	w.mu.Unlock()
+	w.signal()
+}
+
+// Tell makes a resource part of the watch that the database does not hold, and
+// that matches; or changes it. r is the watch's from now on.
+func (w *Watch) Tell(r Record) {
+	w.mu.Lock()
+	w.offer(r, true)
+	w.mu.Unlock()
+	w.signal()
+}
+
+// Untell says that a resource once told is gone.
+func (w *Watch) Untell(id resource.GID) {
+	w.mu.Lock()
+	if it := w.items[id]; it != nil {
+		w.offer(it.rec, false)
+	}
+	w.mu.Unlock()
+	w.signal()
+}
+
 // Next returns the next event, waiting until ctx ends.
 func (w *Watch) Next(ctx context.Context) (Event, error) {
 	for {
@@ -146,7 +184,7 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 
 func (w *Watch) next() (Event, bool) {
 	for {
-		if w.until == 0 {
+		if w.until == 0 && !w.held {
 			w.until = -1
 			return Event{Kind: Synced}, true
 		}

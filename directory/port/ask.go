@@ -12,8 +12,12 @@ import (
 // nobody: who waits for it reads it himself.
 type asker struct {
 	*socket
-	watched bool // it is in the poller: an answer was late
+	watched bool      // it is in the poller
+	late    time.Time // until then answers may come that nobody else reads
 }
+
+// lateTime is how long an answer is waited for at the socket that asked.
+const lateTime = time.Second
 
 // Ask is Send, and then reads what comes back until done, for d at most. Of
 // several that ask at a time one reads; the others, and he for whom d was not
@@ -45,17 +49,19 @@ func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
 		k.watched = false
 	}
 	p.send(k.socket, saysData, out)
-	var begun time.Time
-	for idle := 1; !done(); idle++ {
-		if n, _ := k.Ready(subsys.Readable); n > 0 {
+	begun := time.Now()
+	now := begun
+	for i := 1; !done(); i++ {
+		k.Ready(subsys.Readable)
+		if i%16 != 0 {
 			continue
 		}
-		switch {
-		case begun.IsZero():
-			begun = time.Now()
-		case idle%16 == 0 && time.Since(begun) > d:
-			k.watched = p.poller.Add(k.fd, k.socket) == nil
-			return
+		if now = time.Now(); now.Sub(begun) > d || p.life.Err() != nil {
+			k.late = now.Add(lateTime)
+			break
 		}
+	}
+	if now.Before(k.late) { // ours, or another's
+		k.watched = p.poller.Add(k.fd, k.socket) == nil
 	}
 }

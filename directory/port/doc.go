@@ -26,16 +26,28 @@
 // its sender's life alone. A receiver takes casts only from a number on that
 // the sender has told it between the two of them.
 //
+// Members are parted from and met again in the same lives, whenever one is taken
+// for dead in error: counters go on, and what was heard stays heard.
+//
+// All who know the key are equals: any of them could say that it is another.
+// The key keeps strangers out, not members that lie.
+//
 // # Streams
 //
 // Where there is a key all streams are TLS's, also memberlist's, which would
 // answer a stranger otherwise: who cannot show that it is a member is cut without
 // a word. What is inside is told apart by its first byte.
 //
+// A stranger has two seconds to show who he is, and there is room for so many;
+// then the oldest goes, so that a member always gets in. What is too large for
+// a datagram goes by a stream of its own, sealed and counted as a datagram is,
+// whether there is TLS or not; its length is believed when its head has been
+// opened, and costs no memory before the bytes come.
+//
 // # Who reads
 //
 // The sockets are in a [subsys.Poller]. Normally its keeper reads them, parked
 // in the runtime's poller while nothing comes. Who waits for an answer and is
-// willing to spend a processor on it reads them himself ([Port.Drive]); the
+// willing to spend a processor on it reads them himself ([Port.Ask]); the
 // gate is shut meanwhile so that his packet does not wake the keeper as well.
 package port

@@ -22,11 +22,41 @@ func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	if !at.IP.IsUnspecified() {
 		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, nil
 	}
-	ip, err := sockaddr.GetPrivateIP()
-	if err != nil || net.ParseIP(ip) == nil {
+	ip := private(at.IP.To4() != nil)
+	if ip == nil {
 		return nil, fmt.Errorf("port: %s is every address, and none of this machine's is private: name one", host)
 	}
-	return &net.UDPAddr{IP: net.ParseIP(ip), Port: at.Port}, nil
+	return &net.UDPAddr{IP: ip, Port: at.Port}, nil
+}
+
+// private is the private address of the interface that leads outside; nil if
+// there is none.
+func private(only4 bool) net.IP {
+	all, err := sockaddr.GetPrivateInterfaces()
+	if err != nil {
+		return nil
+	}
+	for _, i := range all {
+		if a := sockaddr.ToIPAddr(i.SockAddr); a != nil {
+			if ip := *(*a).NetIP(); !only4 || ip.To4() != nil {
+				return ip
+			}
+		}
+	}
+	return nil
+}
+
+// network says which family is listened to: with no host, that of the address
+// that is told to others, because casts go out by the same socket.
+func network(host string) string {
+	ip := net.ParseIP(host)
+	if host == "" {
+		ip = private(false)
+	}
+	if ip.To4() != nil {
+		return "tcp4"
+	}
+	return "tcp"
 }
 
 func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {

@@ -2,12 +2,14 @@ package port
 
 import (
 	"context"
+	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -71,13 +73,17 @@ type Port struct {
 
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
+	past  map[life]uint64 // the highest counter heard of those that were parted from
+	base  uint64          // above all counters used towards them
 
 	large   chan struct{} // streams under way with what is too large for a datagram
 	packets chan *memberlist.Packet
 	streams chan net.Conn
+	waiting strangers
 	life    context.Context
 	end     context.CancelFunc
 	busy    sync.WaitGroup
+	once    sync.Once // Close
 }
 
 // Counters count what a port has done.
@@ -92,7 +98,7 @@ type Counters struct {
 
 // Open binds the port. Nothing is heard before Start.
 func Open(cfg Config) (*Port, error) {
-	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{},
+	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -105,8 +111,7 @@ func Open(cfg Config) (*Port, error) {
 	p.asking = make(chan *asker, 1)
 	p.asking <- nil
 	if err := p.open(); err != nil {
-		p.end()
-		p.shut()
+		p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -129,7 +134,7 @@ func (p *Port) open() error {
 	}
 	// A port of the kernel's choice for TCP may be taken for UDP: try others.
 	for try := 0; ; try++ {
-		ln, err := net.Listen("tcp", p.cfg.Bind)
+		ln, err := net.Listen(network(host), p.cfg.Bind)
 		if err != nil {
 			return fmt.Errorf("port: listening: %w", err)
 		}
@@ -178,19 +183,59 @@ func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
 
 // Meet makes another member known: who it is, in which life, and where.
 func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+	if node == p.cfg.Self {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.peers[node]; old != nil && old.epoch == epoch && old.addr.String() == addr.String() {
 		return
 	}
-	p.peers[node] = &peer{node: node, epoch: epoch, addr: addr}
+	p.part(node)
+	to := &peer{life: life{node, epoch}, addr: addr}
+	to.sent.Store(p.base)
+	if top, was := p.past[to.life]; was {
+		delete(p.past, to.life)
+		to.seen.upTo(top)
+	}
+	p.peers[node] = to
 }
 
 // Part forgets a member.
 func (p *Port) Part(node resource.NodeID) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.part(node)
+}
+
+const (
+	mostPast = 1 << 16 // lives of members remembered that were parted from
+	margin   = 1 << 20 // for what is being sent to one that is just parted from
+)
+
+// part forgets a member. It may be met again in the same life, and the key
+// between us is the same then: no counter may be used twice, and none be
+// believed twice. p.mu is held.
+func (p *Port) part(node resource.NodeID) {
+	old := p.peers[node]
+	if old == nil {
+		return
+	}
 	delete(p.peers, node)
-	p.mu.Unlock()
+	p.base = max(p.base, old.sent.Load()) + margin
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	old.parted = true
+	if old.seen.top == 0 {
+		return
+	}
+	for l := range p.past { // any: so many come of no accident
+		if len(p.past) < mostPast {
+			break
+		}
+		delete(p.past, l)
+	}
+	p.past[old.life] = old.seen.top
 }
 
 func (p *Port) peer(node resource.NodeID) *peer {
@@ -207,7 +252,7 @@ func (p *Port) keep() {
 		if p.poller.Poll() > 0 && p.cfg.Spin > 0 {
 			p.spin()
 		}
-		for p.poller.Settle() {
+		for p.life.Err() == nil && p.poller.Settle() {
 		}
 		p.poller.Arm()
 		if !p.poller.Park() {
@@ -224,16 +269,20 @@ func (p *Port) spin() {
 	for _, s := range all {
 		p.poller.Remove(s.fd)
 	}
-	var last time.Time
-	for idle := 0; ; idle++ {
+	last, heard := time.Now(), false
+	for i := 1; p.life.Err() == nil; i++ {
+		n := p.poller.Poll() // who asked and did not wait is in the set still
 		for _, s := range all {
-			if n, _ := s.Ready(subsys.Readable); n > 0 {
-				idle = 0
-			}
+			got, _ := s.Ready(subsys.Readable)
+			n += got
 		}
-		if idle == 1 {
-			last = time.Now()
-		} else if idle%16 == 15 && (time.Since(last) > p.cfg.Spin || p.life.Err() != nil) {
+		if heard = heard || n > 0; i%16 != 0 {
+			continue
+		}
+		now := time.Now()
+		if heard {
+			last, heard = now, false
+		} else if now.Sub(last) > p.cfg.Spin {
 			break
 		}
 	}
@@ -262,22 +311,16 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 
 func (p *Port) ours(b []byte, from *net.UDPAddr) {
 	k := p.keys.Load()
-	tag := binary.LittleEndian.Uint16(b[2:])
-	sender := resource.NodeID(binary.LittleEndian.Uint64(b[4:]))
-	n := binary.LittleEndian.Uint64(b[12:])
-	// Two keys may have one tag, though hardly: each is tried.
-	for i := range k.tags {
-		if k.tags[i] == tag && p.opened(b, k, i, sender, n, from) {
-			return
-		}
+	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
+		p.count.Foreign.Add(1)
 	}
-	p.count.Foreign.Add(1)
 }
 
 // opened works on a datagram if it opens under the i-th key.
-func (p *Port) opened(b []byte, k *keys, i int, sender resource.NodeID, n uint64, from *net.UDPAddr) bool {
-	if sender == p.cfg.Self { // our own cast
-		return true
+func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+	sender, n := senderOf(b), counterOf(b)
+	if sender == p.cfg.Self {
+		return b[1] != kindOne // our own cast
 	}
 	if b[1] == kindBeacon {
 		plain, ok := open(b, p.beacons.get(k, i, "beacon"))
@@ -292,19 +335,18 @@ func (p *Port) opened(b []byte, k *keys, i int, sender resource.NodeID, n uint64
 	}
 	switch b[1] {
 	case kindOne:
-		plain, ok := open(b, from1.in.get(k, i, "one", uint64(sender), from1.epoch, uint64(p.cfg.Self), p.epoch))
+		plain, ok := open(b, p.from(from1, k, i))
 		if !ok || len(plain) == 0 {
 			return false
 		}
-		from1.mu.Lock()
-		first := from1.seen.first(n)
-		from1.mu.Unlock()
-		if !first {
+		if !from1.first(n) {
 			p.count.Replayed.Add(1)
 			return true
 		}
 		p.received(len(b))
-		if from.Port == from1.addr.Port {
+		// Only what is sealed is sure: who sent it on as his own has no answer sent
+		// to another machine.
+		if from.Port == from1.addr.Port || !from.IP.Equal(from1.addr.IP) {
 			from = nil
 		}
 		p.one(from1, from, plain[0], plain[1:])
@@ -318,6 +360,15 @@ func (p *Port) opened(b []byte, k *keys, i int, sender resource.NodeID, n uint64
 		return true
 	}
 	return false
+}
+
+// from and to are the ciphers of what is for one member alone.
+func (p *Port) from(m *peer, k *keys, i int) cipher.AEAD {
+	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch)
+}
+
+func (p *Port) to(m *peer, k *keys) cipher.AEAD {
+	return m.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(m.node), m.epoch)
 }
 
 func (p *Port) received(bytes int) {
@@ -356,31 +407,36 @@ type Out struct {
 }
 
 // Send sends datagrams, many with one system call, and what is larger by a stream
-// of its own. What goes to a member that is not known is dropped; so may be any
-// other on its way.
+// of its own. What goes to a member that is not known, or is longer than
+// MaxLarge, is dropped; so may be any other on its way.
 func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
 
 func (p *Port) send(by *socket, says byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
+	var large, copied []byte // the same goes to many, often
 	for i := range out {
 		to := p.peer(out[i].To)
 		if to == nil {
 			continue
 		}
-		if len(out[i].Payload) > MaxPayload {
-			p.sendLarge(to, out[i].Payload)
+		if b := out[i].Payload; len(b) > MaxLarge {
+			continue
+		} else if len(b) > MaxPayload {
+			if len(b) != len(large) || &b[0] != &large[0] {
+				large, copied = b, slices.Clone(b)
+			}
+			p.sendLarge(to, copied)
 			continue
 		}
-		a := to.out.get(k, 0, "one", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
 		w.plain = append(append(w.plain[:0], says), out[i].Payload...)
 		at := out[i].At
 		if at == nil {
 			at = to.addr
 		}
 		m := w.next(at)
-		m.Buffers[0] = seal(m.Buffers[0][:0], a, kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
+		m.Buffers[0] = seal(m.Buffers[0][:0], p.to(to, k), kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)
 		if w.n == len(w.ms) {
 			p.flush(w, by)
 		}
@@ -392,31 +448,36 @@ func (p *Port) flush(w *writer, by *socket) {
 	if w.n == 0 {
 		return
 	}
-	p.count.Sent.Add(uint64(w.n))
-	for _, m := range w.ms[:w.n] {
-		p.count.SentBytes.Add(uint64(len(m.Buffers[0])))
-	}
-	if err := w.flush(by); err != nil && err != syscall.EAGAIN {
+	n, bytes, err := w.flush(by)
+	p.count.Sent.Add(uint64(n))
+	p.count.SentBytes.Add(uint64(bytes))
+	if err != nil && !errors.Is(err, syscall.EAGAIN) {
 		p.log.Debug("port: sending", "err", err)
 	}
 }
 
 // Close ends everything; Receive, Stream and Beacon are not called afterwards.
 func (p *Port) Close() error {
-	p.mu.Lock() // nothing new begins
-	p.end()
-	p.mu.Unlock()
-	p.ln.Close()
-	p.poller.EndPark()
-	p.busy.Wait()
-	p.shut()
+	p.once.Do(p.close)
 	return nil
 }
 
-func (p *Port) shut() {
+func (p *Port) close() {
+	p.mu.Lock() // nothing new begins
+	p.end()
+	p.mu.Unlock()
 	if p.ln != nil {
 		p.ln.Close()
 	}
+	if p.poller != nil {
+		p.poller.EndPark()
+	}
+	p.busy.Wait()
+	p.waiting.close()
+	p.shut()
+}
+
+func (p *Port) shut() {
 	for _, s := range []*socket{p.main, p.group} {
 		if s != nil {
 			s.close()

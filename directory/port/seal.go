@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,13 +29,15 @@ const (
 	kindOne    = 1 // from one member to one
 	kindCast   = 2 // to all
 	kindBeacon = 3 // to whoever is there, also to those who know nobody yet
+	kindLarge  = 4 // begins a stream to one member
+	kindBody   = 5 // what the stream carries
 )
 
 // window is how many datagrams may overtake one another (PRACTICE A-06).
 const window = 1 << 13
 
 // A replay remembers which counters have been. The zero value has seen none.
-// Counters begin at 1.
+// Counters begin above 0.
 type replay struct {
 	top  uint64
 	seen [window / 64]uint64
@@ -43,7 +46,7 @@ type replay struct {
 // first says whether n is new, and remembers it.
 func (r *replay) first(n uint64) bool {
 	switch {
-	case n == 0 || n+window <= r.top:
+	case n == 0 || n <= r.top && r.top-n >= window:
 		return false
 	case n > r.top:
 		if n-r.top >= window {
@@ -61,10 +64,19 @@ func (r *replay) first(n uint64) bool {
 	return true
 }
 
+// upTo says that all up to n have been.
+func (r *replay) upTo(n uint64) {
+	r.top = n
+	for i := range r.seen {
+		r.seen[i] = ^uint64(0)
+	}
+}
+
 // keys are the cluster's, the one that seals first.
 type keys struct {
 	tags  []uint16
 	bytes [][]byte
+	alike bool // two have one tag
 }
 
 func newKeys(cluster string, of [][]byte) *keys {
@@ -76,10 +88,30 @@ func newKeys(cluster string, of [][]byte) *keys {
 		h := hmac.New(sha256.New, b)
 		h.Write([]byte("rocl datagram\x00" + cluster))
 		sub := h.Sum(nil)
-		k.bytes = append(k.bytes, sub)
-		k.tags = append(k.tags, binary.LittleEndian.Uint16(derive(sub, "tag")))
+		tag := binary.LittleEndian.Uint16(derive(sub, "tag"))
+		k.alike = k.alike || slices.Contains(k.tags, tag)
+		k.bytes, k.tags = append(k.bytes, sub), append(k.tags, tag)
 	}
 	return k
+}
+
+// each tries f with the keys that b may be sealed under, and says whether one was
+// the right one.
+func (k *keys) each(b []byte, f func(b []byte, i int) bool) bool {
+	tag := binary.LittleEndian.Uint16(b[2:])
+	for i := range k.tags {
+		if k.tags[i] != tag {
+			continue
+		}
+		try := b
+		if k.alike {
+			try = slices.Clone(b) // a wrong key destroys it
+		}
+		if f(try, i) {
+			return true
+		}
+	}
+	return false
 }
 
 func derive(key []byte, what string, of ...uint64) []byte {
@@ -125,20 +157,34 @@ func (s *seals) get(k *keys, i int, what string, of ...uint64) cipher.AEAD {
 	return c
 }
 
-// A peer is another member in its present life.
-type peer struct {
+// A life is what a key between two members lasts for.
+type life struct {
 	node  resource.NodeID
 	epoch uint64
-	addr  *net.UDPAddr
+}
+
+// A peer is another member in its present life.
+type peer struct {
+	life
+	addr *net.UDPAddr
 
 	sent          atomic.Uint64
+	large         atomic.Int32 // streams to it, under way or waiting
 	out, in, cast seals
 
 	mu        sync.Mutex
+	parted    bool // and nothing of it is new any more
 	seen      replay
 	seenCast  replay
 	castFrom  uint64 // 0: not told yet
 	askedCast time.Time
+}
+
+// first says whether n is new of what the peer says to us alone.
+func (p *peer) first(n uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.parted && p.seen.first(n)
 }
 
 // seal appends the datagram with plain to b.
@@ -157,9 +203,13 @@ func nonceOf(n uint64) (nonce [12]byte) {
 	return nonce
 }
 
-// open opens a datagram in place.
+// senderOf and counterOf read the head of a datagram.
+func senderOf(b []byte) resource.NodeID { return resource.NodeID(binary.LittleEndian.Uint64(b[4:])) }
+func counterOf(b []byte) uint64         { return binary.LittleEndian.Uint64(b[12:]) }
+
+// open opens a datagram in place: if it fails, the datagram is lost.
 func open(b []byte, a cipher.AEAD) ([]byte, bool) {
-	nonce := nonceOf(binary.LittleEndian.Uint64(b[12:]))
+	nonce := nonceOf(counterOf(b))
 	plain, err := a.Open(b[headLen:headLen], nonce[:], b[headLen:], b[:headLen])
 	return plain, err == nil
 }

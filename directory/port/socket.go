@@ -1,6 +1,7 @@
 package port
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -40,6 +41,7 @@ type socket struct {
 	io          batcher
 	ms          []ipv4.Message
 	handle      func(b []byte, from *net.UDPAddr)
+	rmu         sync.Mutex   // one reads at a time
 	wmu         sync.RWMutex // against closing while writing
 	closed      bool
 }
@@ -104,11 +106,18 @@ func (s *socket) LocalAddr() net.Addr { return s.at }
 // Ready implements subsys.Source. Most often there is one datagram or none, and
 // whoever polls asks all the time: so the first is read by itself, which is
 // half the price, and batches begin where there was another right behind.
+//
+// Who finds somebody else reading lets him: that one either reads until nothing
+// is left, or adds the socket to the Poller again, which tells of what is there.
 func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
-	from, n := s.readOne()
-	if n < 0 {
-		s.more = false
+	if !s.rmu.TryLock() {
 		return 0, false
+	}
+	defer s.rmu.Unlock()
+	from, n, err := s.readOne()
+	if err != 0 {
+		s.more = false
+		return 0, goesOn(err)
 	}
 	if n <= roomEach {
 		s.handle(s.ms[0].Buffers[0][:n], from)
@@ -117,11 +126,12 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 		s.more = true
 		return 1, true
 	}
+	handled = 1
 	for range 8 {
 		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)
 		if err != nil {
 			// EAGAIN; else what the network said of something sent before.
-			s.more = !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF)
+			s.more = goesOn(err)
 			return handled, s.more
 		}
 		for i := range n {
@@ -132,19 +142,22 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 		}
 		handled += n
 	}
-	return handled + 1, true // others want to be read as well
+	return handled, true // others want to be read as well
 }
 
+// goesOn says whether there may be more to read behind an error.
+func goesOn(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
+
 // readOne reads one datagram into the first message, and returns its length,
-// which may be more than there was room for; -1 if there is none.
-func (s *socket) readOne() (*net.UDPAddr, int) {
+// which may be more than there was room for.
+func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	var sa [unix.SizeofSockaddrInet6]byte
 	size := uint32(len(sa))
 	b := s.ms[0].Buffers[0]
 	n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if e != 0 {
-		return nil, -1
+		return nil, 0, e
 	}
 	from := &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
 	if s.is4 {
@@ -152,7 +165,7 @@ func (s *socket) readOne() (*net.UDPAddr, int) {
 	} else {
 		from.IP = append(net.IP(nil), sa[8:24]...)
 	}
-	return from, int(n)
+	return from, int(n), 0
 }
 
 // writeOne writes one datagram.
@@ -161,15 +174,15 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 	size := uintptr(len(sa))
 	sa[2], sa[3] = byte(to.Port>>8), byte(to.Port)
 	if ip := to.IP.To4(); s.is4 && ip != nil {
-		*(*uint16)(unsafe.Pointer(&sa)) = unix.AF_INET
+		binary.NativeEndian.PutUint16(sa[:], unix.AF_INET)
 		copy(sa[4:], ip)
 		size = unix.SizeofSockaddrInet4
 	} else {
-		*(*uint16)(unsafe.Pointer(&sa)) = unix.AF_INET6
+		binary.NativeEndian.PutUint16(sa[:], unix.AF_INET6)
 		copy(sa[8:], to.IP.To16())
 		if to.Zone != "" {
 			if ifi, err := net.InterfaceByName(to.Zone); err == nil {
-				*(*uint32)(unsafe.Pointer(&sa[24])) = uint32(ifi.Index)
+				binary.NativeEndian.PutUint32(sa[24:], uint32(ifi.Index))
 			}
 		}
 	}
@@ -189,6 +202,9 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	}
 	if group.IP.To4() != nil != s.is4 {
 		return nil, fmt.Errorf("%s and the port are of different families", group.IP)
+	}
+	if !s.is4 && !group.IP.IsMulticast() {
+		return nil, fmt.Errorf("%s: IPv6 has no broadcast", group.IP)
 	}
 	at := *group
 	if !group.IP.IsMulticast() { // a broadcast address
@@ -228,7 +244,7 @@ func interfaceOf(ip net.IP) (*net.Interface, error) {
 			continue
 		}
 		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(ip) {
+			if n, ok := a.(*net.IPNet); ok && (n.IP.Equal(ip) || ip.IsLoopback() && n.Contains(ip)) {
 				return &all[i], nil
 			}
 		}
@@ -268,29 +284,33 @@ func (w *writer) next(to *net.UDPAddr) *ipv4.Message {
 }
 
 // flush sends what was gathered. A datagram that the kernel refuses does not
-// keep back those behind it.
-func (w *writer) flush(s *socket) (err error) {
+// keep back those behind it. It returns how many went, and their bytes.
+func (w *writer) flush(s *socket) (sent, bytes int, err error) {
 	ms := w.ms[:w.n]
 	w.n = 0
 	s.wmu.RLock()
 	defer s.wmu.RUnlock()
 	if s.closed {
-		return ErrClosed
-	}
-	if len(ms) == 1 {
-		return s.writeOne(ms[0].Buffers[0], ms[0].Addr.(*net.UDPAddr))
+		return 0, 0, ErrClosed
 	}
 	for len(ms) > 0 {
-		n, e := s.io.WriteBatch(ms, unix.MSG_DONTWAIT)
+		var n int
+		var e error
+		if len(ms) > 1 {
+			n, e = s.io.WriteBatch(ms, unix.MSG_DONTWAIT)
+		} else if e = s.writeOne(ms[0].Buffers[0], ms[0].Addr.(*net.UDPAddr)); e == nil {
+			n = 1
+		}
 		if e != nil {
 			err = e
 		}
-		if n <= 0 {
-			n = 1
+		for _, m := range ms[:max(n, 0)] {
+			sent++
+			bytes += len(m.Buffers[0])
 		}
-		ms = ms[n:]
+		ms = ms[max(n, 1):]
 	}
-	return err
+	return sent, bytes, err
 }
 
 // write sends one datagram.
@@ -299,5 +319,6 @@ func (s *socket) write(b []byte, to *net.UDPAddr) error {
 	defer writers.Put(w)
 	m := w.next(to)
 	m.Buffers[0] = append(m.Buffers[0][:0], b...)
-	return w.flush(s)
+	_, _, err := w.flush(s)
+	return err
 }

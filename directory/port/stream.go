@@ -27,7 +27,6 @@ type TLS struct {
 
 func (p *Port) accept() {
 	defer p.busy.Done()
-	pending := make(chan struct{}, maxPending)
 	for {
 		nc, err := p.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -42,62 +41,65 @@ func (p *Port) accept() {
 			}
 			continue
 		}
-		select {
-		case pending <- struct{}{}:
-		default:
-			p.count.StreamsRefused.Add(1)
-			nc.Close()
-			continue
-		}
+		s := p.waiting.add(nc)
 		p.busy.Add(1)
 		go func() {
 			defer p.busy.Done()
 			stop := context.AfterFunc(p.life, func() { nc.Close() })
-			c, ours, err := p.greet(nc)
-			<-pending
-			switch {
-			case err != nil:
+			defer stop()
+			if err := p.greet(s); err != nil {
+				s.Close()
 				p.count.StreamsRefused.Add(1)
 				p.log.Info("port: stream refused", "remote", nc.RemoteAddr(), "err", err)
-				nc.Close()
-			case ours:
-				p.count.Streams.Add(1)
-				p.serve(c)
-			default:
-				select {
-				case p.streams <- c:
-					stop() // it is memberlist's now, and has its own deadline
-					return
-				case <-p.life.Done():
-					nc.Close()
-				}
 			}
-			stop()
 		}()
 	}
 }
 
-// greet finds out whose a stream is, and lets him prove that he may.
-func (p *Port) greet(nc net.Conn) (c net.Conn, ours bool, err error) {
-	var first [1]byte
-	_ = nc.SetDeadline(time.Now().Add(helloTime))
-	c = nc
-	if p.cfg.TLS.Server != nil { // before anything is said by us or believed
-		if c, err = p.cfg.TLS.Server(p.life, nc); err != nil {
-			return nil, false, err
+// greet finds out whose a stream is, lets him prove that he may, and hands it to
+// whom it is for.
+func (p *Port) greet(s *stranger) error {
+	_ = s.SetDeadline(time.Now().Add(helloTime))
+	var c net.Conn = s
+	if p.cfg.TLS.Server != nil { // before anything is believed, or said by us
+		var err error
+		if c, err = p.cfg.TLS.Server(p.life, s); err != nil {
+			return err
 		}
+		s.known()
 	}
-	if _, err := io.ReadFull(c, first[:]); err != nil {
-		return nil, false, err
+	c, first, err := peek(c)
+	if err != nil {
+		return err
 	}
-	_ = nc.SetDeadline(time.Time{})
-	return &peeked{c, first[:]}, first[0] != gossipByte, nil
+	switch first {
+	case gossipByte:
+		select {
+		case p.streams <- c: // it is memberlist's now, which sets its own deadline
+			return nil
+		case <-p.life.Done():
+			return ErrClosed
+		}
+	case largeByte:
+		return p.hearLarge(s, c)
+	}
+	s.known()
+	_ = s.SetDeadline(time.Time{})
+	p.count.Streams.Add(1)
+	p.cfg.Stream(c)
+	return nil
 }
 
 // peeked gives back what was read to see whose it is.
 type peeked struct {
 	net.Conn
 	first []byte
+}
+
+func peek(c net.Conn) (net.Conn, byte, error) {
+	var first [1]byte
+	_, err := io.ReadFull(c, first[:])
+	return &peeked{c, first[:]}, first[0], err
 }
 
 func (c *peeked) Read(b []byte) (int, error) {
@@ -109,17 +111,25 @@ func (c *peeked) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Dial opens a stream to a member.
+// Dial opens a stream to a member. Its first byte says whose it is: it is
+// neither of those that the port takes for itself.
 func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
 	to := p.peer(node)
 	if to == nil {
 		return nil, fmt.Errorf("%w: %012x", ErrUnknown, uint64(node))
 	}
+	return p.dial(ctx, to)
+}
+
+func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
+	if p.life.Err() != nil {
+		return nil, ErrClosed
+	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
 	c, err := p.connect(ctx, hostPort(to.addr))
 	if err != nil {
-		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(node), err)
+		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(to.node), err)
 	}
 	return c, nil
 }
@@ -139,84 +149,130 @@ func (p *Port) connect(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// A stream with what is too large for a datagram begins with
+// What is too large for a datagram has a stream of its own, sealed as two
+// datagrams would be, with counters that follow each other:
 //
-//	largeByte | zero × 3 | length u32 | sender u64 | its epoch u64 | the receiver's u64
+//	largeByte | head: length u32 | body
 const (
 	largeByte = 'L'
-	largeHead = 32
+	largeHead = overhead + 4
 	largeTime = 10 * time.Second
+	mostLarge = 32 // to one member, under way or waiting
 )
 
-// serve hands a stream to whom it is for.
-func (p *Port) serve(c net.Conn) {
-	var first [1]byte
-	_ = c.SetReadDeadline(time.Now().Add(helloTime))
-	if _, err := io.ReadFull(c, first[:]); err != nil {
-		c.Close()
-		return
+var errForeign = errors.New("port: forged, replayed, or of nobody known")
+
+func (p *Port) hearLarge(s *stranger, c net.Conn) error {
+	var head [1 + largeHead]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return err
 	}
-	if first[0] != largeByte {
-		_ = c.SetReadDeadline(time.Time{})
-		p.cfg.Stream(&peeked{c, first[:]})
-		return
-	}
-	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(largeTime))
-	var head [largeHead]byte
-	if _, err := io.ReadFull(c, head[1:]); err != nil {
-		return
-	}
-	n := binary.LittleEndian.Uint32(head[4:])
-	from := p.peer(resource.NodeID(binary.LittleEndian.Uint64(head[8:])))
-	if n > MaxLarge || from == nil || from.epoch != binary.LittleEndian.Uint64(head[16:]) || p.epoch != binary.LittleEndian.Uint64(head[24:]) {
+	n := counterOf(head[1:])
+	from, plain := p.openPart(head[1:], kindLarge)
+	if from == nil || len(plain) != 4 {
 		p.count.Foreign.Add(1)
-		return
+		return errForeign
 	}
+	if !from.first(n) {
+		p.count.Replayed.Add(1)
+		return errForeign
+	}
+	size := binary.LittleEndian.Uint32(plain)
+	if size > MaxLarge {
+		return fmt.Errorf("port: %d bytes announced", size)
+	}
+	s.known()
+	_ = c.SetDeadline(time.Now().Add(largeTime))
 	var b bytes.Buffer // grows as the bytes come: an announced length alone costs nothing
-	if got, err := io.CopyN(&b, c, int64(n)); got < int64(n) {
-		p.log.Debug("port: stream", "from", from.addr, "err", err)
-		return
+	if _, err := io.CopyN(&b, c, overhead+int64(size)); err != nil {
+		return err
 	}
+	body := b.Bytes()
+	if counterOf(body) != n+1 || senderOf(body) != from.node {
+		p.count.Foreign.Add(1)
+		return errForeign
+	}
+	again, plain := p.openPart(body, kindBody)
+	if again != from {
+		p.count.Foreign.Add(1)
+		return errForeign
+	}
+	s.Close() // who sends waits for it
 	if p.life.Err() == nil {
-		p.received(b.Len() + largeHead)
-		p.cfg.Receive(from.node, nil, b.Bytes())
+		p.count.Streams.Add(1)
+		p.received(len(head) + len(body))
+		p.cfg.Receive(from.node, nil, plain)
 	}
+	return nil
 }
 
+// openPart opens a part of a stream; from is nil if it does not open.
+func (p *Port) openPart(b []byte, kind byte) (from *peer, plain []byte) {
+	m := p.peer(senderOf(b))
+	if m == nil || b[0] != magic || b[1] != kind {
+		return nil, nil
+	}
+	k := p.keys.Load()
+	k.each(b, func(b []byte, i int) (ok bool) {
+		if plain, ok = open(b, p.from(m, k, i)); ok {
+			from = m
+		}
+		return ok
+	})
+	return from, plain
+}
+
+// sendLarge sends, in its own time, what it may keep.
 func (p *Port) sendLarge(to *peer, payload []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if len(payload) > MaxLarge || p.life.Err() != nil {
+	if p.life.Err() != nil {
 		return
 	}
-	b := binary.LittleEndian.AppendUint32([]byte{largeByte, 0, 0, 0}, uint32(len(payload)))
-	for _, v := range []uint64{uint64(p.cfg.Self), p.epoch, to.epoch} {
-		b = binary.LittleEndian.AppendUint64(b, v)
+	if to.large.Add(1) > mostLarge {
+		to.large.Add(-1)
+		return // as the network drops what is too much
 	}
-	b = append(b, payload...)
 	p.busy.Add(1)
 	go func() {
 		defer p.busy.Done()
+		defer to.large.Add(-1)
 		select {
 		case p.large <- struct{}{}:
 			defer func() { <-p.large }()
 		case <-p.life.Done():
 			return
 		}
-		c, err := p.Dial(p.life, to.node)
-		if err == nil {
-			_ = c.SetDeadline(time.Now().Add(largeTime))
-			stop := context.AfterFunc(p.life, func() { c.Close() })
-			_, err = c.Write(b)
-			stop()
-			c.Close()
-		}
+		n, err := p.writeLarge(to, payload)
 		if err != nil {
 			p.log.Debug("port: sending", "to", to.addr, "err", err)
 			return
 		}
 		p.count.Sent.Add(1)
-		p.count.SentBytes.Add(uint64(len(b)))
+		p.count.SentBytes.Add(uint64(n))
 	}()
+}
+
+func (p *Port) writeLarge(to *peer, payload []byte) (int, error) {
+	c, err := p.dial(p.life, to)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(p.life, func() { c.Close() })
+	defer stop()
+	_ = c.SetDeadline(time.Now().Add(largeTime))
+	k := p.keys.Load()
+	n := to.sent.Add(2)
+	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
+	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
+	b = seal(b, p.to(to, k), kindLarge, k.tags[0], p.cfg.Self, n-1, size)
+	b = seal(b, p.to(to, k), kindBody, k.tags[0], p.cfg.Self, n, payload)
+	if _, err := c.Write(b); err != nil {
+		return 0, err
+	}
+	// Closed with something unread, as TLS has, a socket throws away what it has
+	// not sent yet: so the other side closes first.
+	_, _ = c.Read(make([]byte, 1))
+	return len(b), nil
 }

@@ -92,6 +92,7 @@ type own struct {
 	done     func(Result)
 	trace    *Trace            // nil: nobody wants to know
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
+	only     bool              // first is everybody there is
 	tries    int
 	late     alarm
 	cover    *job // the second half
@@ -154,7 +155,12 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 // SearchTraced is Search that tells t, until done is called, what happens.
 func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
 	id, s := n.begin(question, t, done)
-	if n.cfg.May != nil && !t.everybody() {
+	if all := n.cfg.Members(); len(all) == 2 { // nobody to choose from
+		s.first, s.only = append(s.first, all[0]), true
+		if all[0] == n.cfg.Self {
+			s.first[0] = all[1]
+		}
+	} else if n.cfg.May != nil && !t.everybody() {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
 				s.first = append(s.first, m)
@@ -251,13 +257,21 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 			s.trace.silent(m)
 		}
 	}
-	if len(s.first) > 0 && s.tries < firstTries {
+	tries, how := firstTries, HowSummary
+	if s.only {
+		tries, how = n.cfg.Tries, HowFlat
+	}
+	if len(s.first) > 0 && s.tries < tries {
 		s.tries++
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 		for _, m := range s.first {
-			s.trace.asked(now, HowSummary, m)
+			s.trace.asked(now, how, m)
 			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
+		return
+	}
+	if s.only {
+		n.over(id, s, Result{Covered: 2 - len(s.first), Failed: s.first})
 		return
 	}
 	s.first = nil
@@ -265,7 +279,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch s.trace.way(n.way(len(others))) {
+	switch n.way(s.trace.way(n.cfg.Way), len(others)) {
 	case ByCast:
 		j.fan = Flat
 		n.cast(now, j, others)
@@ -278,9 +292,8 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	n.settle(now, j)
 }
 
-// way says how so many others are asked.
-func (n *Node) way(others int) Way {
-	w := n.cfg.Way
+// way says how so many others are asked, if w is wanted.
+func (n *Node) way(w Way, others int) Way {
 	if w == Auto {
 		switch {
 		case n.cfg.Cast != nil && others > 1 && others <= MostCast:
@@ -290,7 +303,7 @@ func (n *Node) way(others int) Way {
 		}
 		return ByTree
 	}
-	if w == ByCast && n.cfg.Cast == nil {
+	if w == ByCast && (n.cfg.Cast == nil || others == 0) {
 		return Each
 	}
 	return w

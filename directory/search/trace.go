@@ -38,7 +38,7 @@ const maxSteps = 1 << 16
 // read once the search has ended.
 type Trace struct {
 	Everybody bool // set before: ask everybody, whatever summaries say
-	Way       Way  // set before: in this way; Auto: as any other search
+	Way       Way  // set before: in this way; Auto: in that of Config
 	Steps     []Step
 	More      int // steps that were too many
 }

@@ -52,6 +52,9 @@ type Packet struct {
 
 const head = 36
 
+// Size is at least what Append writes, in bytes.
+func (p *Packet) Size() int { return head + 24 + len(p.Body) + 8*len(p.Failed) }
+
 // Append writes p to b.
 func (p *Packet) Append(b []byte) []byte {
 	b = append(b, p.Type, 0, byte(p.Fan), byte(p.Fan>>8))

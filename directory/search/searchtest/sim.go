@@ -25,6 +25,8 @@ type Config struct {
 	Queue    int           // packets that wait at a receiver, more are lost; 0: any number
 	Head     int           // bytes around each packet
 	Loss     float64       // of packets
+	Cast     bool          // one packet can go to all
+	Way      search.Way
 	Seed     uint64
 }
 
@@ -72,8 +74,8 @@ func New(cfg Config) *Sim {
 			continue
 		}
 		m := &Node{ID: id}
-		m.Node = search.NewNode(search.Config{
-			Self: id, Fan: cfg.Fan, Hop: cfg.Patience,
+		scfg := search.Config{
+			Self: id, Way: cfg.Way, Fan: cfg.Fan, Hop: cfg.Patience,
 			Members: func() []resource.NodeID {
 				if m.View != nil {
 					return m.View
@@ -93,7 +95,13 @@ func New(cfg Config) *Sim {
 				return m.May(q)
 			},
 			Send: func(to resource.NodeID, p *search.Packet) { s.transmit(m, p, to) },
-		})
+		}
+		if cfg.Cast {
+			scfg.Cast = func(p *search.Packet) {
+				s.transmit(m, p, slices.DeleteFunc(slices.Clone(s.IDs), func(o resource.NodeID) bool { return o == id })...)
+			}
+		}
+		m.Node = search.NewNode(scfg)
 		s.byID[id] = m
 		s.Nodes = append(s.Nodes, m)
 		s.IDs = append(s.IDs, id)
@@ -176,9 +184,14 @@ type Outcome struct {
 }
 
 // Search runs one search to its end, but not all that it has begun: see Drain.
-func (s *Sim) Search(from *Node, question []byte) (o Outcome) {
+func (s *Sim) Search(from *Node, question []byte) Outcome {
+	return s.Await(from, func(now time.Time, done func(search.Result)) { from.Search(now, question, done) })
+}
+
+// Await is Search for whatever way of searching from that begin chooses.
+func (s *Sim) Await(from *Node, begin func(now time.Time, done func(search.Result))) (o Outcome) {
 	begun, over := s.now, false
-	from.Search(s.now, question, func(r search.Result) { o.Result, over = r, true })
+	begin(s.now, func(r search.Result) { o.Result, over = r, true })
 	s.arm(from)
 	for !over {
 		if !s.step() {

@@ -23,6 +23,8 @@ var table = []struct {
 	{bw, options{transport: "tcp", size: 64 << 20, poll: "adaptive", count: 8}},
 	{db, options{count: 1_000_000}},
 	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
+	{find, options{poll: "on", count: 10_000, nodes: 2}},
+	{find, options{poll: "off", count: 3_000, nodes: 8}},
 }
 
 func allCommand() *cobra.Command {
@@ -44,9 +46,12 @@ func allCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r.Machine = machine()
-				rs = append(rs, r)
-				if !markdown {
+				for ; r != nil; r = r.Also {
+					r.Machine = machine()
+					rs = append(rs, r)
+					if markdown {
+						continue
+					}
 					if err := show(w, r, cli.Flags(cmd).JSON); err != nil {
 						return err
 					}

@@ -27,6 +27,7 @@ type Result struct {
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
 	Senders   int     `json:"senders,omitempty"`
+	Nodes     int     `json:"nodes,omitempty"`
 	Count     int     `json:"count"`
 	P50       float64 `json:"p50,omitempty"`
 	P99       float64 `json:"p99,omitempty"`
@@ -41,6 +42,8 @@ type Result struct {
 	Allocs    float64 `json:"allocs"` // of this process, a message sent or a round trip
 	Extra     string  `json:"extra,omitempty"`
 	Machine   Machine `json:"machine"`
+
+	Also *Result `json:"-"` // measured in the same run
 }
 
 // Met says whether the target is met.
@@ -78,6 +81,7 @@ func machine() Machine {
 type options struct {
 	transport, poll      string
 	size, count, senders int
+	nodes                int // 0: this one
 	rounds               int
 	json                 bool
 }
@@ -104,6 +108,9 @@ func (o *options) check(bench string) error {
 	}
 	if bench == "rate" && o.count < o.senders {
 		return cli.Usagef("--count must be at least --senders: each sends its share")
+	}
+	if o.nodes != 0 && (o.nodes < 2 || o.nodes > 64) {
+		return cli.Usagef("--nodes is 2 to 64, or not given")
 	}
 	if bench == "bw" && o.size < 1 {
 		return cli.Usagef("--size must be at least 1 to have bytes to count")
@@ -133,8 +140,13 @@ func Commands() []*cobra.Command {
 				if err != nil {
 					return err
 				}
-				r.Machine = machine()
-				return show(cmd.OutOrStdout(), r, o.json)
+				for ; r != nil; r = r.Also {
+					r.Machine = machine()
+					if err := show(cmd.OutOrStdout(), r, o.json); err != nil {
+						return err
+					}
+				}
+				return nil
 			},
 		}
 		f := c.Flags()
@@ -143,6 +155,9 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.count, "count", count, "messages of a round")
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
+		if name == "find" {
+			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
+		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
 		top.AddCommand(c)
 	}
@@ -159,7 +174,14 @@ func Commands() []*cobra.Command {
 			return peerMain(cmd.Context(), args, os.Stdin, os.Stdout)
 		},
 	}
-	return []*cobra.Command{top, peer}
+	node := &cobra.Command{
+		Use: "bench-node SOCKET JOIN KEY POLL NUMBER", Hidden: true, Args: cobra.ExactArgs(5),
+		Short: "Another node of a bench; started by bench",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return nodeMain(cmd.Context(), args, os.Stdin, os.Stdout)
+		},
+	}
+	return []*cobra.Command{top, peer, node}
 }
 
 func show(w io.Writer, r *Result, json bool) error {
@@ -188,6 +210,9 @@ func (r *Result) name() string {
 	}
 	if r.Poll != "" {
 		s += " poll=" + r.Poll
+	}
+	if r.Nodes > 0 {
+		s += fmt.Sprintf(" %d nodes", r.Nodes)
 	}
 	if r.Senders > 1 {
 		s += fmt.Sprintf(" %d senders", r.Senders)

@@ -389,6 +389,9 @@ func db(ctx context.Context, o *options) (*Result, error) {
 }
 
 func find(ctx context.Context, o *options) (*Result, error) {
+	if o.nodes > 0 {
+		return findNodes(ctx, o)
+	}
 	return between(ctx, o, func(p *pair) (*Result, error) { return findUnix(p, o) })
 }
 

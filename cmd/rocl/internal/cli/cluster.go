@@ -187,11 +187,14 @@ func searchTraceCommand() *cobra.Command {
 			}
 			how, err := directory.ParseWay(way)
 			if err != nil {
-				return Usagef("--way %q is not auto, tree or flat", way)
+				return Usagef("--way %q is not auto, tree, flat or cast", way)
 			}
 			t, err := trace(cmd.Context(), g, how, l)
 			if err != nil {
 				return err
+			}
+			if how == directory.WayCast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == way }) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "without a cast: this node has no group to cast to, or nobody to ask")
 			}
 			out := cmd.OutOrStdout()
 			switch {
@@ -211,8 +214,8 @@ func searchTraceCommand() *cobra.Command {
 			return errNothing
 		},
 	}
-	cmd.Flags().StringVar(&way, "way", "auto", "auto: as any search goes; tree: without summaries; flat: ask each node by itself")
-	_ = cmd.RegisterFlagCompletionFunc("way", cobra.FixedCompletions([]string{"auto", "tree", "flat"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&way, "way", "auto", "auto: as any search goes; tree: without summaries; flat: ask each node by itself; cast: all with one packet, if the cluster has a group")
+	_ = cmd.RegisterFlagCompletionFunc("way", cobra.FixedCompletions([]string{"auto", "tree", "flat", "cast"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

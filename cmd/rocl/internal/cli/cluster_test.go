@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"iter"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -120,15 +123,66 @@ func TestSearchTrace(t *testing.T) {
 	}
 	r := start(t, "register", "--socket", sock, "a=b")
 	id := r.line()
-	for _, way := range []string{"auto", "tree", "flat"} {
-		if out, _, code := search("a=b", "--way", way); code != 0 || !strings.Contains(out, "found "+id+" in ") {
-			t.Errorf("--way %s: %d, %q", way, code, out)
+	for _, way := range []string{"auto", "tree", "flat", "cast"} {
+		if out, errOut, code := search("a=b", "--way", way); code != 0 || !strings.Contains(out, "found "+id+" in ") || (errOut != "") != (way == "cast") {
+			t.Errorf("--way %s: %d, %q, %q", way, code, out, errOut)
 		}
 		out, _, code := search("a=b", "--way", way, "--json")
 		var tr directory.Trace
 		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Way != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
 			t.Errorf("--way %s --json: %d, %q, %v", way, code, out, err)
 		}
+	}
+}
+
+// rest is a cluster of three in which one does not answer.
+type rest struct{ silent resource.NodeID }
+
+func (r rest) Find(context.Context, *resource.List) (database.Record, error) {
+	return database.Record{}, directory.ErrPartial
+}
+
+func (r rest) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+	return database.Record{}, directory.ErrPartial
+}
+
+func (r rest) All(_ context.Context, _ *resource.List, v *directory.Coverage) iter.Seq2[database.Record, error] {
+	return func(func(database.Record, error) bool) { v.Covered, v.Failed = v.Covered+1, append(v.Failed, r.silent) }
+}
+
+func (r rest) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
+	return directory.Trace{
+		Covered: 1, Failed: []resource.NodeID{r.silent},
+		Steps: []directory.TraceStep{{Node: 2, How: "cast", Members: 1, Outcome: "none"}, {Node: r.silent, How: "cast", Members: 1, Outcome: "silent"}},
+	}, nil
+}
+
+func (r rest) Addr() string { return "127.0.0.1:7946" }
+
+func (r rest) Watch(*resource.List, *database.Watch) func() { return func() {} }
+
+// Where a node could not be asked it is named, and the exit code says so,
+// whether or not something was found among the others.
+func TestSilentNode(t *testing.T) {
+	s, sock := labelled(t, resource.Attrs{"zone": "a"})
+	s.Attach(rest{0xabc})
+	r := start(t, "register", "--socket", sock, "a=b")
+	r.line()
+	for args, lines := range map[string]int{
+		"find --cluster a=b": 1, "find --cluster a=c": 0, "nodes": 2, "nodes zone=a": 2, "nodes zone=b": 0,
+		"search-trace a=c": 7, "search-trace a=c --way cast": 7,
+	} {
+		out, errOut, code := execute(t.Context(), nil, append(strings.Fields(args), "--socket", sock)...)
+		said := errOut
+		if strings.HasPrefix(args, "search") {
+			said = out
+		}
+		if code != 3 || strings.Count(out, "\n") != lines || !strings.Contains(said, "could not be asked: 000000000abc\n") || strings.Contains(errOut, "without a cast") {
+			t.Errorf("%s: %d, %q, %q", args, code, out, errOut)
+		}
+	}
+	if out, _, code := execute(t.Context(), nil, "search-trace", "--socket", sock, "a=b"); code != 0 || !strings.Contains(out, "silent") {
+		t.Errorf("what is found: %d, %q", code, out)
 	}
 }
 
@@ -189,7 +243,7 @@ func TestCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
 		"help se":                 {"send", "search-trace"},
 		"help nonsense ":          {},
-		"search-trace a=b --way ": {"auto", "tree", "flat"},
+		"search-trace a=b --way ": {"auto", "tree", "flat", "cast"},
 		"no":                      {"nodes"},
 	} {
 		out, _, code := execute(t.Context(), nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)

@@ -1,0 +1,324 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/rocl-go/rocl"
+	"golang.org/x/sys/unix"
+)
+
+// Finds between nodes: each process is a node of its own on the loopback
+// interface, served by its one context, a member of one sealed cluster.
+
+// spin is how long members that poll do.
+const spin = 200 * time.Microsecond
+
+// bytes of a bare datagram: about what a question and its answer have.
+const bareDatagram = 128
+
+type cluster struct {
+	dir   string
+	key   string
+	nodes []*exec.Cmd
+	in    []io.WriteCloser
+	lines *bufio.Scanner // of the first
+	c     *rocl.Context
+	bare  *udp
+	to    *net.UDPAddr
+}
+
+func member(join, key string, poll bool) rocl.Option {
+	m := rocl.Member{Bind: "127.0.0.1:0", KeyFile: key}
+	if join != "" {
+		m.Join = []string{join}
+	}
+	if poll {
+		m.Poll = spin
+	}
+	return rocl.WithMember(m)
+}
+
+// findNodes measures finds between nodes, and finds of what nobody has.
+func findNodes(ctx context.Context, o *options) (*Result, error) {
+	k := &cluster{}
+	defer k.close()
+	if err := k.open(ctx, o); err != nil {
+		return nil, err
+	}
+	ours := func() error {
+		_, err := k.c.Find(ctx, rocl.Match{"node": "1"})
+		return err
+	}
+	none := func() error {
+		if f, err := k.c.Find(ctx, rocl.Match{"node": "none"}); !errors.Is(err, rocl.ErrNotFound) {
+			return fmt.Errorf("nobody has it, and found is %v: %w", f.ID, err)
+		}
+		return nil
+	}
+	buf := make([]byte, bareDatagram)
+	bare := func() error {
+		if err := k.bare.send(buf, k.to); err != nil {
+			return err
+		}
+		_, _, err := k.bare.recv(buf, o.poll == "on")
+		return err
+	}
+	a, b, n := newTimes(), newTimes(), newTimes()
+	var allocs float64
+	for round := -1; round < o.rounds; round++ {
+		count := o.count
+		if round < 0 {
+			count = min(count, 1000) // warm up
+		}
+		if round == 0 {
+			a, b, n = newTimes(), newTimes(), newTimes()
+		}
+		if _, err := fmt.Fprintln(k.in[0], "echo", count, o.poll); err != nil {
+			return nil, err
+		}
+		if err := a.round(count, bare); err != nil {
+			return nil, err
+		}
+		if !k.lines.Scan() || k.lines.Text() != "ok" {
+			return nil, fmt.Errorf("a node says %q: %w", k.lines.Text(), errPeer)
+		}
+		before := mallocs()
+		if err := b.round(count, ours); err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(count)
+		if err := n.round(count, none); err != nil {
+			return nil, err
+		}
+	}
+	what := "a bare blocking UDP round trip"
+	if o.poll == "on" {
+		what = "a bare polled UDP round trip"
+	}
+	r := &Result{Bench: "find", Nodes: o.nodes, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
+		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 1.5, Allocs: allocs}
+	r.Ratio = r.P50 / r.Raw
+	r.Also = &Result{Bench: "no", Nodes: o.nodes, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: "a find of what another node has",
+		P50: n.p50(), P99: n.p99(), Raw: b.p50(), RawP99: b.p99(), Target: 3}
+	r.Also.Ratio = r.Also.P50 / r.Also.Raw
+	return r, nil
+}
+
+func (k *cluster) open(ctx context.Context, o *options) (err error) {
+	if k.dir, err = os.MkdirTemp("", "rocl-bench-"); err != nil {
+		return err
+	}
+	k.key = filepath.Join(k.dir, "key")
+	if err := os.WriteFile(k.key, []byte(rand.Text()+"\n"), 0o600); err != nil {
+		return err
+	}
+	k.c, err = rocl.Open(ctx, rocl.WithSocket(filepath.Join(k.dir, "0.sock")), rocl.WithCluster("bench"), member("", k.key, o.poll == "on"))
+	if err != nil {
+		return err
+	}
+	me, err := k.c.Find(ctx, rocl.Match{rocl.AttrKind: "node"}) // there is one yet
+	if err != nil {
+		return err
+	}
+	for i := 1; i < o.nodes; i++ {
+		if err := k.start(i, me.Attrs.GetString(rocl.AttrAddr), o.poll == "on" && i == 1); err != nil {
+			return err
+		}
+	}
+	if k.bare, err = newUDP(); err != nil {
+		return err
+	}
+	for {
+		n := 0
+		for _, err := range k.c.FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}) {
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		if n == o.nodes {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (k *cluster) start(i int, join string, poll bool) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe, "bench-node", filepath.Join(k.dir, fmt.Sprint(i)+".sock"), join, k.key, strconv.FormatBool(poll), fmt.Sprint(i))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting a node: %w", err)
+	}
+	k.nodes, k.in = append(k.nodes, cmd), append(k.in, in)
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		return errPeer
+	}
+	if i == 1 {
+		k.lines = lines
+		if k.to, err = net.ResolveUDPAddr("udp", lines.Text()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *cluster) close() {
+	for i, n := range k.nodes {
+		k.in[i].Close()
+		t := time.AfterFunc(5*time.Second, func() { _ = n.Process.Kill() })
+		_ = n.Wait()
+		t.Stop()
+	}
+	if k.c != nil {
+		k.c.Close()
+	}
+	if k.bare != nil {
+		k.bare.close()
+	}
+	if k.dir != "" {
+		os.RemoveAll(k.dir)
+	}
+}
+
+// nodeMain is another node.
+func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	poll, err := strconv.ParseBool(args[3])
+	if err != nil {
+		return err
+	}
+	c, err := rocl.Open(ctx, rocl.WithSocket(args[0]), rocl.WithCluster("bench"), member(args[1], args[2], poll))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Register(ctx, rocl.Attrs{"node": args[4]}); err != nil {
+		return err
+	}
+	bare, err := newUDP()
+	if err != nil {
+		return err
+	}
+	defer bare.close()
+	fmt.Fprintln(out, bare.addr)
+	buf := make([]byte, bareDatagram)
+	for s := bufio.NewScanner(in); s.Scan(); {
+		var task, poll string
+		var n int
+		if _, err := fmt.Sscan(s.Text(), &task, &n, &poll); err != nil {
+			return err
+		}
+		for range n {
+			k, from, err := bare.recv(buf, poll == "on")
+			if err == nil {
+				err = bare.send(buf[:k], from)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(out, "ok")
+	}
+	return nil
+}
+
+// udp is a bare socket, outside the runtime's poller where it is polled.
+type udp struct {
+	fd   int
+	addr string
+}
+
+func newUDP() (*udp, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	u := &udp{fd: fd}
+	if err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err == nil {
+		var sa unix.Sockaddr
+		if sa, err = unix.Getsockname(fd); err == nil {
+			u.addr = fmt.Sprintf("127.0.0.1:%d", sa.(*unix.SockaddrInet4).Port)
+			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2})
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *udp) send(b []byte, to *net.UDPAddr) error {
+	sa := unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: [4]byte(to.IP.To4())}
+	port := (*[2]byte)(unsafe.Pointer(&sa.Port))
+	port[0], port[1] = byte(to.Port>>8), byte(to.Port)
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// recv waits for two seconds at most when it sleeps.
+func (u *udp) recv(b []byte, poll bool) (int, *net.UDPAddr, error) {
+	end := time.Time{}
+	for idle := 0; ; idle++ {
+		var n int
+		var e syscall.Errno
+		var sa unix.RawSockaddrInet4
+		size := uint32(unsafe.Sizeof(sa))
+		if poll {
+			var r uintptr
+			r, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+			n = int(r)
+		} else {
+			var r uintptr
+			r, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
+			n = int(r)
+		}
+		switch {
+		case e == 0:
+			port := (*[2]byte)(unsafe.Pointer(&sa.Port))
+			return n, &net.UDPAddr{IP: sa.Addr[:], Port: int(port[0])<<8 | int(port[1])}, nil
+		case e == syscall.EINTR:
+		case e != syscall.EAGAIN || !poll:
+			return 0, nil, fmt.Errorf("waiting for a datagram: %w", e)
+		case idle%1024 != 1023:
+		case end.IsZero():
+			end = time.Now().Add(2 * time.Second)
+		case time.Now().After(end):
+			return 0, nil, errPeer
+		}
+	}
+}
+
+func (u *udp) close() { unix.Close(u.fd) }

@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// errForgotten is how a member answers who asks from a place that it does not
+// have: its directory was replaced, or had too many.
+var errForgotten = fmt.Errorf("%w: a member has forgotten the place", directory.ErrPartial)
+
+// mostListings is how often the listing of one member is begun.
+const mostListings = 5
+
+// All yields what the other members hold that matches: each keeps the place
+// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
+func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) {
+		if err := c.begun(ctx); err != nil {
+			yield(database.Record{}, err)
+			return
+		}
+		for _, m := range c.Members() {
+			if m == c.cfg.Node {
+				continue
+			}
+			l := listing{c: c, of: m, pattern: pattern}
+			more, err := l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
+			switch {
+			case !more:
+				return
+			case err == nil:
+				cov.Covered++
+			case errors.Is(err, directory.ErrPartial):
+				cov.Failed = append(cov.Failed, m)
+			default:
+				yield(database.Record{}, err)
+				return
+			}
+		}
+	}
+}
+
+// listing is what one member holds.
+type listing struct {
+	c       *Cluster
+	of      resource.NodeID
+	pattern *resource.List
+	yielded []resource.GID
+	seen    map[resource.GID]bool // of those yielded, before the place was lost
+}
+
+// all yields everything. When the member loses the place it begins again, for
+// what was not yielded yet. more is false if it was enough.
+func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
+	for range mostListings {
+		if more, err = l.once(ctx, yield); !errors.Is(err, errForgotten) {
+			break
+		}
+		if l.seen == nil {
+			l.seen = map[resource.GID]bool{}
+		}
+		for _, id := range l.yielded {
+			l.seen[id] = true
+		}
+		l.yielded = nil
+	}
+	return more, err
+}
+
+// once yields from the beginning. However it ends, the member may forget the
+// place.
+func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
+	var place [8]byte
+	_, _ = rand.Read(place[:]) // nobody else's
+	defer func() {
+		if l.c.life.Err() == nil {
+			l.c.port.Send(port.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})
+		}
+	}()
+	for step := uint64(1); ; step++ {
+		q := question(kindNext, resource.GID{}, l.pattern)
+		copy(q[1:], place[:])
+		binary.BigEndian.PutUint64(q[9:], step)
+		r, err := l.c.ask(ctx, q, []resource.NodeID{l.of})
+		switch {
+		case errors.Is(err, directory.ErrNotFound):
+			return true, nil
+		case err != nil:
+			return true, err
+		case l.seen[r.ID]:
+			continue
+		}
+		l.yielded = append(l.yielded, r.ID)
+		if !yield(r) {
+			return false, nil
+		}
+	}
+}

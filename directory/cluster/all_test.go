@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+func (p *places) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.by)
+}
+
+// Who lists leaves no place behind at the others: not at the end, and not when
+// it stops early.
+func TestAllLeavesNothing(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
+	meet(t, a, b, c)
+	for i := range uint32(50) {
+		b.put(i+1, lamp)
+		c.put(i+1, lamp)
+	}
+	for _, most := range []int{1, 2, 49, 50, 51, 99, 100, 1000} {
+		n := 0
+		var cov directory.Coverage
+		for _, err := range a.c.All(t.Context(), lamps(), &cov) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n == most {
+				break
+			}
+		}
+		if n != min(most, 100) || most > 100 && (cov.Covered != 2 || len(cov.Failed) > 0) {
+			t.Errorf("%d of %d, %+v", n, most, cov)
+		}
+		eventually(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+	}
+	// Likewise who asks its own server, and who dies in the middle.
+	dc, err := directory.Join(t.Context(), a.srv.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dc.Close()
+	for range dc.FindAll(t.Context(), lamps()) {
+		break
+	}
+	for range dc.FindAll(t.Context(), lamps()) {
+		dc.Close()
+		break
+	}
+	eventually(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+}
+
+// A member whose directory is replaced in the middle of a listing is listed on:
+// nothing is lost, and nothing comes twice.
+func TestAllThroughRestart(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	var want, got []resource.GID
+	for i := range uint32(100) {
+		want = append(want, b.put(i+1, lamp))
+	}
+	unsure := time.Now()
+	b.cfg.Sure = func() bool { return time.Since(unsure) > 200*time.Millisecond }
+	db := b.srv.Database()
+	var cov directory.Coverage
+	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, r.ID); len(got) == 30 || len(got) == 60 {
+			for _, id := range want[50:] { // the new one does not have them at once
+				if err := db.Delete(id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.c.HandOver()
+			unsure = time.Now()
+			b.open()
+			time.AfterFunc(50*time.Millisecond, func() {
+				for _, id := range want[50:] {
+					if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	if slices.SortFunc(got, resource.GID.Compare); !slices.Equal(got, want) || cov.Covered != 1 || len(cov.Failed) > 0 {
+		t.Errorf("%d of %d, %d of them different; %+v", len(got), len(want), len(slices.Compact(slices.Clone(got))), cov)
+	}
+}
+
+// A member that forgets again and again is named in the end, and who was listed
+// comes once.
+func TestAllForgotten(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	for i := range uint32(20) {
+		b.put(i+1, lamp)
+	}
+	seen := map[resource.GID]bool{}
+	var cov directory.Coverage
+	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[r.ID] {
+			t.Errorf("%v twice", r.ID)
+		}
+		seen[r.ID] = true
+		b.c.places.close()
+	}
+	if len(seen) != mostListings || !slices.Equal(cov.Failed, []resource.NodeID{2}) || !errors.Is(cov.Err(), directory.ErrPartial) {
+		t.Errorf("%d listed, %+v", len(seen), cov)
+	}
+}
+
+// A member that dies in the middle of a listing holds nothing any more; the
+// others are listed.
+func TestAllMemberDies(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
+	meet(t, a, b, c)
+	for i := range uint32(10) {
+		b.put(i+1, lamp)
+		c.put(i+1, lamp)
+	}
+	of := map[resource.NodeID]int{}
+	var cov directory.Coverage
+	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if of[r.ID.Node()]++; of[2] == 3 && of[3] == 0 {
+			b.c.Close()
+		}
+	}
+	if of[2] < 3 || of[3] != 10 || len(cov.Failed) > 0 {
+		t.Errorf("listed %v, %+v", of, cov)
+	}
+}
+
+// Answers that are too long for a datagram are listed too.
+func TestAllLarge(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	long := strings.Repeat("x", 1<<20)
+	for i := range uint32(5) {
+		b.put(i+1, resource.Attrs{"type": "lamp", "text": long, "i": fmt.Sprint(i)})
+	}
+	n := 0
+	var cov directory.Coverage
+	for r, err := range a.c.All(t.Context(), pattern(resource.Match{"type": "lamp"}, "text"), &cov) {
+		if err != nil || r.Attrs.GetString("text") != long {
+			t.Fatalf("%v: %d bytes: %v", r.ID, len(r.Attrs.GetString("text")), err)
+		}
+		n++
+	}
+	if n != 5 || len(cov.Failed) > 0 {
+		t.Errorf("%d, %+v", n, cov)
+	}
+}
+
+// Places are bounded: who was not heard of for longest loses his, at most a
+// lease after he went silent.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := database.New()
+		for i := range uint32(3) {
+			id := resource.MakeGID(1, 1, i+1)
+			if _, err := db.Put(id, id.Context(), pattern(lamp)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var p places
+		next := func(place, step uint64, wantOK, wantLost bool) (r database.Record) {
+			t.Helper()
+			r, ok, lost := p.next(db, place, step, lamps(), time.Now())
+			if ok != wantOK || lost != wantLost {
+				t.Fatalf("place %d, step %d: %v, lost %v", place, step, ok, lost)
+			}
+			return r
+		}
+		first := next(0, 1, true, false)
+		if r := next(0, 1, true, false); r.ID != first.ID {
+			t.Error("the answer that was lost is another")
+		}
+		next(7, 2, false, true)
+		for i := range uint64(mostPlaces + 100) {
+			time.Sleep(time.Millisecond)
+			next(i+1, 1, true, false)
+			if i == mostPlaces/2 {
+				next(0, 2, true, false) // 0 goes on
+			}
+		}
+		if n := p.count(); n != mostPlaces {
+			t.Errorf("%d places", n)
+		}
+		next(1, 2, false, true)
+		next(0, 3, true, false)
+		const last = mostPlaces + 100
+		next(last, 2, true, false)
+		for i := range uint64(last) {
+			p.stop(i)
+		}
+		if n := p.count(); n != 1 {
+			t.Fatalf("%d places", n)
+		}
+		time.Sleep(lease / 2)
+		next(last, 3, true, false)
+		time.Sleep(lease - 1)
+		if p.count() != 1 {
+			t.Error("a lease is too short")
+		}
+		time.Sleep(lease + 1)
+		if p.count() != 0 || p.sweep != nil {
+			t.Error("a lease does not end")
+		}
+		next(5, 1, true, false)
+		p.close()
+		if p.count() != 0 {
+			t.Error("places after the end")
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// BenchmarkQuestion is what a find costs the two members beside their ports:
+// asking, being asked, and hearing the answer.
+func BenchmarkQuestion(b *testing.B) {
+	open := func(n resource.NodeID) *Cluster {
+		c, err := Open(Config{Node: n, DB: database.New(), Bind: "127.0.0.1:0"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Close() })
+		c.members.Store(&[]resource.NodeID{1, 2})
+		return c
+	}
+	x, y := open(1), open(2)
+	id := resource.MakeGID(2, 1, 1)
+	l, _ := resource.NewPattern(resource.Attrs{"type": "gpu"})
+	if _, err := y.cfg.DB.Put(id, id.Context(), l); err != nil {
+		b.Fatal(err)
+	}
+	l, _ = resource.NewPattern(resource.Match{"type": "gpu"})
+	var p search.Packet
+	hear := func(c *Cluster, from resource.NodeID, out []port.Out) []port.Out {
+		if err := p.Parse(out[0].Payload); err != nil {
+			b.Fatal(err)
+		}
+		return c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })
+	}
+	b.Run("ask", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			x.advance(func(now time.Time) {
+				n := x.search.Search(now, question(kindFind, resource.GID{}, l), func(search.Result) {})
+				x.search.Cancel(n)
+			})
+		}
+	})
+	b.Run("whole", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var r search.Result
+			out := x.advance(func(now time.Time) {
+				x.search.Search(now, question(kindFind, resource.GID{}, l), func(got search.Result) { r = got })
+			})
+			hear(x, 2, hear(y, 1, out))
+			if a, err := parseAnswer(r.Answer); err != nil || a.ID != id {
+				b.Fatal(err)
+			}
+		}
+	})
+}

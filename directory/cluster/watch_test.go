@@ -1,0 +1,595 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// station is a member with its server, which outlives the one or the other.
+type station struct {
+	t   *testing.T
+	cfg Config
+	srv *directory.Server
+	c   *Cluster
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // streams of other members
+	calls int                   // how many there were
+}
+
+func newStation(t *testing.T, n resource.NodeID, change func(*Config), join ...*station) *station {
+	t.Helper()
+	s := &station{t: t, conns: map[net.Conn]struct{}{}}
+	id := directory.NewIdentity()
+	id.Node = n
+	s.srv = directory.NewServer(directory.WithIdentity(id))
+	t.Cleanup(func() { s.srv.Close() })
+	var of []*Cluster
+	for _, j := range join {
+		of = append(of, j.c)
+	}
+	s.c = member(t, n, func(c *Config) {
+		c.DB, c.Serve = s.srv.Database(), s.serve
+		if change != nil {
+			change(c)
+		}
+	}, of...)
+	s.cfg = s.c.cfg
+	s.cfg.Bind = s.c.Addr() // also the next time
+	s.srv.Attach(s.c)
+	return s
+}
+
+func (s *station) serve(nc net.Conn) {
+	s.mu.Lock()
+	s.conns[nc] = struct{}{}
+	s.calls++
+	s.mu.Unlock()
+	s.srv.ServePeer(nc)
+	s.mu.Lock()
+	delete(s.conns, nc)
+	s.mu.Unlock()
+}
+
+func (s *station) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for nc := range s.conns {
+		nc.Close()
+	}
+}
+
+func (s *station) called() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// open makes the node a member again, at the same address.
+func (s *station) open() {
+	s.t.Helper()
+	eventually(s.t, "the address is free", func() bool {
+		c, err := Open(s.cfg)
+		if err == nil {
+			s.c = c
+			s.t.Cleanup(func() { c.Close() })
+		}
+		return err == nil
+	})
+	s.srv.Attach(s.c)
+}
+
+func (s *station) put(serial uint32, a resource.Attrs) resource.GID {
+	s.t.Helper()
+	return put(s.t, s.c, serial, a)
+}
+
+func meet(t *testing.T, ss ...*station) {
+	t.Helper()
+	var cs []*Cluster
+	for _, s := range ss {
+		cs = append(cs, s.c)
+	}
+	together(t, cs...)
+}
+
+// watcher watches at a station, and checks that what it is told is in order.
+type watcher struct {
+	t      *testing.T
+	events chan directory.Event
+	mu     sync.Mutex
+	knows  map[resource.GID]uint64
+	wrong  string
+	synced bool
+}
+
+func (s *station) watch(p *resource.List) *watcher {
+	s.t.Helper()
+	dc, err := directory.Join(s.t.Context(), s.srv.Dialer())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w := &watcher{t: s.t, events: make(chan directory.Event, 100_000), knows: map[resource.GID]uint64{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ev, err := range dc.Watch(ctx, p) {
+			if err != nil {
+				return
+			}
+			w.take(ev)
+			w.events <- ev
+		}
+	})
+	s.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		dc.Close()
+		if w.wrong != "" {
+			s.t.Error(w.wrong)
+		}
+	})
+	return w
+}
+
+func (w *watcher) take(ev directory.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, known := w.knows[ev.ID]
+	switch {
+	case ev.Kind == directory.Synced && w.synced:
+		w.wrong = "synced twice"
+	case ev.Kind == directory.Synced:
+		w.synced = true
+	case known != (ev.Kind != directory.Appeared):
+		w.wrong = fmt.Sprintf("%v %v, known before: %v", ev.ID, ev.Kind, known)
+	case ev.Kind == directory.Gone:
+		delete(w.knows, ev.ID)
+	default:
+		w.knows[ev.ID] = ev.Revision
+	}
+}
+
+// want waits for events in any order, and for no other.
+func (w *watcher) want(kind directory.EventKind, ids ...resource.GID) {
+	w.t.Helper()
+	for limit := time.After(60 * time.Second); len(ids) > 0; {
+		select {
+		case ev := <-w.events:
+			i := slices.Index(ids, ev.ID)
+			if ev.Kind != kind || i < 0 {
+				w.t.Fatalf("%v %v, want %v %v", ev.Kind, ev.ID, kind, ids)
+			}
+			ids = slices.Delete(ids, i, i+1)
+		case <-limit:
+			w.t.Fatalf("not %v: %v", kind, ids)
+		}
+	}
+}
+
+func (w *watcher) none(what string) {
+	w.t.Helper()
+	select {
+	case ev := <-w.events:
+		w.t.Fatalf("%s: %v %v", what, ev.Kind, ev.ID)
+	default:
+	}
+}
+
+var lamp = resource.Attrs{"type": "lamp"}
+
+func lamps() *resource.List { return pattern(resource.Match{"type": "lamp"}, "name") }
+
+// A watch tells what all members hold, then Synced, then what happens anywhere;
+// what a member had that leaves is gone, and there again when it is back.
+func TestWatch(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
+	meet(t, a, b, c)
+	there := []resource.GID{a.put(1, lamp), b.put(1, lamp), c.put(1, lamp), c.put(2, lamp)}
+	b.put(3, resource.Attrs{"type": "other"})
+	var ws []*watcher
+	for _, s := range []*station{a, b} {
+		w := s.watch(lamps())
+		w.want(directory.Appeared, slices.Clone(there)...)
+		w.want(directory.Synced, resource.GID{})
+		ws = append(ws, w)
+	}
+	fresh := b.put(9, resource.Attrs{"type": "lamp", "name": "new"})
+	for _, w := range ws {
+		w.want(directory.Appeared, fresh)
+	}
+	if _, err := b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"})); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ws {
+		w.want(directory.Changed, fresh)
+	}
+	if _, err := b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"})); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.srv.Database().Delete(there[3]); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ws {
+		w.want(directory.Gone, fresh, there[3])
+	}
+	c.c.Close()
+	for _, w := range ws {
+		w.want(directory.Gone, there[2])
+	}
+	c.open()
+	for _, w := range ws {
+		w.want(directory.Appeared, there[2])
+		w.none("in the end")
+	}
+}
+
+// A member's directory is replaced: the watchers are told only what is
+// different afterwards.
+func TestWatchThroughRestart(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	var ids []resource.GID
+	for i := range uint32(10) {
+		ids = append(ids, b.put(i+1, lamp))
+	}
+	w := a.watch(lamps())
+	w.want(directory.Appeared, slices.Clone(ids)...)
+	w.want(directory.Synced, resource.GID{})
+	b.c.HandOver()
+	db := b.srv.Database()
+	changed, gone, stays := ids[0], ids[1], ids[2:]
+	if _, err := db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"})); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Delete(gone); err != nil {
+		t.Fatal(err)
+	}
+	late := stays[0] // its context takes its time to offer it again
+	if err := db.Delete(late); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	w.want(directory.Changed, changed)
+	if err := db.Offer(late, late.Context(), 1, pattern(lamp)); err != nil {
+		t.Fatal(err)
+	}
+	w.want(directory.Gone, gone)
+	w.none("what stayed")
+}
+
+// A watch at a directory that has just come waits for the members it is about
+// to meet, before it says Synced.
+func TestWatchNewcomer(t *testing.T) {
+	a := newStation(t, 1, nil)
+	id := a.put(1, lamp)
+	b := newStation(t, 2, nil, a)
+	w := b.watch(lamps())
+	w.want(directory.Appeared, id)
+	w.want(directory.Synced, resource.GID{})
+}
+
+// A server may be attached to its cluster when it is watched already.
+func TestWatchBeforeAttach(t *testing.T) {
+	a := newStation(t, 1, nil)
+	id := a.put(1, lamp)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	alone := directory.NewServer()
+	defer alone.Close()
+	s := &station{t: t, srv: alone}
+	w := s.watch(lamps())
+	w.want(directory.Synced, resource.GID{})
+	alone.Attach(b.c)
+	w.want(directory.Appeared, id)
+}
+
+// A member that takes a stream and says nothing on it holds no watch up for
+// long, and is called again.
+func TestWatchSilentMember(t *testing.T) {
+	a := newStation(t, 1, nil)
+	var calls atomic.Int32
+	var b *station
+	silent := func(nc net.Conn) {
+		if calls.Add(1) == 1 {
+			_, _ = nc.Read(make([]byte, 1000))
+			for { // until it hangs up
+				if _, err := nc.Read(make([]byte, 1000)); err != nil {
+					nc.Close()
+					return
+				}
+			}
+		}
+		b.serve(nc)
+	}
+	b = newStation(t, 2, func(c *Config) { c.Serve = silent }, a)
+	meet(t, a, b)
+	id := b.put(1, lamp)
+	w := a.watch(lamps())
+	w.want(directory.Synced, resource.GID{})
+	w.want(directory.Appeared, id)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("called %d times", n)
+	}
+}
+
+// A member cannot speak of what is not its own: neither make it up nor end it.
+func TestWatchLiar(t *testing.T) {
+	liar := newStation(t, 1, nil)
+	a := newStation(t, 2, nil, liar)
+	b := newStation(t, 3, nil, liar)
+	meet(t, liar, a, b)
+	id := b.put(1, lamp)
+	w := a.watch(lamps())
+	w.want(directory.Appeared, id)
+	w.want(directory.Synced, resource.GID{})
+	db := liar.srv.Database()
+	_, _ = db.Put(id, id.Context(), pattern(lamp))
+	_, _ = db.Put(id.WithSerial(7), id.Context(), pattern(lamp))
+	_ = db.Delete(id)
+	w.want(directory.Appeared, liar.put(1, lamp)) // after all that
+	w.none("lies")
+}
+
+// Strangers, and whoever takes us for another, get no word.
+func TestStreamStrangers(t *testing.T) {
+	key := func(c *Config) { c.Keys = [][]byte{[]byte("0123456789abcdef")} }
+	a := newStation(t, 1, key)
+	b := newStation(t, 2, key, a)
+	meet(t, a, b)
+	mine, theirs := b.c.port.Epoch(), a.c.port.Epoch()
+	for what, h := range map[string][]byte{
+		"nothing but the protocol": []byte("RDIR\x01\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
+		"another life of ours":     head(2, mine, theirs+1),
+		"another life of his":      head(2, mine+1, theirs),
+		"not a member":             head(3, mine, theirs),
+		"no life":                  head(3, 0, theirs),
+		"ourselves":                head(1, 0, theirs),
+		"more than zeros":          slices.Replace(head(2, mine, theirs), 1, 2, 1),
+	} {
+		nc, err := net.Dial("tcp", a.c.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = nc.Write(append(h, "RDIR\x01\x05\x00\x00"...))
+		_ = nc.SetReadDeadline(time.Now().Add(60 * time.Second))
+		if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Errorf("%s: an answer", what)
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Errorf("%s: kept", what)
+		}
+		nc.Close()
+	}
+	if n := a.called(); n != 0 {
+		t.Errorf("%d strangers were let in", n)
+	}
+	id := b.put(1, lamp)
+	w := a.watch(lamps())
+	w.want(directory.Appeared, id) // members are
+}
+
+// Many watches of a node share one stream to each member, which ends with the
+// last of them.
+func TestWatchesShareStream(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	id := b.put(1, lamp)
+	dc, err := directory.Join(t.Context(), a.srv.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var wg, seen sync.WaitGroup
+	leave := make(chan struct{})
+	seen.Add(100)
+	for range 100 {
+		wg.Go(func() {
+			here := 0
+			for ev, err := range dc.Watch(ctx, lamps()) {
+				if err != nil {
+					t.Error(err)
+					seen.Done()
+					return
+				}
+				if ev.ID == id {
+					here++
+				}
+				if ev.Kind == directory.Synced {
+					break
+				}
+			}
+			if here != 1 {
+				t.Errorf("%d times", here)
+			}
+			seen.Done()
+			<-leave
+		})
+	}
+	seen.Wait()
+	close(leave)
+	wg.Wait()
+	eventually(t, "nothing is left", func() bool {
+		a.c.watches.mu.Lock()
+		defer a.c.watches.mu.Unlock()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(a.c.watches.all) == 0 && len(a.c.watches.links) == 0 && len(b.conns) == 0
+	})
+	if n := b.called(); n > 100 {
+		t.Errorf("%d streams for 100 watches", n)
+	}
+}
+
+// Resources come, change and go at all members while streams break and members
+// leave and return. In the end every watch knows what there is, and what it
+// was told was in order.
+func TestWatchChurn(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	a := newStation(t, 1, nil)
+	ss := []*station{a, newStation(t, 2, nil, a), newStation(t, 3, nil, a)}
+	for _, s := range ss { // all know whom to join again
+		s.cfg.Join = []string{ss[0].cfg.Bind, ss[1].cfg.Bind, ss[2].cfg.Bind}
+	}
+	meet(t, ss...)
+	var ws []*watcher
+	for i := range 6 {
+		ws = append(ws, ss[i%3].watch(lamps()))
+	}
+	next := uint32(1)
+	live := map[resource.GID]bool{}
+	types := []string{"lamp", "lamp", "other"}
+	for range 3000 {
+		s := ss[r.IntN(3)]
+		db := s.srv.Database()
+		var id resource.GID
+		for id = range live {
+			break
+		}
+		kind := types[r.IntN(3)]
+		switch n := r.IntN(1000); {
+		case n < 400 || len(live) < 5:
+			live[s.put(next, resource.Attrs{"type": kind})] = true
+			next++
+		case n < 700:
+			l := pattern(resource.Attrs{"type": kind, "name": fmt.Sprint(n)})
+			if _, err := ss[id.Node()-1].srv.Database().Update(id, 0, l); err != nil {
+				t.Fatal(err)
+			}
+		case n < 970:
+			if err := ss[id.Node()-1].srv.Database().Delete(id); err != nil {
+				t.Fatal(err)
+			}
+			delete(live, id)
+		case n < 996:
+			s.cut()
+		default:
+			if r.IntN(2) == 0 {
+				s.c.HandOver()
+			} else {
+				s.c.Close()
+			}
+			for range r.IntN(5) { // meanwhile
+				id := resource.MakeGID(s.cfg.Node, 1, next)
+				if _, err := db.Put(id, id.Context(), pattern(lamp)); err != nil {
+					t.Fatal(err)
+				}
+				live[id] = true
+				next++
+			}
+			s.open()
+		}
+		if r.IntN(20) == 0 {
+			time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+		}
+	}
+	meet(t, ss...)
+	want := map[resource.GID]uint64{}
+	for _, s := range ss {
+		for cur := s.srv.Database().Cursor(pattern(resource.Match{"type": "lamp"})); ; {
+			rec, ok := cur.Next()
+			if !ok {
+				break
+			}
+			want[rec.ID] = rec.Revision
+		}
+	}
+	defer func() {
+		if t.Failed() {
+			for i, w := range ws {
+				w.mu.Lock()
+				for id, rev := range want {
+					if w.knows[id] != rev {
+						t.Logf("watch %d knows revision %d of %v, want %d", i, w.knows[id], id, rev)
+					}
+				}
+				for id := range w.knows {
+					if want[id] == 0 {
+						t.Logf("watch %d knows %v", i, id)
+					}
+				}
+				w.mu.Unlock()
+			}
+		}
+	}()
+	for i, w := range ws {
+		eventually(t, "the watch knows what there is", func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.wrong != "" {
+				t.Fatalf("watch %d: %s", i, w.wrong)
+			}
+			return w.synced && maps.Equal(w.knows, want)
+		})
+	}
+	t.Logf("%d resources at the end, %d in all, %d streams", len(want), next, ss[0].called()+ss[1].called()+ss[2].called())
+}
+
+// A watch that nobody reads costs the others nothing, and its memory is bounded
+// by what it watches.
+func TestWatchSlowReader(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	id := b.put(1, resource.Attrs{"type": "lamp", "n": "0"})
+	dc, err := directory.Join(t.Context(), a.srv.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dc.Close()
+	slow, read := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	told := 0
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	const changes = 5000
+	wg.Go(func() {
+		for ev, err := range dc.Watch(ctx, pattern(resource.Match{"type": "lamp"}, "n")) {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if told++; ev.Kind == directory.Synced {
+				close(slow)
+				<-read
+			}
+			if ev.Attrs.GetString("n") == fmt.Sprint(changes) {
+				return
+			}
+		}
+	})
+	<-slow
+	w := a.watch(pattern(resource.Match{"type": "lamp"}, "n"))
+	for i := range changes {
+		if _, err := b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the other sees the last", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.knows[id] == changes+1
+	})
+	close(read)
+	wg.Wait()
+	if told > changes/2 {
+		t.Errorf("told %d times of %d changes it did not read", told, changes)
+	}
+}

@@ -1,0 +1,298 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// peering connects a peer to a server.
+func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
+	t.Helper()
+	near, far := net.Pipe()
+	var served sync.WaitGroup
+	served.Go(func() { s.ServePeer(far) })
+	p, err := NewPeer(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Close()
+		served.Wait()
+	})
+	return p, &served
+}
+
+func next(t *testing.T, p *Peer, id uint64, kind EventKind) Event {
+	t.Helper()
+	got, ev, refused, err := p.Next()
+	if err != nil || refused != nil || got != id || ev.Kind != kind {
+		t.Fatalf("watch %d: %v %v, refused %v, %v; want %d: %v", got, ev.Kind, ev.ID, refused, err, id, kind)
+	}
+	return ev
+}
+
+// A member watches several things over one connection, and ends one of them.
+func TestPeer(t *testing.T) {
+	s := NewServer()
+	defer s.Close()
+	db := s.Database()
+	id := resource.MakeGID(s.Node(), 1, 1)
+	if _, err := db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := peering(t, s)
+	if err := p.Watch(5, list(t, resource.Match{"a": "1"}, "b")); err != nil {
+		t.Fatal(err)
+	}
+	if ev := next(t, p, 5, Appeared); ev.ID != id || ev.Owner != id.Context() || ev.Revision != 1 || ev.Attrs.GetString("b") != "2" {
+		t.Fatalf("%+v", ev)
+	}
+	next(t, p, 5, Synced)
+	if err := p.Watch(9, list(t, resource.Match{"b": "2"})); err != nil {
+		t.Fatal(err)
+	}
+	next(t, p, 9, Appeared)
+	next(t, p, 9, Synced)
+	if err := p.Stop(5); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(77); err != nil { // none of ours: no harm
+		t.Fatal(err)
+	}
+	if err := p.Beat(); err != nil { // read after Stop
+		t.Fatal(err)
+	}
+	if err := db.Delete(id); err != nil {
+		t.Fatal(err)
+	}
+	next(t, p, 9, Gone)
+}
+
+// A member may do nothing but watch, and breaks off whoever says anything else.
+func TestPeerMayOnlyWatch(t *testing.T) {
+	s := NewServer()
+	defer s.Close()
+	s.Attach(nowhere{t})
+	w := &codec{}
+	w.begin(msgJoin, 1)
+	w.bytes(make([]byte, 48))
+	join := append([]byte{60, 0, 0, 0}, w.out[4:]...)
+	w.begin(msgFind, 1)
+	w.bytes(list(t, nil).Wire())
+	find := append([]byte{byte(len(w.out) - 4), 0, 0, 0}, w.out[4:]...)
+	w.begin(msgWatch, 1)
+	w.bytes([]byte("not a list"))
+	bad := append([]byte{byte(len(w.out) - 4), 0, 0, 0}, w.out[4:]...)
+	for what, b := range map[string][]byte{
+		"life":            append(greeting(kindLife), join...),
+		"ask":             append(greeting(kindAsk), find...),
+		"yield":           greeting(kindYield),
+		"join as a peer":  append(greeting(kindPeer), join...),
+		"find as a peer":  append(greeting(kindPeer), find...),
+		"a watch of junk": append(greeting(kindPeer), bad...),
+		"junk":            []byte("GET / HTTP/1.1\r\n\r\n"),
+		"a huge length":   append(greeting(kindPeer), 255, 255, 255, 255, msgWatch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+	} {
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go func() { s.ServePeer(far); close(done) }()
+		go func() { _, _ = io.Copy(io.Discard, near) }()
+		_, _ = near.Write(b)
+		<-done // though we have not hung up
+		near.Close()
+		if t.Failed() {
+			t.Fatal(what)
+		}
+	}
+	if st := s.Stats(); st.Contexts != 0 || st.Connections != 0 {
+		t.Errorf("left behind: %+v", st)
+	}
+	near, far := net.Pipe() // and a context is no member
+	go s.ServeConn(far)
+	_, _ = near.Write(greeting(kindPeer))
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a context may say what members say: %v", err)
+	}
+	near.Close()
+}
+
+// nowhere is a cluster that must not be asked.
+type nowhere struct{ t *testing.T }
+
+func (n nowhere) asked() error {
+	n.t.Error("asked of the cluster")
+	return ErrPartial
+}
+
+func (n nowhere) Find(context.Context, *resource.List) (database.Record, error) {
+	return database.Record{}, n.asked()
+}
+
+func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+	return database.Record{}, n.asked()
+}
+
+func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) { yield(database.Record{}, n.asked()) }
+}
+
+func (n nowhere) Trace(context.Context, Way, *resource.List) (Trace, error) {
+	return Trace{}, n.asked()
+}
+
+func (n nowhere) Addr() string { return "" }
+
+func (n nowhere) Watch(*resource.List, *database.Watch) func() {
+	_ = n.asked()
+	return func() {}
+}
+
+// Each end hangs up when the other has said nothing for a while, and only then.
+func TestPeerSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer()
+		defer s.Close()
+		p, served := peering(t, s)
+		gone := make(chan error, 1)
+		go func() {
+			_, _, _, err := p.Next()
+			gone <- err
+		}()
+		for range 100 { // both say they are there
+			time.Sleep(BeatTime)
+			if err := p.Beat(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(gone) > 0 {
+			t.Fatalf("hung up on a server that lives: %v", <-gone)
+		}
+		begun := time.Now() // now we are silent
+		served.Wait()
+		if d := time.Since(begun); d > peerPatience {
+			t.Errorf("served on for %v", d)
+		}
+		if err := <-gone; err == nil {
+			t.Error("no error")
+		}
+		near, far := net.Pipe() // a server that is silent, though it takes what we say
+		defer far.Close()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		q, err := NewPeer(near)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun = time.Now()
+		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerPatience {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		q.Close()
+		near, far = net.Pipe() // a server that takes nothing
+		defer far.Close()
+		begun = time.Now()
+		if _, err := NewPeer(near); err == nil || time.Since(begun) != peerPatience {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		near.Close()
+	})
+}
+
+// There is a limit to what is served to one member.
+func TestPeerManyWatches(t *testing.T) {
+	s := NewServer()
+	defer s.Close()
+	p, _ := peering(t, s)
+	l := list(t, resource.Match{"a": "1"})
+	go func() {
+		for i := range uint64(mostWatches + 1) {
+			if p.Watch(i, l) != nil {
+				return
+			}
+		}
+	}()
+	for synced := 0; ; {
+		id, _, refused, err := p.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if refused == nil {
+			synced++
+			continue
+		}
+		if id != mostWatches {
+			t.Errorf("refused watch %d after %d", id, synced)
+		}
+		break
+	}
+}
+
+func FuzzPeer(f *testing.F) {
+	k := &codec{}
+	k.begin(msgWatch, 1)
+	var all resource.List
+	k.bytes(all.Wire())
+	f.Add(append(greeting(kindPeer), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
+	k.begin(msgStop, 1)
+	f.Add(append(greeting(kindPeer), append([]byte{12, 0, 0, 0}, k.out[4:]...)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := NewServer()
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go func() { s.ServePeer(far); close(done) }()
+		go func() { _, _ = io.Copy(io.Discard, near) }()
+		_, _ = near.Write(b)
+		near.Close()
+		<-done
+		s.Close()
+	})
+}
+
+func TestView(t *testing.T) {
+	var v View
+	ev := func(kind EventKind, serial uint32, rev uint64) Event {
+		return Event{kind, Answer{ID: resource.MakeGID(1, 1, serial), Revision: rev}}
+	}
+	take := func(in Event, want EventKind) { // 0: nothing
+		t.Helper()
+		out, ok := v.Take(in)
+		if ok != (want != 0) || ok && (out.Kind != want || out.ID != in.ID || out.Revision != in.Revision) {
+			t.Fatalf("%v of %v, revision %d: %v %v, want %v", in.Kind, in.ID, in.Revision, out.Kind, ok, want)
+		}
+	}
+	take(ev(Gone, 9, 1), 0)
+	for i := range uint32(4) {
+		take(ev(Appeared, i, 1), Appeared)
+	}
+	take(ev(Changed, 0, 2), Changed)
+	take(ev(Changed, 9, 1), Appeared)
+	v.Begin()
+	take(ev(Appeared, 0, 2), 0)
+	take(ev(Appeared, 1, 3), Changed)
+	v.Begin() // lost again
+	take(ev(Appeared, 0, 2), 0)
+	take(ev(Gone, 9, 1), Gone)
+	if n := v.Missing(); n != 3 {
+		t.Fatalf("%d missing", n)
+	}
+	take(ev(Appeared, 1, 3), 0) // late
+	gone := v.Expire()
+	if len(gone) != 2 || len(v.Expire()) != 0 {
+		t.Fatalf("gone: %v", gone)
+	}
+	for _, g := range gone {
+		take(ev(Appeared, g.ID.Serial(), 1), Appeared)
+	}
+	if gone := v.End(); len(gone) != 4 || len(v.End()) != 0 {
+		t.Fatalf("in the end %v", gone)
+	}
+}

@@ -1,0 +1,133 @@
+package port
+
+import (
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// descriptors says what is open, each as the kernel names its kind.
+func descriptors(t testing.TB) (kinds []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil || len(all) == 0 {
+		t.Skip("no /proc: descriptors cannot be counted")
+	}
+	for _, fd := range all {
+		to, err := os.Readlink(fd)
+		if err != nil {
+			continue // what listed them
+		}
+		kind, _, _ := cut(to)
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	return kinds
+}
+
+func cut(to string) (kind, rest string, ok bool) {
+	for i, r := range to {
+		if r == '[' {
+			return to[:i], to[i:], true
+		}
+	}
+	return to, "", false
+}
+
+// Close may come at any moment, from several at once: it returns, nothing is
+// called afterwards, and nothing is left.
+func TestCloseDuringEverything(t *testing.T) {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 50
+	}
+	sec := mutual(t)
+	{ // what the runtime opens once
+		n := start(t, 1, nil)
+		n.Close()
+	}
+	before := descriptors(t)
+	for round := range rounds {
+		change := func(c *Config) {
+			keyed("k")(c)
+			if round%4 == 0 {
+				c.TLS = sec
+			}
+			if round%2 == 0 {
+				c.Spin = 50 * time.Microsecond
+			}
+			if round%8 < 4 {
+				c.Group = "127.255.255.255:17946"
+			}
+		}
+		a, b := start(t, 1, change), start(t, 2, change)
+		know(a, b)
+		stop := make(chan struct{})
+		var busy sync.WaitGroup
+		for i, f := range []func(x, y *node){
+			func(x, y *node) {
+				x.Send(Out{To: y.cfg.Self, Payload: []byte("hello")}, Out{To: y.cfg.Self, Payload: []byte("you")})
+			},
+			func(x, y *node) { x.Ask(50*time.Microsecond, func() bool { return false }, Out{To: y.cfg.Self}) },
+			func(x, y *node) {
+				x.Cast([]byte("all"))
+				x.Beacon()
+				x.Part(y.cfg.Self)
+				x.Meet(y.cfg.Self, y.Epoch(), y.Addr())
+			},
+			func(x, y *node) { x.Send(Out{To: y.cfg.Self, Payload: make([]byte, 5000)}) },
+			func(x, y *node) {
+				if c, err := x.Dial(t.Context(), y.cfg.Self); err == nil {
+					_, _ = c.Write([]byte("x"))
+					c.Close()
+				}
+			},
+			func(x, y *node) {
+				_, _ = x.Gossip().WriteTo([]byte{gossipByte}, y.Addr().String())
+				if c, err := net.Dial("tcp", y.Addr().String()); err == nil {
+					_, _ = c.Write([]byte{gossipByte}) // of which nobody takes care here
+					c.Close()
+				}
+			},
+		} {
+			busy.Go(func() {
+				for x, y := a, b; ; x, y = y, x {
+					select {
+					case <-stop:
+						return
+					default:
+						f(x, y)
+						time.Sleep(time.Duration(i*50) * time.Microsecond)
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		began := time.Now()
+		var closing sync.WaitGroup
+		for range 2 {
+			closing.Go(func() { a.Close() })
+		}
+		closing.Wait()
+		if d := time.Since(began); d > patience/2 {
+			t.Fatalf("closed after %v", d)
+		}
+		heard := a.Count().Received.Load()
+		b.Send(Out{To: 1, Payload: []byte("dead?")})
+		if _, err := a.Dial(t.Context(), 2); err == nil {
+			t.Fatal("dialled")
+		}
+		b.Close()
+		close(stop)
+		busy.Wait()
+		if a.Count().Received.Load() != heard {
+			t.Fatal("heard after Close")
+		}
+	}
+	eventually(t, "all descriptors are back", func() bool { return slices.Equal(before, descriptors(t)) })
+}

@@ -1,0 +1,592 @@
+package port
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
+)
+
+// recorder stands between a port and the others: it keeps what is sent to it,
+// and sends it on.
+type recorder struct {
+	udp *net.UDPConn
+	tcp *net.TCPListener
+	to  *node
+	mu  sync.Mutex
+	got [][]byte // datagrams
+	str [][]byte // streams, what the one who dialled said
+}
+
+func record(t *testing.T, to *node) *recorder {
+	t.Helper()
+	r := &recorder{to: to}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.tcp = tcp.(*net.TCPListener)
+	at := r.tcp.Addr().(*net.TCPAddr)
+	if r.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Port: at.Port}); err != nil {
+		t.Skip("the port is taken for UDP")
+	}
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for b := make([]byte, 4096); ; {
+			n, _, err := r.udp.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.got = append(r.got, bytes.Clone(b[:n]))
+			r.mu.Unlock()
+			_, _ = r.udp.WriteToUDP(b[:n], to.Addr())
+		}
+	})
+	busy.Go(func() {
+		for {
+			c, err := r.tcp.Accept()
+			if err != nil {
+				return
+			}
+			busy.Go(func() {
+				defer c.Close()
+				on, err := net.Dial("tcp", to.Addr().String())
+				if err != nil {
+					return
+				}
+				defer on.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = on.SetDeadline(time.Now().Add(patience))
+				var said bytes.Buffer
+				both := make(chan struct{})
+				go func() { _, _ = io.Copy(on, io.TeeReader(c, &said)); close(both) }()
+				_, _ = io.Copy(c, on)
+				c.Close()
+				<-both
+				r.mu.Lock()
+				r.str = append(r.str, said.Bytes())
+				r.mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() { r.udp.Close(); r.tcp.Close(); busy.Wait() })
+	return r
+}
+
+func (r *recorder) addr() *net.UDPAddr { return r.udp.LocalAddr().(*net.UDPAddr) }
+
+func (r *recorder) kept() (datagrams, streams [][]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([][]byte(nil), r.got...), append([][]byte(nil), r.str...)
+}
+
+// stranger sends from a socket of its own and counts what comes back.
+type enemy struct {
+	*net.UDPConn
+	t testing.TB
+}
+
+func hostile(t testing.TB) *enemy {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &enemy{c, t}
+}
+
+// send sends all, not faster than they are read, and waits until they were.
+func (e *enemy) send(to *node, bs ...[]byte) {
+	e.t.Helper()
+	judged := func() uint64 {
+		c := to.Count()
+		return c.Foreign.Load() + c.Replayed.Load() + c.Received.Load() + c.GossipDropped.Load() + uint64(len(to.packets))
+	}
+	before := judged()
+	for i, b := range bs {
+		if _, err := e.WriteToUDP(b, to.Addr()); err != nil {
+			e.t.Fatal(err)
+		}
+		if i%64 == 63 || i == len(bs)-1 {
+			eventually(e.t, fmt.Sprintf("%d are judged", i+1), func() bool { return judged() >= before+uint64(i)+1 })
+		}
+	}
+}
+
+// heard is how many bytes came back. All that could has: what was sent was
+// judged, and answers are sent before the next is.
+func (e *enemy) heard() (bytes int) {
+	b := make([]byte, 4096)
+	_ = e.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	for {
+		n, _, err := e.ReadFromUDP(b)
+		if err != nil {
+			return bytes
+		}
+		bytes += n + 1
+	}
+}
+
+// Who does not know the key hears nothing, whatever he sends (A-01, A-05,
+// A-10), and what he sends changes nothing.
+func TestSilence(t *testing.T) {
+	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
+	r := record(t, b)
+	know(a, b)
+	a.Meet(2, b.Epoch(), r.addr())
+	a.Send(Out{To: 2, Payload: []byte("to be changed")})
+	b.next(t)
+	ds, _ := r.kept()
+	valid := ds[0]
+	e := hostile(t)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	junk := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(rnd.Uint32())
+		}
+		return b
+	}
+	var all [][]byte
+	for n := range roomEach + 1 { // random, some with our heads
+		b := junk(n)
+		if n > 0 && n%3 == 0 {
+			b[0] = magic
+		}
+		if n > 1 && n%6 == 0 {
+			b[1] = byte(n % 8)
+		}
+		if n > 4 && n%9 == 0 {
+			copy(b, valid[:min(n, headLen)])
+			if n > 12 {
+				b[12]++
+			}
+		}
+		if len(b) > 0 && b[0] == gossipByte {
+			b[0]++
+		}
+		all = append(all, b)
+	}
+	for n := range valid { // truncated
+		all = append(all, valid[:n])
+	}
+	for bit := range len(valid) * 8 { // bits flipped; but not into our own cast, which is not judged
+		b := bytes.Clone(valid)
+		b[bit/8] ^= 1 << (bit % 8)
+		all = append(all, b)
+	}
+	one := func(cluster, key string, kind byte, from, to resource.NodeID, n uint64, plain string) []byte {
+		k := newKeys(cluster, [][]byte{[]byte(key)})
+		return seal(nil, aead(derive(k.bytes[0], "one", uint64(from), a.Epoch(), uint64(to), b.Epoch())), kind, k.tags[0], from, n, []byte(plain))
+	}
+	right := newKeys("test", [][]byte{[]byte("key")})
+	all = append(all,
+		one("test", "other", kindOne, 1, 2, 100, "\x00other key"), one("other", "key", kindOne, 1, 2, 100, "\x00other cluster"), one("test", "", kindOne, 1, 2, 100, "\x00no key"),
+		one("test", "key", kindOne, 3, 2, 100, "\x00unknown"), one("test", "key", kindOne, 2, 2, 100, "\x00itself"), one("test", "key", kindOne, 1, 3, 100, "\x00for another"),
+		one("test", "key", kindOne, 1, 2, 0, "\x00counter 0"), one("test", "key", kindOne, 1, 2, 101, ""),
+		one("test", "key", kindLarge, 1, 2, 102, "\x05\x00\x00\x00"), one("test", "key", kindBody, 1, 2, 103, "hello"), one("test", "key", 77, 1, 2, 104, "\x00hello"),
+		seal(nil, aead(derive(right.bytes[0], "cast", 1, a.Epoch()+1)), kindCast, right.tags[0], 1, 5, []byte("a cast of another life")),
+		seal(nil, aead(derive(newKeys("test", nil).bytes[0], "beacon")), kindBeacon, right.tags[0], 5, 5, []byte{1, 2}),
+	)
+	e.send(b, all...)
+	version := bytes.Clone(valid) // of another version of the protocol
+	version[0]++
+	e.send(b, version)
+	if n := e.heard(); n > 0 {
+		t.Errorf("%d bytes came back", n)
+	}
+	if len(b.got)+len(b.beacons) > 0 {
+		t.Errorf("heard %q", (<-b.got).p)
+	}
+	c := b.Count()
+	if c.Received.Load() != 1 || c.Sent.Load() != 0 || c.Foreign.Load()+c.Replayed.Load() != uint64(len(all)+1) {
+		t.Errorf("received %d, sent %d, foreign %d, replayed %d of %d", c.Received.Load(), c.Sent.Load(), c.Foreign.Load(), c.Replayed.Load(), len(all)+1)
+	}
+	// What memberlist would have to judge is bounded.
+	var gossip [][]byte
+	for range cap(b.packets) + 50 {
+		gossip = append(gossip, append([]byte{gossipByte}, junk(100)...))
+	}
+	e.send(b, gossip...)
+	if n := b.Count().GossipDropped.Load(); n != 50 {
+		t.Errorf("%d packets of memberlist's dropped, want 50", n)
+	}
+	a.Send(Out{To: 2, Payload: []byte("still")})
+	if h := b.next(t); string(h.p) != "still" {
+		t.Errorf("%q", h.p)
+	}
+}
+
+// A datagram sent on by somebody else as his own leads no answer to another
+// machine: it is the sealed sender that is answered.
+func TestAnswersStayAtHome(t *testing.T) {
+	p := start(t, 1, nil)
+	p.Meet(2, 5, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 99})
+	a := aead(derive(p.keys.Load().bytes[0], "one", 2, 5, 1, p.Epoch()))
+	for i, v := range []struct {
+		from string
+		home bool
+	}{{"127.0.0.9:99", true}, {"127.0.0.9:100", false}, {"127.0.0.8:100", true}, {"192.0.2.77:53", true}} {
+		from, err := net.ResolveUDPAddr("udp", v.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.datagram(seal(nil, a, kindOne, p.keys.Load().tags[0], 2, uint64(i+1), []byte("\x00x")), from)
+		if h := p.next(t); (h.at == nil) != v.home {
+			t.Errorf("from %s: answered at %v", v.from, h.at)
+		}
+	}
+}
+
+// Whatever was recorded is without effect: at once, after the two have parted
+// and met again, and when both were started anew. Datagrams, casts, what
+// is said of casts, and streams.
+func TestReplays(t *testing.T) {
+	free, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	groupPort := free.LocalAddr().(*net.UDPAddr).Port
+	free.Close()
+	change := func(c *Config) { keyed("key")(c); c.Group = fmt.Sprint("127.255.255.255:", groupPort) }
+	a, b := start(t, 1, change), start(t, 2, change)
+	ra, rb := record(t, a), record(t, b)
+	air, err := newSocket(&net.UDPAddr{IP: net.IPv4zero, Port: groupPort}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer air.close()
+	a.Meet(2, b.Epoch(), rb.addr())
+	b.Meet(1, a.Epoch(), ra.addr())
+	eventually(t, "the floor is told", func() bool {
+		a.Cast([]byte("cast"))
+		p := b.peer(1)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.castFrom > 0
+	})
+	for range 20 {
+		a.Cast([]byte("cast"))
+		a.Send(Out{To: 2, Payload: []byte("x")}, Out{To: 2, Payload: make([]byte, 3000)})
+		b.Send(Out{To: 1, Payload: []byte("y")})
+	}
+	a.Beacon()
+	eventually(t, "all is recorded", func() bool {
+		da, _ := ra.kept()
+		db, sb := rb.kept()
+		return len(da) >= 21 && len(db) >= 21 && len(sb) == 20
+	})
+	for large := 0; large < 20; {
+		if h := b.next(t); len(h.p) == 3000 {
+			large++
+		}
+	}
+	b.Send(Out{To: 1, Payload: []byte("last")})
+	for string(a.next(t).p) != "last" {
+	}
+	a.Send(Out{To: 2, Payload: []byte("last")})
+	for string(b.next(t).p) != "last" {
+	}
+	toA, _ := ra.kept()
+	toB, streams := rb.kept()
+	casts := map[byte]int{}
+	for {
+		_, n, e := air.readOne()
+		if e == unix.EAGAIN {
+			break
+		}
+		d := bytes.Clone(air.ms[0].Buffers[0][:n])
+		casts[d[1]]++
+		if d[1] == kindCast { // beacons may be said again, it says
+			toB = append(toB, d)
+		}
+	}
+	if casts[kindCast] < 21 {
+		t.Fatalf("recorded %v from the air", casts)
+	}
+	e := hostile(t)
+	again := func(what string, x, y *node) {
+		t.Helper()
+		for len(x.got) > 0 {
+			<-x.got
+		}
+		for len(y.got) > 0 {
+			<-y.got
+		}
+		sx, sy := x.Count().Sent.Load(), y.Count().Sent.Load()
+		for _, d := range toB { // casts before a floor is known are not counted
+			if d[1] == kindCast {
+				_, _ = e.WriteToUDP(d, y.Addr())
+			} else {
+				e.send(y, d)
+			}
+		}
+		e.send(x, toA...)
+		refused := y.Count().StreamsRefused.Load()
+		for _, s := range streams {
+			c, err := net.Dial("tcp", y.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = c.Write(s)
+			_ = c.SetDeadline(time.Now().Add(patience))
+			if got, _ := io.ReadAll(c); len(got) > 0 {
+				t.Errorf("%s: a stream is answered by %d bytes", what, len(got))
+			}
+			c.Close()
+		}
+		eventually(t, "all streams are refused", func() bool { return y.Count().StreamsRefused.Load() == refused+uint64(len(streams)) })
+		if len(x.got)+len(y.got) > 0 {
+			t.Errorf("%s: something is heard again", what)
+		}
+		if e.heard() > 0 {
+			t.Errorf("%s: something is answered", what)
+		}
+		// Who does not know the floor asks the member itself, seldom.
+		if n := x.Count().Sent.Load() - sx + y.Count().Sent.Load() - sy; n > 4 {
+			t.Errorf("%s: %d datagrams sent", what, n)
+		}
+	}
+	again("at once", a, b)
+	b.Part(1)
+	a.Part(2)
+	a.Meet(2, b.Epoch(), b.Addr())
+	b.Meet(1, a.Epoch(), a.Addr())
+	again("parted and met", a, b)
+	a.Send(Out{To: 2, Payload: []byte("new")}, Out{To: 2, Payload: make([]byte, 2000)})
+	b.next(t)
+	b.next(t)
+	b2 := start(t, 2, change)
+	a.Meet(2, b2.Epoch(), b2.Addr())
+	b2.Meet(1, a.Epoch(), a.Addr())
+	again("one started anew", a, b2)
+	a2 := start(t, 1, change)
+	a2.Meet(2, b2.Epoch(), b2.Addr())
+	b2.Meet(1, a2.Epoch(), a2.Addr())
+	again("both started anew", a2, b2)
+}
+
+// A member that jumps with its counters harms nobody but itself.
+func TestCounterJumps(t *testing.T) {
+	a, b, c := start(t, 1, nil), start(t, 2, nil), start(t, 3, nil)
+	know(a, b, c)
+	to := a.peer(2)
+	for _, n := range []uint64{1, window, 1 << 40, 1<<63 + 5, 1<<64 - 2} {
+		to.sent.Store(n - 1)
+		a.Send(Out{To: 2, Payload: []byte("jump")})
+		if h := b.next(t); string(h.p) != "jump" {
+			t.Fatal(n)
+		}
+	}
+	to.sent.Store(10)
+	r := b.Count().Replayed.Load()
+	a.Send(Out{To: 2, Payload: []byte("back")})
+	eventually(t, "refused", func() bool { return b.Count().Replayed.Load() == r+1 })
+	c.Send(Out{To: 2, Payload: []byte("fine")})
+	a.Send(Out{To: 3, Payload: []byte("fine")})
+	if string(b.next(t).p) != "fine" || string(c.next(t).p) != "fine" {
+		t.Error("others are harmed")
+	}
+}
+
+// Strangers that hold connections, open or dripping, keep no member out, and
+// hold no more than there is room for.
+func TestHalfOpen(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		sec := TLS{}
+		if sealed {
+			sec = mutual(t)
+		}
+		change := func(c *Config) { keyed("key")(c); c.TLS = sec }
+		a, b := start(t, 1, change), start(t, 2, change)
+		know(a, b)
+		var held []net.Conn
+		for i := range 3 * maxPending {
+			c, err := net.Dial("tcp", b.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, c)
+			switch i % 4 {
+			case 1:
+				_, _ = c.Write([]byte{gossipByte}) // nobody takes it here
+			case 2:
+				_, _ = c.Write([]byte{largeByte, magic, kindLarge})
+			case 3:
+				_, _ = c.Write([]byte{0x16, 3, 1, 0xff, 0xff}) // a long hello
+			}
+			if sealed || i%4 != 3 {
+				continue
+			}
+			c.Close() // bare, it is a stream like any
+		}
+		if b.waiting.mu.Lock(); b.waiting.all.Len() > maxPending {
+			t.Errorf("%d strangers", b.waiting.all.Len())
+		}
+		b.waiting.mu.Unlock()
+		a.Send(Out{To: 2, Payload: make([]byte, 2000)})
+		if h := b.next(t); len(h.p) != 2000 {
+			t.Error("a member is kept out")
+		}
+		c, err := a.Dial(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = c.Write([]byte("member"))
+		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+		// Each is shut out in time, however it drips, and hears nothing.
+		var drip sync.WaitGroup
+		for i, c := range held {
+			if i%4 == 1 {
+				continue // memberlist's, which has no deadline before it is taken
+			}
+			drip.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) {
+					if sealed || i%4 == 2 { // else it says nothing: bare, any other byte makes it a stream
+						if _, err := c.Write([]byte{0}); err != nil {
+							return
+						}
+					}
+					_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+					n, err := c.Read(b)
+					if n > 0 && !sealed {
+						t.Errorf("stranger %d is answered", i)
+					}
+					if ne, ok := err.(net.Error); err != nil && (!ok || !ne.Timeout()) {
+						return
+					}
+				}
+			})
+		}
+		drip.Wait()
+		for _, c := range held {
+			c.Close()
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
+// Lengths that lie cost what was sent, and are not believed; what is wrong with
+// a stream is not heard.
+func TestLyingStreams(t *testing.T) {
+	b := start(t, 2, nil)
+	b.Meet(1, 11, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
+	b.Meet(3, 33, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
+	k := b.keys.Load()
+	n := uint64(0)
+	part := func(kind byte, from resource.NodeID, n uint64, plain []byte) []byte {
+		a := aead(derive(k.bytes[0], "one", uint64(from), uint64(from)*11, 2, b.Epoch()))
+		return seal(nil, a, kind, k.tags[0], from, n, plain)
+	}
+	size := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
+	join := func(parts ...[]byte) []byte { return bytes.Join(append([][]byte{{largeByte}}, parts...), nil) }
+	hello := []byte("hello")
+	for what, said := range map[string]func() []byte{
+		"nothing":                  func() []byte { return nil },
+		"a kind alone":             func() []byte { return join() },
+		"too large":                func() []byte { return join(part(kindLarge, 1, n, size(MaxLarge+1)), make([]byte, 5<<20)) },
+		"as large as can be":       func() []byte { return join(part(kindLarge, 1, n, size(1<<32-1)), hello) },
+		"large, and nothing":       func() []byte { return join(part(kindLarge, 1, n, size(MaxLarge))) },
+		"shorter than it says":     func() []byte { return join(part(kindLarge, 1, n, size(6)), part(kindBody, 1, n+1, hello)) },
+		"longer than it says":      func() []byte { return join(part(kindLarge, 1, n, size(4)), part(kindBody, 1, n+1, hello)) },
+		"a head of no length":      func() []byte { return join(part(kindLarge, 1, n, nil), part(kindBody, 1, n+1, hello)) },
+		"no head":                  func() []byte { return join(part(kindBody, 1, n, size(5)), part(kindBody, 1, n+1, hello)) },
+		"two heads":                func() []byte { return join(part(kindLarge, 1, n, size(4)), part(kindLarge, 1, n+1, size(4))) },
+		"a body of another's":      func() []byte { return join(part(kindLarge, 1, n, size(5)), part(kindBody, 3, n+1, hello)) },
+		"a body of another number": func() []byte { return join(part(kindLarge, 1, n, size(5)), part(kindBody, 1, n+2, hello)) },
+		"an unknown sender":        func() []byte { return join(part(kindLarge, 4, n, size(5)), part(kindBody, 4, n+1, hello)) },
+		"our own number":           func() []byte { return join(part(kindLarge, 2, n, size(5)), part(kindBody, 2, n+1, hello)) },
+		"a changed body": func() []byte {
+			b := join(part(kindLarge, 1, n, size(5)), part(kindBody, 1, n+1, hello))
+			b[len(b)-1] ^= 1
+			return b
+		},
+	} {
+		n += 10
+		refused := b.Count().StreamsRefused.Load()
+		var before, after runtime.MemStats
+		p := said()
+		runtime.ReadMemStats(&before)
+		c, err := net.Dial("tcp", b.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = c.Write(p)
+		_ = c.(*net.TCPConn).CloseWrite()
+		if got, _ := io.ReadAll(c); len(got) > 0 {
+			t.Errorf("%s: answered by %d bytes", what, len(got))
+		}
+		c.Close()
+		eventually(t, what+" is refused", func() bool { return b.Count().StreamsRefused.Load() == refused+1 })
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+			t.Errorf("%s: %d bytes were made for it", what, used)
+		}
+	}
+	if len(b.got) > 0 {
+		t.Errorf("heard %q", (<-b.got).p)
+	}
+	c, err := net.Dial("tcp", b.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = c.Write(join(part(kindLarge, 1, n+10, size(5)), part(kindBody, 1, n+11, hello)))
+	if h := b.next(t); string(h.p) != "hello" || h.from != 1 {
+		t.Errorf("%q of %d", h.p, h.from)
+	}
+}
+
+// A member that takes connections and never reads holds up neither the others
+// nor Close, and only so much waits for it.
+func TestNeverReads(t *testing.T) {
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	at := deaf.Addr().(*net.TCPAddr)
+	a, b := start(t, 1, nil), start(t, 2, nil)
+	know(a, b)
+	a.Meet(3, 7, &net.UDPAddr{IP: at.IP, Port: at.Port})
+	large := make([]byte, MaxLarge)
+	for range 10 * mostLarge {
+		a.Send(Out{To: 3, Payload: large[:len(large)-1]})
+		if n := a.peer(3).large.Load(); n > mostLarge {
+			t.Fatalf("%d wait", n)
+		}
+		if a.peer(3).large.Load() == mostLarge {
+			break
+		}
+	}
+	for range 5 {
+		a.Send(Out{To: 2, Payload: large})
+		if h := b.next(t); len(h.p) != MaxLarge {
+			t.Errorf("%d bytes", len(h.p))
+		}
+	}
+	began := time.Now()
+	a.Close()
+	if d := time.Since(began); d > largeTime/2 {
+		t.Errorf("closed after %v", d)
+	}
+}

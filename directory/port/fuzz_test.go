@@ -1,0 +1,153 @@
+package port
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// target is a port whose life is always the same, that knows member 1.
+func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, plain []byte) []byte) {
+	n, err := try(2, func(c *Config) {
+		c.Cluster = "lab"
+		keyed("a key of 16 byte")(c)
+		c.Stream = func(c net.Conn) { _, _ = io.Copy(io.Discard, c); c.Close() }
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { n.Close() })
+	n.epoch = 0x2222
+	n.Meet(1, 0x1111, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
+	k = n.keys.Load()
+	return n, k, func(kind byte, c uint64, plain []byte) []byte {
+		switch kind {
+		case kindCast:
+			return seal(nil, aead(derive(k.bytes[0], "cast", 1, 0x1111)), kind, k.tags[0], 1, c, plain)
+		case kindBeacon:
+			return seal(nil, aead(derive(k.bytes[0], "beacon")), kind, k.tags[0], 1, c, plain)
+		}
+		return seal(nil, aead(derive(k.bytes[0], "one", 1, 0x1111, 2, 0x2222)), kind, k.tags[0], 1, c, plain)
+	}
+}
+
+func someSeeds(sealed func(byte, uint64, []byte) []byte) (valid [][]byte) {
+	return [][]byte{
+		sealed(kindOne, 7, []byte("\x00hello")), sealed(kindOne, 8, binary.LittleEndian.AppendUint64([]byte{saysFloor}, 5)), sealed(kindOne, 9, []byte{asksFloor}),
+		sealed(kindCast, 7, []byte("hello")), sealed(kindBeacon, 7, []byte{1, 2}), sealed(kindBeacon, 8, nil),
+		sealed(kindLarge, 7, []byte{5, 0, 0, 0}), sealed(kindBody, 8, []byte("hello")),
+	}
+}
+
+// FuzzDatagram gives a port bytes off the network, as they are and, so that the
+// seal is no wall, sealed by a member that lies. As they are nothing of them is
+// heard that a member has not sealed.
+func FuzzDatagram(f *testing.F) {
+	n, _, sealed := target(f)
+	valid := someSeeds(sealed)
+	for _, b := range valid {
+		f.Add(b)
+		for _, at := range []int{0, 1, 2, 4, 12, headLen, len(b) - 1} {
+			changed := bytes.Clone(b)
+			changed[at] ^= 0x10
+			f.Add(changed)
+		}
+		f.Add(b[:len(b)-1])
+		f.Add(append(bytes.Clone(b), 0))
+	}
+	f.Add([]byte{gossipByte, 4, 'r', 'o', 'c', 'l'})
+	from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 99}
+	count := uint64(0)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		genuine := len(b) > 0 && b[0] == gossipByte
+		for _, v := range valid {
+			genuine = genuine || bytes.Equal(v, b)
+		}
+		c := n.Count()
+		foreign, heard := c.Foreign.Load(), c.Received.Load()
+		n.datagram(bytes.Clone(b), from)
+		ours := len(b) >= overhead && b[0] == magic && senderOf(b) == 2 // as if our own cast
+		if !genuine && !ours && c.Foreign.Load() != foreign+1 || !genuine && c.Received.Load() != heard {
+			t.Fatalf("%x is believed", b)
+		}
+		for len(n.packets) > 0 {
+			<-n.packets
+		}
+		if len(b) == 0 {
+			return
+		}
+		count++
+		n.datagram(sealed(b[0]%7, 1000+count, b[1:]), from)
+		for len(n.got) > 0 {
+			<-n.got
+		}
+		for len(n.beacons) > 0 {
+			<-n.beacons
+		}
+	})
+}
+
+// FuzzStream gives a port what a stream begins with, as it is and behind a head
+// that a member has sealed.
+func FuzzStream(f *testing.F) {
+	n, _, sealed := target(f)
+	count := uint64(0)
+	valid := append(append([]byte{largeByte}, sealed(kindLarge, 7, []byte{5, 0, 0, 0})...), sealed(kindBody, 8, []byte("hello"))...)
+	f.Add(valid)
+	f.Add(valid[:1+largeHead])
+	f.Add([]byte{gossipByte, 4, 'r', 'o', 'c', 'l'})
+	f.Add([]byte("any other stream"))
+	f.Add([]byte{0x16, 3, 1, 2, 0})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
+	for _, at := range []int{1, 2, 3, 5, 13, 22, 40, 42, 60, len(valid) - 1} {
+		b := bytes.Clone(valid)
+		b[at] ^= 0x10
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		heard := n.Count().Received.Load()
+		greetWith(t, n, b)
+		if n.Count().Received.Load() != heard && !bytes.HasPrefix(b, valid) {
+			t.Fatalf("%x is believed", b)
+		}
+		count += 10
+		size := make([]byte, 4)
+		copy(size, b)
+		greetWith(t, n, append(append([]byte{largeByte}, sealed(kindLarge, 1000+count, size)...), b...))
+		greetWith(t, n, bytes.Join([][]byte{{largeByte}, sealed(kindLarge, 1005+count, size), sealed(kindBody, 1006+count, b)}, nil))
+		for len(n.got) > 0 {
+			<-n.got
+		}
+		if n.waiting.all.Len() > 0 {
+			t.Fatal("a stranger is left")
+		}
+	})
+}
+
+func greetWith(t *testing.T, n *node, b []byte) {
+	here, there := net.Pipe()
+	_ = there.SetDeadline(time.Now().Add(patience))
+	go func() {
+		_, _ = there.Write(b)
+		there.Close()
+	}()
+	s := n.waiting.add(here)
+	taken := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case c := <-n.streams:
+			c.Close()
+		case <-taken:
+		}
+	}()
+	if err := n.greet(s); err != nil {
+		s.Close()
+	}
+	close(taken)
+	<-done
+}

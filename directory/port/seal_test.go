@@ -1,0 +1,230 @@
+package port
+
+import (
+	"bytes"
+	"encoding/hex"
+	"math"
+	"net"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"pgregory.net/rapid"
+)
+
+// The window against a model that remembers everything.
+func TestReplayModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r replay
+		seen, top := map[uint64]bool{}, uint64(0)
+		if rapid.Bool().Draw(t, "later") {
+			top = rapid.Uint64Range(1, math.MaxUint64).Draw(t, "begins after")
+			r.upTo(top)
+		}
+		begun := top
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			near := rapid.SampledFrom([]uint64{0, 1, 63, 64, 65, window - 1, window, window + 1, 2 * window}).Draw(t, "distance")
+			n := top
+			switch rapid.IntRange(0, 3).Draw(t, "where") {
+			case 0:
+				n -= near // may wrap
+			case 1:
+				n += near
+			case 2:
+				n = top - rapid.Uint64Range(0, window+3).Draw(t, "back")
+			case 3:
+				n = rapid.Uint64().Draw(t, "anywhere")
+			}
+			want := n != 0 && n > begun && !seen[n] && (n > top || top-n < window)
+			if got := r.first(n); got != want {
+				t.Fatalf("%d after %d: first %v, want %v", n, top, got, want)
+			}
+			if want {
+				seen[n], top = true, max(top, n)
+			}
+		}
+	})
+}
+
+func TestReplayEdges(t *testing.T) {
+	var r replay
+	for _, s := range []struct {
+		n    uint64
+		want bool
+	}{
+		{0, false}, {1, true}, {1, false}, {window, true}, {2, true}, {2, false},
+		{window + 1, true}, {1, false}, {2, false}, {3, true},
+		{3*window + 1, true}, {2*window + 1, false}, {2*window + 2, true}, {3 * window, true}, {3 * window, false},
+		{math.MaxUint64, true}, {math.MaxUint64, false}, {0, false}, {1, false}, {math.MaxUint64 - 1, true}, {math.MaxUint64 - window, false},
+	} {
+		if got := r.first(s.n); got != s.want {
+			t.Errorf("%d: %v", s.n, got)
+		}
+	}
+}
+
+// What docs/PROTOCOL.md draws.
+func TestGolden(t *testing.T) {
+	k := newKeys("lab", [][]byte{[]byte("a key of 16 byte")})
+	one := aead(derive(k.bytes[0], "one", 1, 0x1111, 2, 0x2222))
+	cast := aead(derive(k.bytes[0], "cast", 1, 0x1111))
+	beacon := aead(derive(k.bytes[0], "beacon"))
+	for _, g := range []struct{ what, got, want string }{
+		{"data", hex.EncodeToString(seal(nil, one, kindOne, k.tags[0], 1, 7, []byte("\x00hello"))),
+			"520107ea0100000000000000070000000000000092872384d987c2b0c7ce7feec131c18ca9404804a13e"},
+		{"cast", hex.EncodeToString(seal(nil, cast, kindCast, k.tags[0], 1, 7, []byte("hello"))),
+			"520207ea01000000000000000700000000000000561140ad71a2315830a68e95696d31390ad06c8e73"},
+		{"beacon", hex.EncodeToString(seal(nil, beacon, kindBeacon, k.tags[0], 1, 7, []byte{0x9e, 0x1d})),
+			"520307ea010000000000000007000000000000002739ddb6564a3e9b1e60160c21c26e61bd2e"},
+		{"head", hex.EncodeToString(seal([]byte{largeByte}, one, kindLarge, k.tags[0], 1, 8, []byte{5, 0, 0, 0})),
+			"4c520407ea010000000000000008000000000000003b052719639cf53e189e4307f8a27d33b95bc92d"},
+		{"body", hex.EncodeToString(seal(nil, one, kindBody, k.tags[0], 1, 9, []byte("hello"))),
+			"520507ea0100000000000000090000000000000087a0071800122d02528754ae25b0eeec6b54634c20"},
+	} {
+		if g.got != g.want {
+			t.Errorf("%s:\n%s, want\n%s", g.what, g.got, g.want)
+		}
+	}
+}
+
+// A datagram opens as it was sealed, and not if any bit of it is another, or
+// any byte is missing or too many.
+func TestSealed(t *testing.T) {
+	a := aead(derive(newKeys("", nil).bytes[0], "one", 1, 2, 3, 4))
+	for _, plain := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte("y"), MaxPayload+1)} {
+		whole := seal([]byte("before"), a, kindOne, 9, 5, 77, plain)[6:]
+		if len(whole) != overhead+len(plain) || senderOf(whole) != 5 || counterOf(whole) != 77 {
+			t.Fatalf("%x", whole)
+		}
+		if got, ok := open(bytes.Clone(whole), a); !ok || !bytes.Equal(got, plain) {
+			t.Fatalf("%x opens as %x, %v", whole, got, ok)
+		}
+		for bit := range len(whole) * 8 {
+			b := bytes.Clone(whole)
+			b[bit/8] ^= 1 << (bit % 8)
+			if _, ok := open(b, a); ok {
+				t.Fatalf("opens with bit %d another", bit)
+			}
+		}
+		for n := headLen; n < len(whole); n++ {
+			if _, ok := open(bytes.Clone(whole[:n]), a); ok {
+				t.Fatalf("opens with %d of %d bytes", n, len(whole))
+			}
+		}
+		if _, ok := open(append(bytes.Clone(whole), 0), a); ok {
+			t.Fatal("opens with a byte more")
+		}
+	}
+}
+
+// Each of cluster, key, kind and life makes another key.
+func TestKeysDiffer(t *testing.T) {
+	seen := map[string]string{}
+	add := func(what string, key []byte) {
+		if of, was := seen[string(key)]; was {
+			t.Errorf("%s has the key of %s", what, of)
+		}
+		seen[string(key)] = what
+	}
+	for _, name := range []string{"", "a", "b"} {
+		for _, key := range []string{"", "k", "l"} {
+			b := newKeys(name, [][]byte{[]byte(key)}).bytes[0]
+			for _, what := range []string{"one", "cast", "beacon", "tag"} {
+				add(name+"/"+key+"/"+what, derive(b, what))
+			}
+			add(name+"/"+key+" 1 to 2", derive(b, "one", 1, 10, 2, 20))
+			add(name+"/"+key+" 2 to 1", derive(b, "one", 2, 20, 1, 10))
+			add(name+"/"+key+" 1 anew", derive(b, "one", 1, 11, 2, 20))
+			add(name+"/"+key+" 2 anew", derive(b, "one", 1, 10, 2, 21))
+		}
+	}
+}
+
+// Two keys may have one tag: what the first does not open the second may.
+func TestTwinTags(t *testing.T) {
+	k := newKeys("", [][]byte{[]byte("old"), []byte("new")})
+	if k.alike {
+		t.Fatal("these have different tags")
+	}
+	k.tags[1], k.alike = k.tags[0], true
+	b := seal(nil, aead(derive(k.bytes[1], "one")), kindOne, k.tags[0], 1, 1, []byte("hello"))
+	var got []byte
+	if !k.each(b, func(b []byte, i int) (ok bool) {
+		got, ok = open(b, aead(derive(k.bytes[i], "one")))
+		return ok
+	}) || string(got) != "hello" {
+		t.Errorf("opened %q", got)
+	}
+	k = newKeys("", [][]byte{[]byte("same"), []byte("same")})
+	if !k.alike {
+		t.Error("one key twice has one tag")
+	}
+}
+
+// However often two part and meet in the same lives, no counter is used twice,
+// nor believed twice; another life begins anew.
+func TestPartAndMeet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &Port{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
+		used, heard := map[[2]uint64]bool{}, map[[2]uint64]bool{}
+		at := func(port int) *net.UDPAddr { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
+		p.cfg.Self = 9
+		p.Meet(9, 1, at(1))
+		if p.peer(9) != nil {
+			t.Fatal("met itself")
+		}
+		for range rapid.IntRange(1, 50).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "does") {
+			case 0:
+				p.Meet(1, rapid.Uint64Range(1, 3).Draw(t, "epoch"), at(rapid.IntRange(1, 2).Draw(t, "port")))
+			case 1:
+				p.Part(1)
+			case 2:
+				if to := p.peer(1); to != nil {
+					n := [2]uint64{to.epoch, to.sent.Add(1)}
+					if used[n] {
+						t.Fatalf("counter %d of life %d is used twice", n[1], n[0])
+					}
+					used[n] = true
+				}
+			case 3:
+				if from := p.peer(1); from != nil {
+					n := [2]uint64{from.epoch, rapid.Uint64Range(1, 40).Draw(t, "counter")}
+					if first := from.first(n[1]); first && heard[n] {
+						t.Fatalf("counter %d of life %d is believed twice", n[1], n[0])
+					}
+					heard[n] = true
+					if from.first(n[1]) {
+						t.Fatal("twice at once")
+					}
+				}
+			}
+		}
+	})
+}
+
+// What is under way on a peer that is parted from meanwhile is not new.
+func TestPartedMeanwhile(t *testing.T) {
+	p := &Port{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
+	at := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
+	p.Meet(1, 1, at)
+	old := p.peer(1)
+	if !old.first(5) {
+		t.Fatal("5 is new")
+	}
+	p.Part(1)
+	if old.first(6) {
+		t.Error("believed after the parting")
+	}
+	p.Meet(1, 1, at)
+	if m := p.peer(1); m.first(5) || !m.first(6) {
+		t.Error("5 was, 6 was not")
+	}
+	for n := range resource.NodeID(mostPast + 10) { // those remembered are bounded
+		p.Meet(2+n, 1, at)
+		p.peer(2 + n).first(1)
+		p.Part(2 + n)
+	}
+	if len(p.past) > mostPast {
+		t.Errorf("%d lives are remembered", len(p.past))
+	}
+}

@@ -1,0 +1,73 @@
+package port
+
+import (
+	"net"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkRound is what a question and its answer cost both ports, one
+// goroutine being both; BenchmarkBare the same datagrams without them.
+func BenchmarkRound(b *testing.B) {
+	var got int
+	answer := make([]byte, 60)
+	var y *Port
+	x, err := Open(Config{Self: 1, Bind: "127.0.0.1:0", Receive: func(resource.NodeID, *net.UDPAddr, []byte) { got++ }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer x.Close()
+	y, err = Open(Config{Self: 2, Bind: "127.0.0.1:0", Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
+		y.Send(Out{To: from, At: at, Payload: answer})
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer y.Close()
+	x.Meet(2, y.Epoch(), y.Addr())
+	y.Meet(1, x.Epoch(), x.Addr())
+	b.ReportAllocs()
+	want := 0
+	for b.Loop() {
+		want++
+		x.Send(Out{To: 2, Payload: answer})
+		y.main.more, x.main.more = false, false // as one who polls finds nothing in between
+		y.main.Ready(subsys.Readable)
+		x.main.Ready(subsys.Readable)
+		if got != want {
+			b.Fatal("lost")
+		}
+	}
+}
+
+func BenchmarkBare(b *testing.B) {
+	mk := func() *socket {
+		s, err := newSocket(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	x, y := mk(), mk()
+	defer x.close()
+	defer y.close()
+	local := func(s *socket) *net.UDPAddr {
+		sa, err := unix.Getsockname(s.fd)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*unix.SockaddrInet4).Port}
+	}
+	xa, ya := local(x), local(y)
+	p := make([]byte, 97)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = x.writeOne(p, ya)
+		y.readOne()
+		_ = y.writeOne(p, xa)
+		x.readOne()
+	}
+}

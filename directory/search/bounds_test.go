@@ -1,0 +1,45 @@
+package search
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A trace is bounded, and a search without one costs nothing for it.
+func TestTraceBounds(t *testing.T) {
+	tr := &Trace{Steps: make([]Step, maxSteps)}
+	tr.asked(time.Time{}, HowFlat, 1)
+	if len(tr.Steps) != maxSteps || tr.More != 1 {
+		t.Errorf("%d steps and %d", len(tr.Steps), tr.More)
+	}
+	tr = nil
+	packet := Packet{Type: typeNone}
+	if n := testing.AllocsPerRun(100, func() {
+		tr.asked(time.Time{}, HowFlat, 1)
+		tr.heard(time.Time{}, 1, &packet)
+		tr.silent(1)
+	}); n != 0 || tr.everybody() || tr.way(Each) != Each {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// That a node is busy is no answer of it.
+func TestTraceHeard(t *testing.T) {
+	now := time.Unix(1, 0)
+	tr := &Trace{}
+	tr.asked(now, HowTree, 1, 2)
+	for _, p := range []Packet{
+		{Type: typeBusy, Lo: 1, Hi: 2},
+		{Type: typeNone, Lo: 1, Hi: 1, Covered: 1}, // of another question
+	} {
+		if tr.heard(now, 1, &p); tr.Steps[0].Outcome != Unheard || !tr.Steps[0].Heard.IsZero() {
+			t.Errorf("%+v is an answer: %+v", p, tr.Steps[0])
+		}
+	}
+	tr.heard(now, 1, &Packet{Type: typeNone, Lo: 1, Hi: 2, Covered: 2, Failed: []resource.NodeID{2}})
+	if s := tr.Steps[0]; s.Outcome != None || s.Covered != 1 || s.Failed != 1 || !s.Heard.Equal(now) {
+		t.Errorf("%+v", s)
+	}
+}

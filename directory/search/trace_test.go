@@ -1,0 +1,221 @@
+package search_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/search/searchtest"
+	"github.com/rocl-go/rocl/resource"
+	"pgregory.net/rapid"
+)
+
+// traced is a search with a trace, and checks what must always be so of one: it
+// has a step for each node that the asker asked, and what became of it.
+func traced(t interface {
+	Errorf(string, ...any)
+	Fatalf(string, ...any)
+	Fatal(...any)
+}, s *searchtest.Sim, from *searchtest.Node, tr *search.Trace) searchtest.Outcome {
+	s.Reset()
+	r := s.Await(from, func(now time.Time, done func(search.Result)) { from.SearchTraced(now, []byte("gold"), tr, done) })
+	steps, sent := slices.Clone(tr.Steps), from.Out
+	found, casts := 0, 0
+	for _, st := range steps {
+		switch {
+		case st.Node == from.ID, st.Members < 1, (st.How == search.HowTree) != (st.Members > 1):
+			t.Errorf("no such question: %+v", st)
+		case st.Outcome == search.Unheard && !r.Found:
+			t.Errorf("the search ended without a word of %+v", st)
+		case (st.Outcome == search.Found || st.Outcome == search.None) != !st.Heard.IsZero(), !st.Heard.IsZero() && st.Heard.Before(st.Asked):
+			t.Errorf("heard when: %+v", st)
+		}
+		switch st.Outcome {
+		case search.Found:
+			found++
+			if string(st.Answer) != string(r.Answer) || st.Node > r.From || st.Node != r.From && st.How != search.HowTree {
+				t.Errorf("%+v of %+v", st, r)
+			}
+		case search.None:
+			if st.Covered+st.Failed < 1 || st.Members == 1 && st.Covered != 1 {
+				t.Errorf("a no of whom: %+v", st)
+			}
+		}
+		if st.How == search.HowCast {
+			casts++
+		}
+	}
+	packets := len(steps)
+	if casts > 0 { // they are asked with one packet
+		packets -= casts - 1
+	}
+	if casts != 0 && casts != len(s.Nodes)-1 || packets != sent || tr.More != 0 {
+		t.Fatalf("%d packets were sent, %d of %d steps by one, and %d more told", sent, casts, len(steps), tr.More)
+	}
+	if r.Found != (found == 1) || found > 1 {
+		t.Errorf("%d steps found it: %+v", found, r)
+	}
+	if err := s.Drain(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(steps, tr.Steps, func(a, b search.Step) bool { return a.Node == b.Node && a.Outcome == b.Outcome }) {
+		t.Errorf("the trace goes on when the search is over")
+	}
+	return r
+}
+
+func outcomes(tr *search.Trace) (how []string) {
+	for _, s := range tr.Steps {
+		how = append(how, s.How+" "+s.Outcome)
+	}
+	return how
+}
+
+func seven(cast bool) *searchtest.Sim {
+	return searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Cast: cast, Seed: 1})
+}
+
+// A trace tells of each question how it was put and what came of it.
+func TestTrace(t *testing.T) {
+	s := seven(false)
+	asker := s.Nodes[3]
+	tr := &search.Trace{Way: search.ByTree}
+	if r := traced(t, s, asker, tr); r.Found || !r.Definite() || r.Covered != 7 {
+		t.Errorf("%+v", r)
+	}
+	if len(tr.Steps) != 2 || tr.Steps[0].Covered+tr.Steps[1].Covered != 6 || tr.Steps[0].Members != 3 || tr.Steps[0].How != search.HowTree {
+		t.Errorf("a tree of two: %+v", tr.Steps)
+	}
+
+	// A summary that is wrong, then everybody; and without summaries.
+	asker.May = func([]byte) []resource.NodeID { return s.IDs[:1] }
+	for _, c := range []struct {
+		tr   search.Trace
+		want []string
+	}{
+		{search.Trace{Way: search.ByTree}, []string{"summary none", "tree none", "tree none"}},
+		{search.Trace{Way: search.ByTree, Everybody: true}, []string{"tree none", "tree none"}},
+		{search.Trace{Way: search.Each, Everybody: true}, slices.Repeat([]string{"flat none"}, 6)},
+		{search.Trace{Everybody: true}, slices.Repeat([]string{"flat none"}, 6)},                     // they are few
+		{search.Trace{Way: search.ByCast, Everybody: true}, slices.Repeat([]string{"flat none"}, 6)}, // the network cannot
+	} {
+		traced(t, s, asker, &c.tr)
+		if !slices.Equal(outcomes(&c.tr), c.want) {
+			t.Errorf("%d: %q, want %q", c.tr.Way, outcomes(&c.tr), c.want)
+		}
+	}
+
+	// A summary that is right spares the rest.
+	s.Nodes[0].Has = gold
+	tr = &search.Trace{Way: search.ByTree}
+	if r := traced(t, s, asker, tr); !r.Found || !slices.Equal(outcomes(tr), []string{"summary found"}) {
+		t.Errorf("%+v, %q", r, outcomes(tr))
+	}
+
+	// The dead are asked as often as it takes, and named.
+	dead := s.Nodes[6]
+	dead.Dead = true
+	among := func(who resource.NodeID) searchtest.Outcome {
+		tr = &search.Trace{}
+		return s.Await(asker, func(now time.Time, done func(search.Result)) {
+			asker.SearchAmong(now, []resource.NodeID{who}, []byte("gold"), tr, done)
+		})
+	}
+	r := among(dead.ID)
+	if want := slices.Repeat([]string{"flat silent"}, search.DefaultTries); !slices.Equal(outcomes(tr), want) || !slices.Equal(r.Failed, []resource.NodeID{dead.ID}) {
+		t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
+	}
+
+	// Nobody is asked for a node that is not a member.
+	if r := among(1 << 48); len(tr.Steps) != 0 || len(r.Failed) != 1 {
+		t.Errorf("%+v, %+v", tr.Steps, r)
+	}
+}
+
+// A cast has a step for each who was to hear it; who is silent is asked alone.
+func TestTraceCast(t *testing.T) {
+	s := seven(true)
+	asker := s.Nodes[3]
+	for _, way := range []search.Way{search.Auto, search.ByCast} {
+		tr := &search.Trace{Way: way}
+		r := traced(t, s, asker, tr)
+		if want := slices.Repeat([]string{"cast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
+			t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
+		}
+	}
+	tr := &search.Trace{Way: search.ByTree}
+	if traced(t, s, asker, tr); !slices.Equal(outcomes(tr), []string{"tree none", "tree none"}) {
+		t.Errorf("%q", outcomes(tr))
+	}
+	s.Nodes[5].Has = gold
+	tr = &search.Trace{}
+	if r := traced(t, s, asker, tr); r.From != s.IDs[5] || !slices.Contains(outcomes(tr), "cast found") {
+		t.Errorf("%q; %+v", outcomes(tr), r)
+	}
+	s.Nodes[5].Has, s.Nodes[5].Dead = nil, true
+	tr = &search.Trace{}
+	r := traced(t, s, asker, tr)
+	if got := outcomes(tr); !slices.Equal(got[:6], []string{"cast none", "cast none", "cast none", "cast none", "cast silent", "cast none"}) ||
+		!slices.Equal(got[6:], slices.Repeat([]string{"flat silent"}, search.DefaultTries-1)) || !slices.Equal(r.Failed, s.IDs[5:6]) {
+		t.Errorf("%q; %+v", got, r)
+	}
+}
+
+// A head that says it is busy has not answered: it is waited for and asked
+// again, and the answer is that to the last question.
+func TestTraceBusy(t *testing.T) {
+	s := searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Patience: 20 * time.Millisecond, Way: search.ByTree, Seed: 1})
+	asker := s.Nodes[0]
+	// Below the head of 1 to 3 there is one who is dead, and the head waits for it.
+	s.Nodes[3].Dead = true
+	tr := &search.Trace{}
+	r := traced(t, s, asker, tr)
+	if !slices.Equal(r.Failed, s.IDs[3:4]) || r.Covered != 6 {
+		t.Errorf("%+v", r)
+	}
+	var of []string // of the head
+	for i, how := range outcomes(tr) {
+		if tr.Steps[i].Node == s.IDs[1] {
+			of = append(of, how)
+		}
+	}
+	n := len(of)
+	if n <= search.DefaultTries/2+1 || !slices.Equal(of[:n-1], slices.Repeat([]string{"tree silent"}, n-1)) || of[n-1] != "tree none" || len(tr.Steps) != n+1 {
+		t.Errorf("%q, of them of the head %q", outcomes(tr), of)
+	}
+}
+
+// Whatever is lost and whoever is dead: see traced for what must be so.
+func TestTraceUnderFaults(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 60).Draw(t, "nodes")
+		s := searchtest.New(searchtest.Config{
+			Nodes: n, Hop: time.Millisecond,
+			Fan:  rapid.SampledFrom([]int{2, 3, 16, search.Flat}).Draw(t, "fan"),
+			Loss: rapid.SampledFrom([]float64{0, 0.05, 0.2}).Draw(t, "loss"),
+			Cast: rapid.Bool().Draw(t, "cast"),
+			Seed: rapid.Uint64().Draw(t, "seed"),
+		})
+		asker := s.Nodes[rapid.IntRange(0, n-1).Draw(t, "asker")]
+		other := func() *searchtest.Node {
+			if m := s.Nodes[s.Rand.IntN(n)]; m != asker {
+				return m
+			}
+			return new(searchtest.Node)
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "dead") {
+			other().Dead = true
+		}
+		if rapid.Bool().Draw(t, "held") {
+			other().Has = gold
+		}
+		if rapid.Bool().Draw(t, "summaries") {
+			asker.May = func([]byte) []resource.NodeID { return []resource.NodeID{s.IDs[s.Rand.IntN(n)]} }
+		}
+		traced(t, s, asker, &search.Trace{
+			Everybody: rapid.Bool().Draw(t, "everybody"),
+			Way:       rapid.SampledFrom([]search.Way{search.Auto, search.ByCast, search.Each, search.ByTree}).Draw(t, "way"),
+		})
+	})
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package rocl_test
-
-const raceEnabled = false

@@ -1,0 +1,159 @@
+package tests
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+)
+
+// follower is a watch of {type=watched}, in a context of this process.
+type follower struct {
+	t      *testing.T
+	events chan lib.Event
+}
+
+func follow(t *testing.T, c *lib.Context) *follower {
+	f := &follower{t: t, events: make(chan lib.Event, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ev, err := range c.Watch(ctx, lib.Match{"type": "watched"}) {
+			if err != nil {
+				return
+			}
+			f.events <- ev
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return f
+}
+
+// want waits for one event of each name, and for nothing else.
+func (f *follower) want(kind directory.EventKind, names ...string) {
+	f.t.Helper()
+	for limit := time.After(30 * time.Second); len(names) > 0; {
+		select {
+		case ev := <-f.events:
+			name := ev.Attrs.GetString("name")
+			i := slices.Index(names, name)
+			if ev.Kind != kind || i < 0 {
+				f.t.Fatalf("%v %q, want %v %q", ev.Kind, name, kind, names)
+			}
+			names = slices.Delete(names, i, i+1)
+		case <-limit:
+			f.t.Fatalf("not %v: %q", kind, names)
+		}
+	}
+}
+
+// none says that nothing is told for a while.
+func (f *follower) none(what string, d time.Duration) {
+	f.t.Helper()
+	select {
+	case ev := <-f.events:
+		f.t.Fatalf("%s: %v %q", what, ev.Kind, ev.Attrs.GetString("name"))
+	case <-time.After(d):
+	}
+}
+
+// A watch at one node sees processes at another come and be killed; the daemon
+// of either killed and started again, it tells only what is different, of what
+// happened meanwhile too; a node that dies takes what it had with it, until it
+// is back.
+func TestClusterWatch(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
+	daemon := func(i int) *child {
+		return start(t, "serving", dirserver, "--socket", sockets[i], "--bind", binds[i], "--join", binds[1-i], "--cluster", "test", "--key-file", key)
+	}
+	holder := func(name string) *child { // at the first node, which it serves as the same member if it must
+		return asMember(t, lib.Member{Bind: binds[0], Join: binds[1:], KeyFile: key}, func() *child {
+			return start(t, "-", rocl, "register", "--socket", sockets[0], "type=watched", "name="+name)
+		})
+	}
+	daemons := []*child{daemon(0), daemon(1)}
+	stays := holder("stays")
+	first := holder("first")
+	me := open(t, sockets[1], lib.JoinOnly())
+	register(t, me, lib.Attrs{"type": "watched", "name": "me"})
+	here, there := follow(t, open(t, sockets[1], lib.JoinOnly())), follow(t, open(t, sockets[0], lib.JoinOnly()))
+	for _, f := range []*follower{here, there} {
+		f.want(lib.Appeared, "stays", "first", "me")
+		f.want(lib.Synced, "")
+	}
+	first.kill(t)
+	here.want(lib.Gone, "first")
+	there.want(lib.Gone, "first")
+
+	var took []time.Duration
+	for range 20 {
+		c := holder("killed")
+		here.want(lib.Appeared, "killed")
+		begun := time.Now()
+		c.kill(t)
+		here.want(lib.Gone, "killed")
+		took = append(took, time.Since(begun))
+		there.want(lib.Appeared, "killed")
+		there.want(lib.Gone, "killed")
+	}
+	slices.Sort(took)
+	t.Logf("kill -9 of a process is seen at another node after %v, at most %v", took[len(took)/2], took[len(took)-1])
+	if took[len(took)/2] > 2*time.Second {
+		t.Error("that is too late")
+	}
+
+	daemons[0].kill(t) // whose contexts live on
+	daemons[0] = daemon(0)
+	second := holder("second")
+	for _, f := range []*follower{here, there} {
+		f.want(lib.Appeared, "second")
+		f.none("through a restart", 1500*time.Millisecond) // longer than the grace
+	}
+
+	daemons[1].kill(t) // the watcher's
+	second.kill(t)
+	third := holder("third")
+	there.want(lib.Gone, "second")
+	there.want(lib.Appeared, "third")
+	daemons[1] = daemon(1)
+	for range 2 { // in this order or the other
+		select {
+		case ev := <-here.events:
+			if name := ev.Attrs.GetString("name"); !(ev.Kind == lib.Gone && name == "second" || ev.Kind == lib.Appeared && name == "third") {
+				t.Fatalf("after the restart: %v %q", ev.Kind, name)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the watch has not noticed what happened meanwhile")
+		}
+	}
+	third.kill(t)
+	here.want(lib.Gone, "third")
+	there.want(lib.Gone, "third")
+
+	stays.kill(t)
+	here.want(lib.Gone, "stays")
+	there.want(lib.Gone, "stays")
+	holder("last")
+	here.want(lib.Appeared, "last")
+	there.want(lib.Appeared, "last")
+	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGSTOP) // the node is dead, for all the others can see
+	begun := time.Now()
+	here.want(lib.Gone, "last")
+	t.Logf("a node that falls silent is seen to after %v", time.Since(begun))
+	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGCONT)
+	here.want(lib.Appeared, "last")
+}

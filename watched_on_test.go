@@ -1,0 +1,5 @@
+//go:build race || rocldebug
+
+package rocl_test
+
+const watched = true
