@@ -58,8 +58,8 @@ type Client struct {
 	life   context.Context
 	end    context.CancelFunc
 	busy   sync.WaitGroup
-	finish func() error   // what serving needs when the client closes; may be nil
-	here   func() *Server // the server if it is in this process and serves, else nil; may be nil
+	finish func(self resource.GID) error // what serving needs when the client closes; may be nil
+	here   func() *Server                // the server if it is in this process and serves, else nil; may be nil
 
 	mu     sync.Mutex
 	closed bool
@@ -881,7 +881,7 @@ func (c *Client) Close() error {
 	c.end()
 	c.busy.Wait()
 	if c.finish != nil {
-		return c.finish()
+		return c.finish(c.self)
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rocl-go/rocl/resource"
 )
 
 // JoinNode joins the directory at a socket path, and serves it whenever nobody
@@ -18,7 +20,7 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option
 	n := &node{path: path, log: log, opts: serve}
 	c, err := Join(ctx, DialSocket(path), append(opts, WithServe(n.serve))...)
 	if err != nil {
-		n.close()
+		n.close(resource.GID{})
 		return nil, err
 	}
 	c.finish, c.here = n.close, n.serving.Load
@@ -60,12 +62,13 @@ func (n *node) serve(context.Context) error {
 	return nil
 }
 
-func (n *node) close() error {
+// close ends serving as the context self does.
+func (n *node) close(self resource.GID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
 	if n.server == nil {
 		return nil
 	}
-	return n.server.Close()
+	return n.server.closeOf(self)
 }

@@ -170,6 +170,7 @@ type Server struct {
 	life   context.Context
 	end    context.CancelFunc
 	bound  []*socket
+	count  *counts
 
 	wmu     sync.Mutex // above mu
 	watches map[*attached]struct{}
@@ -192,7 +193,7 @@ func NewServer(opts ...Option) *Server {
 }
 
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now(), count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -280,6 +281,7 @@ func (s *Server) serveLife(c *codec) error {
 	}
 	s.lives[self] = me
 	s.mu.Unlock()
+	s.count.joined.Add(1)
 	defer func() {
 		s.mu.Lock()
 		if s.lives[self] == me {
@@ -289,6 +291,8 @@ func (s *Server) serveLife(c *codec) error {
 		s.mu.Unlock()
 		if !over {
 			n := s.db.DeleteOwner(self)
+			s.count.ended.Add(1)
+			s.count.lapsed.Add(uint64(n))
 			s.log.Debug("directory: context ended", "context", self, "resources", n)
 		}
 	}()
@@ -312,6 +316,7 @@ func (s *Server) serveLife(c *codec) error {
 			return nil
 		}
 		rev, err := s.change(self, &m)
+		s.count.change(m.typ, err)
 		if errors.Is(err, ErrProtocol) {
 			_ = c.sendError(m.id, err)
 			return err
@@ -391,6 +396,7 @@ func (s *Server) serveAsk(c *codec) error {
 		if err != nil {
 			return err
 		}
+		begun := time.Now()
 		p := parser{b: m.body}
 		var rec database.Record
 		var ok bool
@@ -435,6 +441,7 @@ func (s *Server) serveAsk(c *codec) error {
 		default:
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 		}
+		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
 		switch {
 		case err != nil:
 			_ = c.sendError(m.id, err)
@@ -537,6 +544,7 @@ func (s *Server) serveWatch(c *codec) error {
 	}
 	l = l.Clone()
 	w := s.db.Watch(&l)
+	s.count.watch.Add(1)
 	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)
@@ -589,7 +597,11 @@ func (s *Server) serveYield(c *codec) error {
 
 // Close stops serving: connections are cut, sockets removed, the node's lock is
 // free when it returns. The database stays as it is.
-func (s *Server) Close() error {
+func (s *Server) Close() error { return s.closeOf(resource.GID{}) }
+
+// closeOf is Close for the context that serves, which ends with the server: it
+// does not go on as the member, whether or not its leave has been read.
+func (s *Server) closeOf(self resource.GID) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -597,8 +609,8 @@ func (s *Server) Close() error {
 	}
 	s.closed = true
 	handOver := s.gave
-	for _, l := range s.lives {
-		handOver = handOver || l.member || s.daemon // which is being restarted if contexts go on
+	for id, l := range s.lives {
+		handOver = handOver || id != self && (l.member || s.daemon) // which is being restarted if contexts go on
 	}
 	s.end()
 	for nc := range s.conns {
@@ -618,17 +630,4 @@ func (s *Server) Close() error {
 		err = errors.Join(err, b.unlock())
 	}
 	return err
-}
-
-// Stats describe a server.
-type Stats struct {
-	database.Stats
-	Contexts, Connections int
-}
-
-// Stats returns the present figures.
-func (s *Server) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Stats{s.db.Stats(), len(s.lives), len(s.conns)}
 }

@@ -191,6 +191,34 @@ func TestMembership(t *testing.T) {
 	s.expect(t, "nobody goes on", []bool{false}, []bool{false})
 }
 
+// The context that serves does not go on when its server ends with it, though
+// the server may not have heard that it left; others do.
+func TestMembershipOfOne(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		var st stay
+		s, err := Listen(sock(t), st.option())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Join(t.Context(), s.Dialer(), AsMember())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other {
+			c, err := Join(t.Context(), s.Dialer(), AsMember())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		if err := s.closeOf(c.Self()); err != nil {
+			t.Error(err)
+		}
+		st.expect(t, "it ends", []bool{false}, []bool{other})
+		c.Close()
+	}
+}
+
 // What makes a membership impossible is an error of whoever serves first, and
 // leaves the node free.
 func TestMembershipFails(t *testing.T) {

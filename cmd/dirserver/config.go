@@ -6,13 +6,17 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
@@ -24,11 +28,15 @@ type config struct {
 	socket, listen, logLevel, format setting
 	bind, join, cluster, keyFile     setting
 	tlsCert, tlsKey, tlsCA           setting
+	group, search, poll, http        setting
 	label                            setting
 
 	paths []string // of listen
 	urls  []string // likewise, TCP
 	level slog.Level
+
+	pollFor time.Duration
+	httpAt  string
 
 	labels directory.Labels
 }
@@ -46,6 +54,10 @@ type fileConfig struct {
 	TLSCert   *string   `toml:"tls-cert"`
 	TLSKey    *string   `toml:"tls-key"`
 	TLSCA     *string   `toml:"tls-ca"`
+	Group     *string   `toml:"group"`
+	Search    *string   `toml:"search"`
+	Poll      *string   `toml:"poll"`
+	HTTP      *string   `toml:"http"`
 	Label     *[]string `toml:"label"`
 }
 
@@ -98,8 +110,15 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		tlsCert:  pick("tls-cert", "ROCL_TLS_CERT", fc.TLSCert, ""),
 		tlsKey:   pick("tls-key", "ROCL_TLS_KEY", fc.TLSKey, ""),
 		tlsCA:    pick("tls-ca", "ROCL_TLS_CA", fc.TLSCA, ""),
+		group:    pick("group", "ROCL_GROUP", fc.Group, ""),
+		search:   pick("search", "ROCL_SEARCH", fc.Search, "auto"),
+		poll:     pick("poll", "ROCL_POLL", fc.Poll, "0"),
+		http:     pick("http", "ROCL_HTTP", fc.HTTP, ""),
 	}
 	if err := c.checkCluster(); err != nil {
+		return nil, err
+	}
+	if err := c.checkHTTP(); err != nil {
 		return nil, err
 	}
 	if err := c.checkLabels(cmd, &fc, file); err != nil {
@@ -135,14 +154,20 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
+// ways of asking everybody.
+var ways = map[string]search.Way{"auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree}
+
 // checkCluster checks what concerns the cluster.
-func (c *config) checkCluster() error {
+func (c *config) checkCluster() (err error) {
+	if c.pollFor, err = time.ParseDuration(c.poll.value); err != nil {
+		return fmt.Errorf("poll %q (%s) is not a duration, as 50us", c.poll.value, c.poll.origin)
+	}
 	if c.bind.value == "" {
 		for _, s := range []struct {
 			flag string
 			setting
-		}{{"join", c.join}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}} {
-			if s.value != "" {
+		}{{"join", c.join}, {"group", c.group}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"search", c.search}, {"poll", c.poll}} {
+			if s.value != "" && s.origin != "default" {
 				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
 			}
 		}
@@ -151,14 +176,28 @@ func (c *config) checkCluster() error {
 	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT", c.bind.value, c.bind.origin)
 	}
+	if _, known := ways[c.search.value]; !known {
+		return fmt.Errorf("search %q (%s) is not auto, cast, each or tree", c.search.value, c.search.origin)
+	}
 	m := c.member()
+	if err := m.Certificates.Check(); err != nil {
+		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, err)
+	}
+	if m.Certificates.Given() && m.KeyFile == "" {
+		return fmt.Errorf("--tls-cert (%s) without --key-file: gossip and searches are sealed by the key, there is no TLS for them", c.tlsCert.origin)
+	}
+	for _, at := range m.Join {
+		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
+			return fmt.Errorf("member to join %q (%s) is not HOST:PORT", at, c.join.origin)
+		}
+	}
 	if err := m.Check(); err != nil {
-		return err
+		return fmt.Errorf("--group (%s), --search (%s), --poll (%s): %w", c.group.origin, c.search.origin, c.poll.origin, err)
 	}
 	if c.keyFile.value == "" {
 		return nil
 	}
-	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when it is used
+	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when they are used
 		return fmt.Errorf("%s: %w", c.keyFile.origin, err)
 	}
 	return nil
@@ -167,10 +206,36 @@ func (c *config) checkCluster() error {
 // member is how the node takes part in its cluster.
 func (c *config) member() cluster.Member {
 	return cluster.Member{
-		Bind: c.bind.value, KeyFile: c.keyFile.value,
+		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: ways[c.search.value], Poll: c.pollFor,
 		Join:         strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
 		Certificates: cluster.Certificates{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}
+}
+
+// joins says whether there are other members to be met.
+func (c *config) joins() bool {
+	return c.bind.value != "" && (c.join.value != "" || c.group.value != "")
+}
+
+// checkHTTP checks where metrics and health are served. Without a host it is
+// the machine itself that sees them, nobody else: who wants to show them to
+// others says so.
+func (c *config) checkHTTP() error {
+	if c.http.value == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(c.http.value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if host == "" || host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if _, bad := netip.ParseAddr(host); err != nil || bad != nil {
+		return fmt.Errorf("http address %q (%s) is not IP:PORT, localhost:PORT or :PORT", c.http.value, c.http.origin)
+	}
+	c.httpAt = net.JoinHostPort(host, port)
+	return nil
 }
 
 // checkLabels collects the labels. In the environment they are separated by
@@ -226,7 +291,8 @@ func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"label", c.label}} {
+	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile},
+		{"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

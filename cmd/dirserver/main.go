@@ -4,7 +4,8 @@
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
 // ROCL_LISTEN, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
-// order of precedence. SIGTERM and SIGINT end it cleanly. Exit codes: 0 ended
+// order of precedence. SIGHUP has the keys of the cluster read again; SIGTERM and
+// SIGINT end it cleanly. Exit codes: 0 ended
 // as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
 package main
 
@@ -62,6 +63,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("tls-key", "", "PEM file with its key")
 	f.String("tls-ca", "", "PEM file with the authorities whose certificates are accepted")
 	f.StringArray("label", nil, "NAME=VALUE by which programs find this node (rocl.kind=node); may be repeated")
+	f.String("group", "", "IP:PORT of a multicast group or a broadcast address, to find members and to search by")
+	f.String("search", "", "how everybody is asked: auto, cast, each or tree (default auto)")
+	f.String("poll", "", "how long who asks or answers waits with a processor before he sleeps, as 50us; 0: not (default 0)")
+	f.String("http", "", "HOST:PORT for /metrics, /healthz and /readyz; without HOST of the loopback interface")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
@@ -99,13 +104,29 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log := s.logger(errOut)
+	again := make(chan os.Signal, 1) // before anything is made that a signal would leave behind
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
 	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log), directory.WithLabels(s.labels)}
+	var member *cluster.Membership
 	if s.bind.value != "" {
-		opts = append(opts, cluster.NewMembership(s.cluster.value, s.member(), log).Option())
+		member = cluster.NewMembership(s.cluster.value, s.member(), log)
+		w.cluster = member.Cluster
+		opts = append(opts, member.Option())
 	}
 	srv, err := directory.Listen(s.socket.value, opts...)
 	if err != nil {
 		return err
+	}
+	w.server = srv
+	if s.httpAt != "" { // what is seen there is also how it begins and ends
+		end, err := w.open(s.httpAt)
+		if err != nil {
+			srv.Close()
+			return err
+		}
+		defer end()
 	}
 	for _, p := range s.paths {
 		if err := srv.Also(p); err != nil {
@@ -121,7 +142,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		}
 		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
-	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", fmt.Sprintf("%012x", uint64(srv.Node())), "version", version.String())
+	w.serving.Store(true)
+	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
 	var beat <-chan time.Time
 	if d := watchdog(); d > 0 {
@@ -135,13 +157,30 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			srv.Database().Len() // alive means that the database answers
 			notify(log, "WATCHDOG=1")
 			continue
+		case <-again:
+			rekey(log, member, s.keyFile.value)
+			continue
 		case <-ctx.Done():
 		}
 		break
 	}
+	w.ending.Store(true)
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
 	return srv.Close()
+}
+
+// rekey reads the cluster's keys again.
+func rekey(log *slog.Logger, m *cluster.Membership, file string) {
+	if file == "" {
+		log.Info("keys", "changed", false, "reason", "there is no --key-file; nothing else is read again")
+		return
+	}
+	if n, err := m.Rekey(); err != nil {
+		log.Error("keys", "changed", false, "reason", "the file cannot be used, the keys stay as they were", "err", err)
+	} else {
+		log.Info("keys", "changed", true, "file", file, "keys", n)
+	}
 }
 
 func (s *config) logger(w io.Writer) *slog.Logger {

@@ -44,8 +44,10 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 		}
 	}
 	if !ok {
+		c.count.denied.Add(1)
 		return nil, false
 	}
+	c.count.answered.Add(1)
 	return directory.AppendAnswer(nil, &r, &pattern), true
 }
 
@@ -81,7 +83,9 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 }
 
 // ask puts a question to some members, or to all if there are none named.
-func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
+	t := c.begin(who)
+	defer func() { c.finish(t, err) }()
 	if err := c.begun(ctx); err != nil {
 		return database.Record{}, err
 	}
@@ -89,7 +93,7 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (dat
 	covered := 0
 	for pause := 25 * time.Millisecond; ; {
 		news := c.news()
-		r, err := c.once(ctx, q, who)
+		r, err := c.once(ctx, q, who, t)
 		if err != nil {
 			return database.Record{}, err
 		}
@@ -146,8 +150,8 @@ func (c *Cluster) begun(ctx context.Context) error {
 }
 
 // once puts a question once.
-func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (search.Result, error) {
-	return c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
+func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (search.Result, error) {
+	return c.await(ctx, t, func(now time.Time, done func(search.Result)) uint64 {
 		if who != nil {
 			return c.search.SearchAmong(now, who, q, nil, done)
 		}
@@ -156,14 +160,23 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID) (se
 }
 
 // await begins a search and waits for its end. When it returns, the search has
-// ended or is forgotten.
-func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+// ended or is forgotten. It is counted in t, if that is not nil.
+func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
 	got := make(chan search.Result, 1)
 	var id uint64
-	out := c.advance(func(now time.Time) { id = begin(now, func(r search.Result) { got <- r }) })
+	out := c.advance(func(now time.Time) {
+		c.count.beginning = t
+		id = begin(now, func(r search.Result) {
+			delete(c.count.running, id)
+			got <- r
+		})
+		if c.count.beginning = nil; t != nil && len(got) == 0 {
+			c.count.running[id] = t
+		}
+	})
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
 		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
@@ -180,6 +193,9 @@ func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func
 	case <-c.life.Done():
 		err = directory.ErrClosed
 	}
-	c.step(func(time.Time) { c.search.Cancel(id) })
+	c.step(func(time.Time) {
+		delete(c.count.running, id)
+		c.search.Cancel(id)
+	})
 	return search.Result{}, err
 }

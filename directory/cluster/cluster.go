@@ -47,8 +47,9 @@ type Config struct {
 	// Sure says whether what DB lacks the node lacks: a no would be premature
 	// while what the server before this one knew is being offered again; nil:
 	// always.
-	Sure   func() bool
-	Logger *slog.Logger
+	Sure     func() bool
+	Resolver *net.Resolver // of the names to join; nil: the system's
+	Logger   *slog.Logger
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently.
@@ -76,7 +77,7 @@ type Cluster struct {
 
 	places  places
 	watches watches
-	sent    atomic.Uint64 // packets of searches
+	count   counts
 
 	mu      sync.Mutex
 	filters *search.Filters
@@ -92,6 +93,7 @@ type Cluster struct {
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
+	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -113,11 +115,15 @@ func Open(cfg Config) (*Cluster, error) {
 		Local:   c.local,
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
+			c.count.asks(cfg.Node, to, p)
 			c.out = append(c.out, port.Out{To: to, Payload: p.Append(make([]byte, 0, p.Size()))})
 		},
 	}
 	if cfg.Group != "" {
-		scfg.Cast = func(p *search.Packet) { c.casts = append(c.casts, p.Append(nil)) }
+		scfg.Cast = func(p *search.Packet) {
+			c.count.casts(cfg.Node, p)
+			c.casts = append(c.casts, p.Append(nil))
+		}
 	}
 	c.search = search.NewNode(scfg)
 	seal, err := c.streams()
@@ -217,6 +223,10 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
+	if len(b) == 1 && b[0] == msgLeaving {
+		c.leaves(from)
+		return
+	}
 	if len(b) == 9 && b[0] == msgStop {
 		c.places.stop(binary.BigEndian.Uint64(b[1:]))
 		return
@@ -234,7 +244,10 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 			return // it may be about to be offered again; who asks will ask again
 		}
 	}
-	out := c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })
+	out := c.advance(func(now time.Time) {
+		c.count.hears(c.cfg.Node, from, &p)
+		c.search.Receive(now, from, &p)
+	})
 	for i := range out {
 		if out[i].To == from {
 			out[i].At = at
@@ -289,7 +302,7 @@ func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 		c.timer.Reset(max(at.Sub(now), 0))
 	}
 	c.mu.Unlock()
-	c.sent.Add(uint64(len(out) + len(casts)))
+	c.count.sent.Add(uint64(len(out) + len(casts)))
 	for _, b := range casts {
 		c.port.Cast(b)
 	}
@@ -318,13 +331,14 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(50 * time.Millisecond) // those it does not reach will see us dead
+		_ = c.list.UpdateNode(3 * gossipTime / 2) // it is told once a gossipTime; those it does not reach will see us dead
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()
 	c.nmu.Unlock()
 	if leave {
 		c.busy.Wait()
+		c.takeLeave()
 		err = c.list.Leave(time.Second)
 	}
 	c.mu.Lock()

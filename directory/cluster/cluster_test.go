@@ -155,11 +155,11 @@ func TestFilters(t *testing.T) {
 		s := a.filters.Of(holder.cfg.Node)
 		return s != nil && s.May(what)
 	})
-	before := a.sent.Load()
+	before := a.count.sent.Load()
 	if r, err := a.Find(ctx, what); err != nil || r.ID != id {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if n := a.sent.Load() - before; n > 3 { // one, and whom the filter suspects wrongly
+	if n := a.count.sent.Load() - before; n > 3 { // one, and whom the filter suspects wrongly
 		t.Errorf("%d packets for what one member holds", n)
 	}
 	fresh := put(t, silent, 1, resource.Attrs{"type": "new"})

@@ -20,7 +20,11 @@ func (c *Cluster) may(q []byte) []resource.NodeID {
 	if err != nil {
 		return nil
 	}
-	return c.filters.May(&pattern)
+	who := c.filters.May(&pattern)
+	if t := c.count.beginning; t != nil {
+		t.may = who
+	}
+	return who
 }
 
 // keepSummary keeps this member's summary and tells the others of it, in
@@ -103,11 +107,15 @@ func (c *Cluster) spread() {
 		out = append(out, port.Out{To: to, Payload: message})
 	})
 	c.mu.Unlock()
+	for i := range out {
+		c.count.filterSent.add(len(out[i].Payload))
+	}
 	c.port.Send(out...)
 }
 
 // hearFilter works on a message about summaries.
 func (c *Cluster) hearFilter(from resource.NodeID, message []byte) {
+	c.count.filterGot.add(len(message))
 	if _, member := slices.BinarySearch(*c.members.Load(), from); !member {
 		return
 	}

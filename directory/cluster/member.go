@@ -22,12 +22,12 @@ import (
 
 // A Member says how a node takes part in a cluster.
 type Member struct {
-	Bind    string   // HOST:PORT for what members say to each other, UDP and TCP; "": no member
-	Join    []string // HOST:PORT of members to begin with
-	KeyFile string   // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
-	Group   string   // multicast group or broadcast address, HOST:PORT, to find each other and to search by; may be empty
-	Way     search.Way
-	Poll    time.Duration // see Config
+	Bind    string        // HOST:PORT for what members say to each other, UDP and TCP; "": no member
+	Join    []string      // HOST:PORT of members to begin with
+	KeyFile string        // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
+	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
+	Way     search.Way    // how everybody is asked
+	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 	// Certificates show who is one of the cluster, where TLS is spoken, in place
 	// of those that are made from the key, which is needed all the same.
 	Certificates Certificates
@@ -43,7 +43,7 @@ func (c Certificates) Given() bool { return c != Certificates{} }
 // Check finds that some are missing. It does not read them.
 func (c Certificates) Check() error {
 	if c.Given() && (c.Cert == "" || c.Key == "" || c.CA == "") {
-		return fmt.Errorf("%w: certificate, its key and the authorities' certificates belong together: have %q, %q, %q", ErrConfig, c.Cert, c.Key, c.CA)
+		return fmt.Errorf("%w: a certificate, its key and the authorities' certificates belong together: have %q, %q, %q", ErrConfig, c.Cert, c.Key, c.CA)
 	}
 	return nil
 }
@@ -58,10 +58,25 @@ func (m *Member) Check() error {
 		return err
 	}
 	if m.Bind == "" {
-		if len(m.Join) > 0 || m.KeyFile != "" {
-			return fmt.Errorf("%w: members to join or a key, and no address to bind", ErrConfig)
+		if len(m.Join) > 0 || m.KeyFile != "" || m.Group != "" {
+			return fmt.Errorf("%w: members to join, a group or a key, and no address to bind", ErrConfig)
 		}
 		return nil
+	}
+	if m.Group != "" {
+		g, err := netip.ParseAddrPort(m.Group)
+		if err != nil || g.Port() == 0 || !g.Addr().IsMulticast() && !g.Addr().Is4() || g.Addr().IsUnspecified() {
+			return fmt.Errorf("%w: the group %q is not IP:PORT of a multicast group or of a broadcast address", ErrConfig, m.Group)
+		}
+	}
+	if m.Way > search.ByTree {
+		return fmt.Errorf("%w: there is no way %d to search", ErrConfig, m.Way)
+	}
+	if m.Way == search.ByCast && m.Group == "" {
+		return fmt.Errorf("%w: search by cast, and no group to cast to", ErrConfig)
+	}
+	if m.Poll < 0 || m.Poll > mostPoll {
+		return fmt.Errorf("%w: polling for %v is not between 0 and %v", ErrConfig, m.Poll, mostPoll)
 	}
 	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
@@ -71,6 +86,9 @@ func (m *Member) Check() error {
 	}
 	return nil
 }
+
+// mostPoll is how long a processor may be kept by who waits.
+const mostPoll = time.Second
 
 // A Membership makes whatever server of this process serves the node a member
 // of a cluster, for as long as it does.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -92,13 +93,16 @@ func many(n int) (s string) {
 }
 
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}}} {
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
+		{Bind: "a:1", Group: "239.1.2.3:7947", Way: search.ByCast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Way: search.ByTree}, {Bind: "a:1", Group: "[ff02::1]:7", Way: search.Each}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
-		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}}} {
+		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}},
+		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
+		{Bind: "a:1", Way: search.ByCast}, {Bind: "a:1", Way: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", m, err)
 		}
@@ -322,7 +326,7 @@ func TestRekey(t *testing.T) {
 			t.Errorf("the contexts have %d keys", len(got))
 		}
 		ring := ms.Cluster().ring
-		if len(ring.GetKeys()) != n || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(strings.TrimSpace(seals)))) {
+		if ms.Cluster().Stats().Keys != n || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(strings.TrimSpace(seals)))) {
 			t.Errorf("the member has %d keys", len(ring.GetKeys()))
 		}
 	}

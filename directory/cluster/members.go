@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -24,6 +24,7 @@ const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	gossipTime = 100 * time.Millisecond // how often rumours are told
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
 	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
@@ -35,6 +36,7 @@ type node struct {
 	epoch uint64 // of its port's present life
 	alive bool
 	lost  time.Time   // when it was seen dead
+	left  bool        // it said that it leaves
 	away  *time.Timer // runs while the node is away
 }
 
@@ -42,10 +44,10 @@ type node struct {
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
-	m.Transport = c.port.Gossip()
+	m.Transport = within{c.port.Gossip(), c.port, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = "rocl " + c.cfg.Name
-	m.Delegate, m.Events = delegate{c}, events{c}
+	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after two or three probes' time and
@@ -54,7 +56,7 @@ func (c *Cluster) gossip() error {
 	// nobody misses one.
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
-	m.GossipInterval, m.RetransmitMult = 100*time.Millisecond, 8
+	m.GossipInterval, m.RetransmitMult = gossipTime, 8
 	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
 	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
@@ -153,6 +155,10 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	was, life := m.alive, m.epoch
 	m.alive, m.epoch = alive, epoch
+	m.left = m.left && life == epoch
+	if id != c.cfg.Node {
+		c.count.member(id, was, alive, m.left || flags&metaAway != 0)
+	}
 	if alive {
 		m.addr = n.Address()
 		if id != c.cfg.Node {
@@ -168,7 +174,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		switch {
 		case flags&metaAway != 0 && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
-		case n.State == memberlist.StateLeft:
+		case m.left:
 			delete(c.nodes, id) // it said so
 		default: // dead, or cut off: keepJoined looks for it
 			m.lost = time.Now()
@@ -190,6 +196,29 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	if m.away != nil && c.nodes[id] == m {
 		m.away, m.lost = nil, time.Now()
 		c.relist()
+	}
+}
+
+// msgLeaving is all of a datagram by which a member says that it leaves:
+// memberlist, which says it too, does not pass on that the others have heard it.
+const msgLeaving = 15
+
+// takeLeave tells the others. Whoever does not hear it takes us for dead.
+func (c *Cluster) takeLeave() {
+	var out []port.Out
+	for _, m := range *c.members.Load() {
+		if m != c.cfg.Node {
+			out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
+		}
+	}
+	c.port.Send(out...)
+}
+
+func (c *Cluster) leaves(id resource.NodeID) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if m := c.nodes[id]; m != nil {
+		m.left = true
 	}
 }
 
@@ -286,31 +315,29 @@ func (c *Cluster) look(addr string, found func()) {
 }
 
 func (c *Cluster) join(addr string) error {
-	host, port, err := net.SplitHostPort(addr)
+	to, err := c.addresses(addr)
 	if err != nil {
+		c.count.unresolved.Add(1)
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.life, joinTime)
-	defer cancel()
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return err
-	}
-	n, err := net.DefaultResolver.LookupPort(ctx, "udp", port)
-	if err != nil {
-		return err
-	}
-	err = fmt.Errorf("%s: nobody", addr)
-	for _, ip := range ips {
-		at := netip.AddrPortFrom(ip.Unmap(), uint16(n))
-		if _, err = c.list.Ping("", net.UDPAddrFromAddrPort(at)); err == nil {
+	var failed []error
+	for _, at := range to { // all: they may not know each other
+		_, err := c.list.Ping("", net.UDPAddrFromAddrPort(at))
+		if err == nil {
 			_, err = c.list.Join([]string{at.String()})
 		}
-		if err == nil || c.life.Err() != nil {
-			break
+		if c.life.Err() != nil {
+			return err
+		}
+		if err != nil {
+			failed = append(failed, err)
 		}
 	}
-	return err
+	if len(failed) < len(to) {
+		return nil
+	}
+	c.count.notJoined.Add(1)
+	return fmt.Errorf("%s: nobody: %w", addr, errors.Join(failed...))
 }
 
 // heardBeacon works on a member's telling that it is there.

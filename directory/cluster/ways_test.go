@@ -73,10 +73,10 @@ func TestWays(t *testing.T) {
 					denies(t, c, resource.Match{"at": "nowhere"})
 				}
 				// Once all know each other's floor, a cast is one packet.
-				before := cs[0].sent.Load()
+				before := cs[0].count.sent.Load()
 				denies(t, cs[0], resource.Match{"at": "nowhere"})
 				cast := way == search.ByCast || way == search.Auto
-				if n := cs[0].sent.Load() - before; cast && group != "" && n > 2 {
+				if n := cs[0].count.sent.Load() - before; cast && group != "" && n > 2 {
 					t.Logf("%d packets for a cast: something was lost", n)
 				} else if way == search.Each && n < 4 {
 					t.Errorf("%d packets for four members", n)

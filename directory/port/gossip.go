@@ -68,6 +68,8 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("port: gossip to %s: %w", addr, err)
 	}
+	g.p.count.GossipSent.Add(1)
+	g.p.count.GossipSentBytes.Add(uint64(len(b)))
 	return time.Now(), g.p.main.write(b, to)
 }
 
@@ -78,7 +80,7 @@ func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(g.p.life, timeout)
 	defer cancel()
-	return g.p.connect(ctx, addr)
+	return g.p.DialAddr(ctx, addr)
 }
 
 func (g gossip) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {

@@ -65,7 +65,7 @@ type Port struct {
 	adv     *net.UDPAddr
 
 	poller *subsys.Poller
-	asking chan *asker // the one there is
+	asking chan askers // taken by who asks
 
 	casts   atomic.Uint64
 	castOut seals
@@ -92,6 +92,10 @@ type Counters struct {
 	Received, ReceivedBytes atomic.Uint64 // likewise, that opened
 	Foreign                 atomic.Uint64 // of senders unknown, or forged
 	Replayed                atomic.Uint64
+
+	GossipSent, GossipSentBytes         atomic.Uint64 // memberlist's datagrams
+	GossipReceived, GossipReceivedBytes atomic.Uint64
+
 	GossipDropped           atomic.Uint64 // memberlist was too slow for them
 	Streams, StreamsRefused atomic.Uint64
 }
@@ -108,8 +112,8 @@ func Open(cfg Config) (*Port, error) {
 	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
 	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	p.life, p.end = context.WithCancel(context.Background())
-	p.asking = make(chan *asker, 1)
-	p.asking <- nil
+	p.asking = make(chan askers, 1)
+	p.asking <- askers{}
 	if err := p.open(); err != nil {
 		p.Close()
 		return nil, err
@@ -297,6 +301,8 @@ func (p *Port) spin() {
 func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	switch {
 	case len(b) > 0 && b[0] == gossipByte:
+		p.count.GossipReceived.Add(1)
+		p.count.GossipReceivedBytes.Add(uint64(len(b)))
 		select {
 		case p.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: from, Timestamp: time.Now()}:
 		default:
@@ -483,7 +489,7 @@ func (p *Port) shut() {
 			s.close()
 		}
 	}
-	if k := <-p.asking; k != nil {
+	for _, k := range (<-p.asking).all {
 		k.close()
 	}
 	if p.poller != nil {

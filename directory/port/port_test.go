@@ -376,27 +376,31 @@ func TestAskAtOnce(t *testing.T) {
 // An answer that is late is heard though another has asked since, and been
 // answered, and nobody asks any more.
 func TestLateAnswer(t *testing.T) {
-	a, b := start(t, 1, nil), start(t, 2, nil)
-	know(a, b)
-	a.Ask(0, func() bool { return false }, Out{To: 2, Payload: []byte("late")})
-	first := b.next(t)
-	go func() {
-		h := b.next(t)
-		b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
-	}()
-	a.Ask(patience, func() bool { return len(a.got) > 0 }, Out{To: 2, Payload: []byte("soon")})
-	if h := a.next(t); string(h.p) != "soon" {
-		t.Fatalf("%q", h.p)
-	}
-	b.Send(Out{To: 1, At: first.at, Payload: []byte("late")})
-	if h := a.next(t); string(h.p) != "late" {
-		t.Fatalf("%q", h.p)
+	for _, spin := range []time.Duration{0, time.Hour} { // the keeper parks, or reads on
+		a, b := start(t, 1, func(c *Config) { c.Spin = spin }), start(t, 2, nil)
+		know(a, b)
+		b.Send(Out{To: 1, Payload: []byte("begin")})
+		a.next(t)
+		a.Ask(0, func() bool { return false }, Out{To: 2, Payload: []byte("late")})
+		first := b.next(t)
+		go func() {
+			h := b.next(t)
+			b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
+		}()
+		a.Ask(patience, func() bool { return len(a.got) > 0 }, Out{To: 2, Payload: []byte("soon")})
+		if h := a.next(t); string(h.p) != "soon" {
+			t.Fatalf("%q", h.p)
+		}
+		b.Send(Out{To: 1, At: first.at, Payload: []byte("late")})
+		if h := a.next(t); string(h.p) != "late" {
+			t.Fatalf("%q", h.p)
+		}
 	}
 }
 
 // A flood of what is nobody's keeps neither Ask nor Close.
 func TestFlood(t *testing.T) {
-	a, b := start(t, 1, func(c *Config) { c.Spin = time.Millisecond }), start(t, 2, nil)
+	a, b := start(t, 1, func(c *Config) { c.Spin = time.Hour }), start(t, 2, nil)
 	know(a, b)
 	a.Ask(0, func() bool { return false }, Out{To: 2, Payload: []byte("where")})
 	asks := b.next(t).at

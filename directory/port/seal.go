@@ -194,22 +194,34 @@ func seal(b []byte, a cipher.AEAD, kind byte, tag uint16, from resource.NodeID, 
 	b = binary.LittleEndian.AppendUint16(b, tag)
 	b = binary.LittleEndian.AppendUint64(b, uint64(from))
 	b = binary.LittleEndian.AppendUint64(b, n)
-	nonce := nonceOf(n)
-	return a.Seal(b, nonce[:], plain, b[at:])
+	end := len(b) + len(plain) + a.Overhead()
+	b = slices.Grow(b, end-len(b)+nonceLen)
+	return a.Seal(b, nonce(b[end:end+nonceLen], n), plain, b[at:])
 }
 
-func nonceOf(n uint64) (nonce [12]byte) {
-	binary.LittleEndian.PutUint64(nonce[4:], n)
-	return nonce
+// A nonce is four zero bytes and the counter. It is written where there is room
+// behind a datagram: anywhere else it would be garbage for each.
+const nonceLen = 12
+
+func nonce(b []byte, n uint64) []byte {
+	clear(b[:4])
+	binary.LittleEndian.PutUint64(b[4:], n)
+	return b
 }
 
 // senderOf and counterOf read the head of a datagram.
 func senderOf(b []byte) resource.NodeID { return resource.NodeID(binary.LittleEndian.Uint64(b[4:])) }
 func counterOf(b []byte) uint64         { return binary.LittleEndian.Uint64(b[12:]) }
 
-// open opens a datagram in place: if it fails, the datagram is lost.
+// open opens a datagram in place: if it fails, the datagram is lost. What b has
+// room for behind the datagram is written to.
 func open(b []byte, a cipher.AEAD) ([]byte, bool) {
-	nonce := nonceOf(counterOf(b))
-	plain, err := a.Open(b[headLen:headLen], nonce[:], b[headLen:], b[:headLen])
+	var spare []byte
+	if n := len(b); cap(b)-n >= nonceLen {
+		spare = b[n : n+nonceLen]
+	} else {
+		spare = make([]byte, nonceLen)
+	}
+	plain, err := a.Open(b[headLen:headLen], nonce(spare, counterOf(b)), b[headLen:], b[:headLen])
 	return plain, err == nil
 }

@@ -44,6 +44,8 @@ type socket struct {
 	rmu         sync.Mutex   // one reads at a time
 	wmu         sync.RWMutex // against closing while writing
 	closed      bool
+	last        *net.UDPAddr // from where the last datagram came; nobody changes it
+	lastRaw     [unix.SizeofSockaddrInet6]byte
 }
 
 // raw lets x/net call upon the descriptor. It never waits.
@@ -159,13 +161,16 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	if e != 0 {
 		return nil, 0, e
 	}
-	from := &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
-	if s.is4 {
-		from.IP = net.IPv4(sa[4], sa[5], sa[6], sa[7]).To4()
-	} else {
-		from.IP = append(net.IP(nil), sa[8:24]...)
+	if s.last == nil || sa != s.lastRaw { // mostly it is the same again
+		s.last = &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
+		if s.is4 {
+			s.last.IP = net.IPv4(sa[4], sa[5], sa[6], sa[7]).To4()
+		} else {
+			s.last.IP = append(net.IP(nil), sa[8:24]...)
+		}
+		s.lastRaw = sa
 	}
-	return from, int(n), 0
+	return s.last, int(n), 0
 }
 
 // writeOne writes one datagram.

@@ -127,15 +127,15 @@ func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
-	c, err := p.connect(ctx, hostPort(to.addr))
+	c, err := p.DialAddr(ctx, hostPort(to.addr))
 	if err != nil {
 		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(to.node), err)
 	}
 	return c, nil
 }
 
-// connect opens a stream to an address, sealed if streams are.
-func (p *Port) connect(ctx context.Context, addr string) (net.Conn, error) {
+// DialAddr opens a stream to an address, sealed if streams are.
+func (p *Port) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil || p.cfg.TLS.Client == nil {

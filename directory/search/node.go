@@ -47,7 +47,7 @@ type Config struct {
 	Self    resource.NodeID
 	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
 	Local   func(question []byte) (answer []byte, ok bool)
-	Send    func(to resource.NodeID, p *Packet)
+	Send    func(to resource.NodeID, p *Packet)     // p is lent for the call
 	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
 	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
 	Way     Way
@@ -77,6 +77,8 @@ type Node struct {
 	byID map[ID][]*job // of these, those not done
 	own  map[uint64]*own
 	due  alarms
+	sum  uint64 // of Self
+	lent Packet
 }
 
 // key names a part: who asks for it tells ours from theirs.
@@ -92,7 +94,8 @@ type own struct {
 	done     func(Result)
 	trace    *Trace            // nil: nobody wants to know
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
-	only     bool              // first is everybody there is
+	only     bool              // first is everybody there is: one
+	one      [1]resource.NodeID
 	tries    int
 	late     alarm
 	cover    *job // the second half
@@ -137,7 +140,7 @@ func NewNode(cfg Config) *Node {
 	}
 	// A node that was started anew must not repeat its numbers: others may still
 	// have the answers to its last questions ready.
-	return &Node{cfg: cfg, next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
+	return &Node{cfg: cfg, sum: sum(cfg.Self), next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
 func sum(n resource.NodeID) uint64 {
@@ -156,10 +159,11 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
 	id, s := n.begin(question, t, done)
 	if all := n.cfg.Members(); len(all) == 2 { // nobody to choose from
-		s.first, s.only = append(s.first, all[0]), true
+		s.one[0], s.only = all[0], true
 		if all[0] == n.cfg.Self {
-			s.first[0] = all[1]
+			s.one[0] = all[1]
 		}
+		s.first = s.one[:]
 	} else if n.cfg.May != nil && !t.everybody() {
 		for _, m := range n.cfg.May(question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
@@ -266,7 +270,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 		for _, m := range s.first {
 			s.trace.asked(now, how, m)
-			n.cfg.Send(m, &Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
+			n.send(m, Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
 	}
@@ -360,7 +364,7 @@ func (n *Node) await(now time.Time, j *job, p *part) {
 func (n *Node) ask(now time.Time, j *job, p *part) {
 	n.await(now, j, p)
 	j.trace().asked(now, byCover(len(p.members)), p.members...)
-	n.cfg.Send(p.head(), &Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
+	n.send(p.head(), Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
 // Receive works on a packet from another node. What it holds is not kept.
@@ -379,28 +383,27 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	}
 	k := key{p.ID, p.Lo, p.Hi, from}
 	if j := n.jobs[k]; j != nil {
-		reply := j.reply // it was lost
-		if reply == nil {
-			reply = j.packet(Packet{Type: typeBusy})
+		if j.reply != nil { // it was lost
+			n.send(from, *j.reply)
+		} else {
+			n.send(from, k.packet(Packet{Type: typeBusy, Fan: p.Fan}))
 		}
-		n.cfg.Send(from, reply)
 		return
 	}
-	j := &job{key: k, fan: int(p.Fan)}
 	if a, ok := n.cfg.Local(p.Body); ok {
-		n.cfg.Send(from, j.packet(Packet{Type: typeFound, From: n.cfg.Self, Body: a}))
+		n.send(from, k.packet(Packet{Type: typeFound, Fan: p.Fan, From: n.cfg.Self, Body: a}))
 		return
 	}
-	n.count(j, n.cfg.Self)
 	if p.Lo == p.Hi { // which most are, and need not be remembered
-		n.cfg.Send(from, j.packet(Packet{Type: typeNone, Covered: j.covered, Sum: j.sum}))
+		n.send(from, k.packet(Packet{Type: typeNone, Fan: p.Fan, Covered: 1, Sum: n.sum}))
 		return
 	}
 	if len(n.jobs) >= maxJobs {
 		return // who asks will ask again, or somebody else
 	}
-	j.question = slices.Clone(p.Body)
+	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
 	n.add(j)
+	n.count(j, n.cfg.Self)
 	n.cover(now, j, n.others(j))
 	n.settle(now, j)
 }
@@ -475,16 +478,25 @@ func (n *Node) finish(now time.Time, j *job, p Packet) {
 		n.over(j.id.N, s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
 		return
 	}
-	j.reply = j.packet(p)
+	p.Fan = uint16(j.fan)
+	p = j.packet(p)
+	j.reply = &p
 	n.rest(j)
 	n.due.set(&j.forget, now.Add(keepDone))
-	n.cfg.Send(j.from, j.reply)
+	n.send(j.from, p)
 }
 
-// packet is p, about j.
-func (j *job) packet(p Packet) *Packet {
-	p.ID, p.Lo, p.Hi, p.Fan = j.id, j.lo, j.hi, uint16(j.fan)
-	return &p
+// packet is p, about a part.
+func (k *key) packet(p Packet) Packet {
+	p.ID, p.Lo, p.Hi = k.id, k.lo, k.hi
+	return p
+}
+
+// send lends Send a packet that is not made anew for each.
+func (n *Node) send(to resource.NodeID, p Packet) {
+	n.lent = p
+	n.cfg.Send(to, &n.lent)
+	n.lent = Packet{}
 }
 
 func (n *Node) over(id uint64, s *own, r Result) {

@@ -51,10 +51,10 @@ func (c *conn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	c.port.forget(c)
 	c.poller.Remove(c.sock.FD())
 	c.sock.Shut()
 	c.drop()
+	c.port.forget(c)
 	return nil
 }
 

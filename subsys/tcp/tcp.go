@@ -46,7 +46,8 @@ type port struct {
 
 	mu     sync.Mutex
 	closed bool
-	conns  map[*conn]struct{}
+	conns  map[*conn]struct{} // those not closed to the end
+	open   sync.WaitGroup     // likewise
 }
 
 func (p *port) Addr() string { return "tcp://" + p.ln.Addr().String() }
@@ -120,6 +121,7 @@ func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
 		return nil, subsys.ErrClosed
 	}
 	p.conns[c] = struct{}{}
+	p.open.Add(1)
 	return c, nil
 }
 
@@ -127,6 +129,7 @@ func (p *port) forget(c *conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
+	p.open.Done()
 }
 
 func (p *port) Close() error {
@@ -146,5 +149,6 @@ func (p *port) Close() error {
 	for _, c := range conns {
 		c.Close()
 	}
+	p.open.Wait()
 	return err
 }

@@ -70,11 +70,11 @@ func (c *conn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	c.port.forget(c)
 	c.poller.Remove(c.sock.FD())
 	c.sock.Shut()
 	c.out.free()
 	c.drop()
+	c.port.forget(c)
 	return nil
 }
 

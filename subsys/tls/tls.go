@@ -62,8 +62,9 @@ type port struct {
 
 	mu        sync.Mutex
 	closed    bool
-	conns     map[*conn]struct{}
-	strangers list.List // of *stranger, oldest first
+	conns     map[*conn]struct{} // those not closed to the end
+	open      sync.WaitGroup     // likewise
+	strangers list.List          // of *stranger, oldest first
 }
 
 // A stranger has connected and not shaken hands yet.
@@ -218,6 +219,7 @@ func (p *port) adopt(c *conn, nc *net.TCPConn) error {
 		return subsys.ErrClosed
 	}
 	p.conns[c] = struct{}{}
+	p.open.Add(1)
 	return nil
 }
 
@@ -225,6 +227,7 @@ func (p *port) forget(c *conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
+	p.open.Done()
 }
 
 func (p *port) Close() error {
@@ -247,5 +250,6 @@ func (p *port) Close() error {
 	for _, c := range conns {
 		c.Close()
 	}
+	p.open.Wait()
 	return err
 }

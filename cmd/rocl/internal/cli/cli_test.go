@@ -52,7 +52,7 @@ func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut str
 	root.SetIn(in)
 	root.SetOut(&o)
 	root.SetErr(&e)
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would mean those of the test
 	cmd, err := root.ExecuteContextC(ctx)
 	code = report(ctx, &e, cmd, err)
 	return o.String(), e.String(), code

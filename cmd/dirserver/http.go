@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
+)
+
+const (
+	aliveTime = time.Second      // within which the database has to answer
+	aloneTime = 10 * time.Second // after which a member that was to join others is ready without
+	closeTime = 2 * time.Second  // for requests that are under way at the end
+)
+
+// watched is what metrics and health are taken from.
+type watched struct {
+	server  *directory.Server
+	cluster func() *cluster.Cluster // nil, or gives nil, without one
+	joins   bool                    // there are others to be met
+	name    string                  // of the cluster
+	log     *slog.Logger
+
+	begun   time.Time
+	serving atomic.Bool
+	ending  atomic.Bool
+	met     atomic.Bool
+	probing sync.Mutex // held while the database is asked
+}
+
+// node is its number.
+func (w *watched) node() string { return fmt.Sprintf("%012x", uint64(w.server.Node())) }
+
+// check is one condition and whether it is met.
+type check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason"`
+}
+
+// database says whether it answers. One that hangs is asked once, not by
+// everybody who wants to know.
+func (w *watched) database() check {
+	if !w.probing.TryLock() {
+		return check{"database", false, "it has been asked and has not answered yet"}
+	}
+	got := make(chan int, 1)
+	go func() {
+		defer w.probing.Unlock()
+		got <- w.server.Database().Len()
+	}()
+	late := time.NewTimer(aliveTime)
+	defer late.Stop()
+	select {
+	case n := <-got:
+		return check{"database", true, fmt.Sprintf("answers, %d resources", n)}
+	case <-late.C:
+		return check{"database", false, fmt.Sprintf("has not answered for %v", aliveTime)}
+	}
+}
+
+// served says whether all sockets are.
+func (w *watched) served() check {
+	switch {
+	case w.ending.Load():
+		return check{"serving", false, "stopping"}
+	case !w.serving.Load():
+		return check{"serving", false, "starting"}
+	}
+	return check{"serving", true, "all sockets are served"}
+}
+
+// member says whether the node is a member of its cluster that has met another,
+// has none to meet, or has tried for long enough: whoever is alone, because it
+// is the first or because all others are down, is to serve its own node.
+func (w *watched) member() check {
+	if w.cluster == nil {
+		return check{"cluster", true, "the node is in none"}
+	}
+	c := w.cluster()
+	if c == nil {
+		return check{"cluster", false, "not a member yet"}
+	}
+	s := c.Stats()
+	if s.Joins > 0 {
+		w.met.Store(true)
+	}
+	here := fmt.Sprintf("%d members alive, %d away, %d dead", s.Alive, s.Away, s.Dead)
+	switch {
+	case w.met.Load(), !w.joins:
+		return check{"cluster", true, here}
+	case time.Since(w.begun) >= aloneTime:
+		return check{"cluster", true, fmt.Sprintf("nobody was met in %v: the node serves alone; %s", aloneTime, here)}
+	}
+	return check{"cluster", false, "nobody was met yet"}
+}
+
+// handler serves what there is to see. Nothing can be changed by it.
+func (w *watched) handler(local bool) http.Handler {
+	reg := newRegistry(w)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true,
+	}))
+	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, r *http.Request) { tell(rw, r, w.database()) })
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
+		tell(rw, r, w.served(), w.database(), w.member())
+	})
+	return guarded(mux, local)
+}
+
+// guarded keeps out web pages that have a browser of this machine ask us: by a
+// name of their own that leads here (DNS rebinding).
+func guarded(h http.Handler, local bool) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		head := rw.Header()
+		head.Set("Cache-Control", "no-store")
+		head.Set("Content-Security-Policy", "default-src 'none'")
+		head.Set("Cross-Origin-Resource-Policy", "same-origin")
+		head.Set("X-Content-Type-Options", "nosniff")
+		if local && !loopback(r.Host) {
+			http.Error(rw, "this is served to the machine itself alone: ask by a loopback address or localhost", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(rw, r)
+	})
+}
+
+// loopback says whether a Host header names the machine itself.
+func loopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// tell says whether all checks are met, and why: a line each, or as JSON to who
+// asks for that.
+func tell(rw http.ResponseWriter, r *http.Request, checks ...check) {
+	ok := true
+	for _, c := range checks {
+		ok = ok && c.OK
+	}
+	status, word := http.StatusOK, "ok"
+	if !ok {
+		status, word = http.StatusServiceUnavailable, "not ok"
+	}
+	if r.URL.Query().Get("format") == "json" || strings.Contains(r.Header.Get("Accept"), "application/json") {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(status)
+		_ = json.NewEncoder(rw).Encode(struct {
+			OK     bool    `json:"ok"`
+			Checks []check `json:"checks"`
+		}{ok, checks})
+		return
+	}
+	rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	rw.WriteHeader(status)
+	fmt.Fprintln(rw, word)
+	for _, c := range checks {
+		mark := "+"
+		if !c.OK {
+			mark = "-"
+		}
+		fmt.Fprintf(rw, "%s %s: %s\n", mark, c.Name, c.Reason)
+	}
+}
+
+// open serves at an address until the function it returns is called.
+func (w *watched) open(at string) (end func(), err error) {
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("serving metrics and health at --http %s: %w", at, err)
+	}
+	local := ln.Addr().(*net.TCPAddr).IP.IsLoopback()
+	if !local {
+		w.log.Warn("metrics can be read by whoever reaches the address", "http", ln.Addr().String())
+	}
+	s := &http.Server{
+		Handler:           w.handler(local),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
+	}
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("metrics and health are no more served", "err", err)
+		}
+	})
+	w.log.Info("serving metrics and health", "http", ln.Addr().String())
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if s.Shutdown(ctx) != nil {
+			s.Close()
+		}
+		busy.Wait()
+	}, nil
+}

@@ -1,0 +1,452 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// output is what a daemon says, all of it.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// find waits until something is said, and returns the part in parentheses.
+func (o *output) find(t *testing.T, what string) string {
+	t.Helper()
+	re := regexp.MustCompile(what)
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if m := re.FindStringSubmatch(o.String()); m != nil {
+			return m[len(m)-1]
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it never said %s: %s", what, o)
+		}
+	}
+}
+
+// started starts a daemon, waits until it serves, and ends it with the test.
+func started(t *testing.T, args ...string) (said *output, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	said = &output{}
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, args, said, said) }()
+	stop = sync.OnceValue(func() int { cancel(); return <-code })
+	t.Cleanup(func() { stop() })
+	said.find(t, `"msg":"serving"`)
+	return said, stop
+}
+
+// web asks over connections that end with the test.
+func web(t *testing.T) *http.Client {
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+}
+
+func get(t *testing.T, c *http.Client, url string, change ...func(*http.Request)) (string, *http.Response) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(r)
+	}
+	resp, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b), resp
+}
+
+// value of a metric, named with its labels.
+func value(t *testing.T, metrics, name string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(metrics)
+	if m == nil {
+		t.Fatalf("there is no %s", name)
+	}
+	return m[1]
+}
+
+func TestHTTP(t *testing.T) {
+	sock := filepath.Join(short(t), "sock")
+	said, stop := started(t, "--socket", sock, "--bind", "127.0.0.1:0", "--cluster", "here", "--http", ":0")
+	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host it is the loopback interface
+	base := "http://" + at
+	c := web(t)
+	d, err := directory.Join(t.Context(), directory.DialSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	l, err := resource.NewPattern(resource.Attrs{"type": "gpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Register(t.Context(), d.Self().WithSerial(1), l); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Find(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	none, _ := resource.NewPattern(resource.Match{"type": "none"})
+	if _, err := d.Find(t.Context(), none); !errors.Is(err, directory.ErrNotFound) {
+		t.Fatal(err)
+	}
+	metrics, resp := get(t, c, base+"/metrics")
+	if resp.StatusCode != 200 || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Fatalf("%v: %s", resp.Status, metrics)
+	}
+	for name, want := range map[string]string{
+		"rocl_directory_contexts": "1", `rocl_directory_changes_total{change="registered"}`: "1",
+		`rocl_directory_questions_total{kind="find",outcome="found"}`: "1", `rocl_directory_questions_total{kind="find",outcome="none"}`: "1",
+		`rocl_directory_question_seconds_count{kind="find"}`: "2", `rocl_cluster_searches_total{outcome="none",way="nobody"}`: "1",
+		`rocl_cluster_members{state="alive"}`: "1", "rocl_cluster_keys": "0", "rocl_ready": "1",
+	} {
+		if got := value(t, metrics, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	for _, want := range []string{"\ngo_goroutines ", "\nprocess_open_fds ", `rocl_build_info{`, `cluster="here"`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("there is no %q", want)
+		}
+	}
+	asJSON := func(r *http.Request) { r.Header.Set("Accept", "application/json") }
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if text, resp := get(t, c, base+path); resp.StatusCode != 200 || !strings.HasPrefix(text, "ok\n+ ") {
+			t.Errorf("%s: %s %q", path, resp.Status, text)
+		}
+		var as struct {
+			OK     bool
+			Checks []check
+		}
+		text, resp := get(t, c, base+path, asJSON)
+		if err := json.Unmarshal([]byte(text), &as); err != nil || !as.OK || len(as.Checks) == 0 || as.Checks[0].Reason == "" || resp.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s as JSON: %v, %q", path, err, text)
+		}
+		if other, _ := get(t, c, base+path+"?format=json"); other == "" || other[0] != '{' {
+			t.Errorf("%s?format=json: %q", path, other)
+		}
+	}
+	for host, want := range map[string]int{"localhost": 200, "LOCALHOST:9464": 200, "127.0.0.1": 200, "[::1]:9": 200, "evil.example": 403, "evil.example:9464": 403, "127.0.0.1.evil.example": 403, "10.0.0.1": 403} {
+		text, resp := get(t, c, base+"/metrics", func(r *http.Request) { r.Host = host })
+		if resp.StatusCode != want || want == 403 && strings.Contains(text, "rocl_") {
+			t.Errorf("Host %q: %s", host, resp.Status)
+		}
+	}
+	for _, m := range []struct{ method, path string }{{"POST", "/metrics"}, {"DELETE", "/healthz"}, {"PUT", "/readyz"}, {"GET", "/"}, {"GET", "/debug/pprof/"}} {
+		r, _ := http.NewRequestWithContext(t.Context(), m.method, base+m.path, nil)
+		resp, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 405 && resp.StatusCode != 404 {
+			t.Errorf("%s %s: %s", m.method, m.path, resp.Status)
+		}
+	}
+	// An address in use says so, and leaves the node free.
+	other := filepath.Join(short(t), "other")
+	if _, errOut, code := call(t, "--socket", other, "--http", at); code != 1 || !strings.Contains(errOut, "--http "+at) || !strings.Contains(errOut, "in use") {
+		t.Errorf("exit code %d, %q", code, errOut)
+	}
+	if err := answers(t, other); !errors.Is(err, directory.ErrNoDirectory) {
+		t.Errorf("the node of the one that could not: %v", err)
+	}
+	d.Close()
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if nc, err := net.Dial("tcp", at); err == nil {
+		nc.Close()
+		t.Error("it is served when the daemon has ended")
+	}
+}
+
+// Ready is who serves, answers, and has met another member or waited for one;
+// not who begins or ends.
+func TestReady(t *testing.T) {
+	s := directory.NewServer()
+	defer s.Close()
+	var c *cluster.Cluster
+	w := &watched{server: s, cluster: func() *cluster.Cluster { return c }, joins: true, log: slog.New(slog.DiscardHandler), begun: time.Now()}
+	h := guarded(w.handler(true), true)
+	ask := func(path string, want int, says string) {
+		t.Helper()
+		rec := &recorder{head: http.Header{}, code: 200}
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil)
+		h.ServeHTTP(rec, r)
+		if rec.code != want || !strings.Contains(rec.body.String(), says) {
+			t.Errorf("%s: %d %q, want %d %q", path, rec.code, rec.body.String(), want, says)
+		}
+	}
+	ask("/healthz", 200, "+ database: answers")
+	ask("/readyz", 503, "- serving: starting")
+	w.serving.Store(true)
+	ask("/readyz", 503, "- cluster: not a member yet")
+	open := func(n resource.NodeID, join ...string) *cluster.Cluster {
+		m, err := cluster.Open(cluster.Config{Node: n, DB: s.Database(), Bind: "127.0.0.1:0", Join: join})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	c = open(1)
+	ask("/readyz", 503, "- cluster: nobody was met yet")
+	w.begun = time.Now().Add(-aloneTime)
+	ask("/readyz", 200, "the node serves alone")
+	w.begun = time.Now()
+	ask("/readyz", 503, "nobody")
+	b := open(2, c.Addr())
+	for end := time.Now().Add(30 * time.Second); c.Stats().Joins == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	ask("/readyz", 200, "2 members alive")
+	b.Close()
+	c2 := open(3) // it has met somebody once, whatever comes afterwards
+	c, c2 = c2, c
+	ask("/readyz", 200, "1 members alive")
+	w.probing.Lock()
+	ask("/healthz", 503, "- database:")
+	ask("/readyz", 503, "- database:")
+	w.probing.Unlock()
+	w.ending.Store(true)
+	ask("/readyz", 503, "- serving: stopping")
+	ask("/healthz", 200, "ok")
+	_ = c2
+}
+
+type recorder struct {
+	head http.Header
+	code int
+	body bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.head }
+func (r *recorder) WriteHeader(code int)        { r.code = code }
+func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+// The metrics are consistent, named as others name theirs, and each is in the
+// documentation, which has no others.
+func TestMetrics(t *testing.T) {
+	s := directory.NewServer()
+	defer s.Close()
+	c, err := cluster.Open(cluster.Config{Node: s.Node(), DB: s.Database(), Bind: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(collector{&watched{server: s, cluster: func() *cluster.Cluster { return c }, log: slog.New(slog.DiscardHandler)}})
+	got, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(got).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	text, err := os.ReadFile("../../docs/OPERATING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = true
+	}
+	for _, f := range got {
+		if !documented[f.GetName()] {
+			t.Errorf("docs/OPERATING.md does not have %s", f.GetName())
+		}
+		delete(documented, f.GetName())
+	}
+	for name := range documented {
+		t.Errorf("docs/OPERATING.md has %s, which there is not", name)
+	}
+	if len(got) != len(all) {
+		t.Errorf("%d metrics are described, %d collected", len(all), len(got))
+	}
+}
+
+// SIGHUP has the keys read again; a file that cannot be used changes nothing and
+// is told of. Whatever the daemon says, no key is in it (PRACTICE A-13).
+func TestKeys(t *testing.T) {
+	dir := short(t)
+	file := filepath.Join(dir, "keys")
+	keys := []string{"one-secret-of-the-cluster", "two-secret-of-the-cluster", "bad-secret"}
+	write := func(of ...string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("# keys\n"+strings.Join(of, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(keys[0])
+	args := []string{"--socket", filepath.Join(dir, "sock"), "--bind", "127.0.0.1:0", "--key-file", file, "--log-level", "debug"}
+	said, stop := started(t, append(args, "--http", "127.0.0.1:0")...)
+	base := "http://" + said.find(t, `"http":"([^"]+)"`)
+	c := web(t)
+	seen := ""
+	look := func(want string) {
+		t.Helper()
+		for _, path := range []string{"/metrics", "/healthz", "/readyz?format=json"} {
+			text, _ := get(t, c, base+path)
+			seen += text
+			if path == "/metrics" && value(t, text, "rocl_cluster_keys") != want {
+				t.Errorf("%s keys, want %s", value(t, text, "rocl_cluster_keys"), want)
+			}
+		}
+	}
+	hup := func(says string) {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		said.find(t, says)
+	}
+	look("1")
+	write(keys[0], keys[1])
+	hup(`"msg":"keys","changed":true.*"keys":2`)
+	look("2")
+	write(keys[2])
+	hup(`"msg":"keys","changed":false.*line 2, has 10 bytes`)
+	look("2")
+	write(keys[1])
+	hup(`"msg":"keys","changed":true.*"keys":1\D`)
+	look("1")
+	out, errOut, _ := call(t, append(args, "--print-config")...)
+	seen += out + errOut
+	write(keys[2])
+	out, errOut, code := call(t, append(args, "--print-config")...)
+	if seen += out + errOut; code != 2 {
+		t.Errorf("with a bad file: exit code %d, %q", code, errOut)
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	seen += said.String()
+	for _, k := range keys {
+		link := cluster.LinkKey("", []byte(k))
+		for _, secret := range [][]byte{[]byte(k), link[:]} {
+			for _, form := range []string{string(secret), hex.EncodeToString(secret), strings.ToUpper(hex.EncodeToString(secret)), base64.StdEncoding.EncodeToString(secret), fmt.Sprint(secret)} {
+				if strings.Contains(seen, form) {
+					t.Errorf("%q was said", form)
+				}
+			}
+		}
+	}
+	if len(seen) < 10_000 {
+		t.Errorf("only %d bytes were looked at", len(seen))
+	}
+}
+
+func TestKeysWithoutFile(t *testing.T) {
+	said, stop := started(t, "--socket", filepath.Join(short(t), "sock"))
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	said.find(t, `"msg":"keys","changed":false.*no --key-file`)
+	if code := stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestClusterSettings(t *testing.T) {
+	config := file(t, "bind = \"127.0.0.1:7946\"\ngroup = \"239.1.2.3:7947\"\nsearch = \"cast\"\npoll = \"50us\"\nhttp = \":9464\"\n")
+	want := func(args []string, lines ...string) {
+		t.Helper()
+		out, errOut, code := call(t, append(args, "--print-config")...)
+		if code != 0 {
+			t.Fatalf("exit code %d, %q", code, errOut)
+		}
+		for _, l := range lines {
+			if !regexp.MustCompile(`(?m)^` + l).MatchString(out) {
+				t.Errorf("%q does not say %q", out, l)
+			}
+		}
+	}
+	want(nil, `search +=  *"auto" +# default`, `poll +=  *"0" +# default`, `http +=  *"" +# default`, `group +=  *"" +# default`)
+	want([]string{"--config", config}, `search += "cast" +# file `, `poll += "50us" +# file `, `http += ":9464" +# file `, `group += "239.1.2.3:7947" +# file `)
+	t.Setenv("ROCL_SEARCH", "tree")
+	t.Setenv("ROCL_POLL", "1ms")
+	t.Setenv("ROCL_HTTP", "[::1]:1")
+	t.Setenv("ROCL_GROUP", "239.9.9.9:1")
+	want([]string{"--config", config}, `search += "tree" +# environment ROCL_SEARCH`, `poll += "1ms" +# environment ROCL_POLL`, `http += "\[::1\]:1" +# environment ROCL_HTTP`, `group += "239.9.9.9:1" +# environment ROCL_GROUP`)
+	want([]string{"--config", config, "--search", "each", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"},
+		`search += "each" +# flag --search`, `poll += "2ms" +# flag --poll`, `http += "localhost:1" +# flag --http`, `group += "10.0.0.255:1" +# flag --group`)
+}
+
+func TestClusterSettingsWrong(t *testing.T) {
+	bind := []string{"--bind", "127.0.0.1:0"}
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"--group", "239.1.2.3:1"}, []string{"--group", "without --bind"}},
+		{[]string{"--search", "tree"}, []string{"--search", "without --bind"}},
+		{[]string{"--poll", "1ms"}, []string{"--poll", "without --bind"}},
+		{append(bind, "--group", "nonsense"), []string{`"nonsense"`, "flag --group", "multicast"}},
+		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, cast, each or tree"}},
+		{append(bind, "--search", "cast"), []string{"no group"}},
+		{append(bind, "--poll", "soon"), []string{`"soon"`, "flag --poll", "50us"}},
+		{append(bind, "--poll", "1h"), []string{"1h0m0s", "flag --poll"}},
+		{append(bind, "--join", "a:1,nonsense"), []string{`"nonsense"`, "flag --join", "HOST:PORT"}},
+		{[]string{"--http", "9464"}, []string{`"9464"`, "flag --http", ":PORT"}},
+		{[]string{"--http", "name:9464"}, []string{`"name:9464"`, "IP:PORT"}},
+		{[]string{"--http", ":x"}, []string{`":x"`}},
+		{[]string{"--http", ":99999"}, []string{`":99999"`}},
+	} {
+		out, errOut, code := call(t, append([]string{"--print-config"}, c.args...)...)
+		if code != 2 || out != "" {
+			t.Errorf("%v: exit code %d, %q", c.args, code, out)
+		}
+		for _, s := range c.says {
+			if !strings.Contains(errOut, s) {
+				t.Errorf("%v: %q does not say %q", c.args, errOut, s)
+			}
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// nameServer answers questions for addresses over UDP.
+type nameServer struct {
+	at   net.PacketConn
+	mu   sync.Mutex
+	of   map[string][]string // addresses of names
+	fail dnsmessage.RCode    // said of every name, if not 0
+	mute bool
+}
+
+func names(t *testing.T) *nameServer {
+	t.Helper()
+	at, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &nameServer{at: at, of: map[string][]string{}}
+	var busy sync.WaitGroup
+	busy.Go(s.serve)
+	t.Cleanup(func() { at.Close(); busy.Wait() })
+	return s
+}
+
+func (s *nameServer) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *nameServer) serve() {
+	b := make([]byte, 2048)
+	for {
+		n, from, err := s.at.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if m.Unpack(b[:n]) != nil || len(m.Questions) != 1 {
+			continue
+		}
+		q := m.Questions[0]
+		name := strings.TrimSuffix(q.Name.String(), ".")
+		s.mu.Lock()
+		mute := s.mute
+		answer := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RecursionAvailable: true, RCode: s.fail}, Questions: m.Questions}
+		if _, known := s.of[name]; !known && s.fail == 0 {
+			answer.RCode = dnsmessage.RCodeNameError
+		}
+		for _, ip := range s.of[name] {
+			a := netip.MustParseAddr(ip)
+			switch {
+			case s.fail != 0:
+			case a.Is4() && q.Type == dnsmessage.TypeA:
+				answer.Answers = append(answer.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a.As4()}})
+			case a.Is6() && q.Type == dnsmessage.TypeAAAA:
+				answer.Answers = append(answer.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
+			}
+		}
+		s.mu.Unlock()
+		out, err := answer.Pack()
+		if err == nil && !mute {
+			_, _ = s.at.WriteTo(out, from)
+		}
+	}
+}
+
+func (s *nameServer) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "udp", s.at.LocalAddr().String())
+	}}
+}
+
+func (s *nameServer) use(c *Config) { c.Resolver = s.resolver() }
+
+func addressesOf(c *Cluster, name string) (to []string, err error) {
+	of, err := c.addresses(name)
+	for _, a := range of {
+		to = append(to, a.String())
+	}
+	slices.Sort(to)
+	return to, err
+}
+
+// A name stands for all its addresses but our own, those that no datagram of
+// ours reaches, and those given twice.
+func TestAddresses(t *testing.T) {
+	s := names(t)
+	s.set(func() {
+		s.of["several.rocl.test"] = []string{"127.0.0.2", "127.0.0.3", "127.0.0.2", "::1", "127.0.0.1"}
+		s.of["six.rocl.test"] = []string{"::1"}
+		s.of["self.rocl.test"] = []string{"127.0.0.1"}
+		for i := range 100 {
+			s.of["many.rocl.test"] = append(s.of["many.rocl.test"], fmt.Sprintf("127.0.1.%d", i))
+		}
+	})
+	c := member(t, 1, s.use)
+	_, port, _ := net.SplitHostPort(c.Addr())
+	for _, want := range []struct {
+		name string
+		to   []string // nil: an error
+	}{
+		{"several.rocl.test:" + port, []string{"127.0.0.2:" + port, "127.0.0.3:" + port}},
+		{"several.rocl.test:7", []string{"127.0.0.1:7", "127.0.0.2:7", "127.0.0.3:7"}},
+		{"six.rocl.test:7", []string{}}, {"self.rocl.test:" + port, []string{}}, {"127.0.0.4:7", []string{"127.0.0.4:7"}}, {"none.rocl.test:7", nil},
+		{"several.rocl.test", nil}, {"several.rocl.test:x-y", nil}, {"several.rocl.test:99999", nil}, {"", nil}, {":", nil},
+	} {
+		got, err := addressesOf(c, want.name)
+		if err == nil != (want.to != nil) || !slices.Equal(got, want.to) {
+			t.Errorf("%q stands for %q, %v; want %q", want.name, got, err, want.to)
+		}
+	}
+	if got, err := addressesOf(c, "many.rocl.test:7"); err != nil || len(got) != mostAddresses {
+		t.Errorf("of a name with a hundred addresses %d are tried, %v", len(got), err)
+	}
+	s.set(func() { s.fail = dnsmessage.RCodeServerFailure })
+	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
+		t.Errorf("of a name server that fails: %q", got)
+	}
+	s.set(func() { s.mute = true })
+	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
+		t.Errorf("of a name server that is silent: %q", got)
+	}
+}
+
+// at is a member at an address and port of its own.
+func at(t *testing.T, n resource.NodeID, bind string) *Cluster {
+	t.Helper()
+	return member(t, n, func(c *Config) { c.Bind = bind })
+}
+
+// Of the addresses of a name each leads in, whether or not somebody is at the
+// others; and a name that does not resolve yet is asked for again.
+func TestJoinByName(t *testing.T) {
+	s := names(t)
+	a := at(t, 1, "127.0.0.2:0")
+	_, port, _ := net.SplitHostPort(a.Addr())
+	b := at(t, 2, "127.0.0.3:"+port) // the two do not know each other
+	c := member(t, 3, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:" + port} })
+	eventually(t, "the name was asked for in vain", func() bool { return c.Stats().Unresolved > 0 })
+	if n := len(c.Members()); n != 1 {
+		t.Fatalf("%d members", n)
+	}
+	s.set(func() { s.of["members.rocl.test"] = []string{"127.0.0.9", "127.0.0.2", "127.0.0.3"} })
+	together(t, a, b, c)
+	if st := c.Stats(); st.Joins != 2 || st.Alive != 3 || st.Dead != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A name server that hangs keeps a member neither from its beginning, nor from
+// joining others, nor from ending.
+func TestNameServerHangs(t *testing.T) {
+	s := names(t)
+	s.set(func() { s.mute = true })
+	a := member(t, 1, nil)
+	begun := time.Now()
+	b := member(t, 2, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:7946", a.Addr()} })
+	if d := time.Since(begun); d > joinTime/2 {
+		t.Errorf("opened after %v", d)
+	}
+	together(t, a, b)
+	if n := b.Stats().Unresolved; n != 0 {
+		t.Errorf("joined after the name server was given up %d times", n)
+	}
+	if n := b.Stats().LookedAt; n != 1 {
+		t.Errorf("%d looked at, one hangs", n)
+	}
+	begun = time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begun); d > joinTime {
+		t.Errorf("closed after %v", d)
+	}
+}
+
+// Nor does somebody who takes a connection and says nothing.
+func TestJoinSilent(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	life, end := context.WithCancel(t.Context())
+	w := within{life: life}
+	nc, err := w.DialAddressTimeout(memberlist.Address{Addr: ln.Addr().String()}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := nc.Read(make([]byte, 1))
+		read <- err
+	}()
+	end()
+	select {
+	case err := <-read:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the stream has outlived its member")
+	}
+	nc.Close()
+	if nc, err := w.DialTimeout(ln.Addr().String(), time.Hour); err == nil {
+		nc.Close()
+		t.Error("dialled when the member had ended")
+	}
+}

@@ -1,0 +1,303 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/histogram"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Stats describe a member and how it sees its cluster: how much there is now,
+// and what has happened since it was opened.
+type Stats struct {
+	Alive, Away, Dead     int    // members, this one among the alive; the dead are remembered, and looked for
+	Joins, Leaves, Deaths uint64 // of others, as seen here
+	Unresolved, NotJoined uint64 // names and addresses of members to join that led nowhere
+	Keys                  int    // of the cluster; 0: nothing is sealed
+	Health                int    // memberlist's: 0 is well; above, it doubts its own view and takes longer to accuse others
+	Silence               time.Duration
+	// Silence is the longest for which a living member has not answered a probe
+	// of ours over UDP. Each is probed in turn, every half second another.
+	Ping histogram.Snapshot // round trips of the probes that were answered
+
+	Searches             []SearchStats
+	Sent                 uint64 // packets of searches, those for other members too
+	Answered, Denied     uint64 // questions of other members
+	Filters              FilterStats
+	Port                 port.Stats
+	PlacesKept, LookedAt int // places of questions with several answers; addresses that are being tried
+}
+
+// SearchStats describe the searches that went one way.
+type SearchStats struct {
+	Way                          string // the widest it took, see ways
+	Found, None, Partial, Failed uint64 // partial: not found, and some could not be asked
+	Messages                     histogram.Snapshot
+	Took                         histogram.Snapshot
+}
+
+// FilterStats describe summaries.
+type FilterStats struct {
+	Known         int // members whose summary is here
+	Held          int // bytes of all summaries here, this member's own with them
+	Sent          uint64
+	SentBytes     uint64
+	Received      uint64
+	ReceivedBytes uint64
+	Asked         uint64 // members asked because of their summary
+	Wrong         uint64 // of these, those that said no
+	Spared        uint64 // members not asked because one of those had the answer
+}
+
+// A way is how a search went: the widest of those it took.
+type way uint8
+
+const (
+	wayNobody  way = iota // there is no other member
+	wayDirect             // some members by name: whose identifier it is, or who has the next answer
+	waySummary            // those whose summary has it, and nobody else
+	wayEach               // everybody, one by one
+	wayTree               // everybody, by a spanning tree
+	wayCast               // everybody, with one datagram
+)
+
+var ways = [...]string{"nobody", "direct", "summary", "each", "tree", "cast"}
+
+// counts are what a member counts.
+type counts struct {
+	joins, leaves, deaths atomic.Uint64
+	unresolved, notJoined atomic.Uint64
+	sent                  atomic.Uint64 // packets of searches
+	answered, denied      atomic.Uint64
+	filterSent, filterGot traffic
+	asked, wrong, spared  atomic.Uint64
+	searches              [len(ways)]searches
+	ping                  *histogram.Histogram
+	pulseMu               sync.Mutex
+	pulse                 map[resource.NodeID]time.Time // when a living member answered last
+	running               map[uint64]*tally             // guarded by Cluster.mu
+	beginning             *tally                        // the search that has no number yet; likewise
+}
+
+type traffic struct{ messages, bytes atomic.Uint64 }
+
+func (t *traffic) add(bytes int) {
+	t.messages.Add(1)
+	t.bytes.Add(uint64(bytes))
+}
+
+type searches struct {
+	found, none, partial, failed atomic.Uint64
+	messages, took               *histogram.Histogram
+}
+
+func (n *counts) init() {
+	n.ping, n.pulse, n.running = histogram.Durations(), map[resource.NodeID]time.Time{}, map[uint64]*tally{}
+	for i := range n.searches {
+		n.searches[i].messages, n.searches[i].took = new(histogram.Histogram), histogram.Durations()
+	}
+}
+
+// tally is what one search costs. Guarded by Cluster.mu.
+type tally struct {
+	begun    time.Time
+	way      way
+	messages uint64
+	others   int               // members there are beside this one
+	may      []resource.NodeID // whose summary has it
+	asked    []resource.NodeID // of these
+	wrong    []resource.NodeID // of these
+}
+
+// begin begins to count a search, of members named or of all.
+func (c *Cluster) begin(who []resource.NodeID) *tally {
+	t := &tally{begun: time.Now(), others: len(*c.members.Load()) - 1}
+	if who != nil {
+		t.way = wayDirect
+	}
+	return t
+}
+
+// asks counts a packet that the search sends.
+func (n *counts) asks(self, to resource.NodeID, p *search.Packet) {
+	t := n.of(self, p)
+	if t == nil {
+		return
+	}
+	t.messages++
+	switch {
+	case t.way == wayDirect:
+	case p.Lo != p.Hi:
+		t.way = max(t.way, wayTree)
+	case t.way <= waySummary && slices.Contains(t.may, to):
+		t.way = waySummary
+		if !slices.Contains(t.asked, to) {
+			t.asked = append(t.asked, to)
+			n.asked.Add(1)
+		}
+	default:
+		t.way = max(t.way, wayEach)
+	}
+}
+
+// casts counts a packet that the search sends to all.
+func (n *counts) casts(self resource.NodeID, p *search.Packet) {
+	if t := n.of(self, p); t != nil {
+		t.messages++
+		t.way = wayCast
+	}
+}
+
+// of is the search of ours that a packet is about, nil if it is another's.
+func (n *counts) of(self resource.NodeID, p *search.Packet) *tally {
+	if p.ID.Asker != self {
+		return nil
+	}
+	if t := n.running[p.ID.N]; t != nil {
+		return t
+	}
+	return n.beginning
+}
+
+// hears counts what comes back: who covers anything by his answer says no.
+func (n *counts) hears(self, from resource.NodeID, p *search.Packet) {
+	if p.ID.Asker != self || p.Covered == 0 {
+		return
+	}
+	t := n.running[p.ID.N]
+	if t != nil && t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
+		t.wrong = append(t.wrong, from)
+		n.wrong.Add(1)
+	}
+}
+
+// finish counts a search that has ended.
+func (c *Cluster) finish(t *tally, err error) {
+	c.mu.Lock()
+	way, messages, asked := t.way, t.messages, len(t.asked)
+	c.mu.Unlock()
+	s := &c.count.searches[way]
+	switch {
+	case err == nil:
+		s.found.Add(1)
+		if way == waySummary && t.others > asked {
+			c.count.spared.Add(uint64(t.others - asked))
+		}
+	case errors.Is(err, directory.ErrNotFound):
+		s.none.Add(1)
+	case errors.Is(err, directory.ErrPartial):
+		s.partial.Add(1)
+	default:
+		s.failed.Add(1)
+	}
+	s.messages.Observe(messages)
+	s.took.Observe(uint64(max(time.Since(t.begun), 0)))
+}
+
+// member counts what gossip says of another member.
+func (n *counts) member(id resource.NodeID, was, alive, left bool) {
+	switch {
+	case alive && !was:
+		n.joins.Add(1)
+	case was && !alive && left:
+		n.leaves.Add(1)
+	case was && !alive:
+		n.deaths.Add(1)
+	}
+	n.pulseMu.Lock()
+	defer n.pulseMu.Unlock()
+	if !alive {
+		delete(n.pulse, id)
+	} else if !was {
+		n.pulse[id] = time.Now()
+	}
+}
+
+// silence is for how long the most silent of the living has been so.
+func (n *counts) silence(now time.Time) (most time.Duration) {
+	n.pulseMu.Lock()
+	defer n.pulseMu.Unlock()
+	for _, at := range n.pulse {
+		most = max(most, now.Sub(at))
+	}
+	return most
+}
+
+// probes hears of the probes that were answered. A member to which only TCP
+// gets through memberlist takes for alive; here it falls silent.
+type probes struct{ n *counts }
+
+func (probes) AckPayload() []byte { return nil }
+
+func (p probes) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, _ []byte) {
+	id, ok := nodeID(other)
+	if !ok {
+		return
+	}
+	p.n.ping.Observe(uint64(max(rtt, 0)))
+	p.n.pulseMu.Lock()
+	defer p.n.pulseMu.Unlock()
+	if _, alive := p.n.pulse[id]; alive {
+		p.n.pulse[id] = time.Now()
+	}
+}
+
+// Stats returns the present figures.
+func (c *Cluster) Stats() Stats {
+	n := &c.count
+	s := Stats{
+		Joins: n.joins.Load(), Leaves: n.leaves.Load(), Deaths: n.deaths.Load(),
+		Unresolved: n.unresolved.Load(), NotJoined: n.notJoined.Load(),
+		Health: c.list.GetHealthScore(), Silence: n.silence(time.Now()), Ping: n.ping.Snapshot(),
+		Sent: n.sent.Load(), Answered: n.answered.Load(), Denied: n.denied.Load(),
+		Filters: FilterStats{
+			Sent: n.filterSent.messages.Load(), SentBytes: n.filterSent.bytes.Load(),
+			Received: n.filterGot.messages.Load(), ReceivedBytes: n.filterGot.bytes.Load(),
+			Asked: n.asked.Load(), Wrong: n.wrong.Load(), Spared: n.spared.Load(),
+		},
+		Port: c.port.Stats(),
+	}
+	for i := range n.searches {
+		q := &n.searches[i]
+		s.Searches = append(s.Searches, SearchStats{
+			ways[i], q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.messages.Snapshot(), q.took.Snapshot(),
+		})
+	}
+	if c.ring != nil {
+		s.Keys = len(c.ring.GetKeys())
+	}
+	c.nmu.Lock()
+	s.Alive, s.LookedAt = 1, len(c.looking)
+	for id, m := range c.nodes {
+		switch {
+		case id == c.cfg.Node:
+		case m.alive:
+			s.Alive++
+		case m.away != nil:
+			s.Away++
+		default:
+			s.Dead++
+		}
+	}
+	c.nmu.Unlock()
+	c.places.mu.Lock()
+	s.PlacesKept = len(c.places.by)
+	c.places.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range *c.members.Load() {
+		if m != c.cfg.Node && c.filters.Of(m) != nil {
+			s.Filters.Known++
+		}
+	}
+	s.Filters.Held = c.filters.Bytes()
+	return s
+}

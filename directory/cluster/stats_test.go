@@ -1,0 +1,145 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+func searchesOf(c *Cluster, way string) SearchStats {
+	for _, s := range c.Stats().Searches {
+		if s.Way == way {
+			return s
+		}
+	}
+	return SearchStats{}
+}
+
+// Each search is counted once, with the widest way it went and how it ended;
+// of summaries, what they spared and where they were wrong.
+func TestSearchStats(t *testing.T) {
+	for _, c := range []struct {
+		way    search.Way
+		fan    int
+		others int
+		want   string
+	}{{search.Each, 0, 2, "each"}, {search.ByTree, 2, 6, "tree"}} {
+		t.Run(c.want, func(t *testing.T) {
+			a := member(t, 1, func(cfg *Config) { cfg.Way, cfg.Fan = c.way, c.fan })
+			all := []*Cluster{a}
+			for i := range c.others {
+				all = append(all, member(t, resource.NodeID(2+i), nil, a))
+			}
+			together(t, all...)
+			b := all[1]
+			id, gone := put(t, b, 1, resource.Attrs{"type": "gpu"}), put(t, b, 2, resource.Attrs{"type": "old"})
+			for _, typ := range []string{"gpu", "old"} {
+				eventually(t, "the summary has come", func() bool {
+					a.mu.Lock()
+					defer a.mu.Unlock()
+					s := a.filters.Of(b.cfg.Node)
+					return s != nil && s.May(pattern(resource.Match{"type": typ}))
+				})
+			}
+			if err := b.cfg.DB.Delete(gone); err != nil {
+				t.Fatal(err)
+			}
+			want := func(got, want error) {
+				t.Helper()
+				if !errors.Is(got, want) {
+					t.Fatal(got)
+				}
+			}
+			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "gpu"}))), nil)
+			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "none"}))), directory.ErrNotFound)
+			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "old"}))), directory.ErrNotFound)
+			want(second(a.Lookup(t.Context(), id, pattern(nil))), nil)
+			want(second(a.Lookup(t.Context(), resource.MakeGID(99, 1, 1), pattern(nil))), directory.ErrPartial)
+			if s := searchesOf(a, "summary"); s.Found != 1 || s.None != 0 || s.Messages.Count != 1 || s.Messages.Sum < 1 || s.Took.Count != 1 {
+				t.Errorf("by summaries: %+v", s)
+			}
+			if s := searchesOf(a, c.want); s.Found != 0 || s.None != 2 || s.Took.Count != 2 {
+				t.Errorf("of everybody: %+v", s)
+			}
+			if s := searchesOf(a, "direct"); s.Found != 1 || s.Partial != 1 || s.Took.Count != 2 {
+				t.Errorf("by identifier: %+v", s)
+			}
+			// A filter may suspect somebody wrongly, though hardly.
+			st := a.Stats()
+			if f := st.Filters; f.Known == 0 || f.Held == 0 || f.ReceivedBytes == 0 || f.SentBytes == 0 || f.Asked < 2 || f.Wrong < 1 || f.Wrong >= f.Asked || f.Spared < 1 || f.Spared > uint64(c.others-1) {
+				t.Errorf("%+v", f)
+			}
+			if st.Alive != len(all) || st.Joins != uint64(c.others) || st.Keys != 0 || st.Sent == 0 || st.Port.Sent == 0 || st.Port.GossipReceivedBytes == 0 || st.Port.Members != c.others {
+				t.Errorf("%+v", st)
+			}
+			if st := b.Stats(); st.Answered < 2 || st.Denied < 2 {
+				t.Errorf("%d questions of others answered, %d denied", st.Answered, st.Denied)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if len(a.count.running) != 0 || a.count.beginning != nil {
+				t.Errorf("%d searches are counted that have ended", len(a.count.running))
+			}
+		})
+	}
+}
+
+// Who comes, goes and falls silent is counted; the dead are remembered.
+func TestMemberStats(t *testing.T) {
+	key := []byte("0123456789abcdef")
+	keyed := func(c *Config) { c.Keys = [][]byte{key, []byte("fedcba9876543210")} }
+	a := member(t, 1, keyed)
+	b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
+	together(t, a, b, c)
+	if st := a.Stats(); st.Joins != 2 || st.Alive != 3 || st.Keys != 2 || st.Health != 0 {
+		t.Errorf("%+v", st)
+	}
+	if err := a.SetKeys(key); err != nil || a.Stats().Keys != 1 {
+		t.Errorf("%d keys, %v", a.Stats().Keys, err)
+	}
+	eventually(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
+	b.Close()
+	eventually(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
+	if err := c.HandOver(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
+	if st := a.Stats(); st.Silence != 0 {
+		t.Errorf("nobody lives, and is silent for %v", st.Silence)
+	}
+}
+
+func TestSilence(t *testing.T) {
+	var n counts
+	n.init()
+	n.member(2, false, true, false)
+	n.member(3, false, true, false)
+	now := time.Now()
+	n.pulse[2], n.pulse[3] = now.Add(-3*time.Second), now.Add(-time.Second)
+	if d := n.silence(now); d != 3*time.Second {
+		t.Error(d)
+	}
+	n.member(2, true, false, false)
+	if d := n.silence(now); d != time.Second || n.deaths.Load() != 1 {
+		t.Error(d)
+	}
+}
+
+func TestNobodyToAsk(t *testing.T) {
+	c, err := Open(Config{Node: 1, DB: database.New(), Name: "test", Bind: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Find(t.Context(), pattern(resource.Match{"a": "b"})); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+	if s := searchesOf(c, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
+		t.Errorf("%+v", s)
+	}
+}

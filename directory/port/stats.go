@@ -1,0 +1,26 @@
+package port
+
+// Stats are the present figures of Counters.
+type Stats struct {
+	Sent, SentBytes                     uint64
+	Received, ReceivedBytes             uint64
+	GossipSent, GossipSentBytes         uint64
+	GossipReceived, GossipReceivedBytes uint64
+	Foreign, Replayed, GossipDropped    uint64
+	Streams, StreamsRefused             uint64
+	Members                             int // that are known
+}
+
+// Stats returns the present figures.
+func (p *Port) Stats() Stats {
+	n := &p.count
+	p.mu.RLock()
+	members := len(p.peers)
+	p.mu.RUnlock()
+	return Stats{
+		n.Sent.Load(), n.SentBytes.Load(), n.Received.Load(), n.ReceivedBytes.Load(),
+		n.GossipSent.Load(), n.GossipSentBytes.Load(), n.GossipReceived.Load(), n.GossipReceivedBytes.Load(),
+		n.Foreign.Load(), n.Replayed.Load(), n.GossipDropped.Load(),
+		n.Streams.Load(), n.StreamsRefused.Load(), members,
+	}
+}

@@ -1,0 +1,99 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// unsure is a cluster whose members cannot be asked.
+type unsure struct{ Remote }
+
+func (unsure) Addr() string                                 { return "" }
+func (unsure) Watch(*resource.List, *database.Watch) func() { return func() {} }
+
+func (unsure) Find(context.Context, *resource.List) (database.Record, error) {
+	return database.Record{}, ErrPartial
+}
+func (unsure) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
+	return database.Record{}, ErrClosed
+}
+
+// A server counts what is asked of it, by how it ended, and what its contexts
+// do with their resources.
+func TestStats(t *testing.T) {
+	ctx := t.Context()
+	path := sock(t)
+	s := serve(t, path)
+	c, d := joined(t, path), joined(t, path)
+	here, nowhere := list(t, resource.Match{"type": "x"}), list(t, resource.Match{"type": "y"})
+	for i := range uint32(3) {
+		if _, err := c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Register(ctx, c.Self().WithSerial(1), here); !errors.Is(err, ErrNotOwner) {
+		t.Fatal(err)
+	}
+	rev, err := c.Update(ctx, c.Self().WithSerial(1), 0, list(t, resource.Attrs{"type": "x", "n": "2"}))
+	if err != nil || rev == 0 {
+		t.Fatal(rev, err)
+	}
+	if err := c.Delete(ctx, c.Self().WithSerial(3)); err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Fatalf("%s: %v, want %v", what, err, want)
+		}
+	}
+	ask := func(l *resource.List) error { _, err := d.Find(ctx, l); return err }
+	want("what there is", ask(here), nil)
+	want("what there is not", ask(nowhere), ErrNotFound)
+	_, err = d.Lookup(ctx, c.Self().WithSerial(1))
+	want("by identifier", err, nil)
+	for _, err := range d.FindAll(ctx, here) { // one, one more, no more
+		want("all", err, nil)
+	}
+	s.Attach(unsure{})
+	want("with members away", ask(nowhere), ErrPartial)
+	if _, err = d.Lookup(ctx, resource.MakeGID(c.Node()+1, 1, 1)); err == nil {
+		t.Fatal("another node's is found")
+	}
+	w, stop := context.WithCancel(ctx)
+	for range d.Watch(w, here) {
+		break
+	}
+	stop()
+	got := s.Stats()
+	if got.Joined != 2 || got.Contexts != 2 || got.Registered != 3 || got.Changed != 1 || got.Deleted != 1 || got.Refused != 1 || got.Watched != 1 || got.Resources < 2 {
+		t.Errorf("%+v", got)
+	}
+	for i, want := range []QuestionStats{
+		{Kind: "find", Found: 1, None: 1, Partial: 1},
+		{Kind: "lookup", Found: 1, Failed: 1},
+		{Kind: "all", Found: 1},
+		{Kind: "next", Found: 1, None: 1},
+	} {
+		q := got.Questions[i]
+		n := q.Took.Count
+		q.Took = want.Took
+		if q.Kind != want.Kind || q.Found != want.Found || q.None != want.None || q.Partial != want.Partial || q.Failed != want.Failed || n != want.Found+want.None+want.Partial+want.Failed {
+			t.Errorf("%+v, %d timed; want %+v", q, n, want)
+		}
+	}
+	c.Close()
+	for end := time.Now().Add(20 * time.Second); s.Stats().Ended != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a context has ended: %+v", s.Stats())
+		}
+	}
+	if got := s.Stats(); got.Lapsed != 2 || got.Deleted != 1 || got.Contexts != 1 {
+		t.Errorf("after a context has ended: %+v", got)
+	}
+}
