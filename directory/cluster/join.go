@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rocl-go/rocl/directory/port"
 )
 
 // mostAddresses of one name are tried at a time.
@@ -55,14 +54,14 @@ func (c *Cluster) addresses(name string) ([]netip.AddrPort, error) {
 // who does not answer must not keep it from closing.
 type within struct {
 	memberlist.NodeAwareTransport
-	port *port.Port
+	dial func(ctx context.Context, addr string) (net.Conn, error)
 	life context.Context
 }
 
 func (w within) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(w.life, timeout)
 	defer cancel()
-	nc, err := w.port.DialAddr(ctx, addr)
+	nc, err := w.dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ type node struct {
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
-	m.Transport = within{c.port.Gossip(), c.port, c.life}
+	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = "rocl " + c.cfg.Name
 	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
