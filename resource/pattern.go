@@ -3,7 +3,6 @@ package resource
 import (
 	"bytes"
 	"encoding/binary"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -31,7 +30,10 @@ type Attrs map[string]string
 // AppendAttrs implements Attributes.
 func (a Attrs) AppendAttrs(l *List) error {
 	var few [8]string
-	names := slices.AppendSeq(few[:0], maps.Keys(a))
+	names := few[:0]
+	for name := range a {
+		names = append(names, name)
+	}
 	slices.Sort(names)
 	for _, name := range names {
 		if err := l.AddString(name, a[name]); err != nil {

@@ -19,7 +19,7 @@ type asker struct {
 }
 
 const (
-	lateTime   = time.Second // how long an answer is waited for at the socket that asked
+	lateTime   = 20 * time.Millisecond // how long an answer is waited for at the socket that asked: then who asked asks again
 	mostAskers = 16
 )
 
@@ -46,6 +46,8 @@ func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
 		p.Send(out...)
 		return
 	}
+	p.polling.Store(true)
+	defer p.polling.Store(false)
 	p.send(k.socket, saysData, out)
 	var begun time.Time // looked at only where it takes long
 	for i := 1; !done(); i++ {

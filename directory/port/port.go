@@ -67,6 +67,9 @@ type Port struct {
 	poller *subsys.Poller
 	asking chan askers // taken by who asks
 
+	polling  atomic.Bool   // he reads the answers himself
+	answered atomic.Uint64 // questions of others who do so
+
 	casts   atomic.Uint64
 	castOut seals
 	beacons seals
@@ -248,12 +251,16 @@ func (p *Port) peer(node resource.NodeID) *peer {
 	return p.peers[node]
 }
 
-// keep reads the sockets. It goes on for a while after each datagram, with the
-// sockets out of the set, which makes what comes cheaper; then it parks.
+// keep reads the sockets. It goes on for a while after it has answered somebody
+// who polls, with the sockets out of the set, which makes what comes cheaper;
+// then it parks. While somebody polls in this process it does not: two that spin
+// here would take the processor from the one that is to answer.
 func (p *Port) keep() {
 	defer p.busy.Done()
 	for {
-		if p.poller.Poll() > 0 && p.cfg.Spin > 0 {
+		before := p.answered.Load()
+		p.poller.Poll()
+		if p.cfg.Spin > 0 && p.answered.Load() != before && !p.polling.Load() {
 			p.spin()
 		}
 		for p.life.Err() == nil && p.poller.Settle() {
@@ -273,19 +280,18 @@ func (p *Port) spin() {
 	for _, s := range all {
 		p.poller.Remove(s.fd)
 	}
-	last, heard := time.Now(), false
-	for i := 1; p.life.Err() == nil; i++ {
-		n := p.poller.Poll() // who asked and did not wait is in the set still
+	last, answered := time.Now(), p.answered.Load()
+	for i := 1; p.life.Err() == nil && !p.polling.Load(); i++ {
+		p.poller.Poll() // who asked and did not wait is in the set still
 		for _, s := range all {
-			got, _ := s.Ready(subsys.Readable)
-			n += got
+			s.Ready(subsys.Readable)
 		}
-		if heard = heard || n > 0; i%16 != 0 {
+		if i%16 != 0 {
 			continue
 		}
 		now := time.Now()
-		if heard {
-			last, heard = now, false
+		if n := p.answered.Load(); n != answered {
+			last, answered = now, n
 		} else if now.Sub(last) > p.cfg.Spin {
 			break
 		}
@@ -440,6 +446,8 @@ func (p *Port) send(by *socket, says byte, out []Out) {
 		at := out[i].At
 		if at == nil {
 			at = to.addr
+		} else {
+			p.answered.Add(1)
 		}
 		m := w.next(at)
 		m.Buffers[0] = seal(m.Buffers[0][:0], p.to(to, k), kindOne, k.tags[0], p.cfg.Self, to.sent.Add(1), w.plain)

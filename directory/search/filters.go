@@ -136,12 +136,14 @@ func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send f
 	if news || f.quiet%again == 0 {
 		delta = f.delta(f.said)
 	}
-	if f.quiet++; news || f.anew || len(f.wants) > 0 {
+	wants := f.wants
+	f.wants = map[resource.NodeID]version{} // what is heard while sending is for the next time
+	if f.quiet++; news || f.anew || len(wants) > 0 {
 		f.quiet = 0
 	}
 	for _, m := range members {
 		say := delta
-		v, lacks := f.wants[m]
+		v, lacks := wants[m]
 		switch {
 		case m == self:
 			continue
@@ -163,7 +165,6 @@ func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send f
 		}
 	}
 	f.said, f.anew = f.own.Version, false
-	clear(f.wants)
 }
 
 // delta tells what came after a version, in packets; nil if the whole summary

@@ -1,13 +1,124 @@
 package scale
 
-import "testing"
+import (
+	"testing"
+	"time"
 
-func BenchmarkNo(b *testing.B) {
-	c, err := NewCluster(10_000, 20)
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func searches(t *testing.T, c *Cluster, w Way, k Case, n int) Cost {
+	t.Helper()
+	cost, err := c.Searches(w, k, n)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	for b.Loop() {
-		c.Searches(Ways[2], Case{}, 20)
+	if cost.Wrong > 0 {
+		t.Errorf("%d nodes, %s, %+v: %d wrong answers", c.Nodes, w.Name, k, cost.Wrong)
+	}
+	return cost
+}
+
+func cluster(t *testing.T, nodes, resources, searches int) *Cluster {
+	t.Helper()
+	c, err := NewCluster(nodes, resources, searches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What the issue asks of a search in 10,000 nodes with a million resources.
+func TestSearchTargets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("10,000 nodes")
+	}
+	const n = 10_000
+	c := cluster(t, n, Resources, 50)
+	tree := Ways[2]
+	no := searches(t, c, tree, Case{}, 3)
+	if no.P99 > 10*time.Millisecond || no.Definite != no.Searches {
+		t.Errorf("a definite no takes %v: %+v", no.P99, no)
+	}
+	without := searches(t, c, tree, Case{Exists: true}, 3)
+	if without.Most > 2*n {
+		t.Errorf("a search takes %d messages without filters", without.Most)
+	}
+	with := searches(t, c, tree, Case{Exists: true, Filters: true}, 50)
+	if with.Most > 20 {
+		t.Errorf("a search takes %d messages with filters", with.Most)
+	}
+	t.Logf("no: %v; found by %.0f messages without filters, by %.1f, at most %d, with: %.0f times as many",
+		no.P99, without.Messages, with.Messages, with.Most, without.Messages/with.Messages)
+	denied := searches(t, c, tree, Case{Filters: true}, 3)
+	if denied.Definite != denied.Searches || denied.Most > 2*n+20 {
+		t.Errorf("a no with filters: %+v", denied)
+	}
+	if lossy := searches(t, c, tree, Case{Loss: 0.05}, 2); lossy.Messages > 3*n {
+		t.Errorf("a no at 5 %% loss takes %.0f messages", lossy.Messages)
+	}
+}
+
+// All ways give true answers, whatever is lost or dies, and cost what the
+// formulas say.
+func TestWays(t *testing.T) {
+	sizes := []int{10, 100, 1000}
+	if testing.Short() {
+		sizes = sizes[:2]
+	}
+	for _, n := range sizes {
+		c := cluster(t, n, 20_000, 20)
+		for _, w := range Ways {
+			no := searches(t, c, w, Case{}, 5)
+			if no.Most != 2*(n-1) || no.Definite != no.Searches {
+				t.Errorf("%d nodes, %s: %+v", n, w.Name, no)
+			}
+			if f := Time(n-1, w.Fan, Hop, Work); no.P99 > f || no.P99 < f*9/10 {
+				t.Errorf("%d nodes, %s: a no takes %v, by the formula %v", n, w.Name, no.P99, f)
+			}
+			if found := searches(t, c, w, Case{Exists: true}, 20); found.Definite != 20 || found.Most > 2*n {
+				t.Errorf("%d nodes, %s: %+v", n, w.Name, found)
+			}
+			if found := searches(t, c, w, Case{Exists: true, Filters: true}, 20); found.Definite != 20 || found.Most > 16 || found.P99 > 2*time.Millisecond {
+				t.Errorf("%d nodes, %s: %+v", n, w.Name, found)
+			}
+			if no := searches(t, c, w, Case{Loss: 0.01}, 20); no.Definite != no.Searches {
+				t.Errorf("%d nodes, %s: a no at 1 %% loss is not definite: %+v", n, w.Name, no)
+			}
+			for _, k := range []Case{
+				{Exists: true, Loss: 0.05}, {Exists: true, Filters: true, Loss: 0.05}, {Filters: true, Loss: 0.05}, {Loss: 0.05},
+				{Dying: true}, {Exists: true, Dying: true}, {Exists: true, Filters: true, Dying: true},
+			} {
+				if r := searches(t, c, w, k, 10); r.Messages > float64(4*n+40) {
+					t.Errorf("%d nodes, %s, %+v: %.0f messages", n, w.Name, k, r.Messages)
+				}
+			}
+		}
+	}
+}
+
+// What the issue asks of the upkeep of filters.
+func TestUpkeepTargets(t *testing.T) {
+	nodes, resources, lasts := 1000, Resources, 5*time.Minute
+	if testing.Short() {
+		nodes, resources = 100, 20_000
+	}
+	for _, loss := range []float64{0, 0.05} {
+		u, err := Keep(nodes, resources, loss, lasts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u.Rate > 16<<10 {
+			t.Errorf("%.0f bytes a second are received", u.Rate)
+		}
+		if u.Held > 16<<20 {
+			t.Errorf("%d bytes are held", u.Held)
+		}
+		if u.Missing > 0 {
+			t.Errorf("%d resources are not known", u.Missing)
+		}
+		t.Logf("%+v", u)
 	}
 }

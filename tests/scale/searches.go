@@ -73,7 +73,7 @@ type Cluster struct {
 }
 
 // NewCluster fills a cluster for so many different searches.
-func NewCluster(nodes, searches int) (*Cluster, error) {
+func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 	c := &Cluster{Nodes: nodes, filters: search.NewFilters(), where: map[string][]int{}}
 	c.sim = searchtest.Config{Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1}
 	rnd := rand.New(rand.NewPCG(2, uint64(nodes)))
@@ -89,7 +89,7 @@ func NewCluster(nodes, searches int) (*Cluster, error) {
 	ids := searchtest.New(c.sim).IDs
 	var err error
 	for i, id := range ids {
-		h := newHolder(i, Resources/nodes, nodes)
+		h := newHolder(i, resources/nodes, nodes)
 		h.age(rnd.Float64()) // for some the summary is new, others are about to make another
 		for _, name := range has[i] {
 			h.summary.Add(pattern(name))

@@ -58,12 +58,13 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 	if err := k.open(ctx, o); err != nil {
 		return nil, err
 	}
+	there, nowhere := rocl.Match{"node": "1"}, rocl.Match{"node": "none"}
 	ours := func() error {
-		_, err := k.c.Find(ctx, rocl.Match{"node": "1"})
+		_, err := k.c.Find(ctx, there)
 		return err
 	}
 	none := func() error {
-		if f, err := k.c.Find(ctx, rocl.Match{"node": "none"}); !errors.Is(err, rocl.ErrNotFound) {
+		if f, err := k.c.Find(ctx, nowhere); !errors.Is(err, rocl.ErrNotFound) {
 			return fmt.Errorf("nobody has it, and found is %v: %w", f.ID, err)
 		}
 		return nil

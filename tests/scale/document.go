@@ -1,0 +1,117 @@
+package scale
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+//go:embed scaling.md
+var text string
+
+// Document writes the figures into the text.
+func (f *Figures) Document() ([]byte, error) {
+	t, err := template.New("scaling").Funcs(template.FuncMap{
+		"ways":    func() []Way { return Ways },
+		"sizes":   func() []int { return Sizes },
+		"cost":    func(n int, w string, k Case) Cost { return f.Cost[n][w][k] },
+		"upkeep":  func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
+		"case":    caseNamed,
+		"ms":      millis,
+		"n":       thousands,
+		"kib":     func(b float64) string { return strconv.FormatFloat(b/1024, 'f', 2, 64) },
+		"mib":     func(b int) string { return strconv.FormatFloat(float64(b)/(1<<20), 'f', 1, 64) },
+		"one":     func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) },
+		"times":   func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
+		"share":   func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
+		"formula": func(n int, w Way) time.Duration { return Time(n-1, w.Fan, Hop, Work) },
+		"switch": func(fan, hopMicros, workMicros int) int {
+			return Switch(fan, time.Duration(hopMicros)*time.Microsecond, time.Duration(workMicros)*time.Microsecond)
+		},
+		"met": func(is, most float64) string {
+			if is <= most {
+				return "yes"
+			}
+			return "no"
+		},
+		"seconds": time.Duration.Seconds,
+		"micros":  time.Duration.Microseconds,
+		"millis":  func(c Cost) float64 { return float64(c.P99) / 1e6 },
+		"most":    func(c Cost) float64 { return float64(c.Most) },
+		"held":    func(u Upkeep) float64 { return float64(u.Held) },
+		"each":    func(n int) int { return Resources / n },
+		"twohw":   func() int { return int(2 * Hop / Work) },
+		"missing": func() (n int) {
+			for _, u := range f.Upkeep {
+				n += u[0].Missing + u[1].Missing
+			}
+			return n
+		},
+		"calm":  func() int { return calm },
+		"works": func() []int { return []int{2, 5, 10} },
+		"const": func() map[string]any {
+			return map[string]any{
+				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue, "UDP": UDP, "Seal": Seal, "From": From,
+				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Spread": Spread, "Holders": holders,
+			}
+		},
+		"filter": func(resources, members int) int {
+			l := 0
+			h := newHolder(0, resources, members)
+			h.summary.Spread([]resource.NodeID{2}, 1, func(_ resource.NodeID, m []byte) { l = len(m) })
+			return l
+		},
+	}).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("scale: the document: %w", err)
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, f); err != nil {
+		return nil, fmt.Errorf("scale: the document: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func caseNamed(name string) (Case, error) {
+	c, ok := map[string]Case{
+		"no": No, "found": Found, "filtered": Filtered, "lossy1": Lossy1, "lossy5": Lossy5,
+		"found5": Found5, "filtered5": Filtered5, "dying": Dying,
+	}[name]
+	if !ok {
+		return c, fmt.Errorf("scale: no case %q", name)
+	}
+	return c, nil
+}
+
+func millis(d time.Duration) string {
+	digits := 2
+	if d >= 10*time.Millisecond {
+		digits = 0
+	}
+	return strconv.FormatFloat(float64(d)/1e6, 'f', digits, 64)
+}
+
+// thousands writes a number as people read it.
+func thousands(x any) string {
+	var s string
+	switch x := x.(type) {
+	case int:
+		s = strconv.Itoa(x)
+	case float64:
+		s = strconv.FormatFloat(math.Round(x), 'f', 0, 64)
+	}
+	var out []string
+	for len(s) > 3 {
+		out = append([]string{s[len(s)-3:]}, out...)
+		s = s[:len(s)-3]
+	}
+	return strings.Join(append([]string{s}, out...), ",")
+}

@@ -1,0 +1,66 @@
+package scale
+
+import "time"
+
+// Sizes of clusters that are looked at.
+var Sizes = []int{10, 100, 1000, 10_000}
+
+// Cases that are looked at, by what the document calls them.
+var (
+	No        = Case{}
+	Found     = Case{Exists: true}
+	Filtered  = Case{Exists: true, Filters: true}
+	Lossy1    = Case{Loss: 0.01}
+	Lossy5    = Case{Loss: 0.05}
+	Found5    = Case{Exists: true, Loss: 0.05}
+	Filtered5 = Case{Exists: true, Filters: true, Loss: 0.05}
+	Dying     = Case{Dying: true}
+)
+
+// Figures are what the document says.
+type Figures struct {
+	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the way
+	Upkeep map[int][2]Upkeep                // by nodes: without loss, and at 5 %
+}
+
+// Measure gets them. It takes some minutes.
+func Measure(say func(nodes int, what string)) (*Figures, error) {
+	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Upkeep: map[int][2]Upkeep{}}
+	for _, n := range Sizes {
+		c, err := NewCluster(n, Resources, 200)
+		if err != nil {
+			return nil, err
+		}
+		f.Cost[n] = map[string]map[Case]Cost{}
+		for _, w := range Ways {
+			say(n, w.Name)
+			f.Cost[n][w.Name] = map[Case]Cost{}
+			for _, k := range []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying} {
+				times := 200
+				if n > 1000 && !k.Filters {
+					times = 50
+				}
+				if k == No {
+					times = 5 // all of them are alike
+				}
+				cost, err := c.Searches(w, k, times)
+				if err != nil {
+					return nil, err
+				}
+				f.Cost[n][w.Name][k] = cost
+			}
+		}
+	}
+	for _, n := range Sizes {
+		say(n, "upkeep")
+		var u [2]Upkeep
+		for i, loss := range []float64{0, 0.05} {
+			var err error
+			if u[i], err = Keep(n, Resources, loss, 30*time.Minute); err != nil {
+				return nil, err
+			}
+		}
+		f.Upkeep[n] = u
+	}
+	return f, nil
+}
