@@ -18,23 +18,26 @@ import (
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // Config is what a member needs. Node and DB are required.
 type Config struct {
-	Node   resource.NodeID
-	DB     *database.DB
-	Name   string         // of the cluster; members of others are not heard
-	Bind   string         // host:port for everything, UDP and TCP
-	Join   []string       // addresses or DNS names of members to begin with
-	Group  string         // multicast group or broadcast address, host:port, to find each other and to search by
-	Keys   [][]byte       // of the cluster: the first seals, all open; without one only accidents are kept out
-	TLS    port.TLS       // of streams between members
-	Serve  func(net.Conn) // has the streams of other members to the node's directory; may be nil
-	Way    search.Way
-	Fan    int // of the spanning trees; 0: search.DefaultFan
-	Hop    time.Duration
-	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
+	Node  resource.NodeID
+	DB    *database.DB
+	Name  string   // of the cluster; members of others are not heard
+	Bind  string   // host:port for everything, UDP and TCP
+	Join  []string // addresses or DNS names of members to begin with
+	Group string   // multicast group or broadcast address, host:port, to find each other and to search by
+	Keys  [][]byte // of the cluster: the first seals, all open; without one only accidents are kept out
+	// Credentials are for the streams between members, which are sealed if there
+	// are any; nil: made from Keys.
+	Credentials tls.Credentials
+	Serve       func(net.Conn) // has the streams of other members to the node's directory; may be nil
+	Way         search.Way
+	Fan         int // of the spanning trees; 0: search.DefaultFan
+	Hop         time.Duration
+	Spread      time.Duration // how often members are told what is new in the summary; 0: 5 s
 	// Patience is how long a question waits for members that cannot be asked
 	// and are not known to be dead; 0: 3 s.
 	Patience time.Duration
@@ -56,6 +59,7 @@ type Cluster struct {
 	port  *port.Port
 	list  *memberlist.Memberlist
 	ring  *memberlist.Keyring // nil without a key
+	certs *tls.Secrets        // made from the keys; nil without, or if others are given
 	life  context.Context
 	end   context.CancelFunc
 	busy  sync.WaitGroup
@@ -122,11 +126,13 @@ func Open(cfg Config) (*Cluster, error) {
 		}
 	}
 	c.search = search.NewNode(scfg)
-	var err error
-	c.port, err = port.Open(port.Config{
-		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: cfg.TLS, Spin: cfg.Poll, Logger: cfg.Logger,
-		Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
-	})
+	seal, err := c.streams()
+	if err == nil {
+		c.port, err = port.Open(port.Config{
+			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Spin: cfg.Poll, Logger: cfg.Logger,
+			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
+		})
+	}
 	if err == nil {
 		if err = c.gossip(); err != nil {
 			c.port.Close()
@@ -159,13 +165,53 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To
 // change a key, add the new one everywhere, then put it first everywhere, then
-// take the old one away.
+// take the old one away. Streams that are open stay so.
 func (c *Cluster) SetKeys(of ...[]byte) error {
-	if err := c.rekey(of); err != nil {
+	err := c.rekey(of)
+	if err == nil && c.certs != nil {
+		err = c.certs.Set(streamKeys(of)...)
+	}
+	if err != nil {
 		return fmt.Errorf("cluster: changing keys: %w", err)
 	}
 	c.port.SetKeys(of)
 	return nil
+}
+
+// streamProto is what streams between members are named in TLS (ALPN).
+const streamProto = "rocl-dir/1"
+
+// streamKeys are secrets that only members know: contexts are given others
+// (LinkKey), and cannot pass for members.
+func streamKeys(of [][]byte) (all [][]byte) {
+	for _, k := range of {
+		h := hmac.New(sha256.New, k)
+		h.Write([]byte("rocl stream"))
+		all = append(all, h.Sum(nil))
+	}
+	return all
+}
+
+// streams is how streams are sealed.
+func (c *Cluster) streams() (seal port.TLS, err error) {
+	cred := c.cfg.Credentials
+	if cred == nil {
+		if len(c.cfg.Keys) == 0 {
+			return port.TLS{}, nil
+		}
+		if c.certs, err = tls.FromSecrets(c.cfg.Name, streamKeys(c.cfg.Keys)...); err != nil {
+			return port.TLS{}, err
+		}
+		cred = c.certs
+	}
+	return port.TLS{
+		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Client(ctx, nc, cred, streamProto, c.log)
+		},
+		Server: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Server(ctx, nc, cred, streamProto, c.log)
+		},
+	}, nil
 }
 
 // Addr is where the member is reached.

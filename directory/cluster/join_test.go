@@ -201,7 +201,10 @@ func TestJoinSilent(t *testing.T) {
 	}
 	defer ln.Close()
 	life, end := context.WithCancel(t.Context())
-	w := within{life: life}
+	plain := func(ctx context.Context, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}
+	w := within{dial: plain, life: life}
 	nc, err := w.DialAddressTimeout(memberlist.Address{Addr: ln.Addr().String()}, time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -42,7 +44,7 @@ type node struct {
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
-	m.Transport = within{c.port.Gossip(), c.life}
+	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = "rocl " + c.cfg.Name
 	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
@@ -57,7 +59,7 @@ func (c *Cluster) gossip() error {
 	m.GossipInterval, m.RetransmitMult = gossipTime, 8
 	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
-	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
+	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
 	if len(c.cfg.Keys) > 0 {
 		var of [][]byte
 		for _, k := range c.cfg.Keys {
@@ -347,11 +349,39 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	}
 }
 
-// quiet passes memberlist's lines on at level debug.
-type quiet struct{ slog.Handler }
+// quiet passes memberlist's lines on at level debug, but for one that an
+// operator looks for: somebody's gossip does not open. That is said once in a
+// while, since whoever likes can send packets.
+type quiet struct {
+	slog.Handler
+	mu   sync.Mutex
+	said time.Time
+}
 
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
+const sayAgain = 10 * time.Second
+
+func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelInfo)
+}
+
+func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "Decrypt packet failed") {
+		q.mu.Lock()
+		again := r.Time.Sub(q.said) > sayAgain
+		if again {
+			q.said = r.Time
+		}
+		q.mu.Unlock()
+		if again {
+			says := slog.NewRecord(r.Time, slog.LevelInfo, "cluster: gossip refused: with another key, or with none", r.PC)
+			says.AddAttrs(slog.String("memberlist", r.Message))
+			return q.Handler.Handle(ctx, says)
+		}
+	}
+	if !q.Handler.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
 }
 
 type delegate struct{ c *Cluster }

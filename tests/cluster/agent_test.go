@@ -34,7 +34,7 @@ func (n *node) agent() *agent {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket(), "ROCL_LAB_LISTEN=tcp://"+n.host+":0")
+	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket())
 	cmd.Stderr = os.Stderr
 	toR, toW, err := os.Pipe()
 	if err != nil {
@@ -323,7 +323,7 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 func agentMain(socket string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithListen(os.Getenv("ROCL_LAB_LISTEN")), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1

@@ -246,7 +246,10 @@ func (n *node) bind() string   { return n.host + ":7946" }
 func (n *node) serve(join ...*node) {
 	t := n.lab.t
 	t.Helper()
-	args := []string{"--socket", n.socket(), "--bind", n.bind(), "--cluster", "lab", "--key-file", n.lab.key, "--log-format", "json"}
+	args := []string{"--socket", n.socket(), "--bind", n.bind(), "--cluster", "lab", "--log-format", "json"}
+	if n.lab.key != "" {
+		args = append(args, "--key-file", n.lab.key)
+	}
 	for _, j := range join {
 		args = append(args, "--join", j.bind())
 	}
