@@ -156,6 +156,13 @@ func TestAway(t *testing.T) {
 	if err := c.HandOver(); err != nil {
 		t.Fatal(err)
 	}
+	for _, m := range []*Cluster{a, b} {
+		m.nmu.Lock()
+		if !m.nodes[3].going {
+			t.Errorf("node %d has not heard that node 3 is away", m.cfg.Node)
+		}
+		m.nmu.Unlock()
+	}
 	if _, err := b.Find(t.Context(), pattern(resource.Match{"at": "c"})); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("impatient: %v", err)
 	}
