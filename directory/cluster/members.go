@@ -22,6 +22,7 @@ const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
 	gossipTime = 100 * time.Millisecond // how often rumours are told
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
@@ -308,13 +309,15 @@ func (c *Cluster) news() <-chan struct{} {
 // keepJoined joins those it was told of until each was reached once, and looks
 // for those it has met for as long as they are not seen alive: memberlist gives
 // the dead up, and a cluster that was parted would stay so. While it is alone it
-// makes itself known to the group.
+// makes itself known to the group; and so does, less often, the first of several:
+// there may be others whom none of them has ever met.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
 	told := map[string]bool{} // and not reached yet
 	for _, addr := range c.cfg.Join {
 		told[addr] = addr != c.Addr()
 	}
+	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
 		for addr := range told {
@@ -326,7 +329,8 @@ func (c *Cluster) keepJoined() {
 			c.look(addr, func() {})
 		}
 		c.nmu.Unlock()
-		if len(*c.members.Load()) == 1 {
+		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+			shown = time.Now()
 			c.port.Beacon()
 		}
 		t := time.NewTimer(wait)
