@@ -74,6 +74,8 @@ type Cluster struct {
 	nodes   map[resource.NodeID]*node // ever met
 	changed chan struct{}             // closed and replaced when members change
 	looking map[string]bool           // at these addresses, for members
+	untold  map[resource.NodeID]bool  // who has not heard yet that this one is away
+	told    chan struct{}             // closed when all have
 
 	places  places
 	watches watches
@@ -223,8 +225,8 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
-	if len(b) == 1 && b[0] == msgLeaving {
-		c.leaves(from)
+	if len(b) == 1 && b[0] >= msgHeard && b[0] <= msgLeaving {
+		c.parting(from, at, b[0])
 		return
 	}
 	if len(b) == 9 && b[0] == msgStop {
@@ -319,10 +321,7 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // HandOver ends the membership without leaving: the node's contexts go on, and
 // another server is about to take this one's place. The others wait for it for a
 // few seconds.
-func (c *Cluster) HandOver() error {
-	c.going.Store(true)
-	return c.stop(false)
-}
+func (c *Cluster) HandOver() error { return c.stop(false) }
 
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.halt(leave) })
@@ -331,7 +330,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(3 * gossipTime / 2) // it is told once a gossipTime; those it does not reach will see us dead
+		c.sayAway()
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()

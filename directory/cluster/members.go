@@ -24,6 +24,7 @@ const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
 	gossipTime = 100 * time.Millisecond // how often rumours are told
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
@@ -37,6 +38,7 @@ type node struct {
 	alive bool
 	lost  time.Time   // when it was seen dead
 	left  bool        // it said that it leaves
+	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
 }
 
@@ -156,8 +158,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	was, life := m.alive, m.epoch
 	m.alive, m.epoch = alive, epoch
 	m.left = m.left && life == epoch
+	m.going = m.going && life == epoch || flags&metaAway != 0
 	if id != c.cfg.Node {
-		c.count.member(id, was, alive, m.left || flags&metaAway != 0)
+		c.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
 		m.addr = n.Address()
@@ -172,7 +175,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	} else {
 		c.port.Part(id)
 		switch {
-		case flags&metaAway != 0 && c.life.Err() == nil:
+		case m.going && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
 		case m.left:
 			delete(c.nodes, id) // it said so
@@ -199,9 +202,59 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	}
 }
 
-// msgLeaving is all of a datagram by which a member says that it leaves:
-// memberlist, which says it too, does not pass on that the others have heard it.
-const msgLeaving = 15
+// Datagrams of one byte, by which a member says that it goes. memberlist tells
+// it too, in time, and cannot say whether the others have heard.
+const (
+	msgHeard   = 13 // the answer to msgAway
+	msgAway    = 14 // another server is about to take my place
+	msgLeaving = 15
+)
+
+// How long a member that is away for a moment waits for all to have heard so,
+// and how often it tells those that have not. Gossip may reach them later; who
+// is not reached takes it for dead.
+const (
+	tellTime  = 150 * time.Millisecond
+	tellAgain = 20 * time.Millisecond
+)
+
+// sayAway tells the others that another server is about to take this one's
+// place, until they have heard it.
+func (c *Cluster) sayAway() {
+	c.going.Store(true)
+	_ = c.list.UpdateNode(1) // only begins to tell
+	c.nmu.Lock()
+	c.untold, c.told = map[resource.NodeID]bool{}, make(chan struct{})
+	for id, m := range c.nodes {
+		if id != c.cfg.Node && m.alive {
+			c.untold[id] = true
+		}
+	}
+	c.nmu.Unlock()
+	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
+	defer end.Stop()
+	defer again.Stop()
+	for {
+		var out []port.Out
+		c.nmu.Lock()
+		for id := range c.untold {
+			out = append(out, port.Out{To: id, Payload: []byte{msgAway}})
+		}
+		c.nmu.Unlock()
+		if len(out) == 0 {
+			return
+		}
+		c.port.Send(out...)
+		select {
+		case <-again.C:
+		case <-c.told:
+			return
+		case <-end.C:
+			c.log.Info("cluster: away, and not all have heard it", "members", len(out))
+			return
+		}
+	}
+}
 
 // takeLeave tells the others. Whoever does not hear it takes us for dead.
 func (c *Cluster) takeLeave() {
@@ -214,11 +267,23 @@ func (c *Cluster) takeLeave() {
 	c.port.Send(out...)
 }
 
-func (c *Cluster) leaves(id resource.NodeID) {
+// parting works on what a member says who goes, or has heard that we do.
+func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if m := c.nodes[id]; m != nil {
+	m := c.nodes[id]
+	switch {
+	case what == msgHeard && c.untold[id]:
+		if delete(c.untold, id); len(c.untold) == 0 {
+			close(c.told)
+		}
+	case what == msgLeaving && m != nil:
 		m.left = true
+	case what == msgAway && m != nil:
+		m.going = true
+	}
+	c.nmu.Unlock()
+	if what == msgAway && m != nil {
+		c.port.Send(port.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	}
 }
 
@@ -246,13 +311,15 @@ func (c *Cluster) news() <-chan struct{} {
 // keepJoined joins those it was told of until each was reached once, and looks
 // for those it has met for as long as they are not seen alive: memberlist gives
 // the dead up, and a cluster that was parted would stay so. While it is alone it
-// makes itself known to the group.
+// makes itself known to the group; and so does, less often, the first of several:
+// there may be others whom none of them has ever met.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
 	told := map[string]bool{} // and not reached yet
 	for _, addr := range c.cfg.Join {
 		told[addr] = addr != c.Addr()
 	}
+	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
 		for addr := range told {
@@ -264,7 +331,8 @@ func (c *Cluster) keepJoined() {
 			c.look(addr, func() {})
 		}
 		c.nmu.Unlock()
-		if len(*c.members.Load()) == 1 {
+		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+			shown = time.Now()
 			c.port.Beacon()
 		}
 		t := time.NewTimer(wait)
