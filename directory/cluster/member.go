@@ -341,7 +341,11 @@ func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.
 func (a apart) Watch(_ *resource.List, w *database.Watch) (end func()) {
 	w.Hold()
 	t := time.AfterFunc(syncTime, w.Release)
-	return func() { t.Stop() }
+	return func() {
+		if t.Stop() {
+			w.Release()
+		}
+	}
 }
 
 func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {
