@@ -44,7 +44,10 @@ type Config struct {
 	// Sure says whether what DB lacks the node lacks: a no would be premature
 	// while what the server before this one knew is being offered again; nil:
 	// always.
-	Sure     func() bool
+	Sure func() bool
+	// Follows says that the node has been a member before: who knows it will be
+	// heard of, though it is told of nobody to join.
+	Follows  bool
 	Resolver *net.Resolver // of the names to join; nil: the system's
 	Logger   *slog.Logger
 }
@@ -125,7 +128,7 @@ func Open(cfg Config) (*Cluster, error) {
 	var err error
 	c.port, err = port.Open(port.Config{
 		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: cfg.TLS, Spin: cfg.Poll, Logger: cfg.Logger,
-		Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
+		Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon, Gossiper: c.heardGossip,
 	})
 	if err == nil {
 		if err = c.gossip(); err != nil {
@@ -138,7 +141,7 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	c.port.Start()
-	if len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
+	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
 		c.reached() // nobody to wait for
 	}
 	c.busy.Add(3)

@@ -222,7 +222,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
 			Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log})
 		if err == nil {
 			break

@@ -347,6 +347,20 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	}
 }
 
+// heardGossip works on somebody's gossiping with us. Who knows nobody and is
+// known has been a member before, of those who joined it and need not be told
+// of: to them it never was away, so they do not look for it.
+func (c *Cluster) heardGossip(from *net.UDPAddr) {
+	if len(*c.members.Load()) > 1 {
+		return
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if len(c.looking) < mostMissed { // it may be anybody who says so
+		c.look(from.String(), func() {})
+	}
+}
+
 // quiet passes memberlist's lines on at level debug.
 type quiet struct{ slog.Handler }
 
