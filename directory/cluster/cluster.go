@@ -68,11 +68,12 @@ type Cluster struct {
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
 
-	members atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
-	nmu     sync.Mutex
-	nodes   map[resource.NodeID]*node // ever met
-	changed chan struct{}             // closed and replaced when members change
-	looking map[string]bool           // at these addresses, for members
+	members  atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
+	nmu      sync.Mutex
+	nodes    map[resource.NodeID]*node // ever met
+	changed  chan struct{}             // closed and replaced when members change
+	looking  map[string]bool           // at these addresses, for members
+	conflict string                    // told last: two places of one node
 
 	places  places
 	watches watches
@@ -88,9 +89,16 @@ type Cluster struct {
 	casts   [][]byte
 }
 
+// maxName is how long the name of a cluster may be: with "rocl " before it is
+// the label of memberlist's packets.
+const maxName = memberlist.LabelMaxSize - len(labelMark)
+
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
+	if len(cfg.Name) > maxName {
+		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
+	}
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
@@ -193,13 +201,9 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
-		if len(q) == 0 || q[0] == kindNext {
-			return // a place kept from now on would lack what is offered again
-		}
-		if _, ok := c.local(q); !ok {
-			return // it may be about to be offered again; who asks will ask again
-		}
+	if q, ok := p.Question(); ok && !c.answers(q) {
+		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
+		return
 	}
 	out := c.advance(func(now time.Time) {
 		c.count.hears(c.cfg.Node, from, &p)
@@ -211,6 +215,21 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		}
 	}
 	c.send(out)
+}
+
+// answers says whether a no of ours would be true.
+func (c *Cluster) answers(q []byte) bool {
+	if _, ok := parseQuestion(q); !ok {
+		return false // of a later version: what is asked we may hold
+	}
+	if c.cfg.Sure == nil || c.cfg.Sure() {
+		return true
+	}
+	if q[0] == kindNext {
+		return false // a place kept from now on would lack what is offered again
+	}
+	_, ok := c.local(q)
+	return ok // else it may be about to be offered again; who asks will ask again
 }
 
 func (c *Cluster) tick() {
@@ -306,6 +325,7 @@ func (c *Cluster) halt(leave bool) (err error) {
 	}
 	c.port.Close()
 	c.places.close()
+	c.waitNoMore()
 	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)
