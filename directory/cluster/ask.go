@@ -184,7 +184,7 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 	})
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
-		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
+		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 || ctx.Err() != nil }, out...)
 		c.sentOff(out)
 	default:
 		c.send(out)

@@ -127,6 +127,7 @@ func Open(cfg Config) (*Cluster, error) {
 		},
 	}
 	if cfg.Group != "" {
+		scfg.Room = port.MaxPayload
 		scfg.Cast = func(p *search.Packet) {
 			c.count.casts(cfg.Node, p)
 			c.casts = append(c.casts, p.Append(nil))
