@@ -31,6 +31,8 @@ const (
 	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
 )
 
+const labelMark = "rocl "
+
 // node is one that was met.
 type node struct {
 	addr  string
@@ -45,11 +47,11 @@ type node struct {
 // gossip makes memberlist's member out of the port.
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
-	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
+	m.Name = name(c.cfg.Node)
 	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
-	m.Label = "rocl " + c.cfg.Name
-	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
+	m.Label = labelMark + c.cfg.Name
+	m.Delegate, m.Events, m.Conflict, m.Ping = delegate{c}, events{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after two or three probes' time and
@@ -125,9 +127,12 @@ func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	return binary.LittleEndian.Uint64(b[2:]), b[1], true
 }
 
+// name is a node's for memberlist.
+func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
+
 func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
 	id, err := strconv.ParseUint(n.Name, 16, 48)
-	return resource.NodeID(id), err == nil && len(n.Name) == 12 && id != 0
+	return resource.NodeID(id), err == nil && id != 0 && n.Name == name(resource.NodeID(id))
 }
 
 type events struct{ c *Cluster }
@@ -136,17 +141,40 @@ func (e events) NotifyJoin(n *memberlist.Node)   { e.c.seen(n, true) }
 func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
 func (e events) NotifyLeave(n *memberlist.Node)  { e.c.seen(n, false) }
 
+// NotifyConflict hears that a node is said to be elsewhere than where it is known
+// to live. One that has moved is believed when its old place is dead. Else two
+// have one number, and only one of them is seen by each member: that must not
+// pass in silence.
+func (e events) NotifyConflict(n, other *memberlist.Node) {
+	what := n.Name + " " + n.Address() + " " + other.Address()
+	e.c.nmu.Lock()
+	said := e.c.conflict == what
+	e.c.conflict = what
+	e.c.nmu.Unlock()
+	if !said {
+		e.c.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
+			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.c.cfg.Node))
+	}
+}
+
 // seen works on what gossip says of a node.
 func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
-	if !ok || !known {
-		c.log.Info("cluster: not one of us", "node", n.Name, "addr", n.Address())
+	if !ok {
+		c.log.Warn("cluster: not one of us", "node", n.Name, "addr", n.Address())
 		return
 	}
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
 	m := c.nodes[id]
+	if !known {
+		c.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
+		if m == nil {
+			return
+		}
+		alive, epoch, m.left = false, m.epoch, true // it was understood: it is gone as that
+	}
 	if m == nil {
 		m = &node{}
 		c.nodes[id] = m
@@ -189,6 +217,17 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		c.filters.Met(id, alive)
 		c.mu.Unlock()
 		c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
+	}
+}
+
+// waitNoMore ends the waiting for members that are away: c has ended.
+func (c *Cluster) waitNoMore() {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	for _, m := range c.nodes {
+		if m.away != nil {
+			m.away.Stop()
+		}
 	}
 }
 
@@ -414,6 +453,20 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	defer c.nmu.Unlock()
 	if m := c.nodes[id]; m == nil || !m.alive {
 		c.look(addr.String(), func() {})
+	}
+}
+
+// heardGossip works on somebody's gossiping with us. Who knows nobody and is
+// known has been a member before, of those who joined it and need not be told
+// of: to them it never was away, so they do not look for it.
+func (c *Cluster) heardGossip(from *net.UDPAddr) {
+	if len(*c.members.Load()) > 1 {
+		return
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if len(c.looking) < mostMissed { // it may be anybody who says so
+		c.look(from.String(), func() {})
 	}
 }
 
