@@ -74,6 +74,7 @@ type Cluster struct {
 	nodes   map[resource.NodeID]*node // ever met
 	changed chan struct{}             // closed and replaced when members change
 	looking map[string]bool           // at these addresses, for members
+	wanting map[string]*wanting       // of those to join
 
 	places  places
 	watches watches
@@ -92,7 +93,7 @@ type Cluster struct {
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
