@@ -1,13 +1,11 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -67,23 +65,7 @@ func TestUnknownQuestion(t *testing.T) {
 	}
 }
 
-// lines are those that a logger wrote.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.String(), text)
-}
+func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
 
 // Two nodes of one number, by a copied file, are told of where one meets the
 // other or both: each member believes in one of them only.

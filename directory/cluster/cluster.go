@@ -80,6 +80,7 @@ type Cluster struct {
 	untold   map[resource.NodeID]bool  // who has not heard yet that this one is away
 	told     chan struct{}             // closed when all have
 	conflict string                    // told last: two places of one node
+	wanting  map[string]*wanting       // of those to join
 
 	places  places
 	watches watches
@@ -105,7 +106,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Name) > maxName {
 		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {

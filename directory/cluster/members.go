@@ -355,9 +355,13 @@ func (c *Cluster) news() <-chan struct{} {
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
 	told := map[string]bool{} // and not reached yet
+	c.nmu.Lock()
 	for _, addr := range c.cfg.Join {
-		told[addr] = addr != c.Addr()
+		if told[addr] = addr != c.Addr(); told[addr] {
+			c.wanting[addr] = &wanting{since: time.Now(), said: sayAgain}
+		}
 	}
+	c.nmu.Unlock()
 	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
@@ -414,11 +418,30 @@ func (c *Cluster) look(addr string, found func()) {
 		delete(c.looking, addr)
 		if err == nil {
 			c.reached()
+			delete(c.wanting, addr)
 			found()
-		} else {
+		} else if c.life.Err() == nil {
 			c.log.Debug("cluster: joining", "addr", addr, "err", err)
+			c.want(addr, err)
 		}
 	})
+}
+
+// wanting is about a member that we were told of and have not reached yet.
+type wanting struct {
+	since time.Time
+	said  time.Duration // after which it is said, and again after twice that
+}
+
+// want says that a member is not reached: nothing else tells an operator that an
+// address, a key or the cluster's name is wrong. c.nmu is held.
+func (c *Cluster) want(addr string, err error) {
+	w := c.wanting[addr]
+	if w == nil || time.Since(w.since) < w.said {
+		return
+	}
+	w.said *= 2
+	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", time.Since(w.since).Round(time.Second), "err", err)
 }
 
 func (c *Cluster) join(addr string) error {
@@ -444,7 +467,10 @@ func (c *Cluster) join(addr string) error {
 		return nil
 	}
 	c.count.notJoined.Add(1)
-	return fmt.Errorf("%s: nobody: %w", addr, errors.Join(failed...))
+	if len(to) == 0 {
+		return fmt.Errorf("%s: nobody else is there by now, or at no address that can be reached from %s", addr, c.Addr())
+	}
+	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
 }
 
 // heardBeacon works on a member's telling that it is there.
@@ -470,9 +496,9 @@ func (c *Cluster) heardGossip(from *net.UDPAddr) {
 	}
 }
 
-// quiet passes memberlist's lines on at level debug, but for one that an
-// operator looks for: somebody's gossip does not open. That is said once in a
-// while, since whoever likes can send packets.
+// quiet passes memberlist's lines on at level debug, but for those that an
+// operator looks for: somebody's gossip does not open, or is of another cluster.
+// They are said once in a while, since whoever likes can send packets.
 type quiet struct {
 	slog.Handler
 	mu   sync.Mutex
@@ -486,7 +512,14 @@ func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
 }
 
 func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "Decrypt packet failed") {
+	refused := ""
+	switch {
+	case strings.Contains(r.Message, "Decrypt packet failed"):
+		refused = "cluster: gossip refused: with another key, or with none"
+	case strings.Contains(r.Message, "unacceptable label"):
+		refused = "cluster: gossip refused: of another cluster"
+	}
+	if refused != "" {
 		q.mu.Lock()
 		again := r.Time.Sub(q.said) > sayAgain
 		if again {
@@ -494,7 +527,7 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 		}
 		q.mu.Unlock()
 		if again {
-			says := slog.NewRecord(r.Time, slog.LevelInfo, "cluster: gossip refused: with another key, or with none", r.PC)
+			says := slog.NewRecord(r.Time, slog.LevelInfo, refused, r.PC)
 			says.AddAttrs(slog.String("memberlist", r.Message))
 			return q.Handler.Handle(ctx, says)
 		}
