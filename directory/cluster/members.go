@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -441,7 +443,7 @@ func (c *Cluster) want(addr string, err error) {
 		return
 	}
 	w.said *= 2
-	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", time.Since(w.since).Round(time.Second), "err", err)
+	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "seconds", int(time.Since(w.since)/time.Second), "err", err)
 }
 
 func (c *Cluster) join(addr string) error {
@@ -485,8 +487,9 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 // heardGossip works on somebody's gossiping with us. Who knows nobody and is
 // known has been a member before, of those who joined it and need not be told
 // of: to them it never was away, so they do not look for it.
-func (c *Cluster) heardGossip(from *net.UDPAddr) {
-	if len(*c.members.Load()) > 1 {
+// Strangers are not answered: what does not open was said by one.
+func (c *Cluster) heardGossip(from *net.UDPAddr, packet []byte) {
+	if len(*c.members.Load()) > 1 || !c.opens(packet) {
 		return
 	}
 	c.nmu.Lock()
@@ -494,6 +497,34 @@ func (c *Cluster) heardGossip(from *net.UDPAddr) {
 	if len(c.looking) < mostMissed { // it may be anybody who says so
 		c.look(from.String(), func() {})
 	}
+}
+
+// opens says whether a packet of gossip is of this cluster, as memberlist seals
+// them: version u8 (1), nonce, AES-GCM over the label too.
+func (c *Cluster) opens(packet []byte) bool {
+	b, label, err := memberlist.RemoveLabelHeaderFromPacket(packet)
+	if err != nil || label != labelMark+c.cfg.Name {
+		return false
+	}
+	if c.ring == nil {
+		return true
+	}
+	const version, nonce = 1, 12
+	if len(b) < 1+nonce || b[0] != version {
+		return false
+	}
+	return slices.ContainsFunc(c.ring.GetKeys(), func(key []byte) bool {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return false
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			return false
+		}
+		_, err = gcm.Open(nil, b[1:1+nonce], b[1+nonce:], []byte(label))
+		return err == nil
+	})
 }
 
 // quiet passes memberlist's lines on at level debug, but for those that an
