@@ -45,8 +45,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var show bool
 	var file string
 	cmd := &cobra.Command{
-		Use:           "dirserver",
-		Short:         "Serve the directory of this node",
+		Use:   "dirserver",
+		Short: "Serve the directory of this node",
 		Long: "Serve the directory of this node; with --bind as a member of a cluster, whose programs find each other's resources.\n" +
 			"Each flag may be given in the environment (--key-file as ROCL_KEY_FILE) or in the --config file instead.",
 		Example: "  dirserver\n" +
