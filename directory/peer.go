@@ -114,7 +114,7 @@ func (p *peerServer) handle(ctx context.Context, m *message) error {
 			})
 		}
 		l = l.Clone()
-		w := p.s.db.Watch(&l)
+		w := p.s.watch(&l)
 		ctx, cancel := context.WithCancel(ctx)
 		p.watches[m.id] = cancel
 		id := m.id
@@ -255,9 +255,10 @@ func (s *Server) reattach(r Remote) {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	for a := range s.watches {
-		if a.end != nil {
-			a.end()
+		before := a.end
+		a.end = r.Watch(a.pattern, a.w) // which holds it before the other lets it go
+		if before != nil {
+			before()
 		}
-		a.end = r.Watch(a.pattern, a.w)
 	}
 }

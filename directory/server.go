@@ -12,6 +12,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
@@ -21,7 +22,10 @@ import (
 
 // settleTime is how long a server that follows another holds a no back: the
 // contexts its predecessor knew are about to offer what they own.
-const settleTime = 300 * time.Millisecond
+const (
+	settleTime = 300 * time.Millisecond
+	settleStep = 5 * time.Millisecond
+)
 
 // An Option changes one default of a server.
 type Option func(*Server)
@@ -88,8 +92,8 @@ func (s *Server) rest() Remote {
 
 // find looks here, then elsewhere. An error says that there is no certain answer.
 func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
-	if r, ok = s.patiently(func() (database.Record, bool) { return s.db.Find(pattern) }); ok {
-		return r, true, nil
+	if r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) }); ok || err != nil {
+		return r, ok, err
 	}
 	remote := s.rest()
 	if remote == nil {
@@ -102,8 +106,7 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.R
 // lookup is find by identifier: what this node minted is nowhere else.
 func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
 	if id.Node() == s.id.Node {
-		r, ok = s.patiently(func() (database.Record, bool) { return s.db.Get(id) })
-		return r, ok, nil
+		return s.patiently(ctx, func() (database.Record, bool) { return s.db.Get(id) })
 	}
 	if r, ok = s.db.Get(id); ok {
 		return r, true, nil
@@ -151,7 +154,7 @@ type Server struct {
 	db     *database.DB
 	log    *slog.Logger
 	daemon bool
-	begun  time.Time
+	begun  atomic.Pointer[time.Time] // when contexts could come; nil before
 
 	late     bool
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
@@ -189,11 +192,12 @@ type life struct {
 func NewServer(opts ...Option) *Server {
 	s := newServer(opts)
 	s.enrol("")
+	s.opens()
 	return s
 }
 
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, begun: time.Now(), count: newCounts()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -416,13 +420,9 @@ func (s *Server) serveAsk(c *codec) error {
 			if l, err = p.list(); err == nil {
 				pattern = l.Clone()
 				cur.stop()
-				rec, ok = s.patiently(func() (database.Record, bool) {
-					cur = cursor{here: s.db.Cursor(&pattern)}
-					return cur.here.Next()
-				})
-				if !ok {
-					rec, ok, far = cur.next(s, &pattern)
-				}
+				s.settle() // what is offered again after the cursor began may be missed
+				cur = cursor{here: s.db.Cursor(&pattern)}
+				rec, ok, far = cur.next(s, &pattern)
 			}
 		case msgNext:
 			if cur.here == nil {
@@ -513,23 +513,56 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
+// Follows says that the node has had another server before.
+func (s *Server) Follows() bool { return s.id.Epoch > 1 }
+
+// opens says that contexts can come from now on.
+func (s *Server) opens() {
+	now := time.Now()
+	s.begun.Store(&now)
+}
+
 // Settled says that the server knows what its predecessor knew: the contexts
 // have had time to offer it again.
-func (s *Server) Settled() bool { return s.id.Epoch <= 1 || time.Since(s.begun) >= settleTime }
+func (s *Server) Settled() bool {
+	begun := s.begun.Load()
+	return !s.Follows() || begun != nil && time.Since(*begun) >= settleTime
+}
 
-// patiently asks again while the server is settling.
-func (s *Server) patiently(ask func() (database.Record, bool)) (database.Record, bool) {
+// patiently asks again while the server is settling. An error says that ctx or
+// the server ended first, and is no answer.
+func (s *Server) patiently(ctx context.Context, ask func() (database.Record, bool)) (r database.Record, ok bool, err error) {
 	for {
-		r, ok := ask()
-		if ok || s.Settled() {
-			return r, ok
+		r, ok = ask()
+		switch {
+		case ok || s.Settled():
+			return r, ok, nil
+		case s.life.Err() != nil:
+			return r, false, ErrClosed
 		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-s.life.Done():
-			return r, false
+		if err = sleep(ctx, settleStep); err != nil {
+			return r, false, err
 		}
 	}
+}
+
+// settle waits until the server has settled, or ended.
+func (s *Server) settle() {
+	_, _, _ = s.patiently(s.life, func() (r database.Record, ok bool) { return })
+}
+
+// watch begins a watch of what is here; what is being offered again comes before
+// Synced.
+func (s *Server) watch(pattern *resource.List) *database.Watch {
+	w := s.db.Watch(pattern)
+	if !s.Settled() {
+		w.Hold()
+		s.busy.Go(func() {
+			s.settle()
+			w.Release()
+		})
+	}
+	return w
 }
 
 func (s *Server) serveWatch(c *codec) error {
@@ -543,7 +576,7 @@ func (s *Server) serveWatch(c *codec) error {
 		return fmt.Errorf("%w: not a watch", ErrProtocol)
 	}
 	l = l.Clone()
-	w := s.db.Watch(&l)
+	w := s.watch(&l)
 	s.count.watch.Add(1)
 	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)

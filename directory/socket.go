@@ -61,7 +61,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	}
 	id, err := loadIdentity(path+".node", labels)
 	if err == nil {
-		s.id, s.begun, s.labels = id, time.Now(), id.labels
+		s.id, s.labels = id, id.labels
 		s.enrol("")
 		if s.begin != nil {
 			s.leave, err = s.begin(s, s.late)
@@ -69,6 +69,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 		if err == nil {
 			err = s.listen(b)
 		}
+		s.opens()
 	}
 	if err != nil {
 		s.Close()

@@ -87,7 +87,10 @@ func (s *Server) trace(c *codec, m *message) error {
 	}
 	begun := time.Now()
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
-	r, ok := s.patiently(func() (database.Record, bool) { return s.db.Find(&l) })
+	r, ok, err := s.patiently(s.life, func() (database.Record, bool) { return s.db.Find(&l) })
+	if err != nil {
+		return err // cut short by our end: let the next server be asked
+	}
 	if ok {
 		here.Outcome, here.Found, here.Covered = "found", r.ID, 0
 	}

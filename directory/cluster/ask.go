@@ -20,13 +20,9 @@ const (
 	kindNext // the next answer of several; the identifier's place holds cursor and step
 )
 
-// local answers a question of another node.
+// local answers a question of another node, which has been parsed.
 func (c *Cluster) local(q []byte) ([]byte, bool) {
-	if len(q) < 17 {
-		return nil, false
-	}
-	id := resource.GetGID(q[1:])
-	pattern, err := resource.ParseList(q[17:])
+	pattern, err := resource.View(q[17:])
 	if err != nil {
 		return nil, false
 	}
@@ -36,7 +32,7 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	case kindFind:
 		r, ok = c.cfg.DB.Find(&pattern)
 	case kindLookup:
-		r, ok = c.cfg.DB.Get(id)
+		r, ok = c.cfg.DB.Get(resource.GetGID(q[1:]))
 	case kindNext:
 		var lost bool
 		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
@@ -56,6 +52,15 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 	q[0] = kind
 	resource.PutGID(q[1:], id)
 	return append(q, pattern.Wire()...)
+}
+
+// parseQuestion is the pattern in what question made, false if it made it not.
+func parseQuestion(q []byte) (pattern resource.List, ok bool) {
+	if len(q) < 17 || q[0] < kindFind || q[0] > kindNext {
+		return pattern, false
+	}
+	pattern, err := resource.ParseList(q[17:])
+	return pattern, err == nil
 }
 
 func parseAnswer(b []byte) (database.Record, error) {
@@ -182,7 +187,7 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 	})
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
-		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 }, out...)
+		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 || ctx.Err() != nil }, out...)
 		c.sentOff(out)
 	default:
 		c.send(out)

@@ -47,7 +47,10 @@ type Config struct {
 	// Sure says whether what DB lacks the node lacks: a no would be premature
 	// while what the server before this one knew is being offered again; nil:
 	// always.
-	Sure     func() bool
+	Sure func() bool
+	// Follows says that the node has been a member before: who knows it will be
+	// heard of, though it is told of nobody to join.
+	Follows  bool
 	Resolver *net.Resolver // of the names to join; nil: the system's
 	Logger   *slog.Logger
 }
@@ -69,12 +72,15 @@ type Cluster struct {
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
 
-	members atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
-	nmu     sync.Mutex
-	nodes   map[resource.NodeID]*node // ever met
-	changed chan struct{}             // closed and replaced when members change
-	looking map[string]bool           // at these addresses, for members
-	wanting map[string]*wanting       // of those to join
+	members  atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
+	nmu      sync.Mutex
+	nodes    map[resource.NodeID]*node // ever met
+	changed  chan struct{}             // closed and replaced when members change
+	looking  map[string]bool           // at these addresses, for members
+	untold   map[resource.NodeID]bool  // who has not heard yet that this one is away
+	told     chan struct{}             // closed when all have
+	conflict string                    // told last: two places of one node
+	wanting  map[string]*wanting       // of those to join
 
 	places  places
 	watches watches
@@ -90,9 +96,16 @@ type Cluster struct {
 	casts   [][]byte
 }
 
+// maxName is how long the name of a cluster may be: with "rocl " before it is
+// the label of memberlist's packets.
+const maxName = memberlist.LabelMaxSize - len(labelMark)
+
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
+	if len(cfg.Name) > maxName {
+		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
+	}
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
@@ -121,6 +134,7 @@ func Open(cfg Config) (*Cluster, error) {
 		},
 	}
 	if cfg.Group != "" {
+		scfg.Room = port.MaxPayload
 		scfg.Cast = func(p *search.Packet) {
 			c.count.casts(cfg.Node, p)
 			c.casts = append(c.casts, p.Append(nil))
@@ -131,7 +145,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if err == nil {
 		c.port, err = port.Open(port.Config{
 			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Spin: cfg.Poll, Logger: cfg.Logger,
-			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
+			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon, Gossiper: c.heardGossip,
 		})
 	}
 	if err == nil {
@@ -145,7 +159,7 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	c.port.Start()
-	if len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr() {
+	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
 		c.reached() // nobody to wait for
 	}
 	c.busy.Add(3)
@@ -224,8 +238,8 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
-	if len(b) == 1 && b[0] == msgLeaving {
-		c.leaves(from)
+	if len(b) == 1 && b[0] >= msgHeard && b[0] <= msgLeaving {
+		c.parting(from, at, b[0])
 		return
 	}
 	if len(b) == 9 && b[0] == msgStop {
@@ -237,13 +251,9 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
-	if q, ok := p.Question(); ok && c.cfg.Sure != nil && !c.cfg.Sure() {
-		if len(q) == 0 || q[0] == kindNext {
-			return // a place kept from now on would lack what is offered again
-		}
-		if _, ok := c.local(q); !ok {
-			return // it may be about to be offered again; who asks will ask again
-		}
+	if q, ok := p.Question(); ok && !c.answers(q) {
+		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
+		return
 	}
 	out := c.advance(func(now time.Time) {
 		c.count.hears(c.cfg.Node, from, &p)
@@ -255,6 +265,21 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		}
 	}
 	c.send(out)
+}
+
+// answers says whether a no of ours would be true.
+func (c *Cluster) answers(q []byte) bool {
+	if _, ok := parseQuestion(q); !ok {
+		return false // of a later version: what is asked we may hold
+	}
+	if c.cfg.Sure == nil || c.cfg.Sure() {
+		return true
+	}
+	if q[0] == kindNext {
+		return false // a place kept from now on would lack what is offered again
+	}
+	_, ok := c.local(q)
+	return ok // else it may be about to be offered again; who asks will ask again
 }
 
 func (c *Cluster) tick() {
@@ -320,10 +345,7 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // HandOver ends the membership without leaving: the node's contexts go on, and
 // another server is about to take this one's place. The others wait for it for a
 // few seconds.
-func (c *Cluster) HandOver() error {
-	c.going.Store(true)
-	return c.stop(false)
-}
+func (c *Cluster) HandOver() error { return c.stop(false) }
 
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.halt(leave) })
@@ -332,7 +354,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(3 * gossipTime / 2) // it is told once a gossipTime; those it does not reach will see us dead
+		c.sayAway()
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()
@@ -350,6 +372,7 @@ func (c *Cluster) halt(leave bool) (err error) {
 	}
 	c.port.Close()
 	c.places.close()
+	c.waitNoMore()
 	c.busy.Wait()
 	if err != nil {
 		return fmt.Errorf("cluster: leaving: %w", err)

@@ -213,7 +213,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	if err != nil {
 		return err
 	}
-	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
 		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
@@ -314,7 +314,11 @@ func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.
 func (a apart) Watch(_ *resource.List, w *database.Watch) (end func()) {
 	w.Hold()
 	t := time.AfterFunc(syncTime, w.Release)
-	return func() { t.Stop() }
+	return func() {
+		if t.Stop() {
+			w.Release()
+		}
+	}
 }
 
 func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {

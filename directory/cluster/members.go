@@ -24,11 +24,14 @@ const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
 	gossipTime = 100 * time.Millisecond // how often rumours are told
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
 	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
 )
+
+const labelMark = "rocl "
 
 // node is one that was met.
 type node struct {
@@ -37,17 +40,18 @@ type node struct {
 	alive bool
 	lost  time.Time   // when it was seen dead
 	left  bool        // it said that it leaves
+	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
 }
 
 // gossip makes memberlist's member out of the port.
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
-	m.Name = fmt.Sprintf("%012x", uint64(c.cfg.Node))
+	m.Name = name(c.cfg.Node)
 	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
-	m.Label = "rocl " + c.cfg.Name
-	m.Delegate, m.Events, m.Ping = delegate{c}, events{c}, probes{&c.count}
+	m.Label = labelMark + c.cfg.Name
+	m.Delegate, m.Events, m.Conflict, m.Ping = delegate{c}, events{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after two or three probes' time and
@@ -123,9 +127,12 @@ func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	return binary.LittleEndian.Uint64(b[2:]), b[1], true
 }
 
+// name is a node's for memberlist.
+func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
+
 func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
 	id, err := strconv.ParseUint(n.Name, 16, 48)
-	return resource.NodeID(id), err == nil && len(n.Name) == 12 && id != 0
+	return resource.NodeID(id), err == nil && id != 0 && n.Name == name(resource.NodeID(id))
 }
 
 type events struct{ c *Cluster }
@@ -134,17 +141,40 @@ func (e events) NotifyJoin(n *memberlist.Node)   { e.c.seen(n, true) }
 func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
 func (e events) NotifyLeave(n *memberlist.Node)  { e.c.seen(n, false) }
 
+// NotifyConflict hears that a node is said to be elsewhere than where it is known
+// to live. One that has moved is believed when its old place is dead. Else two
+// have one number, and only one of them is seen by each member: that must not
+// pass in silence.
+func (e events) NotifyConflict(n, other *memberlist.Node) {
+	what := n.Name + " " + n.Address() + " " + other.Address()
+	e.c.nmu.Lock()
+	said := e.c.conflict == what
+	e.c.conflict = what
+	e.c.nmu.Unlock()
+	if !said {
+		e.c.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
+			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.c.cfg.Node))
+	}
+}
+
 // seen works on what gossip says of a node.
 func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
-	if !ok || !known {
-		c.log.Info("cluster: not one of us", "node", n.Name, "addr", n.Address())
+	if !ok {
+		c.log.Warn("cluster: not one of us", "node", n.Name, "addr", n.Address())
 		return
 	}
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
 	m := c.nodes[id]
+	if !known {
+		c.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
+		if m == nil {
+			return
+		}
+		alive, epoch, m.left = false, m.epoch, true // it was understood: it is gone as that
+	}
 	if m == nil {
 		m = &node{}
 		c.nodes[id] = m
@@ -156,8 +186,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	was, life := m.alive, m.epoch
 	m.alive, m.epoch = alive, epoch
 	m.left = m.left && life == epoch
+	m.going = m.going && life == epoch || flags&metaAway != 0
 	if id != c.cfg.Node {
-		c.count.member(id, was, alive, m.left || flags&metaAway != 0)
+		c.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
 		m.addr = n.Address()
@@ -172,7 +203,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	} else {
 		c.port.Part(id)
 		switch {
-		case flags&metaAway != 0 && c.life.Err() == nil:
+		case m.going && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
 		case m.left:
 			delete(c.nodes, id) // it said so
@@ -189,6 +220,17 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 }
 
+// waitNoMore ends the waiting for members that are away: c has ended.
+func (c *Cluster) waitNoMore() {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	for _, m := range c.nodes {
+		if m.away != nil {
+			m.away.Stop()
+		}
+	}
+}
+
 // notBack gives up waiting for a member that was away.
 func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	c.nmu.Lock()
@@ -199,9 +241,59 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	}
 }
 
-// msgLeaving is all of a datagram by which a member says that it leaves:
-// memberlist, which says it too, does not pass on that the others have heard it.
-const msgLeaving = 15
+// Datagrams of one byte, by which a member says that it goes. memberlist tells
+// it too, in time, and cannot say whether the others have heard.
+const (
+	msgHeard   = 13 // the answer to msgAway
+	msgAway    = 14 // another server is about to take my place
+	msgLeaving = 15
+)
+
+// How long a member that is away for a moment waits for all to have heard so,
+// and how often it tells those that have not. Gossip may reach them later; who
+// is not reached takes it for dead.
+const (
+	tellTime  = 150 * time.Millisecond
+	tellAgain = 20 * time.Millisecond
+)
+
+// sayAway tells the others that another server is about to take this one's
+// place, until they have heard it.
+func (c *Cluster) sayAway() {
+	c.going.Store(true)
+	_ = c.list.UpdateNode(1) // only begins to tell
+	c.nmu.Lock()
+	c.untold, c.told = map[resource.NodeID]bool{}, make(chan struct{})
+	for id, m := range c.nodes {
+		if id != c.cfg.Node && m.alive {
+			c.untold[id] = true
+		}
+	}
+	c.nmu.Unlock()
+	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
+	defer end.Stop()
+	defer again.Stop()
+	for {
+		var out []port.Out
+		c.nmu.Lock()
+		for id := range c.untold {
+			out = append(out, port.Out{To: id, Payload: []byte{msgAway}})
+		}
+		c.nmu.Unlock()
+		if len(out) == 0 {
+			return
+		}
+		c.port.Send(out...)
+		select {
+		case <-again.C:
+		case <-c.told:
+			return
+		case <-end.C:
+			c.log.Info("cluster: away, and not all have heard it", "members", len(out))
+			return
+		}
+	}
+}
 
 // takeLeave tells the others. Whoever does not hear it takes us for dead.
 func (c *Cluster) takeLeave() {
@@ -214,11 +306,23 @@ func (c *Cluster) takeLeave() {
 	c.port.Send(out...)
 }
 
-func (c *Cluster) leaves(id resource.NodeID) {
+// parting works on what a member says who goes, or has heard that we do.
+func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if m := c.nodes[id]; m != nil {
+	m := c.nodes[id]
+	switch {
+	case what == msgHeard && c.untold[id]:
+		if delete(c.untold, id); len(c.untold) == 0 {
+			close(c.told)
+		}
+	case what == msgLeaving && m != nil:
 		m.left = true
+	case what == msgAway && m != nil:
+		m.going = true
+	}
+	c.nmu.Unlock()
+	if what == msgAway && m != nil {
+		c.port.Send(port.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	}
 }
 
@@ -246,7 +350,8 @@ func (c *Cluster) news() <-chan struct{} {
 // keepJoined joins those it was told of until each was reached once, and looks
 // for those it has met for as long as they are not seen alive: memberlist gives
 // the dead up, and a cluster that was parted would stay so. While it is alone it
-// makes itself known to the group.
+// makes itself known to the group; and so does, less often, the first of several:
+// there may be others whom none of them has ever met.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
 	told := map[string]bool{} // and not reached yet
@@ -257,6 +362,7 @@ func (c *Cluster) keepJoined() {
 		}
 	}
 	c.nmu.Unlock()
+	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
 		for addr := range told {
@@ -268,7 +374,8 @@ func (c *Cluster) keepJoined() {
 			c.look(addr, func() {})
 		}
 		c.nmu.Unlock()
-		if len(*c.members.Load()) == 1 {
+		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+			shown = time.Now()
 			c.port.Beacon()
 		}
 		t := time.NewTimer(wait)
@@ -372,6 +479,20 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	defer c.nmu.Unlock()
 	if m := c.nodes[id]; m == nil || !m.alive {
 		c.look(addr.String(), func() {})
+	}
+}
+
+// heardGossip works on somebody's gossiping with us. Who knows nobody and is
+// known has been a member before, of those who joined it and need not be told
+// of: to them it never was away, so they do not look for it.
+func (c *Cluster) heardGossip(from *net.UDPAddr) {
+	if len(*c.members.Load()) > 1 {
+		return
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if len(c.looking) < mostMissed { // it may be anybody who says so
+		c.look(from.String(), func() {})
 	}
 }
 

@@ -75,7 +75,6 @@ func (l *link) order(o order) {
 // Watch tells to what the other members hold that matches: see directory.Remote.
 func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func()) {
 	ws := &c.watches
-	members := c.Members()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
@@ -97,7 +96,7 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 		w.waits[nobody] = true
 	}
 	ws.all[id] = w
-	c.meetAll(members)
+	c.meetAll()
 	for _, l := range ws.links {
 		w.on(l.node)
 		l.order(order{id, w})
@@ -161,10 +160,7 @@ func (w *watching) synced() {
 
 // stop ends what would tell w something later.
 func (w *watching) stop() {
-	if w.late != nil {
-		w.late.Stop()
-		w.late = nil
-	}
+	w.synced() // as far as we are concerned
 	for _, v := range w.of {
 		v.patient()
 	}
@@ -204,9 +200,8 @@ func (c *Cluster) keepLinks() {
 	joined := c.joined.Done()
 	for {
 		news := c.news()
-		members := c.Members()
 		c.watches.mu.Lock()
-		c.meetAll(members)
+		c.meetAll()
 		if joined == nil {
 			for _, w := range c.watches.all {
 				w.heard(nobody)
@@ -225,9 +220,10 @@ func (c *Cluster) keepLinks() {
 }
 
 // meetAll makes links to those who are members, if anything is watched, and
-// ends those to others. ws.mu is held.
-func (c *Cluster) meetAll(members []resource.NodeID) {
-	ws := &c.watches
+// ends those to others. ws.mu is held: with a list of members from before it was,
+// who has come meanwhile would be taken for gone.
+func (c *Cluster) meetAll() {
+	ws, members := &c.watches, *c.members.Load()
 	for m, l := range ws.links {
 		if _, member := slices.BinarySearch(members, m); !member {
 			ws.unlink(l)
@@ -273,7 +269,6 @@ func (ws *watches) close() {
 	}
 	for id, w := range ws.all {
 		delete(ws.all, id)
-		w.synced()
 		w.stop()
 	}
 }

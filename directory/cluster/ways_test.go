@@ -179,6 +179,13 @@ func TestAway(t *testing.T) {
 		c = anew(t, c, nil, a) // they were not told in time, and take it for dead
 		together(t, a, b, c)
 	}
+	for _, m := range []*Cluster{a, b} {
+		m.nmu.Lock()
+		if !m.nodes[3].going {
+			t.Errorf("node %d has not heard that node 3 is away", m.cfg.Node)
+		}
+		m.nmu.Unlock()
+	}
 	if _, err := b.Find(t.Context(), pattern(resource.Match{"at": "c"})); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("impatient: %v", err)
 	}

@@ -54,7 +54,7 @@ type Watch struct {
 	items  map[resource.GID]*item
 	queue  []resource.GID // items to be told of, in order
 	until  int            // so many of the queue come before Synced; -1 once told
-	held   bool           // Synced waits for Release
+	held   int            // Synced waits for so many calls of Release
 	closed bool
 	some   chan struct{} // has a value when the queue may have one
 }
@@ -124,19 +124,24 @@ func (w *Watch) offer(r Record, there bool) {
 	}
 }
 
-// Hold keeps Synced back until Release, for what others than the database Tell.
-// Once Synced has been told, neither does anything.
+// Hold keeps Synced back until Release, for what is not in the database, or not
+// yet. Each Hold wants a Release. Once Synced has been told, neither does
+// anything.
 func (w *Watch) Hold() {
 	w.mu.Lock()
-	w.held = w.until >= 0
+	if w.until >= 0 {
+		w.held++
+	}
 	w.mu.Unlock()
 }
 
-// Release lets Synced come after everything told so far.
+// Release lets Synced come, if nobody else holds it, after everything told so far.
 func (w *Watch) Release() {
 	w.mu.Lock()
-	if w.held {
-		w.held, w.until = false, len(w.queue)
+	if w.held > 0 {
+		if w.held--; w.held == 0 {
+			w.until = len(w.queue)
+		}
 	}
 	w.mu.Unlock()
 	w.signal()
@@ -184,7 +189,7 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 
 func (w *Watch) next() (Event, bool) {
 	for {
-		if w.until == 0 && !w.held {
+		if w.until == 0 && w.held == 0 {
 			w.until = -1
 			return Event{Kind: Synced}, true
 		}

@@ -46,8 +46,11 @@ type Config struct {
 	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte) // at: where an answer is awaited; nil: at the port
 	Stream  func(net.Conn)                                        // has a goroutine of its own, and closes the conn
 	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
-	Spin    time.Duration                                         // how long the keeper goes on reading after a datagram, before it parks
-	Logger  *slog.Logger
+	// Gossiper is called for each datagram of gossip, which has not been opened: it
+	// may be anybody's. May be nil.
+	Gossiper func(addr *net.UDPAddr)
+	Spin     time.Duration // how long the keeper goes on reading after a datagram, before it parks
+	Logger   *slog.Logger
 }
 
 // A Port is open until Close. Its methods may be called concurrently.
@@ -313,6 +316,9 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 		case p.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: from, Timestamp: time.Now()}:
 		default:
 			p.count.GossipDropped.Add(1)
+		}
+		if p.cfg.Gossiper != nil {
+			p.cfg.Gossiper(from)
 		}
 	case len(b) >= overhead && b[0] == magic:
 		p.ours(b, from)

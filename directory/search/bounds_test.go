@@ -43,3 +43,21 @@ func TestTraceHeard(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// What one datagram does not carry is not cast: nobody would hear it, and each
+// be taken for silent.
+func TestCastTooLarge(t *testing.T) {
+	for size, casts := range map[int]int{100: 1, 101: 0} {
+		cast, sent := 0, 0
+		n := NewNode(Config{
+			Self: 1, Way: ByCast, Room: 100 + head,
+			Members: func() []resource.NodeID { return []resource.NodeID{1, 2, 3} },
+			Send:    func(resource.NodeID, *Packet) { sent++ },
+			Cast:    func(*Packet) { cast++ },
+		})
+		n.Search(time.Unix(1, 0), make([]byte, size), func(Result) {})
+		if cast != casts || sent != 2*(1-casts) {
+			t.Errorf("%d bytes: %d casts, %d packets", size, cast, sent)
+		}
+	}
+}

@@ -50,6 +50,7 @@ type Config struct {
 	Send    func(to resource.NodeID, p *Packet)     // p is lent for the call
 	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
 	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
+	Room    int                                     // bytes that a cast carries, what does not fit is asked of Each; 0: any
 	Way     Way
 	Fan     int           // 0: DefaultFan
 	Hop     time.Duration // what one hop there and back takes at most, mostly; 0: DefaultHop
@@ -283,7 +284,7 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	j := n.ours(id, s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch n.way(s.trace.way(n.cfg.Way), len(others)) {
+	switch n.way(s.trace.way(n.cfg.Way), len(others), len(s.question)) {
 	case ByCast:
 		j.fan = Flat
 		n.cast(now, j, others)
@@ -296,18 +297,20 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 	n.settle(now, j)
 }
 
-// way says how so many others are asked, if w is wanted.
-func (n *Node) way(w Way, others int) Way {
+// way says how so many others are asked a question of so many bytes, if w is
+// wanted.
+func (n *Node) way(w Way, others, bytes int) Way {
+	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
 	if w == Auto {
 		switch {
-		case n.cfg.Cast != nil && others > 1 && others <= MostCast:
+		case canCast && others > 1 && others <= MostCast:
 			return ByCast
 		case others <= MostFlat:
 			return Each
 		}
 		return ByTree
 	}
-	if w == ByCast && (n.cfg.Cast == nil || others == 0) {
+	if w == ByCast && (!canCast || others == 0) {
 		return Each
 	}
 	return w

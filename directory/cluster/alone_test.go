@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A member that is told of nobody to join and is started anew, because the
+// others join it, does not deny what they hold: those who still talk to it are
+// joined.
+func TestSeedRestarted(t *testing.T) {
+	for how, end := range map[string]func(*Cluster) error{
+		"replaced": (*Cluster).HandOver,
+		"killed":   func(c *Cluster) error { return c.stop(false) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			a := member(t, 1, nil)
+			b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+			together(t, a, b, c)
+			y := put(t, b, 1, resource.Attrs{"y": ""})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := end(a); err != nil {
+				t.Fatal(err)
+			}
+			a = anew(t, a, func(c *Config) { c.Follows = true })
+			if r, err := a.Find(ctx, pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
+				t.Errorf("the seed finds %+v: %v", r, err)
+			}
+			x := put(t, a, 1, resource.Attrs{"x": ""})
+			for _, m := range []*Cluster{b, c} {
+				if r, err := m.Find(ctx, pattern(resource.Match{"x": ""})); err != nil || r.ID != x {
+					t.Errorf("another finds %+v: %v", r, err)
+				}
+			}
+			together(t, a, b, c)
+		})
+	}
+}
+
+// What a member does not understand, because it is of a later version, it does
+// not deny.
+func TestUnknownQuestion(t *testing.T) {
+	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	for _, q := range [][]byte{question(kindNext+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
+		r, err := a.await(t.Context(), nil, func(now time.Time, done func(search.Result)) uint64 { return a.search.Search(now, q, done) })
+		if err != nil || r.Definite() {
+			t.Errorf("question %x: %+v: %v", q[:1], r, err)
+		}
+	}
+	if err := second(a.Find(t.Context(), pattern(resource.Match{"a": "b"}))); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
+
+// Two nodes of one number, by a copied file, are told of where one meets the
+// other or both: each member believes in one of them only.
+func TestSameNumber(t *testing.T) {
+	var seen, own lines
+	logTo := func(l *lines) func(*Config) {
+		return func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }
+	}
+	a := member(t, 1, logTo(&seen))
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	member(t, 2, logTo(&own), a)
+	const said = "two nodes have one number"
+	eventually(t, "it is told", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	time.Sleep(time.Second)
+	if n := seen.count(said); n > 10 {
+		t.Errorf("told %d times", n)
+	}
+}
+
+// A member that becomes one of a version that is not understood is not asked any
+// more, and stands in nobody's way.
+func TestLaterVersion(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: uint16(b.port.Addr().Port), Meta: []byte{metaVersion + 1, 0}}
+	a.seen(n, true)
+	if m := a.Members(); len(m) != 1 {
+		t.Errorf("members: %v", m)
+	}
+	if err := second(a.Find(t.Context(), pattern(resource.Match{"a": "b"}))); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+	n.Meta = b.meta()
+	a.seen(n, true)
+	if m := a.Members(); len(m) != 2 {
+		t.Errorf("members, when it is understood again: %v", m)
+	}
+	n.Name, n.Meta = "no number", nil
+	a.seen(n, true)
+	n.Name = name(3)
+	a.seen(n, true)
+	if m := a.Members(); len(m) != 2 {
+		t.Errorf("members: %v", m)
+	}
+}
+
+// The name of a cluster is any bytes; one that is too long is refused.
+func TestNames(t *testing.T) {
+	for _, odd := range []string{"", "\x00\xff\n", strings.Repeat("x", maxName)} {
+		a := member(t, 1, func(c *Config) { c.Name = odd })
+		b := member(t, 2, func(c *Config) { c.Name = odd }, a)
+		together(t, a, b)
+	}
+	if _, err := Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+}
