@@ -167,8 +167,15 @@ func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 func WithCluster(name string) Option { return context.WithCluster(name) }
 
 // WithMember makes the node a member of the cluster while this context serves
-// it, because no daemon does: what dirserver --bind --join --key-file does. If
-// the context ends, another one of the node with this option goes on in its
+// it, because no daemon does: what dirserver --bind --join --key-file does.
+//
+//	rocl.WithMember(rocl.Member{
+//		Bind:    "10.0.0.7:7946",                            // this node, UDP and TCP
+//		Join:    []string{"10.0.0.7:7946", "10.0.0.8:7946"}, // or Group, a multicast group
+//		KeyFile: "cluster.key",                              // mode 0600; without it nothing is sealed
+//	})
+//
+// If the context ends, another one of the node with this option goes on in its
 // place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas),
 // $ROCL_KEY_FILE, $ROCL_GROUP, $ROCL_SEARCH and $ROCL_POLL.
 func WithMember(m Member) Option { return context.WithMember(m) }
