@@ -21,6 +21,18 @@
 // a while for members that do not answer and are not known to be dead: a
 // directory that is being restarted costs time, not an answer.
 //
+// Of all that matches one member after another is asked, for one answer at a
+// time; it keeps the place for who asked (places.go), and whoever finds it
+// forgotten, because the directory was replaced, begins anew and passes over
+// what it has had. A member that dies meanwhile has nothing any more.
+//
+// # Summaries
+//
+// What is registered goes into this member's summary, of which the others are
+// told every few seconds, what is new alone where that is less. It is made anew
+// when too much of it is gone, or too full. See package search for what a
+// summary decides: whom to ask first.
+//
 // # Watches
 //
 // While anything is watched at this node there is a stream to each other member
