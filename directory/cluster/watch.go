@@ -308,7 +308,7 @@ func (c *Cluster) follow(l *link) {
 
 // connect follows a member over one connection, to its end.
 func (c *Cluster) connect(l *link) error {
-	nc, err := c.dial(l.life, l.node)
+	nc, err := c.dial(l.life, directoryByte, l.node)
 	if err != nil {
 		return err
 	}

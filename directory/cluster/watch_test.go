@@ -353,12 +353,13 @@ func TestStreamStrangers(t *testing.T) {
 	mine, theirs := b.c.port.Epoch(), a.c.port.Epoch()
 	for what, h := range map[string][]byte{
 		"nothing but the protocol": []byte("RDIR\x01\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
-		"another life of ours":     head(2, mine, theirs+1),
-		"another life of his":      head(2, mine+1, theirs),
-		"not a member":             head(3, mine, theirs),
-		"no life":                  head(3, 0, theirs),
-		"ourselves":                head(1, 0, theirs),
-		"more than zeros":          slices.Replace(head(2, mine, theirs), 1, 2, 1),
+		"another life of ours":     head(directoryByte, 2, mine, theirs+1),
+		"another life of his":      head(directoryByte, 2, mine+1, theirs),
+		"not a member":             head(directoryByte, 3, mine, theirs),
+		"no life":                  head(directoryByte, 3, 0, theirs),
+		"ourselves":                head(directoryByte, 1, 0, theirs),
+		"no stream of ours":        head(directoryByte+1, 2, mine, theirs),
+		"more than zeros":          slices.Replace(head(directoryByte, 2, mine, theirs), 1, 2, 1),
 	} {
 		nc, err := net.Dial("tcp", a.c.Addr())
 		if err != nil {
