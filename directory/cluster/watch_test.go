@@ -594,3 +594,23 @@ func TestWatchSlowReader(t *testing.T) {
 		t.Errorf("told %d times of %d changes it did not read", told, changes)
 	}
 }
+
+// Watches that come and go while a member cannot be called pile up nowhere.
+func TestWatchesWithoutStream(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a) // which serves no streams
+	together(t, a, b)
+	keep := a.cfg.DB.Watch(lamps())
+	defer keep.Close()
+	defer a.Watch(lamps(), keep)()
+	for range 100 {
+		w := a.cfg.DB.Watch(lamps())
+		a.Watch(lamps(), w)()
+		w.Close()
+	}
+	a.watches.mu.Lock()
+	defer a.watches.mu.Unlock()
+	if l := a.watches.links[2]; l == nil || len(l.todo) > 10 {
+		t.Errorf("%+v", l)
+	}
+}
