@@ -640,29 +640,33 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec
 	return m.body, nil
 }
 
-// once puts one question, again if the server is lost meanwhile.
-func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+// over lets put put a question over a connection, again if the server is lost
+// meanwhile.
+func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 	for {
 		a, err := c.borrow(ctx, kindAsk)
 		if err != nil {
-			return Answer{}, err
+			return err
 		}
-		ans, err := a.ask(ctx, typ, body)
-		switch {
-		case err == nil || errors.Is(err, ErrNotFound):
-			if ctx.Err() != nil { // its deadline may be about to be moved
-				a.c.nc.Close()
-			} else {
-				c.giveBack(a)
-			}
-			return ans, err
-		case errors.Is(err, errLost):
+		err = put(a)
+		if (err == nil || errors.Is(err, ErrNotFound)) && ctx.Err() == nil { // else its deadline may be about to be moved
+			c.giveBack(a)
+		} else {
 			a.c.nc.Close()
-		default:
-			a.c.nc.Close()
-			return ans, err
+		}
+		if !errors.Is(err, errLost) {
+			return err
 		}
 	}
+}
+
+// once puts a question that has one answer.
+func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Answer, err error) {
+	err = c.over(ctx, func(a *askConn) error {
+		ans, err = a.ask(ctx, typ, body)
+		return err
+	})
+	return ans, err
 }
 
 // beside is the server this client can ask without a connection: it has joined

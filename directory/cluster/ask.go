@@ -101,8 +101,8 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 
 // ask puts a question to some members, or to all if there are none named.
 func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
-	t := c.begin(who)
-	defer func() { c.finish(t, err) }()
+	t := c.tally(who)
+	defer func() { c.counted(t, err) }()
 	if err := c.begun(ctx); err != nil {
 		return database.Record{}, err
 	}

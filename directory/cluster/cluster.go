@@ -290,6 +290,11 @@ func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 // alive, and those that said they would be back in a moment.
 func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
 
+// others are the members but for this one.
+func (c *Cluster) others() []resource.NodeID {
+	return slices.DeleteFunc(c.Members(), func(m resource.NodeID) bool { return m == c.cfg.Node })
+}
+
 // Close leaves the cluster.
 func (c *Cluster) Close() error { return c.stop(true) }
 

@@ -156,8 +156,3 @@ func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) 
 	slices.Sort(r.Failed)
 	return r, nil
 }
-
-// others are the members but for this one.
-func (c *Cluster) others() []resource.NodeID {
-	return slices.DeleteFunc(c.Members(), func(m resource.NodeID) bool { return m == c.cfg.Node })
-}
