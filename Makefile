@@ -1,9 +1,10 @@
-.PHONY: test race long lint fuzz bench demo ci cluster tools
+.PHONY: test race long lint fuzz bench demo ci cluster cluster-figures tools
 
 test:    ; go test ./...
 race:    ; go test -race ./...
 long:    ; go test -timeout 30m -run TestCutAnywhere ./dispatch -long && go test -run TestSession ./dispatch -rapid.checks=20000
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
+cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
 tools:   ; command -v ip && command -v nft || (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iproute2 nftables)
 lint:    ; gofmt -l . && go vet ./... && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 fuzz:    ; for f in resource:FuzzParseList directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/port:FuzzDatagram directory/port:FuzzStream; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done

@@ -356,6 +356,29 @@ func ExampleMember() {
 	// Output: true true
 }
 
+// Certificates are used where the nodes of the cluster show theirs, and else
+// refused: a program is not let to believe that it is protected by them.
+func ExampleWithCertificates() {
+	dir, err := os.MkdirTemp("", "rocl-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	m := rocl.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
+	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o600); err != nil {
+		log.Fatal(err)
+	}
+	node := rocl.WithSocket(filepath.Join(dir, "sock"))
+	a, err := rocl.Open(context.Background(), node, rocl.WithMember(m))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer a.Close()
+	_, err = rocl.Open(context.Background(), node, rocl.WithCertificates("cert.pem", "key.pem", "ca.pem"))
+	fmt.Println(errors.Is(err, rocl.ErrCertificates))
+	// Output: true
+}
+
 // freeAddr is an address of the loopback interface that nobody has just now.
 func freeAddr() string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

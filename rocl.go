@@ -71,19 +71,20 @@ const (
 
 // Errors, to be matched with errors.Is.
 var (
-	ErrNotFound    = directory.ErrNotFound    // no resource matches
-	ErrNoDirectory = directory.ErrNoDirectory // no directory serves the node
-	ErrRevision    = directory.ErrRevision    // the attributes have changed meanwhile
-	ErrPartial     = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
-	ErrNotOwner    = directory.ErrNotOwner    // the resource is another context's
-	ErrClosed      = dispatch.ErrClosed       // the context or the resource has been closed
-	ErrGone        = dispatch.ErrGone         // the target does not exist any more
-	ErrUnreachable = dispatch.ErrUnreachable  // the target's context cannot be reached
-	ErrEmpty       = dispatch.ErrEmpty        // nothing to receive
-	ErrTooLarge    = dispatch.ErrTooLarge     // the message is longer than MaxMessage
-	ErrCluster     = context.ErrCluster       // the node is in another cluster than the one that was named
-	ErrMember      = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
-	ErrLimit       = buffers.ErrLimit         // the memory given to buffers is used up
+	ErrNotFound     = directory.ErrNotFound    // no resource matches
+	ErrNoDirectory  = directory.ErrNoDirectory // no directory serves the node
+	ErrRevision     = directory.ErrRevision    // the attributes have changed meanwhile
+	ErrPartial      = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
+	ErrNotOwner     = directory.ErrNotOwner    // the resource is another context's
+	ErrClosed       = dispatch.ErrClosed       // the context or the resource has been closed
+	ErrGone         = dispatch.ErrGone         // the target does not exist any more
+	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
+	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
+	ErrTooLarge     = dispatch.ErrTooLarge     // the message is longer than MaxMessage
+	ErrCluster      = context.ErrCluster       // the node is in another cluster than the one that was named
+	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
+	ErrCertificates = context.ErrCertificates  // certificates are wanted and not given, or given and not wanted, or cannot be used
+	ErrLimit        = buffers.ErrLimit         // the memory given to buffers is used up
 )
 
 // MaxMessage is the longest message in bytes.
@@ -121,11 +122,14 @@ func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports names the transports to open a port on, best first. The
 // default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it.
+// is in a cluster, at the address by which the other nodes know it. In a cluster
+// with a key that is TLS, which takes its place behind TCP if there is TCP and
+// no TLS among those named.
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
-// of the one its transport would choose.
+// of the one its transport would choose. In a cluster with a key TCP is for this
+// node alone, and Open refuses other addresses of it.
 func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 
 // WithPoll says whether those who wait for messages poll before they sleep.
@@ -157,6 +161,13 @@ func WithCluster(name string) Option { return context.WithCluster(name) }
 // place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas)
 // and $ROCL_KEY_FILE.
 func WithMember(m Member) Option { return context.WithMember(m) }
+
+// WithCertificates names PEM files with a certificate, its key, and the
+// authorities whose certificates are accepted, with which links to other nodes
+// are sealed in place of certificates that are made from the cluster's key. All
+// nodes of the cluster must have some. The default is $ROCL_TLS_CERT,
+// $ROCL_TLS_KEY and $ROCL_TLS_CA.
+func WithCertificates(cert, key, ca string) Option { return context.WithCertificates(cert, key, ca) }
 
 // WithLogger sends the library's logs to l. They are discarded otherwise.
 func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // Attributes of the resource that stands for a context, whose identifier is
@@ -53,8 +52,13 @@ type Context struct {
 	self  resource.GID
 	asked atomic.Uint64 // questions put to the directory
 
-	at   map[string]bool // what was listened at besides; follow's after Open
-	news chan struct{}   // the directory's terms have changed
+	at map[string]bool // what was listened at besides; follow's after Open
+	// What is said to other nodes is sealed by it; nil: it is not. Follow's, too.
+	sealer  subsys.Transport
+	secrets *tls.Secrets // of the sealer, if it is made from keys: from these
+	sealed  [][]byte
+
+	news chan struct{} // the directory's terms have changed
 	life stdctx.Context
 	end  stdctx.CancelFunc
 	busy sync.WaitGroup
@@ -108,16 +112,17 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 
 // open listens and makes the context known (paper, section 4.1).
 func (c *Context) open(ctx stdctx.Context) error {
-	for _, u := range c.cfg.listen {
-		if !slices.ContainsFunc(c.cfg.transports, func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
-			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
-		}
-	}
 	terms := c.dir.Terms()
 	if err := c.agrees(&terms); err != nil {
 		return err
 	}
-	if err := c.listen(c.cfg.places(&terms)); err != nil {
+	if err := c.seal(&terms); err != nil {
+		return err
+	}
+	if err := c.cfg.listens(&terms, c.sealer); err != nil {
+		return err
+	}
+	if err := c.listen(c.cfg.places(&terms, c.sealer)); err != nil {
 		return err
 	}
 	l, err := c.describe()
@@ -407,16 +412,27 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 		default: // not seen yet
 		}
 	})}
+	if cfg.dial == nil {
+		cfg.environment()
+	}
+	if !cfg.certs.Given() {
+		cfg.certs = cfg.member.Certificates
+	}
+	if err := cfg.certs.Check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCertificates, err)
+	}
 	if cfg.dial != nil {
 		return directory.Join(ctx, cfg.dial, opts...)
 	}
-	cfg.environment()
 	path := cfg.socket
 	if path == "" {
 		path = directory.DefaultSocket()
 	}
 	if cfg.joinOnly {
 		return directory.Join(ctx, directory.DialSocket(path), opts...)
+	}
+	if !cfg.member.Certificates.Given() && cfg.member.Bind != "" {
+		cfg.member.Certificates = cfg.certs
 	}
 	if err := cfg.member.Check(); err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // CacheMost is the bound of each cache.
@@ -47,7 +49,11 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	for _, p := range cfg.places(&t) {
+	var sealer subsys.Transport
+	if t.Sealed {
+		sealer = tls.New(nil)
+	}
+	for _, p := range cfg.places(&t, sealer) {
 		at = append(at, p.key())
 	}
 	return at

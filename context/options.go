@@ -28,6 +28,7 @@ type config struct {
 	giveUp      time.Duration
 	cluster     string
 	member      cluster.Member
+	certs       cluster.Certificates
 	logger      *slog.Logger
 	undelivered func(dispatch.Undelivered)
 }
@@ -59,13 +60,16 @@ func WithDirectory(dial func(stdctx.Context) (net.Conn, error)) Option {
 
 // WithTransports names the transports to open a port on, best first. The
 // default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it.
+// is in a cluster, at the address by which the other nodes know it. In a cluster
+// with a key that is TLS, which takes its place behind TCP if there is TCP and
+// no TLS among those named.
 func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
-// of the one its transport would choose.
+// of the one its transport would choose. In a cluster with a key TCP is for this
+// node alone, and Open refuses other addresses of it.
 func WithListen(urls ...string) Option { return func(c *config) { c.listen = urls } }
 
 // WithPoll says whether those who wait for messages poll before they sleep.
@@ -96,6 +100,15 @@ func WithCluster(name string) Option { return func(c *config) { c.cluster = name
 // separated by commas) and $ROCL_KEY_FILE.
 func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m } }
 
+// WithCertificates names PEM files with a certificate, its key, and the
+// authorities whose certificates are accepted, with which links to other nodes
+// are sealed in place of certificates that are made from the cluster's key. All
+// nodes of the cluster must have some. The default is $ROCL_TLS_CERT,
+// $ROCL_TLS_KEY and $ROCL_TLS_CA.
+func WithCertificates(cert, key, ca string) Option {
+	return func(c *config) { c.certs = cluster.Certificates{Cert: cert, Key: key, CA: ca} }
+}
+
 // environment fills in what was not given.
 func (c *config) environment() {
 	if c.cluster == "" {
@@ -106,6 +119,9 @@ func (c *config) environment() {
 			Bind: os.Getenv("ROCL_BIND"), KeyFile: os.Getenv("ROCL_KEY_FILE"),
 			Join: strings.FieldsFunc(os.Getenv("ROCL_JOIN"), func(r rune) bool { return r == ',' }),
 		}
+	}
+	if !c.certs.Given() && !c.member.Certificates.Given() {
+		c.certs = cluster.Certificates{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}
 	}
 }
 

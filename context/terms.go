@@ -19,11 +19,22 @@ import (
 // that was named.
 var ErrCluster = errors.New("rocl: the node is in another cluster")
 
+// ErrCertificates says that certificates are wanted and not given, or given
+// and not wanted, or cannot be used.
+var ErrCertificates = errors.New("rocl: certificates")
+
 // agrees checks that the directory is in the cluster that was named, if any
-// was and it is in one.
+// was and it is in one; and that there are certificates here if and only if the
+// cluster's nodes show theirs.
 func (c *Context) agrees(t *directory.Terms) error {
-	if c.cfg.cluster != "" && t.Member && t.Cluster != c.cfg.cluster {
+	switch given := c.cfg.certs.Given(); {
+	case !t.Member:
+	case c.cfg.cluster != "" && t.Cluster != c.cfg.cluster:
 		return fmt.Errorf("%w: its directory says %q, not %q", ErrCluster, t.Cluster, c.cfg.cluster)
+	case t.Certificates && !given:
+		return fmt.Errorf("%w: the nodes of its cluster show certificates, and none are given (WithCertificates; ROCL_TLS_CERT, ROCL_TLS_KEY, ROCL_TLS_CA)", ErrCertificates)
+	case !t.Certificates && given:
+		return fmt.Errorf("%w: the nodes of its cluster show none (dirserver --tls-cert), and some are given", ErrCertificates)
 	}
 	return nil
 }
@@ -35,7 +46,11 @@ func (c *Context) trust() dispatch.Trust {
 	if name == "" {
 		name = t.Cluster
 	}
-	return dispatch.Trust{Cluster: name, Keys: t.Keys}
+	trust := dispatch.Trust{Cluster: name, Keys: t.Keys}
+	if t.Sealed {
+		trust.Over = c.sealedOver
+	}
+	return trust
 }
 
 // A place is where one port listens; at "" its transport chooses.
@@ -46,10 +61,14 @@ type place struct {
 
 // places are where to listen: where the user said; where the transport chooses,
 // which is for this node; and, on a node that is in a cluster, on the host by
-// which the others know it. In a cluster with a key what goes to other nodes is
-// to be sealed (t.Sealed): a transport that seals belongs in TCP's place there.
-func (cfg *config) places(t *directory.Terms) (all []place) {
-	for _, tr := range cfg.transports {
+// which the others know it. In a cluster with a key that is not TCP's place but
+// the sealer's.
+func (cfg *config) places(t *directory.Terms, sealer subsys.Transport) (all []place) {
+	far := "tcp"
+	if t.Sealed {
+		far = "tls"
+	}
+	for _, tr := range cfg.over(sealer) {
 		before := len(all)
 		for _, u := range cfg.listen {
 			if strings.HasPrefix(u, tr.Name()+"://") {
@@ -59,14 +78,14 @@ func (cfg *config) places(t *directory.Terms) (all []place) {
 		if len(all) > before {
 			continue
 		}
-		if tr.Name() != "tcp" || t.Host == "" {
+		if tr.Name() != far || t.Host == "" {
 			all = append(all, place{tr, ""})
 			continue
 		}
-		if !isHere(t.Host) {
+		if far == "tcp" && !isHere(t.Host) {
 			all = append(all, place{tr, ""})
 		}
-		all = append(all, place{tr, "tcp://" + net.JoinHostPort(t.Host, "0")})
+		all = append(all, place{tr, far + "://" + net.JoinHostPort(t.Host, "0")})
 	}
 	return all
 }
@@ -98,7 +117,10 @@ func (c *Context) follow() {
 		if err := c.agrees(&t); err != nil {
 			c.cfg.logger.Warn("rocl: the directory has changed", "err", err)
 		}
-		more := slices.DeleteFunc(c.cfg.places(&t), func(p place) bool { return c.at[p.key()] })
+		if err := c.seal(&t); err != nil {
+			c.cfg.logger.Warn("rocl: this context and those of other nodes may not reach each other", "err", err)
+		}
+		more := slices.DeleteFunc(c.cfg.places(&t, c.sealer), func(p place) bool { return c.at[p.key()] })
 		if len(more) == 0 {
 			continue
 		}
@@ -117,17 +139,21 @@ func (c *Context) follow() {
 
 // meant leaves out of the addresses of a context those that mean another place
 // here than where it is: the loopback interface of another machine. Where the
-// cluster itself is on the loopback interface, all nodes are on one machine.
+// cluster itself is on the loopback interface, all nodes are on one machine. Nor
+// does anything go to another node in the clear in a cluster with a key,
+// whatever address is claimed.
 func (c *Context) meant(peer resource.GID, urls []string) []string {
 	if peer.Node() == c.self.Node() {
 		return urls
 	}
-	if t := c.dir.Terms(); t.Host == "" || isHere(t.Host) {
+	t := c.dir.Terms()
+	apart := t.Host != "" && !isHere(t.Host)
+	if !apart && !t.Sealed {
 		return urls
 	}
 	return slices.DeleteFunc(slices.Clone(urls), func(s string) bool {
 		u, err := url.Parse(s)
-		return err == nil && isHere(u.Hostname())
+		return err == nil && (apart && isHere(u.Hostname()) || t.Sealed && u.Scheme == "tcp")
 	})
 }
 

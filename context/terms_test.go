@@ -18,10 +18,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 func TestPlaces(t *testing.T) {
 	node := func(host string) directory.Terms { return directory.Terms{Member: true, Host: host} }
+	sealed := func(host string) directory.Terms { return directory.Terms{Member: true, Host: host, Sealed: true} }
+	own := tls.New(nil)
 	for name, c := range map[string]struct {
 		terms directory.Terms
 		opts  []context.Option
@@ -35,6 +38,15 @@ func TestPlaces(t *testing.T) {
 		"TCP alone":           {node("10.0.0.7"), []context.Option{context.WithTransports(tcp.New())}, []string{"tcp ", "tcp tcp://10.0.0.7:0"}},
 		"other transports":    {node("10.0.0.7"), []context.Option{context.WithTransports(inproc.New())}, []string{"inproc "}},
 		"none":                {node("10.0.0.7"), []context.Option{context.WithTransports()}, nil},
+		"sealed":              {sealed("10.0.0.7"), nil, []string{"inproc ", "tcp ", "tls tls://10.0.0.7:0"}},
+		"sealed, one machine": {sealed("127.0.0.2"), nil, []string{"inproc ", "tcp ", "tls tls://127.0.0.2:0"}},
+		"sealed, IPv6":        {sealed("fd00::7"), nil, []string{"inproc ", "tcp ", "tls tls://[fd00::7]:0"}},
+		"sealed, user's TLS":  {sealed("10.0.0.7"), []context.Option{context.WithTransports(own)}, []string{"tls tls://10.0.0.7:0"}},
+		"sealed, user's both": {sealed("10.0.0.7"), []context.Option{context.WithTransports(own, tcp.New())}, []string{"tls tls://10.0.0.7:0", "tcp "}},
+		"sealed, inproc":      {sealed("10.0.0.7"), []context.Option{context.WithTransports(inproc.New())}, []string{"inproc "}},
+		"sealed, user's port": {sealed("10.0.0.7"), []context.Option{context.WithListen("tls://10.0.0.8:1")}, []string{"inproc ", "tcp ", "tls tls://10.0.0.8:1"}},
+		"sealed, local port":  {sealed("10.0.0.7"), []context.Option{context.WithListen("tcp://127.0.0.1:1")}, []string{"inproc ", "tcp tcp://127.0.0.1:1", "tls tls://10.0.0.7:0"}},
+		"not sealed, TLS":     {node("10.0.0.7"), []context.Option{context.WithTransports(own)}, []string{"tls "}},
 		"several of the user": {node("10.0.0.7"), []context.Option{context.WithListen("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "tcp tcp://a:1", "tcp tcp://b:2"}},
 	} {
 		if got := context.Places(c.terms, c.opts...); !slices.Equal(got, c.want) {
@@ -66,18 +78,27 @@ func nodes(t *testing.T, n int) (all []*directory.Server) {
 }
 
 // Another node's loopback addresses are not dialled, unless the whole cluster
-// is on that interface; our own node's are.
+// is on that interface; our own node's are. In a cluster with a key nothing of
+// another node is dialled that does not seal.
 func TestForeignLoopback(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s, context.WithTransports(inproc.NewNetwork().Transport()))
 	all := []string{"inproc://x/1", "tcp://127.0.0.1:5", "tcp://[::1]:5", "tcp://localhost:5", "tcp://[::]:5", "tcp://0.0.0.0:5", "tls://127.3.3.3:5", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
 	far := []string{"inproc://x/1", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
 	same, other := resource.MakeGID(c.ID().Node(), 77, 0), resource.MakeGID(c.ID().Node()^1, 77, 0)
+	bare := func(in []string) []string {
+		return slices.DeleteFunc(slices.Clone(in), func(s string) bool { return strings.HasPrefix(s, "tcp:") })
+	}
 	for host, want := range map[string][]string{"": all, "127.0.0.1": all, "10.0.0.7": far, "fd00::7": far} {
-		s.SetTerms(directory.Terms{Member: true, Host: host})
-		eventually(t, "the terms are there", func() bool { return slices.Equal(c.Meant(other, all...), want) })
-		if got := c.Meant(same, all...); !slices.Equal(got, all) {
-			t.Errorf("host %q: of our own node %q", host, got)
+		for _, sealed := range []bool{false, true} {
+			if sealed {
+				want = bare(want)
+			}
+			s.SetTerms(directory.Terms{Keys: [][]byte{make([]byte, 32)}, Member: true, Host: host, Sealed: sealed})
+			eventually(t, "the terms are there", func() bool { return slices.Equal(c.Meant(other, all...), want) })
+			if got := c.Meant(same, all...); !slices.Equal(got, all) {
+				t.Errorf("host %q: of our own node %q", host, got)
+			}
 		}
 	}
 }

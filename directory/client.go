@@ -609,6 +609,9 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer,
 // exchange puts one question over a and reads the body of its answer, which is
 // to be of type want, and is valid until the next.
 func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
+	if ctx.Err() != nil { // nothing has been said yet
+		return nil, context.Cause(ctx)
+	}
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
 		defer stop()

@@ -15,6 +15,9 @@ type Terms struct {
 	Cluster string   // the name of the cluster
 	Host    string   // the IP address at which other nodes reach this one, "" if none
 	Sealed  bool     // what goes to other nodes is to be sealed
+	// Certificates says that the operator's certificates show who is one of the
+	// cluster, in place of those that are made from keys.
+	Certificates bool
 }
 
 // Names of the terms as they travel, in a list of attributes; who does not know
@@ -24,6 +27,7 @@ const (
 	termCluster = "cluster"
 	termHost    = "host"
 	termSealed  = "sealed"
+	termCerts   = "certificates"
 )
 
 func (t *Terms) list() (l resource.List) {
@@ -40,6 +44,9 @@ func (t *Terms) list() (l resource.List) {
 	if t.Sealed {
 		add(termSealed, nil)
 	}
+	if t.Certificates {
+		add(termCerts, nil)
+	}
 	return l
 }
 
@@ -55,6 +62,7 @@ func parseTerms(l *resource.List) (*Terms, error) {
 	name, t.Member = l.Get(termCluster)
 	t.Cluster = string(name)
 	_, t.Sealed = l.Get(termSealed)
+	_, t.Certificates = l.Get(termCerts)
 	return t, nil
 }
 

@@ -23,6 +23,7 @@ func TestTermsTravel(t *testing.T) {
 		{Keys: [][]byte{{1, 2, 3}, {}, {4}}, Member: true, Cluster: "blue", Host: "10.0.0.7", Sealed: true},
 		{Keys: [][]byte{make([]byte, 32)}, Member: true},
 		{Keys: [][]byte{{9}}, Host: "fd00::7"},
+		{Keys: [][]byte{{9}}, Member: true, Sealed: true, Certificates: true},
 	} {
 		l := want.list()
 		if err := l.AddString("of a later version", "x"); err != nil {

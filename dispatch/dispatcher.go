@@ -58,6 +58,19 @@ const MaxKeys = 8
 type Trust struct {
 	Cluster string
 	Keys    [][]byte // from the directory; those beyond MaxKeys are not used
+	// Over says why there may be no link with a context over a transport; nil:
+	// over any.
+	Over func(peer resource.GID, transport string) error
+}
+
+func (t *Trust) over(peer resource.GID, c subsys.Conn) error {
+	if t.Over == nil {
+		return nil
+	}
+	if err := t.Over(peer, c.Transport()); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return nil
 }
 
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.

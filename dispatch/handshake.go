@@ -203,6 +203,7 @@ type endpoint struct {
 
 	mu      sync.Mutex
 	step    uint8 // the frame type expected next
+	trust   Trust // the acceptor's
 	cluster uint64
 	said    transcript
 	peer    resource.GID
@@ -221,7 +222,7 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 		return nil
 	}
 	trust := d.trust()
-	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}}
+	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}, trust: trust}
 	ep.expiry = time.AfterFunc(shakeTimeout, func() {
 		if ep.link.Load() == nil {
 			d.log.Info("dispatch: peer did not complete the handshake", "remote", c.Remote())
@@ -251,6 +252,11 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	trust := d.trust()
 	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, peer: l.peer, outcome: make(chan error, 1)}
 	c, err := p.Dial(ctx, addr, ep)
+	if err == nil {
+		if err = trust.over(l.peer, c); err != nil {
+			c.Close()
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -378,6 +384,9 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 		return fmt.Errorf("%w: %v looks for %v, this is %v", ErrRefused, h.from, h.to, ep.d.self)
 	case h.from == ep.d.self || h.from != h.from.Context() || h.from.IsZero():
 		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.from)
+	}
+	if err := ep.trust.over(h.from, c); err != nil {
+		return err
 	}
 	ep.peer = h.from
 	ep.said.said = append(ep.said.said, b...)

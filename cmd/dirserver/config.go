@@ -27,6 +27,7 @@ type setting struct{ value, origin string }
 type config struct {
 	socket, listen, logLevel, format setting
 	bind, join, cluster, keyFile     setting
+	tlsCert, tlsKey, tlsCA           setting
 	group, search, poll, http        setting
 	label                            setting
 
@@ -50,6 +51,9 @@ type fileConfig struct {
 	Join      *[]string `toml:"join"`
 	Cluster   *string   `toml:"cluster"`
 	KeyFile   *string   `toml:"key-file"`
+	TLSCert   *string   `toml:"tls-cert"`
+	TLSKey    *string   `toml:"tls-key"`
+	TLSCA     *string   `toml:"tls-ca"`
 	Group     *string   `toml:"group"`
 	Search    *string   `toml:"search"`
 	Poll      *string   `toml:"poll"`
@@ -103,6 +107,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		join:     pick("join", "ROCL_JOIN", list(fc.Join), ""),
 		cluster:  pick("cluster", "ROCL_CLUSTER", fc.Cluster, ""),
 		keyFile:  pick("key-file", "ROCL_KEY_FILE", fc.KeyFile, ""),
+		tlsCert:  pick("tls-cert", "ROCL_TLS_CERT", fc.TLSCert, ""),
+		tlsKey:   pick("tls-key", "ROCL_TLS_KEY", fc.TLSKey, ""),
+		tlsCA:    pick("tls-ca", "ROCL_TLS_CA", fc.TLSCA, ""),
 		group:    pick("group", "ROCL_GROUP", fc.Group, ""),
 		search:   pick("search", "ROCL_SEARCH", fc.Search, "auto"),
 		poll:     pick("poll", "ROCL_POLL", fc.Poll, "0"),
@@ -159,7 +166,7 @@ func (c *config) checkCluster() (err error) {
 		for _, s := range []struct {
 			flag string
 			setting
-		}{{"join", c.join}, {"group", c.group}, {"key-file", c.keyFile}, {"search", c.search}, {"poll", c.poll}} {
+		}{{"join", c.join}, {"group", c.group}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"search", c.search}, {"poll", c.poll}} {
 			if s.value != "" && s.origin != "default" {
 				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
 			}
@@ -173,6 +180,12 @@ func (c *config) checkCluster() (err error) {
 		return fmt.Errorf("search %q (%s) is not auto, cast, each or tree", c.search.value, c.search.origin)
 	}
 	m := c.member()
+	if err := m.Certificates.Check(); err != nil {
+		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, err)
+	}
+	if m.Certificates.Given() && m.KeyFile == "" {
+		return fmt.Errorf("--tls-cert (%s) without --key-file: gossip and searches are sealed by the key, there is no TLS for them", c.tlsCert.origin)
+	}
 	for _, at := range m.Join {
 		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
 			return fmt.Errorf("member to join %q (%s) is not HOST:PORT", at, c.join.origin)
@@ -194,7 +207,8 @@ func (c *config) checkCluster() (err error) {
 func (c *config) member() cluster.Member {
 	return cluster.Member{
 		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: ways[c.search.value], Poll: c.pollFor,
-		Join: strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+		Join:         strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+		Certificates: cluster.Certificates{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}
 }
 
@@ -278,7 +292,7 @@ func (c *config) print(w io.Writer) {
 		name string
 		setting
 	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile},
-		{"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}} {
+		{"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Whoever runs the tests may use these.
-	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
 	}
 	goleak.VerifyTestMain(m)
@@ -108,7 +108,7 @@ log-format = "json"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 13 {
+			if len(lines) != 16 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
@@ -171,6 +171,9 @@ func TestWrong(t *testing.T) {
 		{nil, "ROCL_LABEL=zone=a,,gpu=b", []string{`""`, "environment ROCL_LABEL"}},
 		{[]string{"--config", file(t, `label = ["zone"]`)}, "", []string{`"zone"`, "dirserver.toml"}},
 		{[]string{"--config", file(t, `label = "zone=a"`)}, "", []string{"dirserver.toml", "line 1"}},
+		{[]string{"--tls-cert", "c"}, "", []string{"--tls-cert", "flag --tls-cert", "--bind"}},
+		{[]string{"--bind", "127.0.0.1:0", "--tls-cert", "c", "--tls-ca", "a"}, "", []string{"belong together", `"c", "", "a"`}},
+		{[]string{"--bind", "127.0.0.1:0", "--tls-cert", "c", "--tls-key", "k"}, "ROCL_TLS_CA=a", []string{"without --key-file"}},
 		{labels(600, "x"), "", []string{"flag --label", "too many", "256"}},
 		{labels(20, strings.Repeat("x", 1000)), "", []string{"flag --label", "too many", "16384"}},
 	} {

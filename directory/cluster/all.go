@@ -18,6 +18,9 @@ import (
 // have: its directory was replaced, or had too many.
 var errForgotten = fmt.Errorf("%w: a member has forgotten the place", directory.ErrPartial)
 
+// errDied says that a member is none any more, and had not told all it had.
+var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
+
 // mostListings is how often the listing of one member is begun.
 const mostListings = 5
 
@@ -37,6 +40,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 				return
 			case err == nil:
 				cov.Covered++
+			case errors.Is(err, errDied): // what it had has gone with it
 			case errors.Is(err, directory.ErrPartial):
 				cov.Failed = append(cov.Failed, m)
 			default:
@@ -90,7 +94,7 @@ func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (m
 		binary.BigEndian.PutUint64(q[9:], step)
 		r, err := l.c.ask(ctx, q, []resource.NodeID{l.of})
 		switch {
-		case errors.Is(err, directory.ErrNotFound):
+		case errors.Is(err, directory.ErrNotFound) && !errors.Is(err, errDied):
 			return true, nil
 		case err != nil:
 			return true, err

@@ -1,13 +1,11 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,8 +24,9 @@ func TestSeedRestarted(t *testing.T) {
 		"killed":   func(c *Cluster) error { return c.stop(false) },
 	} {
 		t.Run(how, func(t *testing.T) {
-			a := member(t, 1, nil)
-			b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+			keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
+			a := member(t, 1, keyed)
+			b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
 			together(t, a, b, c)
 			y := put(t, b, 1, resource.Attrs{"y": ""})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -35,7 +34,7 @@ func TestSeedRestarted(t *testing.T) {
 			if err := end(a); err != nil {
 				t.Fatal(err)
 			}
-			a = anew(t, a, func(c *Config) { c.Follows = true })
+			a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
 			if r, err := a.Find(ctx, pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
 				t.Errorf("the seed finds %+v: %v", r, err)
 			}
@@ -67,23 +66,7 @@ func TestUnknownQuestion(t *testing.T) {
 	}
 }
 
-// lines are those that a logger wrote.
-type lines struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.Buffer.Write(b)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.String(), text)
-}
+func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
 
 // Two nodes of one number, by a copied file, are told of where one meets the
 // other or both: each member believes in one of them only.

@@ -134,8 +134,11 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (fou
 			return !member
 		})
 		if len(who) == 0 {
-			if q[0] == kindLookup {
+			switch q[0] {
+			case kindLookup:
 				return database.Record{}, partial // its node is not there to deny it
+			case kindNext:
+				return database.Record{}, errDied
 			}
 			return database.Record{}, directory.ErrNotFound
 		}

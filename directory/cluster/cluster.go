@@ -18,23 +18,26 @@ import (
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // Config is what a member needs. Node and DB are required.
 type Config struct {
-	Node   resource.NodeID
-	DB     *database.DB
-	Name   string         // of the cluster; members of others are not heard
-	Bind   string         // host:port for everything, UDP and TCP
-	Join   []string       // addresses or DNS names of members to begin with
-	Group  string         // multicast group or broadcast address, host:port, to find each other and to search by
-	Keys   [][]byte       // of the cluster: the first seals, all open; without one only accidents are kept out
-	TLS    port.TLS       // of streams between members
-	Serve  func(net.Conn) // has the streams of other members to the node's directory; may be nil
-	Way    search.Way
-	Fan    int // of the spanning trees; 0: search.DefaultFan
-	Hop    time.Duration
-	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
+	Node  resource.NodeID
+	DB    *database.DB
+	Name  string   // of the cluster; members of others are not heard
+	Bind  string   // host:port for everything, UDP and TCP
+	Join  []string // addresses or DNS names of members to begin with
+	Group string   // multicast group or broadcast address, host:port, to find each other and to search by
+	Keys  [][]byte // of the cluster: the first seals, all open; without one only accidents are kept out
+	// Credentials are for the streams between members, which are sealed if there
+	// are any; nil: made from Keys.
+	Credentials tls.Credentials
+	Serve       func(net.Conn) // has the streams of other members to the node's directory; may be nil
+	Way         search.Way
+	Fan         int // of the spanning trees; 0: search.DefaultFan
+	Hop         time.Duration
+	Spread      time.Duration // how often members are told what is new in the summary; 0: 5 s
 	// Patience is how long a question waits for members that cannot be asked
 	// and are not known to be dead; 0: 3 s.
 	Patience time.Duration
@@ -59,6 +62,7 @@ type Cluster struct {
 	port  *port.Port
 	list  *memberlist.Memberlist
 	ring  *memberlist.Keyring // nil without a key
+	certs *tls.Secrets        // made from the keys; nil without, or if others are given
 	life  context.Context
 	end   context.CancelFunc
 	busy  sync.WaitGroup
@@ -73,7 +77,10 @@ type Cluster struct {
 	nodes    map[resource.NodeID]*node // ever met
 	changed  chan struct{}             // closed and replaced when members change
 	looking  map[string]bool           // at these addresses, for members
+	untold   map[resource.NodeID]bool  // who has not heard yet that this one is away
+	told     chan struct{}             // closed when all have
 	conflict string                    // told last: two places of one node
+	wanting  map[string]*wanting       // of those to join
 
 	places  places
 	watches watches
@@ -99,7 +106,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Name) > maxName {
 		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
@@ -134,11 +141,13 @@ func Open(cfg Config) (*Cluster, error) {
 		}
 	}
 	c.search = search.NewNode(scfg)
-	var err error
-	c.port, err = port.Open(port.Config{
-		Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: cfg.TLS, Spin: cfg.Poll, Logger: cfg.Logger,
-		Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon, Gossiper: c.heardGossip,
-	})
+	seal, err := c.streams()
+	if err == nil {
+		c.port, err = port.Open(port.Config{
+			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Spin: cfg.Poll, Logger: cfg.Logger,
+			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon, Gossiper: c.heardGossip,
+		})
+	}
 	if err == nil {
 		if err = c.gossip(); err != nil {
 			c.port.Close()
@@ -171,13 +180,53 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To
 // change a key, add the new one everywhere, then put it first everywhere, then
-// take the old one away.
+// take the old one away. Streams that are open stay so.
 func (c *Cluster) SetKeys(of ...[]byte) error {
-	if err := c.rekey(of); err != nil {
+	err := c.rekey(of)
+	if err == nil && c.certs != nil {
+		err = c.certs.Set(streamKeys(of)...)
+	}
+	if err != nil {
 		return fmt.Errorf("cluster: changing keys: %w", err)
 	}
 	c.port.SetKeys(of)
 	return nil
+}
+
+// streamProto is what streams between members are named in TLS (ALPN).
+const streamProto = "rocl-dir/1"
+
+// streamKeys are secrets that only members know: contexts are given others
+// (LinkKey), and cannot pass for members.
+func streamKeys(of [][]byte) (all [][]byte) {
+	for _, k := range of {
+		h := hmac.New(sha256.New, k)
+		h.Write([]byte("rocl stream"))
+		all = append(all, h.Sum(nil))
+	}
+	return all
+}
+
+// streams is how streams are sealed.
+func (c *Cluster) streams() (seal port.TLS, err error) {
+	cred := c.cfg.Credentials
+	if cred == nil {
+		if len(c.cfg.Keys) == 0 {
+			return port.TLS{}, nil
+		}
+		if c.certs, err = tls.FromSecrets(c.cfg.Name, streamKeys(c.cfg.Keys)...); err != nil {
+			return port.TLS{}, err
+		}
+		cred = c.certs
+	}
+	return port.TLS{
+		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Client(ctx, nc, cred, streamProto, c.log)
+		},
+		Server: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			return tls.Server(ctx, nc, cred, streamProto, c.log)
+		},
+	}, nil
 }
 
 // Addr is where the member is reached.
@@ -189,8 +238,8 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.hearFilter(from, b)
 		return
 	}
-	if len(b) == 1 && b[0] == msgLeaving {
-		c.leaves(from)
+	if len(b) == 1 && b[0] >= msgHeard && b[0] <= msgLeaving {
+		c.parting(from, at, b[0])
 		return
 	}
 	if len(b) == 9 && b[0] == msgStop {
@@ -301,10 +350,7 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // HandOver ends the membership without leaving: the node's contexts go on, and
 // another server is about to take this one's place. The others wait for it for a
 // few seconds.
-func (c *Cluster) HandOver() error {
-	c.going.Store(true)
-	return c.stop(false)
-}
+func (c *Cluster) HandOver() error { return c.stop(false) }
 
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.halt(leave) })
@@ -313,7 +359,7 @@ func (c *Cluster) stop(leave bool) (err error) {
 
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
-		_ = c.list.UpdateNode(3 * gossipTime / 2) // it is told once a gossipTime; those it does not reach will see us dead
+		c.sayAway()
 	}
 	c.nmu.Lock() // nobody is looked for any more
 	c.end()

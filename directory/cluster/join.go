@@ -54,12 +54,14 @@ func (c *Cluster) addresses(name string) ([]netip.AddrPort, error) {
 // who does not answer must not keep it from closing.
 type within struct {
 	memberlist.NodeAwareTransport
+	dial func(ctx context.Context, addr string) (net.Conn, error)
 	life context.Context
 }
 
 func (w within) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
-	nc, err := d.DialContext(w.life, "tcp", addr)
+	ctx, cancel := context.WithTimeout(w.life, timeout)
+	defer cancel()
+	nc, err := w.dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

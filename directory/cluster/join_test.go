@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -201,7 +202,10 @@ func TestJoinSilent(t *testing.T) {
 	}
 	defer ln.Close()
 	life, end := context.WithCancel(t.Context())
-	w := within{life: life}
+	plain := func(ctx context.Context, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}
+	w := within{dial: plain, life: life}
 	nc, err := w.DialAddressTimeout(memberlist.Address{Addr: ln.Addr().String()}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -224,5 +228,34 @@ func TestJoinSilent(t *testing.T) {
 	if nc, err := w.DialTimeout(ln.Addr().String(), time.Hour); err == nil {
 		nc.Close()
 		t.Error("dialled when the member had ended")
+	}
+}
+
+// Who does not reach a member that it was told of says so, and so does a member
+// that hears of another cluster: a key or a name that is wrong is not seen otherwise.
+func TestNotReached(t *testing.T) {
+	var ours, theirs lines
+	logTo := func(l *lines, name string) func(*Config) {
+		return func(c *Config) { c.Name, c.Logger = name, slog.New(slog.NewTextHandler(l, nil)) }
+	}
+	a := member(t, 1, logTo(&theirs, "one"))
+	b := member(t, 2, func(c *Config) {
+		logTo(&ours, "another")(c)
+		c.Join = []string{a.Addr(), "nobody.invalid:1"}
+	})
+	eventually(t, "the other cluster's member says so", func() bool { return strings.Contains(theirs.String(), "of another cluster") })
+	eventually(t, "both are wanted", func() bool {
+		b.nmu.Lock()
+		defer b.nmu.Unlock()
+		for _, w := range b.wanting {
+			w.since = time.Now().Add(-sayAgain)
+		}
+		return len(b.wanting) == 2
+	})
+	for _, addr := range b.cfg.Join {
+		eventually(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })
+	}
+	if n := strings.Count(ours.String(), "not reached yet"); n != 2 {
+		t.Errorf("said %d times: %s", n, &ours)
 	}
 }

@@ -1,29 +1,23 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // A Member says how a node takes part in a cluster.
@@ -34,14 +28,35 @@ type Member struct {
 	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
 	Way     search.Way    // how everybody is asked
 	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
+	// Certificates show who is one of the cluster, where TLS is spoken, in place
+	// of those that are made from the key, which is needed all the same.
+	Certificates Certificates
+}
+
+// Certificates are the names of PEM files: see package subsys/tls. The zero
+// value is none.
+type Certificates struct{ Cert, Key, CA string }
+
+// Given says whether there are any.
+func (c Certificates) Given() bool { return c != Certificates{} }
+
+// Check finds that some are missing. It does not read them.
+func (c Certificates) Check() error {
+	if c.Given() && (c.Cert == "" || c.Key == "" || c.CA == "") {
+		return fmt.Errorf("%w: a certificate, its key and the authorities' certificates belong together: have %q, %q, %q", ErrConfig, c.Cert, c.Key, c.CA)
+	}
+	return nil
 }
 
 // ErrConfig says that the settings of a member make no sense, or that its key
-// cannot be used.
+// or its certificates cannot be used.
 var ErrConfig = errors.New("rocl: not a member of a cluster")
 
 // Check finds settings that make no sense. It does not read the key.
 func (m *Member) Check() error {
+	if err := m.Certificates.Check(); err != nil {
+		return err
+	}
 	if m.Bind == "" {
 		if len(m.Join) > 0 || m.KeyFile != "" || m.Group != "" {
 			return fmt.Errorf("%w: members to join, a group or a key, and no address to bind", ErrConfig)
@@ -66,64 +81,14 @@ func (m *Member) Check() error {
 	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
+	if m.Certificates.Given() && m.KeyFile == "" {
+		return fmt.Errorf("%w: certificates and no key: it seals gossip and searches, for which there is no TLS", ErrConfig)
+	}
 	return nil
 }
 
 // mostPoll is how long a processor may be kept by who waits.
 const mostPoll = time.Second
-
-// A key has so many bytes, and there are so many in a file.
-const (
-	minKey   = 16
-	maxKey   = 4 << 10
-	mostKeys = 8
-)
-
-// ReadKeys reads the keys of a cluster: the first seals, all open. There is one
-// on each line, taken as it is written, without the white space around it; lines
-// that begin with # are remarks. A file that is no text is one key as a whole.
-// It must be its owner's alone. No error has a part of a key in it.
-func ReadKeys(file string) (keys [][]byte, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	if p := fi.Mode().Perm(); p&0o077 != 0 {
-		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
-	}
-	const most = mostKeys * (maxKey + 1)
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
-	}
-	lines := [][]byte{b}
-	text := utf8.Valid(b) && !bytes.ContainsFunc(b, func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) })
-	if text {
-		lines = bytes.Split(b, []byte("\n"))
-	}
-	for i, key := range lines {
-		key = bytes.TrimSpace(key)
-		if text && (len(key) == 0 || key[0] == '#') {
-			continue
-		}
-		if len(key) < minKey || len(key) > maxKey || len(b) > most {
-			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
-		}
-		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
-			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, is there already", ErrConfig, file, i+1)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 || len(keys) > mostKeys {
-		return nil, fmt.Errorf("%w: %s has %d keys of the cluster; it must have at least 1 and at most %d", ErrConfig, file, len(keys), mostKeys)
-	}
-	return keys, nil
-}
 
 // A Membership makes whatever server of this process serves the node a member
 // of a cluster, for as long as it does.
@@ -132,10 +97,11 @@ type Membership struct {
 	member Member
 	log    *slog.Logger
 
-	kmu sync.Mutex // held while keys are read and put to use
-	mu  sync.Mutex
-	now *Cluster
-	of  *directory.Server // whose that is
+	kmu  sync.Mutex // held while keys are read and put to use
+	used [][]byte   // by now
+	mu   sync.Mutex
+	now  *Cluster
+	of   *directory.Server // whose that is
 }
 
 // NewMembership makes the membership in the cluster with the given name.
@@ -172,6 +138,9 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 		return nil, err
 	}
 	var busy sync.WaitGroup
+	if m.member.KeyFile != "" {
+		busy.Go(func() { m.keepKeys(life) })
+	}
 	if err != nil {
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
 		s.Attach(apart{err})
@@ -214,7 +183,16 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	if err != nil {
 		return err
 	}
-	terms := directory.Terms{Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0}
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log}
+	if of := m.member.Certificates; of.Given() {
+		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		cfg.Credentials = cred
+	}
+	terms := directory.Terms{Member: true, Cluster: m.name, Host: host(m.member.Bind), Sealed: len(keys) > 0, Certificates: cfg.Credentials != nil}
 	for _, k := range m.linkKeys(keys) {
 		terms.Keys = append(terms.Keys, k[:])
 	}
@@ -222,8 +200,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
 		var err error
-		c, err = Open(Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
-			Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log})
+		c, err = Open(cfg)
 		if err == nil {
 			break
 		}
@@ -239,56 +216,14 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
+	m.used = keys
 	return nil
-}
-
-// keys are those in the file, none without one.
-func (m *Membership) keys() ([][]byte, error) {
-	if m.member.KeyFile == "" {
-		return nil, nil
-	}
-	return ReadKeys(m.member.KeyFile)
-}
-
-// linkKeys are what the contexts prove to each other, in the order of the
-// cluster's keys.
-func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
-	if len(keys) == 0 {
-		return [][32]byte{LinkKey(m.name, nil)}
-	}
-	for _, k := range keys {
-		link = append(link, LinkKey(m.name, k))
-	}
-	return link
-}
-
-// Rekey reads the file with the cluster's keys again and puts them to use, for
-// what members say and for the links of their contexts. It returns how many there
-// are. With an error nothing has changed.
-func (m *Membership) Rekey() (int, error) {
-	m.kmu.Lock()
-	defer m.kmu.Unlock()
-	keys, err := m.keys()
-	if err != nil || len(keys) == 0 {
-		return 0, err
-	}
-	m.mu.Lock()
-	c, s := m.now, m.of
-	m.mu.Unlock()
-	if c == nil {
-		return len(keys), nil // it reads them when it begins
-	}
-	if err := c.SetKeys(keys...); err != nil {
-		return 0, err
-	}
-	s.SetLinkKeys(m.linkKeys(keys)...)
-	return len(keys), nil
 }
 
 func (m *Membership) leave(handOver bool) {
 	m.mu.Lock()
 	c := m.now
-	m.now = nil
+	m.now, m.of = nil, nil
 	m.mu.Unlock()
 	if c == nil {
 		return

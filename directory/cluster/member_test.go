@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -93,13 +94,14 @@ func many(n int) (s string) {
 }
 
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"},
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Way: search.ByCast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Way: search.ByTree}, {Bind: "a:1", Group: "[ff02::1]:7", Way: search.Each}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
+		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Way: search.ByCast}, {Bind: "a:1", Way: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
@@ -349,4 +351,78 @@ func TestRekey(t *testing.T) {
 		}
 		want(step.now, step.seals)
 	}
+}
+
+// The file of keys is followed: what has changed in it is put to use, and what
+// is of no use is told of and changes nothing.
+func TestKeysFollowed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is looked at each second")
+	}
+	path := sock(t)
+	file := filepath.Join(filepath.Dir(path), "keys")
+	write := func(keys string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(keys), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const first, second = "the first key of all\n", "the second key of all\n"
+	write(first)
+	var log lines
+	s, err := directory.Listen(path, NewMembership("test", Member{Bind: "127.0.0.1:0", KeyFile: file}, slog.New(slog.NewTextHandler(&log, nil))).Option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := directory.Join(t.Context(), directory.DialSocket(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, step := range []struct {
+		keys string
+		want int
+		says string
+	}{
+		{first + second, 2, "keys have changed"},
+		{second + "short\n", 2, "keys stay as they were"},
+		{second, 1, "keys have changed"},
+	} {
+		log.forget()
+		write(step.keys)
+		eventually(t, step.says, func() bool { return strings.Contains(log.String(), step.says) })
+		eventually(t, "the contexts are told", func() bool { return len(c.Terms().Keys) == step.want })
+	}
+	if link := LinkKey("test", []byte(strings.TrimSpace(second))); string(c.Terms().Keys[0]) != string(link[:]) {
+		t.Error("another key")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is missed", func() bool { return strings.Contains(log.String(), "no such file") })
+}
+
+// lines are what was logged.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
 }

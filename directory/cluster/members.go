@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -11,6 +13,8 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -22,6 +26,7 @@ const (
 	firstTime  = time.Second            // for the first member to be reached, before a no is believed
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
 	gossipTime = 100 * time.Millisecond // how often rumours are told
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
@@ -37,6 +42,7 @@ type node struct {
 	alive bool
 	lost  time.Time   // when it was seen dead
 	left  bool        // it said that it leaves
+	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
 }
 
@@ -44,7 +50,7 @@ type node struct {
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = name(c.cfg.Node)
-	m.Transport = within{c.port.Gossip(), c.life}
+	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = labelMark + c.cfg.Name
 	m.Delegate, m.Events, m.Conflict, m.Ping = delegate{c}, events{c}, events{c}, probes{&c.count}
@@ -59,7 +65,7 @@ func (c *Cluster) gossip() error {
 	m.GossipInterval, m.RetransmitMult = gossipTime, 8
 	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
-	m.Logger = slog.NewLogLogger(quiet{c.log.Handler()}, slog.LevelDebug)
+	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
 	if len(c.cfg.Keys) > 0 {
 		var of [][]byte
 		for _, k := range c.cfg.Keys {
@@ -182,8 +188,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	was, life := m.alive, m.epoch
 	m.alive, m.epoch = alive, epoch
 	m.left = m.left && life == epoch
+	m.going = m.going && life == epoch || flags&metaAway != 0
 	if id != c.cfg.Node {
-		c.count.member(id, was, alive, m.left || flags&metaAway != 0)
+		c.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
 		m.addr = n.Address()
@@ -198,7 +205,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	} else {
 		c.port.Part(id)
 		switch {
-		case flags&metaAway != 0 && c.life.Err() == nil:
+		case m.going && c.life.Err() == nil:
 			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
 		case m.left:
 			delete(c.nodes, id) // it said so
@@ -236,9 +243,59 @@ func (c *Cluster) notBack(id resource.NodeID, m *node) {
 	}
 }
 
-// msgLeaving is all of a datagram by which a member says that it leaves:
-// memberlist, which says it too, does not pass on that the others have heard it.
-const msgLeaving = 15
+// Datagrams of one byte, by which a member says that it goes. memberlist tells
+// it too, in time, and cannot say whether the others have heard.
+const (
+	msgHeard   = 13 // the answer to msgAway
+	msgAway    = 14 // another server is about to take my place
+	msgLeaving = 15
+)
+
+// How long a member that is away for a moment waits for all to have heard so,
+// and how often it tells those that have not. Gossip may reach them later; who
+// is not reached takes it for dead.
+const (
+	tellTime  = 150 * time.Millisecond
+	tellAgain = 20 * time.Millisecond
+)
+
+// sayAway tells the others that another server is about to take this one's
+// place, until they have heard it.
+func (c *Cluster) sayAway() {
+	c.going.Store(true)
+	_ = c.list.UpdateNode(1) // only begins to tell
+	c.nmu.Lock()
+	c.untold, c.told = map[resource.NodeID]bool{}, make(chan struct{})
+	for id, m := range c.nodes {
+		if id != c.cfg.Node && m.alive {
+			c.untold[id] = true
+		}
+	}
+	c.nmu.Unlock()
+	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
+	defer end.Stop()
+	defer again.Stop()
+	for {
+		var out []port.Out
+		c.nmu.Lock()
+		for id := range c.untold {
+			out = append(out, port.Out{To: id, Payload: []byte{msgAway}})
+		}
+		c.nmu.Unlock()
+		if len(out) == 0 {
+			return
+		}
+		c.port.Send(out...)
+		select {
+		case <-again.C:
+		case <-c.told:
+			return
+		case <-end.C:
+			c.log.Info("cluster: away, and not all have heard it", "members", len(out))
+			return
+		}
+	}
+}
 
 // takeLeave tells the others. Whoever does not hear it takes us for dead.
 func (c *Cluster) takeLeave() {
@@ -249,11 +306,23 @@ func (c *Cluster) takeLeave() {
 	c.port.Send(out...)
 }
 
-func (c *Cluster) leaves(id resource.NodeID) {
+// parting works on what a member says who goes, or has heard that we do.
+func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if m := c.nodes[id]; m != nil {
+	m := c.nodes[id]
+	switch {
+	case what == msgHeard && c.untold[id]:
+		if delete(c.untold, id); len(c.untold) == 0 {
+			close(c.told)
+		}
+	case what == msgLeaving && m != nil:
 		m.left = true
+	case what == msgAway && m != nil:
+		m.going = true
+	}
+	c.nmu.Unlock()
+	if what == msgAway && m != nil {
+		c.port.Send(port.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	}
 }
 
@@ -281,13 +350,19 @@ func (c *Cluster) news() <-chan struct{} {
 // keepJoined joins those it was told of until each was reached once, and looks
 // for those it has met for as long as they are not seen alive: memberlist gives
 // the dead up, and a cluster that was parted would stay so. While it is alone it
-// makes itself known to the group.
+// makes itself known to the group; and so does, less often, the first of several:
+// there may be others whom none of them has ever met.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
 	told := map[string]bool{} // and not reached yet
+	c.nmu.Lock()
 	for _, addr := range c.cfg.Join {
-		told[addr] = addr != c.Addr()
+		if told[addr] = addr != c.Addr(); told[addr] {
+			c.wanting[addr] = &wanting{since: time.Now(), said: sayAgain}
+		}
 	}
+	c.nmu.Unlock()
+	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
 		for addr := range told {
@@ -299,7 +374,8 @@ func (c *Cluster) keepJoined() {
 			c.look(addr, func() {})
 		}
 		c.nmu.Unlock()
-		if len(*c.members.Load()) == 1 {
+		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+			shown = time.Now()
 			c.port.Beacon()
 		}
 		t := time.NewTimer(wait)
@@ -342,11 +418,30 @@ func (c *Cluster) look(addr string, found func()) {
 		delete(c.looking, addr)
 		if err == nil {
 			c.reached()
+			delete(c.wanting, addr)
 			found()
-		} else {
+		} else if c.life.Err() == nil {
 			c.log.Debug("cluster: joining", "addr", addr, "err", err)
+			c.want(addr, err)
 		}
 	})
+}
+
+// wanting is about a member that we were told of and have not reached yet.
+type wanting struct {
+	since time.Time
+	said  time.Duration // after which it is said, and again after twice that
+}
+
+// want says that a member is not reached: nothing else tells an operator that an
+// address, a key or the cluster's name is wrong. c.nmu is held.
+func (c *Cluster) want(addr string, err error) {
+	w := c.wanting[addr]
+	if w == nil || time.Since(w.since) < w.said {
+		return
+	}
+	w.said *= 2
+	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "seconds", int(time.Since(w.since)/time.Second), "err", err)
 }
 
 func (c *Cluster) join(addr string) error {
@@ -372,7 +467,10 @@ func (c *Cluster) join(addr string) error {
 		return nil
 	}
 	c.count.notJoined.Add(1)
-	return fmt.Errorf("%s: nobody: %w", addr, errors.Join(failed...))
+	if len(to) == 0 {
+		return fmt.Errorf("%s: nobody else is there by now, or at no address that can be reached from %s", addr, c.Addr())
+	}
+	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
 }
 
 // heardBeacon works on a member's telling that it is there.
@@ -387,8 +485,9 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 // heardGossip works on somebody's gossiping with us. Who knows nobody and is
 // known has been a member before, of those who joined it and need not be told
 // of: to them it never was away, so they do not look for it.
-func (c *Cluster) heardGossip(from *net.UDPAddr) {
-	if len(*c.members.Load()) > 1 {
+// Strangers are not answered: what does not open was said by one.
+func (c *Cluster) heardGossip(from *net.UDPAddr, packet []byte) {
+	if len(*c.members.Load()) > 1 || !c.opens(packet) {
 		return
 	}
 	c.nmu.Lock()
@@ -398,11 +497,74 @@ func (c *Cluster) heardGossip(from *net.UDPAddr) {
 	}
 }
 
-// quiet passes memberlist's lines on at level debug.
-type quiet struct{ slog.Handler }
+// opens says whether a packet of gossip is of this cluster, as memberlist seals
+// them: version u8 (1), nonce, AES-GCM over the label too.
+func (c *Cluster) opens(packet []byte) bool {
+	b, label, err := memberlist.RemoveLabelHeaderFromPacket(packet)
+	if err != nil || label != labelMark+c.cfg.Name {
+		return false
+	}
+	if c.ring == nil {
+		return true
+	}
+	const version, nonce = 1, 12
+	if len(b) < 1+nonce || b[0] != version {
+		return false
+	}
+	return slices.ContainsFunc(c.ring.GetKeys(), func(key []byte) bool {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return false
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			return false
+		}
+		_, err = gcm.Open(nil, b[1:1+nonce], b[1+nonce:], []byte(label))
+		return err == nil
+	})
+}
 
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return q.Handler.Enabled(ctx, slog.LevelDebug)
+// quiet passes memberlist's lines on at level debug, but for those that an
+// operator looks for: somebody's gossip does not open, or is of another cluster.
+// They are said once in a while, since whoever likes can send packets.
+type quiet struct {
+	slog.Handler
+	mu   sync.Mutex
+	said time.Time
+}
+
+const sayAgain = 10 * time.Second
+
+func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelInfo)
+}
+
+func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
+	refused := ""
+	switch {
+	case strings.Contains(r.Message, "Decrypt packet failed"):
+		refused = "cluster: gossip refused: with another key, or with none"
+	case strings.Contains(r.Message, "unacceptable label"):
+		refused = "cluster: gossip refused: of another cluster"
+	}
+	if refused != "" {
+		q.mu.Lock()
+		again := r.Time.Sub(q.said) > sayAgain
+		if again {
+			q.said = r.Time
+		}
+		q.mu.Unlock()
+		if again {
+			says := slog.NewRecord(r.Time, slog.LevelInfo, refused, r.PC)
+			says.AddAttrs(slog.String("memberlist", r.Message))
+			return q.Handler.Handle(ctx, says)
+		}
+	}
+	if !q.Handler.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
 }
 
 type delegate struct{ c *Cluster }

@@ -144,6 +144,19 @@ func TestSetKeys(t *testing.T) {
 	}
 }
 
+// away says whether at has heard that the member which ended will be back.
+func away(t *testing.T, at, who *Cluster) (away bool) {
+	t.Helper()
+	eventually(t, "it is seen to be away, or dead", func() bool {
+		at.nmu.Lock()
+		defer at.nmu.Unlock()
+		n := at.nodes[who.cfg.Node]
+		away = n != nil && n.away != nil
+		return n == nil || !n.alive
+	})
+	return away
+}
+
 // What a member holds that is away for a moment is waited for, and found when
 // it is back; the question ends with ErrPartial when patience does, and with a
 // no that is definite when the member is dead.
@@ -152,9 +165,26 @@ func TestAway(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, brief, a), member(t, 3, nil, a)
 	together(t, a, b, c)
-	put(t, c, 1, resource.Attrs{"at": "c"})
-	if err := c.HandOver(); err != nil {
-		t.Fatal(err)
+	for try := 0; ; try++ {
+		put(t, c, 1, resource.Attrs{"at": "c"})
+		if err := c.HandOver(); err != nil {
+			t.Fatal(err)
+		}
+		if away(t, a, c) && away(t, b, c) {
+			break
+		}
+		if try == 5 {
+			t.Fatal("it does not say that it will be back")
+		}
+		c = anew(t, c, nil, a) // they were not told in time, and take it for dead
+		together(t, a, b, c)
+	}
+	for _, m := range []*Cluster{a, b} {
+		m.nmu.Lock()
+		if !m.nodes[3].going {
+			t.Errorf("node %d has not heard that node 3 is away", m.cfg.Node)
+		}
+		m.nmu.Unlock()
 	}
 	if _, err := b.Find(t.Context(), pattern(resource.Match{"at": "c"})); !errors.Is(err, directory.ErrPartial) {
 		t.Errorf("impatient: %v", err)

@@ -6,9 +6,9 @@
 //	datagram ───┤
 //	            └ 'R'  ours: sealed, counted, seen once ───► Receive
 //
-//	            ┌ 244  memberlist's ───────────────────────► Gossip
-//	stream   ───┤
-//	            └ else ours, TLS where there is a key ─────► Stream
+//	                     ┌ 244  memberlist's ──────────────► Gossip
+//	stream   ─── (TLS) ──┤
+//	                     └ else ours ──────────────────────► Stream
 //
 // # Datagrams
 //
@@ -33,6 +33,10 @@
 // The key keeps strangers out, not members that lie.
 //
 // # Streams
+//
+// Where there is a key all streams are TLS's, also memberlist's, which would
+// answer a stranger otherwise: who cannot show that it is a member is cut without
+// a word. What is inside is told apart by its first byte.
 //
 // A stranger has two seconds to show who he is, and there is room for so many;
 // then the oldest goes, so that a member always gets in. What is too large for

@@ -1,6 +1,7 @@
 package port
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"time"
@@ -77,7 +78,9 @@ func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 }
 
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return net.DialTimeout("tcp", addr, timeout)
+	ctx, cancel := context.WithTimeout(g.p.life, timeout)
+	defer cancel()
+	return g.p.DialAddr(ctx, addr)
 }
 
 func (g gossip) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {

@@ -163,9 +163,17 @@ func mutual(t testing.TB) TLS {
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	client := &tls.Config{Certificates: own, RootCAs: pool, ServerName: "cluster", MinVersion: tls.VersionTLS13}
+	server := &tls.Config{Certificates: own, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
 	return TLS{
-		Client: &tls.Config{Certificates: own, RootCAs: pool, ServerName: "cluster", MinVersion: tls.VersionTLS13},
-		Server: &tls.Config{Certificates: own, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13},
+		Client: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			c := tls.Client(nc, client)
+			return c, c.HandshakeContext(ctx)
+		},
+		Server: func(ctx context.Context, nc net.Conn) (net.Conn, error) {
+			c := tls.Server(nc, server)
+			return c, c.HandshakeContext(ctx)
+		},
 	}
 }
 

@@ -214,6 +214,8 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	at := *group
 	if !group.IP.IsMulticast() { // a broadcast address
 		at.IP = net.IPv4zero
+	} else if group.IP.IsLinkLocalMulticast() && !s.is4 && at.Zone == "" {
+		at.Zone = ifi.Name // there is such a group on each link
 	}
 	g, err := newSocket(&at, true)
 	if err != nil {

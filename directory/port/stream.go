@@ -3,7 +3,6 @@ package port
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,8 +18,12 @@ const (
 	maxPending = 256             // strangers at a time
 )
 
-// TLS is how streams are sealed; without it they are not.
-type TLS struct{ Client, Server *tls.Config }
+// TLS is how streams are sealed, memberlist's among them; without it they are
+// not. Each function shakes hands over a stream, which stays the port's if that
+// fails, and returns what is said inside.
+type TLS struct {
+	Client, Server func(context.Context, net.Conn) (net.Conn, error)
+}
 
 func (p *Port) accept() {
 	defer p.busy.Done()
@@ -57,29 +60,27 @@ func (p *Port) accept() {
 // whom it is for.
 func (p *Port) greet(s *stranger) error {
 	_ = s.SetDeadline(time.Now().Add(helloTime))
-	c, first, err := peek(s)
+	var c net.Conn = s
+	if p.cfg.TLS.Server != nil { // before anything is believed, or said by us
+		var err error
+		if c, err = p.cfg.TLS.Server(p.life, s); err != nil {
+			return err
+		}
+		s.known()
+	}
+	c, first, err := peek(c)
 	if err != nil {
 		return err
 	}
-	if first == gossipByte {
+	switch first {
+	case gossipByte:
 		select {
 		case p.streams <- c: // it is memberlist's now, which sets its own deadline
 			return nil
 		case <-p.life.Done():
 			return ErrClosed
 		}
-	}
-	if p.cfg.TLS.Server != nil {
-		t := tls.Server(c, p.cfg.TLS.Server)
-		if err := t.HandshakeContext(p.life); err != nil {
-			return err
-		}
-		s.known()
-		if c, first, err = peek(t); err != nil {
-			return err
-		}
-	}
-	if first == largeByte {
+	case largeByte:
 		return p.hearLarge(s, c)
 	}
 	s.known()
@@ -126,18 +127,24 @@ func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", hostPort(to.addr))
+	c, err := p.DialAddr(ctx, hostPort(to.addr))
 	if err != nil {
 		return nil, fmt.Errorf("port: dialling %012x: %w", uint64(to.node), err)
 	}
-	if p.cfg.TLS.Client != nil {
-		t := tls.Client(c, p.cfg.TLS.Client)
-		if err := t.HandshakeContext(ctx); err != nil {
-			c.Close()
-			return nil, fmt.Errorf("port: dialling %012x: %w", uint64(to.node), err)
-		}
-		c = t
+	return c, nil
+}
+
+// DialAddr opens a stream to an address, sealed if streams are.
+func (p *Port) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil || p.cfg.TLS.Client == nil {
+		return nc, err
+	}
+	c, err := p.cfg.TLS.Client(ctx, nc)
+	if err != nil {
+		nc.Close()
+		return nil, err
 	}
 	return c, nil
 }

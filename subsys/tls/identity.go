@@ -19,6 +19,7 @@ var (
 
 // proto is what both ends must name in the handshake (ALPN): a certificate
 // that is good for another service's TLS cannot be led here, nor ours there.
+// Streams of others than contexts have names of their own: see Client.
 const proto = "rocl/1"
 
 // Credentials are who a context is and whom it trusts: [Secrets] or [Files].
@@ -30,15 +31,22 @@ type Credentials interface {
 
 // An identity is credentials as they are at one moment.
 type identity struct {
+	cert  stdtls.Certificate
 	roots *x509.CertPool
 	names []string // the cluster's, of which a peer must know one; nil: it has none
-	// For the two ends of a handshake.
+	// For the two ends of a handshake of contexts.
 	client, server *stdtls.Config
 }
 
 func newIdentity(cert stdtls.Certificate, roots *x509.CertPool, names []string) *identity {
-	id := &identity{roots: roots, names: names}
-	id.client = &stdtls.Config{
+	id := &identity{cert: cert, roots: roots, names: names}
+	id.client, id.server = id.configs(proto)
+	return id
+}
+
+// configs are for the two ends of a handshake of the protocol.
+func (id *identity) configs(proto string) (client, server *stdtls.Config) {
+	client = &stdtls.Config{
 		MinVersion:                  stdtls.VersionTLS13,
 		NextProtos:                  []string{proto},
 		SessionTicketsDisabled:      true, // every conn is judged by what is trusted now
@@ -46,23 +54,23 @@ func newIdentity(cert stdtls.Certificate, roots *x509.CertPool, names []string) 
 		// Both ends are verified by the same rule, which is ours: verify. What is
 		// skipped is the check that the certificate names the host dialled.
 		InsecureSkipVerify: true,
-		VerifyConnection:   id.verify,
+		VerifyConnection:   func(cs stdtls.ConnectionState) error { return id.verify(proto, cs) },
 		// Ours in any case: a server names no authorities.
-		GetClientCertificate: func(*stdtls.CertificateRequestInfo) (*stdtls.Certificate, error) { return &cert, nil },
+		GetClientCertificate: func(*stdtls.CertificateRequestInfo) (*stdtls.Certificate, error) { return &id.cert, nil },
 	}
-	id.server = id.client.Clone()
-	id.server.GetClientCertificate = nil
-	id.server.Certificates = []stdtls.Certificate{cert}
-	id.server.ClientAuth = stdtls.RequireAnyClientCert // and verify judges it
-	id.server.GetConfigForClient = id.screen
-	if len(names) > 0 {
-		id.client.ServerName = names[0]
+	server = client.Clone()
+	server.GetClientCertificate = nil
+	server.Certificates = []stdtls.Certificate{id.cert}
+	server.ClientAuth = stdtls.RequireAnyClientCert // and verify judges it
+	server.GetConfigForClient = func(hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) { return id.screen(proto, hello) }
+	if len(id.names) > 0 {
+		client.ServerName = id.names[0]
 	}
-	return id
+	return client, server
 }
 
 // screen judges a client's first message, before anything is shown to it.
-func (id *identity) screen(hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) {
+func (id *identity) screen(proto string, hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) {
 	if !slices.Contains(hello.SupportedProtos, proto) {
 		return nil, fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
 	}
@@ -74,7 +82,7 @@ func (id *identity) screen(hello *stdtls.ClientHelloInfo) (*stdtls.Config, error
 
 // verify judges the peer, at both ends alike. That it has the key of its
 // certificate crypto/tls has seen.
-func (id *identity) verify(cs stdtls.ConnectionState) error {
+func (id *identity) verify(proto string, cs stdtls.ConnectionState) error {
 	if cs.NegotiatedProtocol != proto {
 		return fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
 	}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/rpc"
 	"net/rpc/jsonrpc"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
@@ -33,8 +33,8 @@ func (n *node) agent() *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket(), "ROCL_LAB_LISTEN=tcp://"+n.host+":0")
+	cmd := n.command(exe)
+	cmd.Env = append(os.Environ(), "ROCL_LAB_AGENT="+n.socket())
 	cmd.Stderr = os.Stderr
 	toR, toW, err := os.Pipe()
 	if err != nil {
@@ -191,6 +191,9 @@ type Agent struct {
 
 	stop   chan struct{}
 	report chan Report
+
+	views []*view
+	churn *churn
 }
 
 const patience = 20 * time.Second
@@ -276,6 +279,35 @@ func (a *Agent) Recv(id rocl.GID, data *string) error {
 	return nil
 }
 
+// Addresses are those at which whoever has a resource says that it is reached.
+func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	f, err := a.c.Lookup(ctx, id.Context())
+	if err != nil {
+		return err
+	}
+	for name, value := range f.Attrs.All() {
+		if string(name) == rocl.AttrAddr {
+			*out = append(*out, string(value))
+		}
+	}
+	return nil
+}
+
+// Get reads a page of the node's daemon.
+func (a *Agent) Get(url string, body *string) error {
+	c := http.Client{Timeout: patience}
+	r, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	*body = string(b)
+	return err
+}
+
 // Begin begins a load.
 func (a *Agent) Begin(l Load, _ *struct{}) error {
 	a.stop, a.report = make(chan struct{}), make(chan Report, 1)
@@ -323,14 +355,16 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 func agentMain(socket string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithListen(os.Getenv("ROCL_LAB_LISTEN")), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1
 	}
 	defer c.Close()
 	s := rpc.NewServer()
-	if err := s.Register(&Agent{c: c, rs: map[rocl.GID]*rocl.Resource{}}); err != nil {
+	a := &Agent{c: c, rs: map[rocl.GID]*rocl.Resource{}}
+	defer a.unwatch()
+	if err := s.Register(a); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1
 	}

@@ -182,7 +182,7 @@ func TestDeath(t *testing.T) {
 }
 
 // A cluster that is parted goes on in parts, and is one again when the parts
-// hear each other.
+// hear each other; and so do watches.
 func TestPartition(t *testing.T) {
 	parallel(t)
 	lengths := []time.Duration{time.Second, 20 * time.Second}
@@ -193,12 +193,13 @@ func TestPartition(t *testing.T) {
 		shape       string
 		nodes, left int
 		oneWay      bool
-	}{{"halves", 6, 3, false}, {"one node alone", 4, 1, false}, {"one way", 4, 2, true}} {
+	}{{"halves", 6, 3, false}, {"one node alone", 6, 1, false}, {"one way", 6, 3, true}} {
 		t.Run(c.shape, func(t *testing.T) {
 			parallel(t)
 			l := up(t, c.nodes)
 			as, own, same := l.populate()
 			parts := [][]*node{l.nodes[:c.left], l.nodes[c.left:]}
+			watch(as)
 			for _, d := range lengths {
 				began := time.Now()
 				if c.oneWay {
@@ -211,6 +212,10 @@ func TestPartition(t *testing.T) {
 						l.together(p...)
 					}
 					t.Logf("each part has a view of its own after %v", time.Since(began).Round(time.Millisecond))
+					for _, part := range [][]*agent{as[:c.left], as[c.left:]} {
+						still(part, settle(part))
+						stir(part)
+					}
 					for i := range l.nodes {
 						for j := range l.nodes {
 							got := as[i].find(at(j))
@@ -224,10 +229,15 @@ func TestPartition(t *testing.T) {
 					}
 				}
 				time.Sleep(d - time.Since(began))
-				healed := time.Now()
+				healed, what := time.Now(), fmt.Sprintf("%s, cut for %v, healed", c.shape, d)
 				l.heal()
-				l.one(fmt.Sprintf("%s, cut for %v, healed", c.shape, d), healed)
+				time.Sleep(300 * time.Millisecond) // things go on
+				truth := settle(as)
+				l.reach(what+": watches complete", time.Since(healed), 5*time.Second)
+				l.one(what, healed)
 				complete(as, own, same)
+				still(as, truth)
+				stir(as)
 			}
 		})
 	}
@@ -236,8 +246,9 @@ func TestPartition(t *testing.T) {
 // Directories are killed and come back, one after another: nobody is taken for
 // dead, identifiers stay, and messages go on while a directory is away.
 func TestKilledInTurn(t *testing.T) {
-	l := up(t, 5)
+	l := up(t, 6)
 	as, own, same := l.populate()
+	watch(as)
 	for i, n := range l.nodes {
 		to := as[(i+1)%len(as)]
 		as[i].say(to, own[to.node.i], "before")
@@ -246,6 +257,7 @@ func TestKilledInTurn(t *testing.T) {
 		n.kill()
 		to.say(as[i], own[i], "while its directory is dead")
 		as[i].say(to, own[to.node.i], "while its own directory is dead")
+		began := time.Now()
 		l.start(n)
 		if n.id != id {
 			t.Errorf("node %d was %s and is %s", i, id, n.id)
@@ -253,6 +265,13 @@ func TestKilledInTurn(t *testing.T) {
 		l.together(l.nodes...)
 		complete(as, own, same)
 		to.say(as[i], own[i], "after")
+		truth := settle(as)
+		l.reach("killed and back: watches complete", time.Since(began), 5*time.Second)
+		if i == len(l.nodes)-1 {
+			time.Sleep(2 * time.Second) // what was not offered again would be gone
+			still(as, truth)
+		}
+		stir(as)
 	}
 	l.calm()
 }

@@ -33,6 +33,8 @@ type lab struct {
 	t     *testing.T
 	dir   string
 	key   string
+	args  []string // of all daemons, besides those they need
+	six   bool     // they speak IPv6 to each other
 	nodes []*node
 }
 
@@ -41,8 +43,10 @@ type node struct {
 	lab  *lab
 	i    int
 	ns   string
-	host string // its address on the wire
-	dir  string // for its socket, which stays with it when the daemon goes
+	host string        // its address on the wire
+	six  string        // and that of IPv6, where there is any
+	skew time.Duration // its monotonic clock is ahead of the others by this
+	dir  string        // for its socket, which stays with it when the daemon goes
 
 	daemon *process
 	heard  chan struct{} // closed when all that it logged was read
@@ -87,6 +91,10 @@ func newLab(t *testing.T, n int) *lab {
 		ip(t, fmt.Sprintf("-n %s link add port%d type veth peer name wire netns %s", wire, i, m.ns))
 		ip(t, fmt.Sprintf("-n %s link set port%d master wire up", wire, i))
 		ip(t, fmt.Sprintf("-n %s addr add %s/24 dev wire", m.ns, m.host))
+		if hasSix() {
+			m.six = fmt.Sprintf("fd91::%x", i+1)
+			ip(t, fmt.Sprintf("-n %s addr add %s/64 dev wire nodad", m.ns, m.six))
+		}
 		ip(t, "-n "+m.ns+" link set lo up")
 		ip(t, "-n "+m.ns+" link set wire up")
 		l.nodes = append(l.nodes, m)
@@ -128,6 +136,12 @@ var able = sync.OnceValue(func() error {
 	}
 	return nil
 })
+
+// hasSix says whether this machine has IPv6.
+func hasSix() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
 
 // scratch makes a folder that sweep knows. Its name is short, because sockets
 // lie in it.
@@ -239,21 +253,39 @@ func (p *process) kill() {
 }
 
 func (n *node) socket() string { return filepath.Join(n.dir, "d.sock") }
-func (n *node) bind() string   { return n.host + ":7946" }
+func (n *node) bind() string {
+	if n.lab.six {
+		return "[" + n.six + "]:7946"
+	}
+	return n.host + ":7946"
+}
+
+// command is one of the node's, which has its clock.
+func (n *node) command(exe string, args ...string) *exec.Cmd {
+	if n.skew == 0 {
+		return exec.Command(exe, args...)
+	}
+	s := strconv.Itoa(int(n.skew / time.Second))
+	return exec.Command("unshare", append([]string{"--time", "--monotonic", s, "--boottime", s, exe}, args...)...)
+}
 
 // serve starts the node's daemon, which is told of some members, and waits
 // until it serves.
 func (n *node) serve(join ...*node) {
 	t := n.lab.t
 	t.Helper()
-	args := []string{"--socket", n.socket(), "--bind", n.bind(), "--cluster", "lab", "--key-file", n.lab.key, "--log-format", "json"}
+	args := []string{"--socket", n.socket(), "--bind", n.bind(), "--cluster", "lab", "--log-format", "json"}
+	if n.lab.key != "" {
+		args = append(args, "--key-file", n.lab.key)
+	}
+	args = append(args, n.lab.args...)
 	for _, j := range join {
 		args = append(args, "--join", j.bind())
 	}
 	if v := os.Getenv("ROCL_LAB_LOG"); v != "" {
 		args = append(args, "--log-level", v)
 	}
-	cmd := exec.Command(dirserver, args...)
+	cmd := n.command(dirserver, args...)
 	r, w := io.Pipe()
 	cmd.Stderr = w
 	if n.heard != nil {
@@ -400,6 +432,9 @@ func (n *node) apply() {
 		b.WriteString("table inet faults { chain in { type filter hook input priority 0; iifname lo accept\n")
 		for o := range n.deaf {
 			fmt.Fprintf(&b, "ip saddr %s drop\n", o.host)
+			if o.six != "" {
+				fmt.Fprintf(&b, "ip6 saddr %s drop\n", o.six)
+			}
 		}
 		if n.loss > 0 {
 			fmt.Fprintf(&b, "numgen random mod 100 < %d drop\n", n.loss)

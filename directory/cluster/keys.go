@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A key has so many bytes, and there are so many in a file.
+const (
+	minKey   = 16
+	maxKey   = 4 << 10
+	mostKeys = 8
+)
+
+// ReadKeys reads the keys of a cluster: the first seals, all open. There is one
+// on each line, taken as it is written, without the white space around it; lines
+// that begin with # are remarks. A file that is no text is one key as a whole.
+// It must be its owner's alone. No error has a part of a key in it.
+func ReadKeys(file string) (keys [][]byte, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
+	}
+	if p := fi.Mode().Perm(); p&0o077 != 0 {
+		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)
+	}
+	const most = mostKeys * (maxKey + 1)
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
+	}
+	lines := [][]byte{b}
+	text := utf8.Valid(b) && !bytes.ContainsFunc(b, func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) })
+	if text {
+		lines = bytes.Split(b, []byte("\n"))
+	}
+	for i, key := range lines {
+		key = bytes.TrimSpace(key)
+		if text && (len(key) == 0 || key[0] == '#') {
+			continue
+		}
+		if len(key) < minKey || len(key) > maxKey || len(b) > most {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, has %d bytes; it must have at least %d and at most %d", ErrConfig, file, i+1, len(key), minKey, maxKey)
+		}
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return nil, fmt.Errorf("%w: the cluster's key in %s, line %d, is there already", ErrConfig, file, i+1)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 || len(keys) > mostKeys {
+		return nil, fmt.Errorf("%w: %s has %d keys of the cluster; it must have at least 1 and at most %d", ErrConfig, file, len(keys), mostKeys)
+	}
+	return keys, nil
+}
+
+// keys are those in the file, none without one.
+func (m *Membership) keys() ([][]byte, error) {
+	if m.member.KeyFile == "" {
+		return nil, nil
+	}
+	return ReadKeys(m.member.KeyFile)
+}
+
+// linkKeys are what the contexts prove to each other, in the order of the
+// cluster's keys.
+func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
+	if len(keys) == 0 {
+		return [][32]byte{LinkKey(m.name, nil)}
+	}
+	for _, k := range keys {
+		link = append(link, LinkKey(m.name, k))
+	}
+	return link
+}
+
+// Rekey reads the file with the cluster's keys again and puts them to use, for
+// what members say and for the links of their contexts, who are told. It returns
+// how many there are. With an error nothing has changed. Members do it by
+// themselves soon after the file has changed.
+func (m *Membership) Rekey() (int, error) {
+	n, _, err := m.rekey()
+	return n, err
+}
+
+func (m *Membership) rekey() (n int, changed bool, err error) {
+	m.kmu.Lock()
+	defer m.kmu.Unlock()
+	keys, err := m.keys()
+	if err != nil || len(keys) == 0 {
+		return 0, false, err
+	}
+	m.mu.Lock()
+	c, s := m.now, m.of
+	m.mu.Unlock()
+	if c == nil || slices.EqualFunc(keys, m.used, bytes.Equal) {
+		return len(keys), false, nil // without one, they are read when it begins
+	}
+	if err := c.SetKeys(keys...); err != nil {
+		return 0, false, err
+	}
+	s.SetLinkKeys(m.linkKeys(keys)...)
+	m.used = keys
+	return len(keys), true, nil
+}
+
+// look is how often the file is looked at.
+const look = time.Second
+
+// keepKeys follows the file of keys. What has changed is read when it looks the
+// same for the second time: it may be being written.
+func (m *Membership) keepKeys(life context.Context) {
+	var seen, used os.FileInfo
+	said := ""
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		now, err := os.Stat(m.member.KeyFile)
+		if err == nil && sameFile(now, seen) && !sameFile(now, used) {
+			var n int
+			var changed bool
+			if n, changed, err = m.rekey(); err == nil {
+				used, said = now, ""
+			}
+			if changed {
+				m.log.Info("cluster: the keys have changed", "keys", n)
+			}
+		}
+		seen = now
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			m.log.Warn("cluster: the keys stay as they were", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-life.Done():
+			return
+		}
+	}
+}
+
+func sameFile(a, b os.FileInfo) bool {
+	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
+}

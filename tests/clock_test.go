@@ -1,0 +1,87 @@
+package tests
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// wallClock are the ways from a time to the clock on the wall and back. What
+// remains, Sub, Since, Until, Before, timers and deadlines, takes the monotonic
+// clock of time.Now: nobody can set it, and a jump of the other moves nothing.
+var (
+	wallClock = []string{
+		"Unix", "UnixMilli", "UnixMicro", "UnixNano", "UTC", "In", "Format", "AppendFormat", "Round", "Truncate", "AddDate",
+		"Year", "Month", "Day", "Hour", "Minute", "Clock", "MarshalBinary", "MarshalJSON", "MarshalText", "GobEncode",
+	}
+	wallClockOfPackage = []string{"Date", "Parse", "ParseInLocation", "Unix", "UnixMilli", "UnixMicro"}
+)
+
+// wallClockIs says where the wall's clock is nevertheless, and how often.
+var wallClockIs = map[string]int{
+	"directory/search/searchtest/sim.go": 1, // a simulation begins at some time
+	"directory/client.go":                1, // a deadline that has been: 1970 will do
+	"subsys/tls/secrets.go":              3, // from when until when certificates made of a secret are good: for ever
+}
+
+// No duration, expiry or order in the library depends on the clock that a person
+// or a time server sets, and none is told to another node. (Certificates of the
+// operator's own are judged by it: that is what their dates are for.)
+func TestMonotonicOnly(t *testing.T) {
+	found := map[string][]string{}
+	for _, dir := range []string{"resource", "buffers", "subsys", "dispatch", "directory", "context"} {
+		err := filepath.WalkDir(filepath.Join("..", dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			files := token.NewFileSet()
+			f, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time"` }) {
+				return nil // what it calls so is something else
+			}
+			rel, _ := filepath.Rel("..", path)
+			rel = filepath.ToSlash(rel)
+			ast.Inspect(f, func(n ast.Node) bool {
+				c, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				s, ok := c.Fun.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				names := wallClock
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
+					names = wallClockOfPackage
+				}
+				if slices.Contains(names, s.Sel.Name) {
+					found[rel] = append(found[rel], fmt.Sprintf("%v: %s", files.Position(s.Pos()), s.Sel.Name))
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, at := range found {
+		if len(at) != wallClockIs[file] {
+			t.Errorf("the clock on the wall: %s", strings.Join(at, "; "))
+		}
+	}
+	for file, n := range wallClockIs {
+		if n > 0 && len(found[file]) == 0 {
+			t.Errorf("%s does not need to be named here", file)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// metrics is where a daemon that has it shows them, to its own node.
+const metrics = "127.0.0.1:9464"
+
+// casts counts the searches that went by cast.
+func casts(a *agent) (n int) {
+	page := do[string, string](a, "Get", "http://"+metrics+"/metrics")
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "rocl_cluster_search_messages_count{") && strings.Contains(line, `way="cast"`) && !strings.HasSuffix(line, " 0\n") {
+			n++
+		}
+	}
+	return n
+}
+
+// Members that are told of nobody find each other by a group, whoever comes late
+// and whoever has forgotten all others too, and search by it.
+func TestGroup(t *testing.T) {
+	parallel(t)
+	for name, group := range map[string]string{"multicast": "239.91.0.1:7947", "broadcast": "10.91.0.255:7947", "IPv6": "[ff02::91]:7947"} {
+		t.Run(name, func(t *testing.T) {
+			parallel(t)
+			if name == "IPv6" && !hasSix() {
+				t.Skip("this machine has no IPv6")
+			}
+			l := newLab(t, 6)
+			l.six = name == "IPv6"
+			l.args = []string{"--group", group, "--search", "cast", "--http", metrics}
+			began := time.Now()
+			for _, n := range l.nodes[:5] {
+				n.serve()
+			}
+			l.together(l.nodes[:5]...)
+			l.reach("group: one view", time.Since(began), 5*time.Second)
+			began = time.Now()
+			l.nodes[5].serve()
+			l.one("group: a late comer", began)
+
+			l.lose(5)
+			as, own, same := l.populate()
+			complete(as, own, same)
+			for _, a := range as {
+				if casts(a) == 0 {
+					t.Errorf("node %d does not search by cast", a.node.i)
+				}
+			}
+			l.heal()
+
+			// All who knew the others are replaced while they are out of reach.
+			for _, parts := range [][2][]*node{{l.nodes[3:], nil}, {l.nodes[3:], l.nodes[:3]}} {
+				l.cut(l.nodes[:3], l.nodes[3:])
+				for _, part := range parts {
+					for _, n := range part {
+						n.kill()
+					}
+					for _, n := range part {
+						n.serve()
+					}
+				}
+				for _, part := range [][]*node{l.nodes[:3], l.nodes[3:]} {
+					l.together(part...)
+				}
+				healed := time.Now()
+				l.heal()
+				l.one("group, replaced while cut off, healed", healed)
+				complete(as, own, same)
+			}
+		})
+	}
+}
+
+// Members that speak IPv6 to each other are a cluster as any other.
+func TestSix(t *testing.T) {
+	parallel(t)
+	if !hasSix() {
+		t.Skip("this machine has no IPv6")
+	}
+	l := newLab(t, 3)
+	l.six = true
+	for _, n := range l.nodes {
+		l.start(n)
+	}
+	l.together(l.nodes...)
+	as, own, same := l.populate()
+	complete(as, own, same)
+	as[0].say(as[1], own[1], "hello")
+	as[2].say(as[0], own[0], "hello")
+}
+
+// Contexts that are told no address listen where the other nodes reach them, and
+// go on talking when a directory is dead.
+func TestDefaultHost(t *testing.T) {
+	parallel(t)
+	l := up(t, 2)
+	as, own, _ := l.populate()
+	for i, a := range as {
+		at := do[rocl.GID, []string](as[1-i], "Addresses", own[i])
+		found := false
+		for _, url := range at {
+			found = found || strings.Contains(url, "://"+a.node.host+":")
+		}
+		if !found {
+			t.Errorf("node %d is reached at %q", i, at)
+		}
+	}
+	for i := range as {
+		as[i].say(as[1-i], own[1-i], "hello")
+	}
+	l.nodes[1].kill()
+	as[0].say(as[1], own[1], "your directory is dead")
+	as[1].say(as[0], own[0], "mine is dead")
+	l.nodes[0].kill()
+	as[0].say(as[1], own[1], "both are dead")
+	as[1].say(as[0], own[0], "so they are")
+	l.start(l.nodes[0])
+	l.start(l.nodes[1])
+	l.together(l.nodes...)
+}

@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"golang.org/x/sys/unix"
+)
+
+// An ear hears every frame on a lab's wire, and counts those with certain words.
+type ear struct {
+	fd   int
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	frames int
+	heard  map[string]int
+}
+
+func (l *lab) ear(words ...string) *ear {
+	l.t.Helper()
+	e := &ear{stop: make(chan struct{}), heard: map[string]int{}}
+	opened := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with us
+		f, err := os.Open("/var/run/netns/" + strings.TrimSuffix(l.nodes[0].ns, "0") + "wire")
+		if err == nil {
+			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+			f.Close()
+		}
+		if err == nil {
+			const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // as on the wire
+			e.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
+		}
+		if err == nil {
+			err = unix.SetsockoptTimeval(e.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000})
+		}
+		if err == nil { // where it is not allowed, less will have to do
+			_ = unix.SetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		}
+		opened <- err
+	}()
+	if err := <-opened; err != nil {
+		l.t.Fatal(err)
+	}
+	e.done.Go(func() {
+		b := make([]byte, 1<<17)
+		for {
+			n, _, err := unix.Recvfrom(e.fd, b, 0)
+			if err != nil { // nothing for a while
+				select {
+				case <-e.stop:
+					return
+				default:
+					continue
+				}
+			}
+			e.mu.Lock()
+			e.frames++
+			for _, w := range words {
+				if bytes.Contains(b[:n], []byte(w)) {
+					e.heard[w]++
+				}
+			}
+			e.mu.Unlock()
+		}
+	})
+	l.t.Cleanup(func() {
+		close(e.stop)
+		e.done.Wait()
+		unix.Close(e.fd)
+	})
+	return e
+}
+
+// soFar is the number of frames and what was heard in them.
+func (e *ear) soFar() (frames int, heard map[string]int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.frames, maps.Clone(e.heard)
+}
+
+// Of what nodes of a cluster with a key say to each other nothing is on the wire
+// in the clear: attributes asked for and answered, in datagrams and in streams,
+// and messages. Without a key messages are, so the ear is none that is deaf; what
+// directories say is sealed even then, though with a key that anybody can make.
+func TestNothingInTheClear(t *testing.T) {
+	const name, value, large, question, message = "name-of-an-attribute", "value-of-a-resource", "value-that-is-large", "what-nobody-has", "what-a-message-says"
+	words := []string{name, value, large, question, message}
+	for _, sealed := range []bool{true, false} {
+		t.Run(map[bool]string{true: "with a key", false: "without"}[sealed], func(t *testing.T) {
+			l := newLab(t, 3)
+			if !sealed {
+				l.key = ""
+			}
+			e := l.ear(words...)
+			for i, n := range l.nodes {
+				n.serve(l.nodes[max(i-1, 0)])
+			}
+			l.together(l.nodes...)
+			var as []*agent
+			var ids []rocl.GID
+			for _, n := range l.nodes {
+				a := n.agent()
+				as = append(as, a)
+				ids = append(ids, a.register(rocl.Attrs{name: value}))
+				a.register(rocl.Attrs{"type": "large", "content": strings.Repeat(large+" ", 5000)})
+			}
+			slices.SortFunc(ids, rocl.GID.Compare)
+			for i, a := range as {
+				if got := a.all(rocl.Match{name: value}); got.How != "" || !slices.Equal(got.IDs, ids) {
+					t.Fatalf("all that node %d finds: %+v", i, got)
+				}
+				if got := a.all(rocl.Match{"type": "large"}); got.How != "" || len(got.IDs) != len(as) {
+					t.Fatalf("large: node %d finds %+v", i, got)
+				}
+				if got := a.find(rocl.Match{"type": question}); got.How != definite {
+					t.Fatalf("node %d: %+v", i, got)
+				}
+			}
+			for i, a := range as {
+				b := as[(i+1)%len(as)]
+				a.say(b, b.register(nil), strings.Repeat(message+" ", 5000))
+				a.say(b, b.register(nil), message)
+			}
+			if !sealed {
+				eventually(t, "messages are heard", func() bool { _, heard := e.soFar(); return heard[message] > 1 })
+				return
+			}
+			// What has been said is heard by now, or soon: who would hear it of the
+			// unsealed has long done so.
+			began, _ := e.soFar()
+			eventually(t, "the wire goes on", func() bool { frames, _ := e.soFar(); return frames > began+100 })
+			if _, heard := e.soFar(); len(heard) > 0 {
+				t.Errorf("in the clear: %v", heard)
+			}
+		})
+	}
+}

@@ -1,0 +1,618 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	stdtls "crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tcp"
+	"github.com/rocl-go/rocl/subsys/tls"
+)
+
+// keyFile writes keys, one a line, so that nobody sees half of them.
+func keyFile(t *testing.T, path string, keys ...string) {
+	t.Helper()
+	err := os.WriteFile(path+".new", []byte(strings.Join(keys, "\n")+"\n"), 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const oldKey, newKey = "the old key of the cluster", "the new key of the cluster"
+
+// The key of a cluster is changed in three steps while programs search, send
+// over links they have, and make new ones: no question fails and no message is
+// lost. Who has the old key alone is no member afterwards.
+func TestKeyRotation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("files are looked at each second")
+	}
+	const nodes = 3
+	ctx := soon(t, 100*time.Second)
+	dir := t.TempDir()
+	var keys, sockets, binds []string
+	var daemons []*child
+	daemon := func(key, sock, bind string) *child {
+		args := []string{"--socket", sock, "--bind", bind, "--cluster", "test", "--key-file", key}
+		for _, b := range binds {
+			args = append(args, "--join", b)
+		}
+		return start(t, `"member of a cluster"`, dirserver, args...)
+	}
+	for i := range nodes {
+		keys, sockets, binds = append(keys, filepath.Join(dir, fmt.Sprint(i))), append(sockets, socket(t)), append(binds, freePort(t))
+		keyFile(t, keys[i], oldKey)
+		daemons = append(daemons, daemon(keys[i], sockets[i], binds[i]))
+	}
+	// All here are of one process, and are to talk as if they were not.
+	enter := func(node int) *lib.Context {
+		return open(t, sockets[node], lib.WithTransports(tcp.New()), lib.WithPoll(lib.PollOff))
+	}
+	var me []*lib.Resource
+	for i := range nodes {
+		me = append(me, register(t, enter(i), lib.Attrs{"who": fmt.Sprint(i)}))
+	}
+	for i := range nodes {
+		for j := range nodes {
+			eventually(t, "the nodes have met", func() bool {
+				_, err := me[i].Context().Find(ctx, lib.Match{"who": fmt.Sprint(j)})
+				return err == nil
+			})
+		}
+	}
+
+	var stop atomic.Bool
+	var busy, ears sync.WaitGroup
+	var asked, fresh atomic.Int64
+	var sent, got [nodes]atomic.Int64 // to each
+	for i, r := range me {
+		ears.Go(func() {
+			for {
+				m, err := r.Recv(ctx)
+				if err != nil {
+					return
+				}
+				if m.Tag() == 1 {
+					m.Release()
+					return
+				}
+				m.Release()
+				got[i].Add(1)
+			}
+		})
+		busy.Go(func() { // over links that stay
+			for n := 0; !stop.Load(); n++ {
+				to := (i + 1 + n%2) % nodes
+				if err := r.SendBytes(ctx, me[to].ID(), 0, []byte("x")); err != nil {
+					t.Errorf("from %d to %d: %v", i, to, err)
+					return
+				}
+				sent[to].Add(1)
+				time.Sleep(time.Millisecond)
+			}
+		})
+		busy.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				who := fmt.Sprint((i + n) % nodes)
+				if _, err := r.Context().Find(ctx, lib.Match{"who": who}); err != nil {
+					t.Errorf("node %d does not find %s: %v", i, who, err)
+					return
+				}
+				if _, err := r.Context().Find(ctx, lib.Match{"who": "nobody"}); !errors.Is(err, lib.ErrNotFound) {
+					t.Errorf("node %d: %v", i, err)
+					return
+				}
+				asked.Add(2)
+				time.Sleep(2 * time.Millisecond)
+			}
+		})
+	}
+	busy.Go(func() { // over new links, from contexts that come and go
+		for n := 0; !stop.Load(); n++ {
+			c, err := lib.Open(ctx, lib.WithSocket(sockets[n%nodes]), lib.WithTransports(tcp.New()))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r, err := c.Register(ctx, nil)
+			for to := range nodes {
+				if err == nil {
+					err = r.SendBytes(ctx, me[to].ID(), 0, []byte("x"))
+				}
+				sent[to].Add(1)
+			}
+			if err := errors.Join(err, c.Close()); err != nil { // it waits until they are there
+				t.Errorf("a new context: %v", err)
+				return
+			}
+			fresh.Add(1)
+		}
+	})
+	rotate := func(to ...string) {
+		t.Helper()
+		for i, k := range keys {
+			keyFile(t, k, to...)
+			daemons[i].until(t, "keys have changed")
+		}
+		for before := fresh.Load(); fresh.Load() < before+2*nodes && !t.Failed(); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	rotate(oldKey, newKey)
+	rotate(newKey, oldKey)
+	rotate(newKey)
+	stop.Store(true)
+	busy.Wait()
+	for i, r := range me {
+		eventually(t, "all has come", func() bool { return got[i].Load() >= sent[i].Load() })
+		if g, s := got[i].Load(), sent[i].Load(); g != s {
+			t.Errorf("node %d got %d of %d", i, g, s)
+		}
+		if s := r.Context().Stats(); s.Sent["tls"] == 0 || s.Sent["tcp"] > 0 {
+			t.Errorf("node %d sent over %v", i, s.Sent)
+		}
+		if err := r.SendBytes(ctx, r.ID(), 1, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	ears.Wait()
+	t.Logf("%d questions, %d contexts came and went", asked.Load(), fresh.Load())
+
+	late, at := filepath.Join(dir, "late"), socket(t)
+	keyFile(t, late, oldKey)
+	stranger := daemon(late, at, freePort(t))
+	daemons[0].until(t, "gossip refused")
+	c := open(t, at)
+	for i := range nodes {
+		if f, err := c.Find(ctx, lib.Match{"who": fmt.Sprint(i)}); err == nil {
+			t.Errorf("with the old key: found %v", f.ID)
+		}
+	}
+	stranger.kill(t)
+	// With the new one it is let in.
+	keyFile(t, late, newKey)
+	daemon(late, at, freePort(t))
+	eventually(t, "it is a member", func() bool { _, err := c.Find(ctx, lib.Match{"who": "0"}); return err == nil })
+}
+
+// lines are what was logged.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+// count is how many lines have all the words.
+func (l *lines) count(words ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+lines:
+	for line := range strings.Lines(l.b.String()) {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// counting counts what comes.
+type counting struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c counting) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func keyed(t *testing.T, name, key string) *tls.Secrets {
+	t.Helper()
+	c, err := tls.FromSecrets(name, []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// hash is how keys are derived from a cluster's.
+func hash(key []byte, what string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(what))
+	return h.Sum(nil)
+}
+
+func newPool(t *testing.T) *buffers.Pool {
+	p := buffers.New()
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// Strangers learn nothing and change nothing: whatever they try at the ports of
+// a member and of its contexts, in the clear or with TLS, without a key, with
+// another, with the one before, with a context's in place of a member's, with
+// that of another cluster. They are not answered a byte, and the reason is in
+// our log (PRACTICE A-10, A-11).
+func TestStrangersAtSealedCluster(t *testing.T) {
+	ctx := soon(t, 100*time.Second)
+	dir := t.TempDir()
+	key, bind := filepath.Join(dir, "key"), freePort(t)
+	keyFile(t, key, oldKey)
+	var log lines
+	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(lib.Member{Bind: bind, KeyFile: key}))
+	mine := register(t, c, lib.Attrs{"who": "mine"})
+	keyFile(t, key, newKey)
+	eventually(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
+	linkKey := func(name, key string) string { k := cluster.LinkKey(name, []byte(key)); return string(k[:]) }
+	streamKey := func(key string) string { return string(hash([]byte(key), "rocl stream")) }
+	seen := func(secret string) string { // the name that dialers send, in the clear
+		b, err := hkdf.Key(sha256.New, []byte(secret), nil, "rocl tls 1 name\x00test", 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hex.EncodeToString(b)
+	}
+
+	var at string
+	for _, a := range c.Addrs() {
+		if s, ok := strings.CutPrefix(a, "tls://"); ok {
+			at = s
+		}
+	}
+	const dirProto, linkProto = "rocl-dir/1", "rocl/1"
+	clear := func(b string) func(net.Conn) error {
+		return func(nc net.Conn) error {
+			_, err := nc.Write([]byte(b))
+			_ = nc.(counting).Conn.(*net.TCPConn).CloseWrite()
+			return err
+		}
+	}
+	spoken := func(name, secret, proto string) func(net.Conn) error {
+		return func(nc net.Conn) error {
+			_, err := tls.Client(ctx, nc, keyed(t, name, secret), proto, nil)
+			return err
+		}
+	}
+	plainTLS := func(cfg *stdtls.Config) func(net.Conn) error {
+		cfg.InsecureSkipVerify = true
+		return func(nc net.Conn) error { return stdtls.Client(nc, cfg).HandshakeContext(ctx) }
+	}
+	label := "\xf4\x09rocl test" // memberlist's: 244, length, the label
+	hello := make([]byte, 76)
+	binary.LittleEndian.PutUint32(hello, 44)
+	hello[4] = 1
+	for _, s := range []struct {
+		at, what string
+		do       func(net.Conn) error
+		why      string
+	}{
+		{bind, "garbage", clear("GET / HTTP/1.1\r\n\r\n"), "TLS handshake"},
+		{bind, "nothing", clear(""), "EOF"},
+		{bind, "gossip in the clear", clear(label + "\x06\x00\x00\x00\x00"), "TLS handshake"},
+		{bind, "a ping in the clear", clear(label + "\x00\x82"), "TLS handshake"},
+		{bind, "a large datagram in the clear", clear("L" + strings.Repeat("\x00", 40)), "TLS handshake"},
+		{bind, "a stream in the clear", clear("W" + strings.Repeat("\x00", 40)), "TLS handshake"},
+		{bind, "the old key", spoken("test", streamKey(oldKey), dirProto), "another secret"},
+		{bind, "another key", spoken("test", streamKey("some other key entirely"), dirProto), "another secret"},
+		{bind, "another cluster", spoken("tost", streamKey(newKey), dirProto), "another cluster"},
+		{bind, "what contexts know", spoken("test", linkKey("test", newKey), dirProto), "another secret"},
+		{bind, "a context's protocol", spoken("test", streamKey(newKey), linkProto), "does not speak"},
+		{bind, "TLS of no name", plainTLS(&stdtls.Config{NextProtos: []string{dirProto}}), "another secret"},
+		{bind, "TLS of another protocol", plainTLS(&stdtls.Config{NextProtos: []string{"h2"}}), "does not speak"},
+		{bind, "TLS 1.2", plainTLS(&stdtls.Config{MaxVersion: stdtls.VersionTLS12, NextProtos: []string{dirProto}, ServerName: seen(streamKey(newKey))}), "versions"},
+		{at, "a context in the clear", clear(string(hello)), "TLS handshake"},
+		{at, "the old key", spoken("test", linkKey("test", oldKey), linkProto), "another secret"},
+		{at, "another key", spoken("test", linkKey("test", "some other key entirely"), linkProto), "another secret"},
+		{at, "another cluster", spoken("tost", linkKey("test", newKey), linkProto), "another cluster"},
+		{at, "the key of the other cluster's", spoken("test", linkKey("tost", newKey), linkProto), "another secret"},
+		{at, "a member's protocol", spoken("test", linkKey("test", newKey), dirProto), "does not speak"},
+		{at, "TLS 1.2", plainTLS(&stdtls.Config{MaxVersion: stdtls.VersionTLS12, NextProtos: []string{linkProto}, ServerName: seen(linkKey("test", newKey))}), "versions"},
+	} {
+		where := map[string]string{bind: "member", at: "context"}[s.at]
+		t.Run(where+"/"+s.what, func(t *testing.T) {
+			before := log.count("refused", s.why)
+			nc, err := net.Dial("tcp", s.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			_ = nc.SetDeadline(time.Now().Add(20 * time.Second))
+			heard := new(atomic.Int64)
+			ear := counting{nc, heard}
+			err = s.do(ear)
+			for err == nil {
+				_, err = ear.Read(make([]byte, 100))
+			}
+			if n := heard.Load(); n > 0 {
+				t.Errorf("was answered %d bytes", n)
+			}
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				t.Errorf("was left waiting: %v", err)
+			}
+			eventually(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
+		})
+	}
+
+	// By packets, too.
+	udp, err := net.Dial("udp", bind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	for _, b := range []string{"", "x", label + "\x00\x82", label + "\x05rocl", "\x00\x82", "R\x01" + strings.Repeat("\x00", 60), "R\x03" + strings.Repeat("\x01", 60), strings.Repeat("\xff", 1400)} {
+		if _, err := udp.Write([]byte(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
+
+	// One of us is let in, behind all these, and finds what there was.
+	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
+	you := register(t, other, lib.Attrs{"who": "you"})
+	eventually(t, "one of us is let in", func() bool {
+		f, err := other.Find(ctx, lib.Match{"who": "mine"})
+		return err == nil && f.ID == mine.ID()
+	})
+	if err := you.SendBytes(ctx, mine.ID(), 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mine.Recv(ctx)
+	if err != nil || string(m.Bytes()) != "hello" {
+		t.Fatalf("%v: %v", m, err)
+	}
+	m.Release()
+	_ = udp.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	if n, err := udp.Read(make([]byte, 2000)); err == nil {
+		t.Errorf("a packet was answered with %d bytes", n)
+	}
+	nodes := 0
+	for _, err := range c.FindAll(ctx, lib.Match{lib.AttrKind: "node"}) {
+		if err != nil {
+			t.Error(err)
+		}
+		nodes++
+	}
+	if nodes != 2 {
+		t.Errorf("%d nodes", nodes)
+	}
+}
+
+// undelivered waits until somebody is told that a message did not get through,
+// or it does.
+func undelivered(t *testing.T, to *lib.Resource, told chan error) {
+	t.Helper()
+	for {
+		select {
+		case err := <-told:
+			if !errors.Is(err, lib.ErrUnreachable) {
+				t.Errorf("undelivered: %v", err)
+			}
+			return
+		default:
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		m, err := to.Recv(ctx)
+		cancel()
+		if err == nil {
+			m.Release()
+			t.Error("it was delivered")
+			return
+		}
+	}
+}
+
+// Whatever addresses a context claims, and whoever begins, contexts of two nodes
+// of a cluster with a key do not link in the clear; and nobody is let to listen
+// so for other nodes.
+func TestNoDowngrade(t *testing.T) {
+	ctx := soon(t, 60*time.Second)
+	key := filepath.Join(t.TempDir(), "key")
+	keyFile(t, key, oldKey)
+	first := freePort(t)
+	var log lines
+	sock := socket(t)
+	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(log.logger()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: first, KeyFile: key})), nil)
+	for _, a := range []string{"tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0", "tcp://example.org:0"} {
+		if c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithListen(a)); err == nil || !strings.Contains(err.Error(), "sealed") {
+			t.Errorf("%s: %v", a, err)
+			c.Close()
+		}
+	}
+	local := open(t, sock, lib.WithListen("tcp://127.0.0.1:0"))
+	if a := local.Addrs(); len(a) != 3 {
+		t.Errorf("listening at %q", a)
+	}
+	// One who has the key, is of another node, and comes over TCP.
+	link := cluster.LinkKey("test", []byte(oldKey))
+	told := make(chan error, 1)
+	d := dispatch.New(dispatch.Config{
+		Self:        resource.MakeGID(mine.ID().Node()^1, 1, 0),
+		Pool:        newPool(t),
+		Resolve:     func(context.Context, lib.GID) ([]string, error) { return mine.Context().Addrs()[:1], nil },
+		Trust:       func() dispatch.Trust { return dispatch.Trust{Cluster: "test", Keys: [][]byte{link[:]}} },
+		GiveUp:      100 * time.Millisecond,
+		Undelivered: func(u dispatch.Undelivered) { told <- u.Err },
+	})
+	defer d.Close(ctx)
+	if err := d.Listen(tcp.New(), ""); err != nil {
+		t.Fatal(err)
+	}
+	f, err := d.Flow(mine.ID().Context(), mine.ID().Serial())
+	if err == nil {
+		err = f.SendBytes(ctx, 1, 0, []byte("in the clear"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	undelivered(t, mine, told)
+	if log.count("does not seal") == 0 {
+		t.Error("the log does not say why")
+	}
+}
+
+// authority makes certificates.
+type authority struct {
+	dir  string
+	cert *x509.Certificate
+	key  ed25519.PrivateKey
+}
+
+func (a *authority) ca() string { return filepath.Join(a.dir, "ca.pem") }
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{t.TempDir(), &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, key}
+	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, pub, key)
+	if err == nil {
+		err = os.WriteFile(a.ca(), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// issue makes a certificate and its key.
+func (a *authority) issue(t *testing.T) (cert, key string) {
+	t.Helper()
+	pub, mine, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, pub, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(a.dir, "cert.pem"), filepath.Join(a.dir, "key.pem")
+	err = errors.Join(os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+// Nodes that show the operator's certificates find and reach each other, whether
+// a daemon serves or a context; a context without is told so, and contexts of a
+// node that has the key and another authority's certificate reach nobody.
+func TestOwnCertificates(t *testing.T) {
+	ctx := soon(t, 100*time.Second)
+	keys := filepath.Join(t.TempDir(), "key")
+	keyFile(t, keys, oldKey)
+	a := newAuthority(t)
+	cert, key := a.issue(t)
+	one, two, first := socket(t), socket(t), freePort(t)
+	d := start(t, `"serving"`, dirserver, "--socket", one, "--bind", first, "--cluster", "test", "--key-file", keys, "--tls-cert", cert, "--tls-key", key, "--tls-ca", a.ca())
+	for k, v := range map[string]string{"ROCL_TLS_CERT": cert, "ROCL_TLS_KEY": key, "ROCL_TLS_CA": a.ca()} {
+		t.Setenv(k, v)
+	}
+	me := register(t, open(t, one, lib.WithTransports(tcp.New())), lib.Attrs{"who": "me"})
+	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
+	eventually(t, "it is found", func() bool {
+		_, err := you.Context().Find(ctx, lib.Match{"who": "me"})
+		return err == nil
+	})
+	if err := you.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	if s := you.Context().Stats(); s.Sent["tls"] != 1 {
+		t.Errorf("sent over %v", s.Sent)
+	}
+
+	for k := range map[string]string{"ROCL_TLS_CERT": cert, "ROCL_TLS_KEY": key, "ROCL_TLS_CA": a.ca()} {
+		t.Setenv(k, "")
+	}
+	refused := func(what, says string, opts ...lib.Option) {
+		t.Helper()
+		c, err := lib.Open(ctx, append(opts, lib.WithSocket(one))...)
+		if !errors.Is(err, lib.ErrCertificates) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+	refused("without", "ROCL_TLS_CERT")
+	refused("a part", "belong together", lib.WithCertificates(cert, key, ""))
+	refused("not there", "no such file", lib.WithCertificates(cert, key, filepath.Join(a.dir, "none")))
+	b := newAuthority(t)
+	bcert, bkey := b.issue(t)
+	refused("of another authority", "refuse", lib.WithCertificates(bcert, bkey, a.ca()))
+
+	// Consistent in itself, and none of ours: it is heard, and not believed.
+	other := socket(t)
+	start(t, `"serving"`, dirserver, "--socket", other, "--bind", freePort(t), "--join", first, "--cluster", "test", "--key-file", keys, "--tls-cert", bcert, "--tls-key", bkey, "--tls-ca", b.ca())
+	if line := d.until(t, "stream refused"); !strings.Contains(line, "unknown authority") && !strings.Contains(line, "bad certificate") {
+		t.Errorf("refused: %s", line)
+	}
+	// The key lets it search. It gets no further.
+	told := make(chan error, 1)
+	theirs := register(t, open(t, other, lib.WithTransports(tcp.New()), lib.WithCertificates(bcert, bkey, b.ca()), lib.WithGiveUp(100*time.Millisecond),
+		lib.WithUndelivered(func(u lib.Undelivered) { told <- u.Err })), nil)
+	var f lib.Found
+	eventually(t, "it is found", func() bool {
+		f, err = theirs.Context().Find(ctx, lib.Match{"who": "me"})
+		return err == nil
+	})
+	if err := theirs.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	undelivered(t, me, told)
+}
