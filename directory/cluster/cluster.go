@@ -82,6 +82,7 @@ type Cluster struct {
 	conflict string                    // told last: two places of one node
 	wanting  map[string]*wanting       // of those to join
 
+	large   chan struct{} // questions by streams that are being answered
 	places  places
 	watches watches
 	count   counts
@@ -106,7 +107,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Name) > maxName {
 		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}, large: make(chan struct{}, mostLarge)}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {

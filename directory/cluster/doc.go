@@ -21,6 +21,10 @@
 // a while for members that do not answer and are not known to be dead: a
 // directory that is being restarted costs time, not an answer.
 //
+// What has more than 64 KiB goes by a stream of its own (large.go). A question
+// that a member does not understand, of a later version, it does not answer: a
+// no would count.
+//
 // # Watches
 //
 // While anything is watched at this node there is a stream to each other member

@@ -35,6 +35,7 @@ const (
 	mostStream = 64<<10 + resource.MaxList
 	largeTime  = 10 * time.Second // for one question, and for its answer
 	largeEach  = 8                // members asked at a time
+	mostLarge  = 16               // questions answered at a time: each may have as much as a list, and its answer
 )
 
 // sizeOf is what an answer has at most, without making it: other questions wait
@@ -55,6 +56,12 @@ func sizeOf(r *database.Record, pattern *resource.List) int {
 // serveQuestion answers the question that comes by a stream.
 func (c *Cluster) serveQuestion(nc net.Conn) error {
 	defer nc.Close()
+	select {
+	case c.large <- struct{}{}:
+		defer func() { <-c.large }()
+	case <-c.life.Done():
+		return nil
+	}
 	_ = nc.SetDeadline(time.Now().Add(largeTime))
 	q, err := readLarge(nc)
 	if err != nil {
