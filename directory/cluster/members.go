@@ -300,10 +300,8 @@ func (c *Cluster) sayAway() {
 // takeLeave tells the others. Whoever does not hear it takes us for dead.
 func (c *Cluster) takeLeave() {
 	var out []port.Out
-	for _, m := range *c.members.Load() {
-		if m != c.cfg.Node {
-			out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
-		}
+	for _, m := range c.others() {
+		out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
 	}
 	c.port.Send(out...)
 }

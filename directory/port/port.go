@@ -185,9 +185,6 @@ func (p *Port) Epoch() uint64 { return p.epoch }
 // Addr is where others reach the port.
 func (p *Port) Addr() *net.UDPAddr { return p.adv }
 
-// Count returns what the port has done.
-func (p *Port) Count() *Counters { return &p.count }
-
 // SetKeys replaces the keys of the cluster.
 func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
 
