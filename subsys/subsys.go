@@ -15,6 +15,7 @@ var (
 	ErrAddress    = errors.New("subsys: address not of this transport")
 	ErrNoPeer     = errors.New("subsys: nobody listens there")
 	ErrPeerClosed = errors.New("subsys: peer closed the connection")
+	ErrProtocol   = errors.New("subsys: protocol violation")
 )
 
 // A Transport makes ports. It holds no state of a context: one value may serve

@@ -57,6 +57,17 @@ func (r *Reader) Free() {
 	}
 }
 
+// Whole says that no frame has begun that is not delivered.
+func (r *Reader) Whole() bool { return r.large.Buf == nil && r.start == r.end }
+
+// Rest gives the block back while nothing comes, if nobody needs it.
+func (r *Reader) Rest() {
+	if r.block != nil && r.Whole() {
+		r.block.Release()
+		r.block, r.mem, r.start, r.end, r.want = nil, nil, 0, 0, firstRead
+	}
+}
+
 // Space is where the next bytes are to be put; it is never empty.
 func (r *Reader) Space() ([]byte, error) {
 	if r.large.Buf != nil {
