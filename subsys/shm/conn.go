@@ -111,8 +111,11 @@ func (c *conn) Close() error {
 // tells it.
 func (c *conn) sayClosed() {
 	if c.in.mu.TryLock() {
-		if c.mine.closed.Swap(1) == 0 {
+		if !c.in.over {
+			c.in.over = true
 			c.in.free()
+			c.mine.closed.Store(1)
+			c.back.over(c)
 		}
 		c.in.mu.Unlock()
 		c.ring()
@@ -157,7 +160,7 @@ func (c *conn) news() bool {
 	}
 	over := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.lingers() || over && !o.swept.Load()
+		return !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
 	}
 	return over || c.theirs.tail.Load() != c.in.head || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }

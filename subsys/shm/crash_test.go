@@ -138,7 +138,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	arenas := n.pool.Stats().Arenas
 	eventually(t, "descriptors and mappings are as before", func() bool {
 		f, m := resources()
-		return f <= fds+arenas && m <= maps+arenas && len(n.port.(*port).conns) == 0
+		return f <= fds+arenas && m <= maps+arenas && conns(n) == 0
 	})
 	if left, _ := os.ReadDir("/dev/shm"); len(left) > 0 {
 		for _, e := range left {

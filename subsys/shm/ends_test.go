@@ -83,9 +83,7 @@ func TestHeldWhenConnCloses(t *testing.T) {
 			t.Error(err)
 		}
 		eventually(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
-		eventually(t, "the conns are gone", func() bool {
-			return len(*a.port.(*port).list.Load()) == 0 && len(*b.port.(*port).list.Load()) == 0
-		})
+		eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 	}
 }
 
@@ -158,13 +156,7 @@ func TestBothCloseUnread(t *testing.T) {
 	a.hold.Unlock()
 	b.hold.Unlock()
 	eventually(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
-	eventually(t, "the conns are gone", func() bool {
-		a.port.(*port).mu.Lock()
-		defer a.port.(*port).mu.Unlock()
-		b.port.(*port).mu.Lock()
-		defer b.port.(*port).mu.Unlock()
-		return len(a.port.(*port).conns)+len(b.port.(*port).conns) == 0
-	})
+	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
 // More is lent than there are numbers for: the rest is copied, and nobody waits

@@ -227,7 +227,8 @@ func TestFlippedWords(t *testing.T) {
 		t.Error("nothing was noticed")
 	}
 	good(t, near, far, 0)
-	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 2 && evil.pool.Stats().InUse <= 2 })
+	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
+	eventually(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
 // Who says nothing, or nonsense, instead of a hello is not taken in.

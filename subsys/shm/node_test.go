@@ -299,3 +299,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+// conns are those of which a node keeps anything.
+func conns(n *node) int {
+	p := n.port.(*port)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}

@@ -15,6 +15,7 @@ type receiver struct {
 	mu     sync.Mutex
 	head   uint64 // bytes of records worked on,
 	told   uint64 // and said to be
+	over   bool   // the peer has been told that we come no further
 	reader stream.Reader
 	record [lentLen]byte
 	frames [1]subsys.Frame
@@ -159,6 +160,23 @@ type lender struct {
 	loans    []borrowed
 	free     []uint32 // of loans
 	returned uint64
+	closed   bool // no more will be borrowed
+}
+
+// over notes that nothing more will be borrowed.
+func (l *lender) over(c *conn) {
+	l.mu.Lock()
+	l.closed = true
+	l.done(c)
+	l.mu.Unlock()
+}
+
+// done says so when nothing is borrowed, nor will be. Whatever the peer makes of
+// how far we read, and of what came back, all it has lent is its own then. mu is held.
+func (l *lender) done(c *conn) {
+	if l.closed && len(l.free) == len(l.loans) {
+		c.mine.done.Store(1)
+	}
 }
 
 // An arena is mapped until the peer says that it is no more and we hold nothing
@@ -225,6 +243,7 @@ func (c *conn) Return(token uint32) {
 	c.mine.returns[l.returned%maxLoans].Store(b.loan)
 	l.returned++
 	c.mine.returned.Store(l.returned)
+	l.done(c)
 	l.mu.Unlock()
 	c.ring()
 	c.drop()

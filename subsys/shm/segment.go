@@ -28,7 +28,8 @@ type words struct {
 	returned atomic.Uint64 // loans given back, ever
 	_        [56]byte
 	wants    atomic.Uint32 // the writer waits for room in its ring
-	closed   atomic.Uint32 // neither tail nor head will change again
+	closed   atomic.Uint32 // neither tail nor head will change again,
+	done     atomic.Uint32 // and nothing that the other has lent is read any more
 }
 
 // A segment is one end's, mapped: by that end for writing.

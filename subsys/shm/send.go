@@ -219,6 +219,9 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
 		o.sweep(c)
 	}
+	if c.theirs.done.Load() != 0 {
+		o.all((*buffers.Buffer).Release)
+	}
 	if o.over {
 		return false, nil
 	}
@@ -335,6 +338,9 @@ func (o *sender) abandon(c *conn) {
 	_ = o.reap(c)
 	if c.theirs.closed.Load() != 0 {
 		o.sweep(c)
+	}
+	if c.theirs.done.Load() != 0 {
+		o.all((*buffers.Buffer).Release)
 	}
 	o.all((*buffers.Buffer).Abandon)
 }
