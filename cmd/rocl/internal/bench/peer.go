@@ -67,6 +67,9 @@ func transportOf(name string) subsys.Transport {
 	return nil
 }
 
+// mailbox is one into which several messages fit: else each must be asked for.
+func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 4*size)) }
+
 // between runs f with a pair of processes.
 func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*Result, error) {
 	policy, err := o.policy()
@@ -136,7 +139,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	}
 	p.unix = uc.(*net.UnixConn)
 	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix) })
-	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)),
+	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)), mailbox(o.size),
 		rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
 		return err
@@ -295,7 +298,7 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 
 // answer does what comes through todo until ctx ends.
 func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int, over subsys.Transport) error {
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(over))
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(over), mailbox(size))
 	if err != nil {
 		return err
 	}
