@@ -114,6 +114,7 @@ func (c *conn) sayClosed() {
 		if !c.in.over {
 			c.in.over = true
 			c.in.free()
+			c.in.tell(c)
 			c.mine.closed.Store(1)
 			c.back.over(c)
 		}
@@ -142,7 +143,9 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
-		frames = c.look() // what it said before
+		for !c.closed.Load() && c.theirs.word(c.in.head).Load() != 0 { // what it said before
+			frames += c.look()
+		}
 		c.out.collect()
 		err = fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed)
 	}
@@ -162,7 +165,7 @@ func (c *conn) news() bool {
 	if c.closed.Load() {
 		return !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
 	}
-	return over || c.theirs.tail.Load() != c.in.head || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+	return over || c.theirs.word(c.in.head).Load() != 0 || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }
 
 // look works on what the peer has published.
@@ -177,8 +180,8 @@ func (c *conn) look() (frames int) {
 	if c.closed.Load() {
 		return 0
 	}
-	over := c.theirs.closed.Load() != 0 // before tail, which changes no more
-	if c.theirs.tail.Load() != c.in.head {
+	over := c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
+	if c.theirs.word(c.in.head).Load() != 0 {
 		c.in.mu.Lock() // contended only by one who closes
 		n, err := c.receive()
 		c.in.mu.Unlock()
@@ -188,10 +191,16 @@ func (c *conn) look() (frames int) {
 		}
 		if c.closed.Load() {
 			c.sayClosed()
-			return frames
 		}
+		return frames
 	}
-	if over && c.theirs.tail.Load() == c.in.head {
+	if c.in.untold {
+		c.in.untold = false
+		c.in.mu.Lock()
+		c.in.tell(c)
+		c.in.mu.Unlock()
+	}
+	if over {
 		c.fail(fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed))
 	}
 	return frames

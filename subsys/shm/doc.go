@@ -22,10 +22,10 @@
 // says, not what others have. What it says is copied to private memory and
 // checked before it is used; nonsense closes the conn with subsys.ErrProtocol.
 //
-// A segment has its writer's ring of records and how far it is filled (tail), how
-// far the writer has read the other's ring (head), and the loans that it gives
-// back. Records become visible by one atomic store of tail, whole or not at all.
-// docs/PROTOCOL.md has the layout.
+// A segment has its writer's ring of records, how far the writer has read the
+// other's ring, and the loans that it gives back. A record becomes visible by one
+// atomic store of its first word, whole or not at all. docs/PROTOCOL.md has the
+// layout.
 //
 // # Payloads
 //
@@ -58,8 +58,8 @@
 // # The memory model
 //
 // Words written by one process and read by another are sync/atomic ones, aligned,
-// sequentially consistent. Bytes between them are plain, published by the store of
-// tail and not written again before head has passed them. The race detector sees
+// sequentially consistent. Bytes behind a record's first word are plain, published
+// by it and not written again before the other end has said that it is past them. The race detector sees
 // neither mapped memory nor other processes: it says nothing about this package
 // but what its locks do; the tests with real processes and checksums do.
 package shm

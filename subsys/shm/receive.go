@@ -14,22 +14,24 @@ import (
 type receiver struct {
 	mu     sync.Mutex
 	head   uint64 // bytes of records worked on,
-	told   uint64 // and said to be
+	told   uint64 // and said to be,
+	untold bool   // which is not all of them: for who makes progress alone
 	over   bool   // the peer has been told that we come no further
 	reader stream.Reader
 	record [lentLen]byte
 	frames [1]subsys.Frame
 }
 
-// rounds is how often a ring is looked into before another has its turn.
-const rounds = 4
+// mostRead is how many bytes of records are worked on before another conn has its
+// turn.
+const mostRead = 4 * ringLen
 
 func (in *receiver) free() { in.reader.Free() }
 
-// tell says how far we are, for who writes to go on.
+// tell says how far we are, for who writes to go on. mu is held.
 func (in *receiver) tell(c *conn) {
 	if in.told != in.head {
-		in.told = in.head
+		in.told = in.head // only now may it be written over
 		c.mine.head.Store(in.head)
 		if c.theirs.wants.Load() != 0 {
 			c.ring()
@@ -40,42 +42,37 @@ func (in *receiver) tell(c *conn) {
 // receive works on the records that are there. mu is held.
 func (c *conn) receive() (frames int, err error) {
 	in := &c.in
-	defer in.tell(c)
-	for range rounds {
-		tail := c.theirs.tail.Load()
-		if tail == in.head {
-			return frames, nil
+	for end := in.head + mostRead; in.head < end && !c.closed.Load(); {
+		word := c.theirs.word(in.head).Load()
+		if word == 0 {
+			break
 		}
-		if tail-in.head > ringLen || tail%8 != 0 {
-			return frames, c.from(broken("%d bytes in a ring of %d", tail-in.head, ringLen))
+		kind, n := uint32(word), word>>32
+		if n > mostBytes-recordLen {
+			return frames, c.from(broken("a record of %d bytes", n))
 		}
-		for in.head != tail && !c.closed.Load() {
-			word := c.theirs.word(in.head).Load()
-			kind, n := uint32(word), word>>32
-			if n > ringLen || recordLen+aligned(int(n)) > tail-in.head {
-				return frames, c.from(broken("a record of %d bytes where %d are left", n, tail-in.head))
-			}
-			at := in.head + recordLen
-			// It counts as worked on also if the sink is not pleased: it may keep
-			// what it was lent.
-			in.head = at + aligned(int(n))
-			got := 0
-			switch {
-			case kind == recBytes && n > 0:
-				got, err = in.bytes(c, at, int(n))
-			case kind == recFrame && n == lentLen:
-				got, err = in.frame(c, at)
-			case kind == recRun && n == descriptorLen:
-				got, err = in.run(c, at)
-			default:
-				err = c.from(broken("a record of kind %d with %d bytes", kind, n))
-			}
-			if frames += got; err != nil {
-				return frames, err
-			}
-			if in.head-in.told >= roomy {
-				in.tell(c)
-			}
+		at := in.head + recordLen
+		// It counts as worked on also if the sink is not pleased: it may keep
+		// what it was lent.
+		in.head += spanned(int(n))
+		in.untold = true
+		got := 0
+		switch {
+		case kind == recBytes && n > 0:
+			got, err = in.bytes(c, at, int(n))
+		case kind == recFrame && n == lentLen:
+			got, err = in.frame(c, at)
+		case kind == recRun && n == descriptorLen:
+			got, err = in.run(c, at)
+		default:
+			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
+		}
+		if frames += got; err != nil {
+			return frames, err
+		}
+		// Less than this no writer waits for; it is told when there is time.
+		if in.head-in.told >= roomy {
+			in.tell(c)
 		}
 	}
 	return frames, nil

@@ -21,14 +21,12 @@ const (
 // words are at the start of a segment. Each line has one writer, and words that
 // change at different times have lines of their own.
 type words struct {
-	tail     atomic.Uint64 // bytes of records published, ever
-	_        [56]byte
-	head     atomic.Uint64 // bytes of the other's records worked on
+	head     atomic.Uint64 // bytes of the other's records worked on, ever
 	_        [56]byte
 	returned atomic.Uint64 // loans given back, ever
 	_        [56]byte
 	wants    atomic.Uint32 // the writer waits for room in its ring
-	closed   atomic.Uint32 // neither tail nor head will change again,
+	closed   atomic.Uint32 // no record comes any more, and head stays as it is,
 	done     atomic.Uint32 // and nothing that the other has lent is read any more
 }
 
@@ -72,14 +70,22 @@ func (s *segment) get(pos uint64, b []byte) {
 	}
 }
 
-// word is the first word of the record at pos. Records begin at multiples of 8, so
-// it is never cut in two.
+// word is the first word of the record at pos, 0 if there is none yet.
 func (s *segment) word(pos uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&s.ring[pos%ringLen]))
 }
 
-// Kinds of records. The first word is the kind and, in its upper half, the number
-// of bytes behind it.
+// A record begins a cache line. Its first word is the kind and, in the upper half,
+// the number of bytes behind it; it is written last, after that of the next record
+// has been made 0. So who waits for a record looks at the line in which it will
+// come, and a loan is one line.
+const (
+	line      = 64
+	recordLen = 8                // the word
+	mostBytes = ringLen - 2*line // of records: there is always a word that is 0
+)
+
+// Kinds of records.
 const (
 	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
 	recFrame            // one frame whose payload is lent: a descriptor and a header
@@ -87,12 +93,12 @@ const (
 )
 
 const (
-	recordLen     = 8 // the word
 	descriptorLen = 24
 	lentLen       = descriptorLen + subsys.HeaderLen
 )
 
-func aligned(n int) uint64 { return uint64(n+7) &^ 7 }
+// spanned is what a record with n bytes takes of the ring.
+func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
 // A descriptor says where lent bytes lie.
 type descriptor struct {

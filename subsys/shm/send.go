@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -17,15 +18,15 @@ const (
 
 // A sender is the part of a conn that writes frames and keeps what it has lent.
 type sender struct {
-	mu        sync.Mutex // buffers are released under it, so a pool's lock comes after
-	tail      uint64     // bytes of records written,
-	published uint64     // and said to be
-	head      atomic.Uint64
-	rest      []byte // of a frame that was taken and is not all in the ring,
-	buf       *buffers.Buffer
-	over      bool        // nothing more is sent
-	bad       bool        // the peer has returned nonsense
-	stuck     atomic.Bool // Send took too little; Writable is owed
+	mu    sync.Mutex // buffers are released under it, so a pool's lock comes after
+	tail  uint64     // bytes of records written, ever,
+	rung  uint64     // and when the bell was rung
+	head  atomic.Uint64
+	rest  []byte // of a frame that was taken and is not all in the ring,
+	buf   *buffers.Buffer
+	over  bool        // nothing more is sent
+	bad   bool        // the peer has returned nonsense
+	stuck atomic.Bool // Send took too little; Writable is owed
 
 	loans []loan
 	free  []uint32 // of loans
@@ -50,14 +51,10 @@ type loan struct {
 
 // Send implements subsys.Conn.
 func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
-	if !c.hold() {
-		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
-	}
-	defer c.drop()
 	o := &c.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over {
+	if o.over { // else the conn is open, and Close needs mu before it lets go of the memory
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
 	}
 	if c.dead.Load() {
@@ -76,28 +73,28 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 			err = o.wait(c)
 		}
 	}
-	o.publish(c)
+	o.ring(c)
 	if err != nil {
 		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)
 	}
 	return taken, err
 }
 
-// publish shows the peer what was written.
-func (o *sender) publish(c *conn) {
-	if o.published != o.tail {
-		o.published = o.tail
-		c.mine.tail.Store(o.tail)
+// ring lets the peer look at what was written, should it not.
+func (o *sender) ring(c *conn) {
+	if o.rung != o.tail {
+		o.rung = o.tail
 		c.ring()
 	}
 }
 
-func (o *sender) room() int { return ringLen - int(o.tail-o.head.Load()) }
+// room is how many bytes a record may have, with its word.
+func (o *sender) room() int { return mostBytes - int(o.tail-o.head.Load()) }
 
 // refresh looks how far the peer has read.
 func (o *sender) refresh(c *conn) error {
 	h, old := c.theirs.head.Load(), o.head.Load()
-	if h-old > o.tail-old || h%8 != 0 {
+	if h-old > o.tail-old || h%line != 0 {
 		return broken("%d bytes of %d were read", h, o.tail)
 	}
 	o.head.Store(h)
@@ -116,7 +113,7 @@ func (o *sender) fits(c *conn, n int) (bool, error) {
 // wait is for a ring that is full: the conn is stuck until there is room again,
 // unless that has come meanwhile.
 func (o *sender) wait(c *conn) error {
-	o.publish(c)
+	o.ring(c)
 	o.stuck.Store(true)
 	c.mine.wants.Store(1)
 	// The peer may have read on before it could see that somebody waits.
@@ -134,13 +131,13 @@ func (o *sender) unstick(c *conn) {
 	}
 }
 
-// begin writes the word of a record of n bytes, for which there is room, and
-// returns where its bytes go.
-func (o *sender) begin(c *conn, kind, n int) (at uint64) {
-	c.mine.word(o.tail).Store(uint64(kind) | uint64(n)<<32)
-	at = o.tail + recordLen
-	o.tail = at + aligned(n)
-	return at
+// publish shows the peer the record with n bytes at tail, which were put behind
+// its word.
+func (o *sender) publish(c *conn, kind, n int) {
+	at := o.tail
+	o.tail += spanned(n)
+	*(*uint64)(unsafe.Pointer(c.mine.word(o.tail))) = 0
+	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
 }
 
 // put writes a frame, or what there is room for of one that is to be copied; the
@@ -151,7 +148,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 		head = 0
 	}
 	n := len(f.Data)
-	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline)+7)); !ok {
+	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline))); !ok {
 		return false, err
 	}
 	if n > inline {
@@ -162,17 +159,19 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 				f.Put(o.record[descriptorLen:])
 			}
 			d.put(o.record[:])
-			c.mine.put(o.begin(c, kind, size), o.record[:size])
+			c.mine.put(o.tail+recordLen, o.record[:size])
+			o.publish(c, kind, size)
 			return true, nil
 		}
 	}
-	part := min(n, o.room()-recordLen-head-7)
-	at := o.begin(c, recBytes, head+part)
+	part := min(n, o.room()-recordLen-head)
+	at := o.tail + recordLen
 	if head > 0 {
 		f.Put(o.record[:])
 		c.mine.put(at, o.record[:head])
 	}
 	c.mine.put(at+uint64(head), f.Data[:part])
+	o.publish(c, recBytes, head+part)
 	if o.rest = f.Data[part:]; len(o.rest) > 0 && f.Buf != nil {
 		o.buf = f.Buf.Retain()
 	}
@@ -187,7 +186,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 // pour writes the rest of a frame, until the conn is stuck.
 func (o *sender) pour(c *conn) error {
 	for len(o.rest) > 0 {
-		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))+7); err != nil {
+		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); err != nil {
 			return err
 		} else if !ok {
 			if err := o.wait(c); err != nil || o.stuck.Load() {
@@ -195,10 +194,11 @@ func (o *sender) pour(c *conn) error {
 			}
 			continue
 		}
-		part := min(len(o.rest), o.room()-recordLen-7)
-		c.mine.put(o.begin(c, recBytes, part), o.rest[:part])
+		part := min(len(o.rest), o.room()-recordLen)
+		c.mine.put(o.tail+recordLen, o.rest[:part])
+		o.publish(c, recBytes, part)
 		o.rest = o.rest[part:]
-		o.publish(c) // it is long: the peer reads while we write
+		o.ring(c) // it is long: the peer reads while we write
 	}
 	if o.buf != nil {
 		o.buf.Release()
@@ -236,7 +236,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		return false, nil
 	}
 	err = o.pour(c)
-	o.publish(c)
+	o.ring(c)
 	return err == nil && !o.stuck.Load(), err
 }
 

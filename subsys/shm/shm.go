@@ -246,13 +246,13 @@ func (p *port) Look() (frames int) {
 	if !p.looking.TryLock() { // closing
 		return 0
 	}
-	defer p.looking.Unlock()
 	for _, c := range *p.list.Load() {
 		frames += c.look()
 		if c.closed.Load() && !c.lingers() {
 			p.delist(c)
 		}
 	}
+	p.looking.Unlock()
 	return frames
 }
 
