@@ -25,8 +25,8 @@ const (
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME;
 // NODE names the boot, the namespaces and the user that share memory. A port's
-// pool is told to lie in memory that can be shared; Listen fails where the kernel
-// has none such, and says so.
+// pool is told to lie in memory that can be shared; where the kernel has none such
+// Listen fails with subsys.ErrUnavailable, and says why.
 func New() subsys.Transport { return transport{} }
 
 type transport struct{}
@@ -36,7 +36,7 @@ func (transport) Name() string { return "shm" }
 func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	node, err := here()
 	if err != nil {
-		return nil, fmt.Errorf("shm: naming this node: %w", err)
+		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
 	}
 	if addr == "" {
 		addr = scheme + node + "/" + newName()
@@ -54,11 +54,11 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	}
 	p := &port{cfg: cfg, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
-	if err = cfg.Pool.Share(); err == nil {
-		if p.bell, err = newBell(); err == nil {
-			if err = cfg.Pool.Register(p); err != nil {
-				p.bell.close()
-			}
+	if err = cfg.Pool.Share(); err != nil {
+		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
+	} else if p.bell, err = newBell(); err == nil {
+		if err = cfg.Pool.Register(p); err != nil {
+			p.bell.close()
 		}
 	}
 	if err != nil {
