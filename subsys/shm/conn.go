@@ -206,5 +206,15 @@ func (c *conn) look() (frames int) {
 	return frames
 }
 
+// rest gives back what a conn needs only while it is read.
+func (c *conn) rest() {
+	if c.in.used {
+		c.in.used = false
+		c.in.mu.Lock()
+		c.in.reader.Rest()
+		c.in.mu.Unlock()
+	}
+}
+
 // lingers says whether loans are out.
 func (c *conn) lingers() bool { return c.out.lent.Load() > 0 }

@@ -17,6 +17,7 @@ type receiver struct {
 	told   uint64 // and said to be,
 	untold bool   // which is not all of them: for who makes progress alone
 	over   bool   // the peer has been told that we come no further
+	used   bool   // the reader has been; likewise
 	reader stream.Reader
 	record [lentLen]byte
 	frames [1]subsys.Frame
@@ -83,6 +84,7 @@ func (c *conn) from(err error) error { return fmt.Errorf("shm: from %s: %w", c.r
 // bytes are n of the stream of frames.
 func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 	c.count(n)
+	in.used = true
 	for n > 0 {
 		to, err := in.reader.Space()
 		if err != nil {
@@ -110,6 +112,7 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	}
 	defer c.Return(token)
 	c.count(len(mem))
+	in.used = true
 	for len(mem) > 0 {
 		to, err := in.reader.Space()
 		if err != nil {

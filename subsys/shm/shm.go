@@ -271,12 +271,13 @@ func (p *port) Doze(asleep bool) (news bool) {
 	p.bell.doze(asleep)
 	if asleep {
 		for _, c := range *p.list.Load() {
+			c.rest()
 			if c.news() {
-				return true
+				news = true
 			}
 		}
 	}
-	return false
+	return news
 }
 
 // RegisterArena implements buffers.Registrar: a peer is told of an arena with the
