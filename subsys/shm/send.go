@@ -223,6 +223,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		o.all((*buffers.Buffer).Release)
 	}
 	if o.over {
+		o.isGone.Store(false) // the peer unmaps it all in the end
 		return false, nil
 	}
 	o.tidy(c)

@@ -115,6 +115,10 @@ func TestQuietPair(t *testing.T) {
 	eventually(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
 	of := func(s *sink) int {
 		c := s.conn.(*conn)
+		c.out.mu.Lock()
+		defer c.out.mu.Unlock()
+		c.back.mu.Lock()
+		defer c.back.mu.Unlock()
 		return segmentLen + int(unsafe.Sizeof(*c)) + cap(c.out.loans)*int(unsafe.Sizeof(loan{})) + cap(c.out.free)*4 +
 			cap(c.back.loans)*int(unsafe.Sizeof(borrowed{})) + cap(c.back.free)*4
 	}
