@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // State says where a buffer is in its life.
@@ -42,7 +43,59 @@ type Buffer struct {
 	home   *home   // what it was cut from; nil for a slice
 	next   *Buffer // in a free list, guarded by it
 	free   bool    // in one; written by whoever owns the buffer or its list
+
+	abandoned atomic.Bool // is not to be used again
+	lender    Lender      // whose memory it is, if not the pool's
+	token     uint32      // what the lender calls it
 	debugBuffer
+}
+
+// A Lender is told when memory that it lent is not used any more.
+type Lender interface {
+	Return(token uint32)
+}
+
+// Borrow wraps memory that is not the pool's in a buffer: the last Release gives
+// it back to l. It cannot be written if l says so; see ReadOnly.
+func (p *Pool) Borrow(mem []byte, l Lender, token uint32) *Buffer {
+	b := slices.Get().(*Buffer)
+	b.mem, b.n, b.pool, b.lender, b.token, b.free = mem, len(mem), p, l, token, false
+	b.refs.Store(1)
+	b.state.Store(uint32(Owned))
+	return b
+}
+
+// root is the buffer of which b is a slice, or b.
+func (b *Buffer) root() *Buffer {
+	for b.parent != nil {
+		b = b.parent
+	}
+	return b
+}
+
+// ReadOnly says that the memory is another process's: who writes to it dies of
+// it. Such is what large messages over shared memory lie in.
+func (b *Buffer) ReadOnly() bool { return b.root().lender != nil }
+
+// Locate returns the arena in which data lies, which must be within b, and
+// where. ok is false if other processes cannot be given it.
+func (b *Buffer) Locate(data []byte) (a *Arena, off int, ok bool) {
+	h := b.root().home
+	if h == nil || h.FD < 0 || len(data) == 0 {
+		return nil, 0, false
+	}
+	at, base := uintptr(unsafe.Pointer(&data[0])), uintptr(unsafe.Pointer(&h.Mem[0]))
+	if at < base || at-base > uintptr(len(h.Mem)-len(data)) {
+		return nil, 0, false
+	}
+	return &h.Arena, int(at - base), true
+}
+
+// Abandon is Release for who cannot know when the memory will have been read to
+// the end: it is not used again until the pool is closed.
+func (b *Buffer) Abandon() {
+	b.root().abandoned.Store(true)
+	b.Release()
 }
 
 // Bytes is the buffer's memory, of length Len. It is valid until the caller's

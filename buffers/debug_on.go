@@ -58,10 +58,12 @@ func (p *Pool) debugGet(b *Buffer) {
 }
 
 func (p *Pool) debugPut(b *Buffer) {
-	for i := range b.mem {
-		b.mem[i] = poison
+	if !b.abandoned.Load() { // else somebody may be reading it
+		for i := range b.mem {
+			b.mem[i] = poison
+		}
+		b.clean = true
 	}
-	b.clean = true
 	b.freed = callers()
 	p.debug.mu.Lock()
 	delete(p.debug.held, b)

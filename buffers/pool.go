@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rocl-go/rocl/internal/memfd"
 )
 
 // Errors of this package.
@@ -15,6 +17,7 @@ var (
 	ErrTooLarge = errors.New("buffers: buffer too large")
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
+	ErrNoShare  = errors.New("buffers: memory cannot be shared here")
 )
 
 const (
@@ -29,8 +32,9 @@ const (
 
 // An Arena is a stretch of page-backed memory that buffers are cut from.
 type Arena struct {
-	ID  uint32
+	ID  uint32 // never used again in the pool
 	Mem []byte
+	FD  int // a sealed file that another process may map, or -1; closed with the arena
 }
 
 // A Registrar is told of each arena once, when it is mapped, and once more
@@ -70,6 +74,7 @@ type Pool struct {
 	large      []*Buffer // released extents above the largest class
 	largeBytes int64
 	registrars []Registrar
+	shared     bool // arenas are mapped so that other processes can read them
 	largeOut   int
 	returned   chan struct{} // closed and replaced when memory comes back to waiting getters
 	waiting    int
@@ -177,18 +182,26 @@ func (p *Pool) settle(size, class, count int) (*home, error) {
 			return nil, fmt.Errorf("%w: %d of %d bytes mapped, %d more wanted", ErrLimit, p.mapped, p.limit, size)
 		}
 	}
-	mem, err := mapMemory(size)
+	a := Arena{FD: -1}
+	var err error
+	if p.shared {
+		a.FD, a.Mem, err = memfd.Create("rocl-arena", size)
+	}
+	if a.FD < 0 { // also where files have run out: what lies there is copied to other processes
+		a.Mem, err = mapMemory(size)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
 	}
+	mem := a.Mem
 	p.nextID++
-	a := Arena{p.nextID, mem}
+	a.ID = p.nextID
 	for i, r := range p.registrars {
 		if err := r.RegisterArena(a); err != nil {
 			for _, r := range p.registrars[:i] {
 				r.UnregisterArena(a)
 			}
-			unmapMemory(mem)
+			a.unmap()
 			return nil, fmt.Errorf("buffers: registering an arena: %w", err)
 		}
 	}
@@ -209,7 +222,16 @@ func (p *Pool) unmap(h *home) {
 	}
 	p.mapped -= int64(len(h.Mem))
 	delete(p.homes, h.ID)
-	unmapMemory(h.Mem)
+	h.Arena.unmap()
+}
+
+func (a *Arena) unmap() {
+	if a.FD < 0 {
+		unmapMemory(a.Mem)
+		return
+	}
+	memfd.Unmap(a.Mem)
+	memfd.Close(a.FD)
 }
 
 // cut maps an arena for class c, keeps one of its buffers and frees the rest.
@@ -307,8 +329,17 @@ func (p *Pool) put(b *Buffer) {
 		parent.Release()
 		return
 	}
+	if b.lender != nil {
+		l, token := b.lender, b.token
+		b.mem, b.lender, b.free = nil, nil, true
+		slices.Put(b)
+		l.Return(token)
+		return
+	}
 	p.debugPut(b)
 	switch {
+	case b.abandoned.Load():
+		p.writeOff(b)
 	case b.home.class == classes:
 		p.returnExtent(b)
 	default:
@@ -352,6 +383,19 @@ func (p *Pool) returnExtent(b *Buffer) {
 	}
 }
 
+// writeOff counts b as returned, and lets nobody have it again.
+func (p *Pool) writeOff(b *Buffer) {
+	b.free = true
+	if c := b.home.class; c < classes {
+		p.free[c].lose()
+		return
+	}
+	p.mu.Lock()
+	p.largeOut--
+	p.unmap(b.home)
+	p.mu.Unlock()
+}
+
 // out is the number of buffers handed out. mu is held.
 func (p *Pool) out() int {
 	n := p.largeOut
@@ -379,6 +423,37 @@ func (p *Pool) Register(r Registrar) error {
 		told = append(told, h.Arena)
 	}
 	p.registrars = append(p.registrars, r)
+	return nil
+}
+
+// Unregister ends what Register began, without a word about the arenas.
+func (p *Pool) Unregister(r Registrar) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, have := range p.registrars {
+		if have == r {
+			p.registrars = append(p.registrars[:i:i], p.registrars[i+1:]...)
+			return
+		}
+	}
+}
+
+// Share lets the arenas that are mapped from here on lie where other processes
+// can be given them to read. A transport asks for it before the pool is used;
+// the error, which matches ErrNoShare, says why that cannot be had here.
+func (p *Pool) Share() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shared {
+		return nil
+	}
+	fd, mem, err := memfd.Create("rocl-probe", pageSize)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoShare, err)
+	}
+	memfd.Unmap(mem)
+	memfd.Close(fd)
+	p.shared = true
 	return nil
 }
 

@@ -93,6 +93,13 @@ func (s *stack) push(b *Buffer) bool {
 	return true
 }
 
+// lose counts a buffer as taken back that is not to be handed out again.
+func (s *stack) lose() {
+	s.putMu.Lock()
+	s.puts++
+	s.putMu.Unlock()
+}
+
 // pushChain adds buffers that were never handed out, linked from first to last
 // and marked free.
 func (s *stack) pushChain(first, last *Buffer) {

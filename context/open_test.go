@@ -3,6 +3,8 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -221,6 +224,40 @@ func TestListenTwice(t *testing.T) {
 	}
 	if i != 3 {
 		t.Errorf("the directory has %d addresses", i)
+	}
+}
+
+// lacking is a transport that cannot be had on this machine.
+type lacking struct{ subsys.Transport }
+
+func (lacking) Name() string { return "lacking" }
+func (lacking) Listen(string, subsys.Config) (subsys.Port, error) {
+	return nil, fmt.Errorf("lacking: %w: the kernel is too old", subsys.ErrUnavailable)
+}
+
+// A transport that this machine has not is done without, and that is said once;
+// if there is no other, Open fails and says so.
+func TestTransportUnavailable(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	var log strings.Builder
+	a := cl.Open(0, context.WithTransports(lacking{}, tcp.New()), context.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	b := cl.Open(0, context.WithTransports(tcp.New()))
+	if n := a.Addrs(); len(n) != 1 || !strings.HasPrefix(n[0], "tcp://") {
+		t.Errorf("addresses %q", n)
+	}
+	if strings.Count(log.String(), "the kernel is too old") != 1 {
+		t.Errorf("logged %q", log.String())
+	}
+	me, you := register(t, a, nil), register(t, b, nil)
+	send(t, me, you.ID(), "hello")
+	expect(t, you, "hello")
+	server := directory.NewServer()
+	defer server.Close()
+	if c, err := context.Open(bg, context.WithDirectory(server.Dialer()), context.WithTransports(lacking{})); !errors.Is(err, subsys.ErrUnavailable) {
+		t.Errorf("without any transport: %v", err)
+		if err == nil {
+			c.Close()
+		}
 	}
 }
 

@@ -92,13 +92,26 @@ func (cfg *config) places(t *directory.Terms, sealer subsys.Transport) (all []pl
 
 func (p place) key() string { return p.transport.Name() + " " + p.at }
 
-// listen opens ports.
+// listen opens ports. A transport that cannot be had on this machine is done
+// without if there is another.
 func (c *Context) listen(places []place) error {
+	var missing error
+	open := len(c.at) > 0
 	for _, p := range places {
-		if err := c.disp.Listen(p.transport, p.at); err != nil {
+		err := c.disp.Listen(p.transport, p.at)
+		switch {
+		case err == nil:
+			open = true
+		case errors.Is(err, subsys.ErrUnavailable):
+			missing = err
+			c.cfg.logger.Warn("rocl: doing without a transport", "transport", p.transport.Name(), "err", err)
+		default:
 			return err
 		}
 		c.at[p.key()] = true
+	}
+	if !open {
+		return missing
 	}
 	return nil
 }

@@ -5,20 +5,16 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // A round trip of 64 bytes between two contexts of one process. rocl bench
 // measures the same beside a bare loop.
 func BenchmarkRoundTrip(b *testing.B) {
-	for _, tr := range []string{"inproc", "tcp"} {
+	for _, tr := range []string{"inproc", "tcp", "shm"} {
 		b.Run(tr, func(b *testing.B) {
 			w := newWorld()
-			t := inproc.NewNetwork().Transport()
-			if tr == "tcp" {
-				t = tcp.New()
-			}
+			t := transports()[tr]
 			x, y := w.node(b, 1, t), w.node(b, 2, t)
 			mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
 			ctx := context.Background()

@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -100,7 +101,7 @@ func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 }
 
 func transports() map[string]subsys.Transport {
-	return map[string]subsys.Transport{"tcp": tcp.New(), "inproc": inproc.NewNetwork().Transport()}
+	return map[string]subsys.Transport{"tcp": tcp.New(), "inproc": inproc.NewNetwork().Transport(), "shm": shm.New()}
 }
 
 func soon(t testing.TB) context.Context {

@@ -25,8 +25,13 @@ type Message struct {
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, and
-// the receiver's to change.
+// the receiver's to change unless the message is ReadOnly.
 func (m *Message) Bytes() []byte { return m.data }
+
+// ReadOnly says that the payload lies in the sender's memory and is mapped for
+// reading: who writes to it ends the process. Such are large messages over shared
+// memory (package subsys/shm), and no others.
+func (m *Message) ReadOnly() bool { return m.buf != nil && m.buf.ReadOnly() }
 
 // Len is the length of the payload in bytes.
 func (m *Message) Len() int { return len(m.data) }

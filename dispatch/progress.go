@@ -341,7 +341,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 // token and is about to give it up: what it has polled may have been the event
 // that the keeper is parked for, even the wake.
 func (d *Dispatcher) hand(p *subsys.Poller) {
-	if d.resting.Load() && (d.acksDue.Load() || p.More()) {
+	if d.resting.Load() && (p.Rest() || d.acksDue.Load() || p.More()) {
 		p.Wake()
 	}
 }

@@ -276,7 +276,10 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 		if f.Type < frameData || f.Type > frameBye {
 			return 0, got, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
 		}
-		got.wire += subsys.HeaderLen + len(f.Data)
+		got.wire += subsys.HeaderLen
+		if len(f.Data) <= inline || f.Buf == nil || !f.Buf.ReadOnly() { // else its sender gets it back when we release it
+			got.wire += len(f.Data)
+		}
 		switch d := f.Seq - next; {
 		case d == 0:
 			next++
@@ -300,7 +303,7 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 // arrived counts what came in one batch.
 type arrived struct {
 	messages, bytes int
-	wire            int // bytes with headers, of repeated frames too
+	wire            int // bytes with headers, of repeated frames too, that the sender keeps until it hears of them
 }
 
 // resume continues over a new conn whose peer has received everything before

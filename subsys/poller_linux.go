@@ -19,6 +19,19 @@ type Source interface {
 	Ready(on Readiness) (frames int, again bool)
 }
 
+// A Ring is a Source whose news lie in memory, where a look costs no system call:
+// each Poll looks. Its descriptor is the bell that others ring when they have
+// been told that nobody looks.
+type Ring interface {
+	Source
+	// Look works on what is there, and returns how many frames it delivered. It
+	// may leave something for the next.
+	Look() (frames int)
+	// Doze tells who rings whether nobody looks. After it has said so, it returns
+	// whether there is something for which nobody may have rung.
+	Doze(asleep bool) (news bool)
+}
+
 // Readiness is what is known of a descriptor.
 type Readiness uint8
 
@@ -41,7 +54,7 @@ const direct = 3
 // polling or sleeping waiter is about to read does not wake a runtime thread
 // as well.
 //
-// Poll, Settle, Sleep, More and Park are called by one goroutine at a time (the dispatcher's
+// Poll, Settle, Rest, Sleep, More, Arm and Park are called by one goroutine at a time (the dispatcher's
 // progress token sees to it); Add, Remove, WantWrite and Wake by any.
 type Poller struct {
 	count *Counters
@@ -52,7 +65,12 @@ type Poller struct {
 
 	mu      sync.Mutex
 	sources map[int32]*entry
-	list    atomic.Pointer[[]Source] // the same, for Poll without the lock
+	list    atomic.Pointer[[]Source] // of the same those that Poll tries, without the lock
+	rings   atomic.Pointer[[]Ring]   // and those at which it looks
+	quiet   atomic.Int32             // and how many it leaves to epoll
+
+	polls  uint // of rings
+	dozing bool // the rings have been told that nobody looks
 
 	again  []Source
 	stuck  atomic.Int32 // sources waiting to be writable
@@ -67,13 +85,22 @@ type Poller struct {
 
 type entry struct {
 	Source
+	quiet bool // not tried by Poll
 	stuck bool // waits to be writable
 }
+
+// Of so many Polls that look at rings, one asks epoll about the rest as well: of
+// those that found frames, and of those that did not.
+const (
+	askBusy = 16
+	askIdle = 256
+)
 
 // NewPoller makes a Poller. It fails only when descriptors run out.
 func NewPoller(count *Counters) (*Poller, error) {
 	p := &Poller{count: count, sources: map[int32]*entry{}}
 	p.list.Store(new([]Source))
+	p.rings.Store(new([]Ring))
 	var err error
 	if p.set, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("subsys: making an epoll set: %w", err)
@@ -107,10 +134,18 @@ func NewPoller(count *Counters) (*Poller, error) {
 }
 
 // Add starts watching fd for input. The descriptor must be non-blocking.
-func (p *Poller) Add(fd int, s Source) error {
+func (p *Poller) Add(fd int, s Source) error { return p.add(fd, &entry{Source: s}) }
+
+// AddQuiet is Add for a descriptor from which little comes, and nothing that
+// hurries: Poll does not try it. If the source is a Ring, Poll looks at it.
+func (p *Poller) AddQuiet(fd int, s Source) error {
+	return p.add(fd, &entry{Source: s, quiet: true})
+}
+
+func (p *Poller) add(fd int, e *entry) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sources[int32(fd)] = &entry{Source: s}
+	p.sources[int32(fd)] = e
 	p.relist()
 	if err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}); err != nil {
 		delete(p.sources, int32(fd))
@@ -138,11 +173,18 @@ func (p *Poller) Remove(fd int) {
 }
 
 func (p *Poller) relist() {
-	l := make([]Source, 0, len(p.sources))
-	for _, s := range p.sources {
-		l = append(l, s.Source)
+	var l []Source
+	var rings []Ring
+	for _, e := range p.sources {
+		if r, ok := e.Source.(Ring); ok {
+			rings = append(rings, r)
+		} else if !e.quiet {
+			l = append(l, e.Source)
+		}
 	}
 	p.list.Store(&l)
+	p.rings.Store(&rings)
+	p.quiet.Store(int32(len(p.sources) - len(l)))
 }
 
 // WantWrite says whether the source of fd waits to be writable.
@@ -165,26 +207,65 @@ func (p *Poller) WantWrite(fd int, want bool) {
 }
 
 // Len is the number of sources.
-func (p *Poller) Len() int { return len(*p.list.Load()) }
+func (p *Poller) Len() int { return len(*p.list.Load()) + int(p.quiet.Load()) }
 
 // Poll makes what progress can be made without waiting and returns the number
 // of frames delivered.
 func (p *Poller) Poll() int {
-	if l := *p.list.Load(); len(l) <= direct && p.stuck.Load() == 0 {
-		n := 0
+	n, l := 0, *p.list.Load()
+	if rings := *p.rings.Load(); len(rings) > 0 {
+		n = p.look(rings)
+		p.polls++
+		if n > 0 && p.polls%askBusy != 0 || len(l) == 0 && p.polls%askIdle != 0 {
+			return n
+		}
+		if p.polls%askIdle == 0 {
+			return n + p.harvest(0)
+		}
+	}
+	if len(l) <= direct && p.stuck.Load() == 0 {
 		for _, s := range l {
 			f, _ := s.Ready(Readable)
 			n += f
 		}
 		return n
 	}
-	return p.harvest(0)
+	return n + p.harvest(0)
+}
+
+// look lets the rings work on what is there.
+func (p *Poller) look(rings []Ring) (frames int) {
+	if p.dozing {
+		p.dozing = false
+		for _, r := range rings {
+			r.Doze(false)
+		}
+	}
+	for _, r := range rings {
+		frames += r.Look()
+	}
+	return frames
+}
+
+// Rest tells the rings that nobody looks at them until the next Poll, Settle or
+// Sleep. It returns whether there is something for which nobody may have rung.
+func (p *Poller) Rest() (news bool) {
+	if rings := *p.rings.Load(); len(rings) > 0 {
+		p.dozing = true
+		for _, r := range rings {
+			if r.Doze(true) {
+				news = true
+			}
+		}
+	}
+	return news
 }
 
 // Settle is Poll that leaves no source marked ready in the epoll set, as Poll,
 // which may not have asked it, does: an armed gate would fire for old news. It
 // says whether a source has more, which no gate would tell of.
 func (p *Poller) Settle() (more bool) {
+	p.look(*p.rings.Load())
 	p.harvest(0)
 	return p.More()
 }
@@ -204,6 +285,10 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	if unless.Load() != 0 {
 		p.asleep.Store(false)
 		return 0
+	}
+	if p.Rest() {
+		p.asleep.Store(false)
+		return p.look(*p.rings.Load())
 	}
 	return p.harvest(max(ms, 1))
 }
@@ -291,7 +376,12 @@ func (p *Poller) Wake() {
 func (p *Poller) Asleep() bool { return p.asleep.Load() }
 
 // Arm opens the gate: from here until it fires, once, readiness of a source lets Park return.
-func (p *Poller) Arm() { _ = p.gateC.Control(p.arm) }
+func (p *Poller) Arm() {
+	_ = p.gateC.Control(p.arm)
+	if p.Rest() {
+		p.Wake()
+	}
+}
 
 // Park waits, holding no thread, until the armed gate fires or the Poller is
 // closed; then it returns false.

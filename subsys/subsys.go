@@ -15,6 +15,10 @@ var (
 	ErrAddress    = errors.New("subsys: address not of this transport")
 	ErrNoPeer     = errors.New("subsys: nobody listens there")
 	ErrPeerClosed = errors.New("subsys: peer closed the connection")
+	ErrProtocol   = errors.New("subsys: protocol violation")
+
+	// ErrUnavailable says that this machine has not what a transport needs.
+	ErrUnavailable = errors.New("subsys: transport cannot be had here")
 )
 
 // A Transport makes ports. It holds no state of a context: one value may serve

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/subsys/shm"
 )
 
 // A process that is killed must be this library's, not a command's: the test
@@ -29,7 +30,7 @@ func init() {
 		os.Exit(1)
 	}()
 	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
-	c, err := lib.Open(context.Background(), lib.WithSocket(os.Args[3]))
+	c, err := lib.Open(context.Background(), append(overShm(), lib.WithSocket(os.Args[3]))...)
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})
 	}
@@ -46,6 +47,23 @@ func peer(t *testing.T, part, sock, name string) *child {
 		t.Fatal(err)
 	}
 	return start(t, "registered", self, "peer", part, sock, name)
+}
+
+// overShm is what a test process opens its context with under TestCrashOverShm.
+func overShm() []lib.Option {
+	if os.Getenv("ROCL_TEST_SHM") == "" {
+		return nil
+	}
+	return []lib.Option{lib.WithTransports(shm.New())}
+}
+
+// The same as over TCP is true where messages lie in the memory of who is killed.
+func TestCrashOverShm(t *testing.T) {
+	t.Setenv("ROCL_TEST_SHM", "yes")
+	t.Run("Sender", TestCrashSender)
+	t.Run("IdleSender", TestCrashIdleSender)
+	t.Run("Receiver", TestCrashReceiver)
+	t.Run("ReceiverWithRoom", TestCrashReceiverWithRoom)
 }
 
 const bigLen = 8 << 20
@@ -211,7 +229,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 // open opens a context in this process, on a node of real processes.
 func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 	t.Helper()
-	c, err := lib.Open(soon(t, 20*time.Second), append([]lib.Option{lib.WithSocket(sock)}, opts...)...)
+	c, err := lib.Open(soon(t, 20*time.Second), append(append(overShm(), lib.WithSocket(sock)), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

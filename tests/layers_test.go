@@ -16,10 +16,11 @@ const module = "github.com/rocl-go/rocl"
 // layers says how high a package stands: it may import only what is lower.
 // Transports stand beside each other and know nothing of one another.
 var layers = map[string]int{
-	"resource": 0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
+	"internal/memfd": -1,
+	"resource":       0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2,
-	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3,
+	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
 	"dispatch":           4,
 	"directory/database": 4,
 	"directory/search":   4,
@@ -49,6 +50,9 @@ var thirdParty = map[string][]string{
 
 	"subsys/stream": {"golang.org/x/sys"},
 	"subsys/tcp":    {"golang.org/x/sys"},
+	"subsys/shm":    {"golang.org/x/sys"},
+
+	"internal/memfd": {"golang.org/x/sys"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
 	"directory/port":    {"github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},

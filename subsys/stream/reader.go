@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -36,8 +37,14 @@ type Reader struct {
 
 	large  subsys.Frame // the frame whose payload is being read into its own buffer
 	have   int
-	frames [256]subsys.Frame
+	frames *batch // nil at rest
+	most   int    // of them were used
 }
+
+// A batch is what is handed to a sink at once. Conns that are quiet have none.
+type batch [256]subsys.Frame
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // Start says for which conn the Reader works. When closed is true nothing more
 // is delivered.
@@ -54,6 +61,27 @@ func (r *Reader) Free() {
 	if r.large.Buf != nil {
 		r.large.Buf.Release()
 		r.large.Buf = nil
+	}
+	r.unbatch()
+}
+
+// Whole says that no frame has begun that is not delivered.
+func (r *Reader) Whole() bool { return r.large.Buf == nil && r.start == r.end }
+
+// Rest gives back, while nothing comes, what can be had again.
+func (r *Reader) Rest() {
+	if r.block != nil && r.Whole() {
+		r.block.Release()
+		r.block, r.mem, r.start, r.end, r.want = nil, nil, 0, 0, firstRead
+	}
+	r.unbatch()
+}
+
+func (r *Reader) unbatch() {
+	if r.frames != nil {
+		clear(r.frames[:r.most])
+		batches.Put(r.frames)
+		r.frames, r.most = nil, 0
 	}
 }
 
@@ -103,6 +131,9 @@ func (r *Reader) makeRoom() error {
 
 // Took delivers what is whole after n more bytes came into the Space.
 func (r *Reader) Took(n int) (frames int, err error) {
+	if r.frames == nil {
+		r.frames = batches.Get().(*batch)
+	}
 	if r.large.Buf != nil {
 		if r.have += n; r.have < len(r.large.Data) {
 			return 0, nil
@@ -134,6 +165,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 		if k == 0 {
 			break
 		}
+		r.most = max(r.most, k)
 		err := r.sink.Frames(r.conn, r.frames[:k])
 		frames += k
 		if err != nil || r.closed.Load() {

@@ -18,6 +18,9 @@ type Options struct {
 	// Garbage, if the transport reads what others may write, connects to addr
 	// as a stranger would, writes b and hangs up.
 	Garbage func(addr string, b []byte) error
+	// Lends says that payloads in registered memory are read where they lie: the
+	// sink is not asked for room then.
+	Lends bool
 	// Allocs is how many allocations a small frame may cost. A transport that
 	// needs any says why where it sets this.
 	Allocs float64
@@ -408,7 +411,11 @@ func roomRefuses(t *testing.T, o Options, d drive) {
 		t.Skip("frames are handed over as they are")
 	}
 	buf := a.buffer(8<<20, 0)
-	_ = near.send(frame(0, buf))
+	f := frame(0, buf)
+	if o.Lends {
+		f.Buf = nil // plain memory, as far as the conn can tell
+	}
+	_ = near.send(f)
 	if err := far.wantDown(); !errors.Is(err, no) {
 		t.Errorf("the end is told as %v, not as what the sink said", err)
 	}

@@ -103,8 +103,11 @@ func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
 		return cli.Usagef("--count, --senders and --rounds must be at least 1, --size from 0 to %d", rocl.MaxMessage)
 	}
-	if o.transport != "tcp" && o.transport != "inproc" {
-		return cli.Usagef("--transport is tcp or inproc, not %q", o.transport)
+	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
+		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
+	}
+	if o.transport == "shm" && bench != "rtt" && bench != "rate" {
+		return cli.Usagef("%s is not measured over shm", bench)
 	}
 	if bench == "rate" && o.count < o.senders {
 		return cli.Usagef("--count must be at least --senders: each sends its share")
@@ -150,7 +153,7 @@ func Commands() []*cobra.Command {
 			},
 		}
 		f := c.Flags()
-		f.StringVar(&o.transport, "transport", "tcp", "tcp or inproc")
+		f.StringVar(&o.transport, "transport", "tcp", "tcp, shm or inproc")
 		f.IntVar(&o.size, "size", size, "bytes of a message")
 		f.IntVar(&o.count, "count", count, "messages of a round")
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
@@ -168,7 +171,7 @@ func Commands() []*cobra.Command {
 	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
 	peer := &cobra.Command{
-		Use: "bench-peer SOCKET POLL SIZE", Hidden: true, Args: cobra.ExactArgs(3),
+		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
 		Short: "The other process of a bench; started by bench",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return peerMain(cmd.Context(), args, os.Stdin, os.Stdout)

@@ -285,6 +285,8 @@ func TestWrongFlags(t *testing.T) {
 		"rate --transport inproc",
 		"bw --size 0",
 		"bw --transport inproc",
+		"bw --transport shm",
+		"find --transport shm",
 		"db --count 0",
 		"db --poll sometimes",
 		"db --transport pigeon",

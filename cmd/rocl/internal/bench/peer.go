@@ -18,6 +18,8 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -39,6 +41,7 @@ type pair struct {
 	raw   *net.TCPConn
 	poll  *polled
 	unix  *net.UnixConn
+	words *words
 	ctx   context.Context // ends with the caller's, or with the peer
 	stop  context.CancelCauseFunc
 	buf   []byte
@@ -53,14 +56,28 @@ const (
 	findReply   = 16 + 40 + 6 + 6 + len("bench") + len("peer")
 )
 
+// transportOf is what joins two processes, or nil.
+func transportOf(name string) subsys.Transport {
+	switch name {
+	case "tcp":
+		return tcp.New()
+	case "shm":
+		return shm.New()
+	}
+	return nil
+}
+
+// mailbox is one into which several messages fit: else each must be asked for.
+func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 4*size)) }
+
 // between runs f with a pair of processes.
 func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*Result, error) {
 	policy, err := o.policy()
 	if err != nil {
 		return nil, err
 	}
-	if o.transport != "tcp" {
-		return nil, cli.Usagef("between two processes only tcp can be measured, not %q", o.transport)
+	if transportOf(o.transport) == nil {
+		return nil, cli.Usagef("between two processes tcp and shm can be measured, not %q", o.transport)
 	}
 	p := &pair{}
 	defer p.close()
@@ -122,9 +139,12 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	}
 	p.unix = uc.(*net.UnixConn)
 	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix) })
-	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(tcp.New()),
+	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)), mailbox(o.size),
 		rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
+		return err
+	}
+	if p.words, err = openWords(p.dir); err != nil {
 		return err
 	}
 	if p.me, err = p.c.Register(p.ctx, rocl.Attrs{"bench": "parent"}); err != nil {
@@ -146,7 +166,7 @@ func (p *pair) start(sock string, o *options) error {
 	if err != nil {
 		return err
 	}
-	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size))
+	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size), o.transport)
 	p.cmd.Stderr = os.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -222,6 +242,9 @@ func (p *pair) close() {
 	if p.unix != nil {
 		p.unix.Close()
 	}
+	if p.words != nil {
+		p.words.close()
+	}
 	if p.dir != "" {
 		os.RemoveAll(p.dir)
 	}
@@ -247,6 +270,10 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 	if size, err = strconv.Atoi(args[2]); err != nil {
 		return err
 	}
+	over := transportOf(args[3])
+	if over == nil {
+		return cli.Usagef("%q joins no two processes", args[3])
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	todo := make(chan string)
@@ -260,7 +287,7 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 			}
 		}
 	}()
-	err = answer(ctx, todo, out, sock, policy, size)
+	err = answer(ctx, todo, out, sock, policy, size, over)
 	// A parent that gives up cuts the bare connections before it ends our
 	// input, and has said why itself.
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
@@ -270,8 +297,8 @@ func peerMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 }
 
 // answer does what comes through todo until ctx ends.
-func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int) error {
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(tcp.New()))
+func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string, policy rocl.PollPolicy, size int, over subsys.Transport) error {
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.WithPoll(policy), rocl.WithTransports(over), mailbox(size))
 	if err != nil {
 		return err
 	}
@@ -280,6 +307,11 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 	if err != nil {
 		return err
 	}
+	words, err := openWords(filepath.Dir(sock))
+	if err != nil {
+		return err
+	}
+	defer words.close()
 	tl, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -327,6 +359,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 		switch what {
 		case "echo-polled":
 			err = echoRaw(poll, size, n[0])
+		case "echo-words", "echo-futex":
+			err = words.echo(ctx, n[0], what == "echo-futex")
 		case "echo-blocking":
 			err = echoRaw(nc, size, n[0])
 		case "recv-fixed":

@@ -1,0 +1,8 @@
+// Package memfd makes memory that can be handed to other processes: nameless
+// files of a fixed size, whose every page is there from the start, and which
+// only their maker can write.
+//
+// The kernel sees to it, through seals: nobody can cut the file, so that no
+// access to it ends in SIGBUS, nor make a second writable mapping of it. Nothing
+// has a name in a file system, so nothing is left behind by who is killed.
+package memfd

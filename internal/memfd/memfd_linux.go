@@ -1,0 +1,75 @@
+package memfd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// seals are those that a file must have to be mapped by others.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
+
+// ErrUnsealed says that a descriptor is not what Create makes.
+var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
+
+// Create makes size bytes, mapped for reading and writing. The descriptor is for
+// handing over, and the caller's to close.
+func Create(name string, size int) (fd int, mem []byte, err error) {
+	// Nobody is to run it; kernels before 6.3 do not know the flag.
+	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return -1, nil, os.NewSyscallError("memfd_create", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+			fd = -1
+		}
+	}()
+	for {
+		err = unix.Fallocate(fd, 0, 0, int64(size))
+		if err != unix.EINTR { // a large one takes long, and the runtime sends signals
+			break
+		}
+	}
+	if err != nil {
+		return fd, nil, os.NewSyscallError("fallocate", err)
+	}
+	if mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fd, nil, os.NewSyscallError("mmap", err)
+	}
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL); err != nil {
+		_ = unix.Munmap(mem)
+		return fd, nil, fmt.Errorf("sealing: %w", err)
+	}
+	return fd, mem, nil
+}
+
+// Open maps what another process has made, for reading. It refuses what could
+// be cut under the reader, or is not of that size.
+func Open(fd, size int) ([]byte, error) {
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || got&seals != seals {
+		return nil, ErrUnsealed
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) {
+		return nil, ErrUnsealed
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return mem, nil
+}
+
+// Unmap undoes the mapping of Create or Open.
+func Unmap(mem []byte) { _ = unix.Munmap(mem) }
+
+// Close closes a descriptor.
+func Close(fd int) { unix.Close(fd) }

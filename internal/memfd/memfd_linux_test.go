@@ -1,0 +1,80 @@
+package memfd
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Who is handed a file sees what its maker writes, and can neither write nor
+// cut it, in whichever way.
+func TestOnlyTheMakerWrites(t *testing.T) {
+	const size = 3 * 4096
+	fd, mem, err := Create("test", size)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer Close(fd)
+	defer Unmap(mem)
+	theirs, err := Open(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Unmap(theirs)
+	mem[size-1] = 7
+	if theirs[size-1] != 7 {
+		t.Error("what was written is not seen")
+	}
+	if m, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+		_ = unix.Munmap(m)
+		t.Error("a second writable mapping was made")
+	}
+	if unix.Mprotect(theirs, unix.PROT_READ|unix.PROT_WRITE) == nil {
+		t.Error("a mapping for reading was made writable")
+	}
+	if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
+		t.Error("the file was written")
+	}
+	for _, to := range []int64{0, size + 4096} {
+		if unix.Ftruncate(fd, to) == nil {
+			t.Errorf("the file was cut to %d", to)
+		}
+	}
+	if unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096) == nil {
+		t.Error("a hole was made")
+	}
+}
+
+// Anything else is not mapped.
+func TestOpenRefuses(t *testing.T) {
+	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer unix.Close(plain)
+	_ = unix.Ftruncate(plain, 4096)
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	good, mem, err := Create("good", 4096)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer Close(good)
+	defer Unmap(mem)
+	for _, c := range []struct{ fd, size int }{{plain, 4096}, {p[0], 4096}, {-1, 4096}, {good, 8192}, {good, 0}, {good, -1}} {
+		if m, err := Open(c.fd, c.size); !errors.Is(err, ErrUnsealed) {
+			t.Errorf("descriptor %d of %d bytes: %v, %v", c.fd, c.size, len(m), err)
+		}
+	}
+	if _, _, err := Create("none", -1); err == nil {
+		t.Error("less than nothing was made")
+	}
+}

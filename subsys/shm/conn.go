@@ -1,0 +1,220 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// A conn is one end. Its memory and its socket are there until nobody holds it:
+// it is held for being open, by the port's list, for each message that lies in the
+// peer's pages, and by who is using it. The socket's end is what tells the peer
+// that none of its pages are read any more, so it comes last.
+type conn struct {
+	port   *port
+	remote string
+	sink   subsys.Sink
+	poller *subsys.Poller
+	sock   int
+	bell   *bell // the peer's
+	rung   atomic.Uint64
+	refs   atomic.Int32
+	closed atomic.Bool
+	listed atomic.Bool
+	dead   atomic.Bool // the socket has ended
+
+	mine, theirs segment
+
+	out  sender
+	in   receiver
+	back lender
+}
+
+func (c *conn) Transport() string { return "shm" }
+func (c *conn) Remote() string    { return c.remote }
+func (c *conn) Delivers() bool    { return false }
+
+func (c *conn) hold() bool {
+	for {
+		n := c.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if c.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (c *conn) drop() {
+	if c.refs.Add(-1) > 0 {
+		return
+	}
+	if c.lingers() { // it never came to be looked at
+		c.out.abandon(c)
+	}
+	c.port.forget(c)
+	if c.sock >= 0 {
+		c.poller.Remove(c.sock)
+		unix.Close(c.sock)
+	}
+	c.in.free()
+	c.back.unmap()
+	c.mine.unmap()
+	c.theirs.unmap()
+	if c.bell != nil {
+		c.bell.close()
+	}
+}
+
+func (c *conn) ring() { c.bell.ring(&c.rung, c.port.cfg.Count) }
+
+func (c *conn) Start() {
+	if !c.hold() {
+		return
+	}
+	defer c.drop()
+	c.in.reader.Start(c, c.sink, &c.closed, &c.port.cfg)
+	c.listed.Store(true)
+	if err := c.poller.AddQuiet(c.sock, c); err != nil {
+		c.fail(err)
+		return
+	}
+	if c.closed.Load() || !c.port.enlist(c) {
+		c.poller.Remove(c.sock)
+	}
+}
+
+func (c *conn) Close() error {
+	if !c.hold() {
+		return nil
+	}
+	defer c.drop()
+	if !c.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	c.out.stop()
+	if !c.listed.Load() {
+		c.out.abandon(c) // nobody would look for what comes back
+	}
+	c.sayClosed()
+	c.drop() // for being open
+	if c.listed.Load() {
+		c.port.nudge() // who looks takes it from the list
+	}
+	return nil
+}
+
+// sayClosed tells the peer, unless frames are being worked on: then who does so
+// tells it.
+func (c *conn) sayClosed() {
+	if c.in.mu.TryLock() {
+		if !c.in.over {
+			c.in.over = true
+			c.in.free()
+			c.in.tell(c)
+			c.mine.closed.Store(1)
+			c.back.over(c)
+		}
+		c.in.mu.Unlock()
+		c.ring()
+	}
+}
+
+// fail takes the conn down because of err and tells the sink, unless somebody
+// closed it before.
+func (c *conn) fail(err error) {
+	if c.closed.Load() {
+		return
+	}
+	c.Close()
+	c.sink.Down(c, err)
+}
+
+// Ready implements subsys.Source: something is on the socket.
+func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
+	if !c.hold() {
+		return 0, false
+	}
+	defer c.drop()
+	ended, err := c.listen()
+	if ended {
+		c.dead.Store(true)
+		c.poller.Remove(c.sock)
+		for !c.closed.Load() && c.theirs.word(c.in.head).Load() != 0 { // what it said before
+			frames += c.look()
+		}
+		c.out.collect()
+		err = fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed)
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return frames, false
+}
+
+// news says whether there is something to look at.
+func (c *conn) news() bool {
+	o := &c.out
+	if c.theirs.returned.Load() != o.seen.Load() || o.isGone.Load() {
+		return true
+	}
+	over := c.theirs.closed.Load() != 0
+	if c.closed.Load() {
+		return !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
+	}
+	return over || c.theirs.word(c.in.head).Load() != 0 || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+}
+
+// look works on what the peer has published.
+func (c *conn) look() (frames int) {
+	if o := &c.out; c.theirs.returned.Load() != o.seen.Load() || o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
+		if writable, err := o.resume(c); err != nil {
+			c.fail(err)
+		} else if writable && !c.closed.Load() {
+			c.sink.Writable(c)
+		}
+	}
+	if c.closed.Load() {
+		return 0
+	}
+	over := c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
+	if c.theirs.word(c.in.head).Load() != 0 {
+		c.in.mu.Lock() // contended only by one who closes
+		n, err := c.receive()
+		c.in.mu.Unlock()
+		frames = n
+		if err != nil {
+			c.fail(err)
+		}
+		if c.closed.Load() {
+			c.sayClosed()
+		}
+		return frames
+	}
+	if c.in.untold {
+		c.in.untold = false
+		c.in.mu.Lock()
+		c.in.tell(c)
+		c.in.mu.Unlock()
+	}
+	if over {
+		c.fail(fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed))
+	}
+	return frames
+}
+
+// rest gives back what a conn needs only while it is read.
+func (c *conn) rest() {
+	if c.in.used {
+		c.in.used = false
+		c.in.mu.Lock()
+		c.in.reader.Rest()
+		c.in.mu.Unlock()
+	}
+}
+
+// lingers says whether loans are out.
+func (c *conn) lingers() bool { return c.out.lent.Load() > 0 }

@@ -1,0 +1,206 @@
+package shm
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+	"go.uber.org/goleak"
+)
+
+var kills = flag.Int("shm.kills", 50, "how many processes to kill")
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("ROCL_SHM_TEST_PEER"); addr != "" {
+		os.Exit(peer(addr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// peer is the other process: it sends for ever, and takes what comes, until it is
+// killed or its input ends.
+func peer(addr string) int {
+	n, err := open("")
+	if err != nil {
+		println(err.Error())
+		return 1
+	}
+	s, err := n.dial(addr)
+	if err != nil {
+		println(err.Error())
+		return 1
+	}
+	s.mu.Lock()
+	s.every = 5
+	s.mu.Unlock()
+	go func() {
+		for range time.Tick(2 * time.Millisecond) {
+			if _, err := s.release(); err != nil {
+				println(err.Error())
+				os.Exit(2)
+			}
+		}
+	}()
+	go func() { _ = n.load(s, -1, uint64(os.Getpid())) }()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+type child struct {
+	*exec.Cmd
+	in io.Closer
+}
+
+func spawn(t testing.TB, addr string) *child {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_PEER="+addr)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &child{cmd, in}
+}
+
+// Processes are killed at any moment while both ends send as fast as they can.
+// What came from them is whole and can be read for as long as it is held; what was
+// lent to them comes back; no descriptor and no mapping stays behind.
+func TestKilledAtAnyMoment(t *testing.T) {
+	n := start(t)
+	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	var fds, maps int
+	total, held := 0, 0
+	for i := range *kills {
+		if i == 1 {
+			fds, maps = resources()
+		}
+		c := spawn(t, n.port.Addr())
+		s := n.accepted(t)
+		s.mu.Lock()
+		s.every = 3
+		s.mu.Unlock()
+		var sending sync.WaitGroup
+		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
+		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
+			t.Fatalf("kill %d: the end is told as %v", i, err)
+		}
+		s.down <- nil
+		sending.Wait()
+		_ = c.Wait()
+		c.in.Close()
+		if code := c.ProcessState.ExitCode(); code > 0 {
+			t.Fatalf("kill %d: the peer ended by itself, with %d", i, code)
+		}
+		got, bad := s.frames()
+		if bad != nil {
+			t.Fatalf("kill %d: %v", i, bad)
+		}
+		total += got
+		k, err := s.release()
+		if err != nil {
+			t.Fatalf("kill %d: %v", i, err)
+		}
+		held += k
+		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	}
+	t.Logf("%d kills, %d frames, %d held while their senders died", *kills, total, held)
+	if total == 0 || held == 0 {
+		t.Error("nothing was put to the test")
+	}
+	if *kills < 2 {
+		return
+	}
+	arenas := n.pool.Stats().Arenas
+	eventually(t, "descriptors and mappings are as before", func() bool {
+		f, m := resources()
+		return f <= fds+arenas && m <= maps+arenas && conns(n) == 0
+	})
+	if left, _ := os.ReadDir("/dev/shm"); len(left) > 0 {
+		for _, e := range left {
+			if len(e.Name()) >= 4 && e.Name()[:4] == "rocl" {
+				t.Errorf("%s is left", e.Name())
+			}
+		}
+	}
+}
+
+// A process that is stopped fills its ring and harms nobody else; when it goes on
+// everything comes, and when it is killed everything lent to it is back.
+func TestStoppedPeer(t *testing.T) {
+	n, other := start(t), start(t)
+	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {
+		c := spawn(t, n.port.Addr())
+		s := n.accepted(t)
+		eventually(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
+		_ = c.Process.Signal(syscall.SIGSTOP)
+		full := false
+		seq := uint32(0)
+		for end := time.Now().Add(patience); !full && time.Now().Before(end); {
+			b, err := n.pool.Get(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: 4096}, Data: b.Bytes(), Buf: b}
+			f.Tag = sign(b.Bytes(), rand.New(rand.NewPCG(uint64(seq), 3)))
+			k, err := s.conn.Send([]subsys.Frame{f})
+			b.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+			full = k == 0
+			seq += uint32(k)
+		}
+		if !full {
+			t.Fatal("a stopped process takes more and more")
+		}
+		near, far := pair(t, n, other)
+		if err := n.load(near, 200, 9); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "others are served meanwhile", func() bool { got, _ := far.frames(); return got == 200 })
+		near.conn.Close()
+		_ = far.wantDown(t)
+		_ = c.Process.Signal(end)
+		if end == syscall.SIGCONT {
+			select {
+			case <-s.writable:
+			case <-time.After(patience):
+				t.Fatal("no Writable though the peer goes on")
+			}
+			c.in.Close()
+		}
+		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
+			t.Errorf("the end is told as %v", err)
+		}
+		_ = c.Wait()
+		if c.ProcessState.ExitCode() == 2 {
+			t.Error("the peer has read nonsense")
+		}
+		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	}
+}

@@ -1,0 +1,65 @@
+// Package shm carries frames between processes of one node through memory that
+// both have mapped. A large payload does not travel: the receiver reads the
+// sender's pages where they lie, and the time does not depend on the size.
+//
+//	      process A                                      process B
+//	┌─────────────────────┐                       ┌─────────────────────┐
+//	│ arenas of its pool  │◄────── reads ─────────│ messages it holds   │
+//	│ segment of the conn │                       │ segment of the conn │
+//	│   ring ─────────────┼── frames, loans ─────►│                     │
+//	│                     │◄─ returns, head ──────┼─ returns            │
+//	│   …                 │   and the other way   │   …                 │
+//	│ bell of the port ◄──┼── rung if asleep ─────│                     │
+//	└─────────┬───────────┘                       └──────────┬──────────┘
+//	          └──────── Unix socket: descriptors, the end ───┘
+//
+// # Who writes what
+//
+// Everything shared is a sealed memfd (package memfd) that one process writes
+// and others map for reading, which the kernel enforces: arenas, one segment for
+// each end of a conn, one bell for each port. So there are no locks, nothing can
+// be half taken over from who died, and a process that runs wild harms what it
+// says, not what others have. What it says is copied to private memory and
+// checked before it is used; nonsense closes the conn with subsys.ErrProtocol.
+//
+// A segment has its writer's ring of records, how far the writer has read the
+// other's ring, and the loans that it gives back. A record becomes visible by one
+// atomic store of its first word, whole or not at all. docs/PROTOCOL.md has the
+// layout.
+//
+// # Payloads
+//
+// Frames with up to 2 KiB are copied into the ring and out of it, as are payloads
+// that do not lie in a shared arena, piece by piece. Of larger ones a descriptor
+// travels: arena, place, length and the number of the loan. The receiver's buffer
+// wraps the sender's pages; its last Release writes the number to the list of
+// returns, and then the sender drops its reference. Long runs of small frames
+// are lent too, but copied out at once: a run would keep 64 KiB for the sake of
+// one message.
+//
+// What is lent can be read, not written ([buffers.Buffer.ReadOnly]): who writes to
+// it is stopped by the kernel, and with it the process.
+//
+// # Ends
+//
+// Close says so in the segment. The socket stays as long as either end reads the
+// other's pages; its end says that this process reads none any more, whether it
+// closed it or was killed, and brings every loan back. Pages of a process that has
+// died stay readable for who holds messages in them.
+//
+// # Sleeping
+//
+// A port's bell is a word that says whether its context looks, and an eventfd
+// that is in the context's poller. Who has published something rings if nobody
+// looks, once a sleep. While the other side polls, nothing is paid. (A futex on
+// the word, with one waiter a process, would make short sleeps cheaper: it belongs
+// in subsys.Poller.Sleep and in bell.ring.)
+//
+// # The memory model
+//
+// Words written by one process and read by another are sync/atomic ones, aligned,
+// sequentially consistent. Bytes behind a record's first word are plain, published
+// by it and not written again before the other end has said that it is past them. The race detector sees
+// neither mapped memory nor other processes: it says nothing about this package
+// but what its locks do; the tests with real processes and checksums do.
+package shm

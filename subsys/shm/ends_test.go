@@ -1,0 +1,258 @@
+package shm
+
+import (
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// lendSome lends n payloads over s.
+func lendSome(t *testing.T, from *node, s *sink, n int) {
+	t.Helper()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for i := range n {
+		b, err := from.pool.Get(40_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 40_000}, Data: b.Bytes(), Buf: b}
+		f.Tag = sign(b.Bytes(), rnd)
+		if k, err := s.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
+			t.Fatalf("took %d: %v", k, err)
+		}
+		b.Release()
+	}
+}
+
+func keepAll(t *testing.T, s *sink, n int) {
+	t.Helper()
+	eventually(t, "they come", func() bool { got, _ := s.frames(); return got == n })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kept) != n {
+		t.Fatalf("%d of %d are kept", len(s.kept), n)
+	}
+	for _, k := range s.kept {
+		part := k.buf.Slice(1, 2)
+		if !k.buf.ReadOnly() || !part.ReadOnly() {
+			t.Error("what is lent does not say that it is not to be written")
+		}
+		part.Release()
+	}
+}
+
+// scribble takes what the pool has to give and writes to it.
+func scribble(t *testing.T, n *node) {
+	t.Helper()
+	for range 200 {
+		b, err := n.pool.Get(40_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(b.Bytes())
+		defer b.Release()
+	}
+}
+
+// What is held stays as it was when its conn has been closed, at either end, and
+// comes back when it is released.
+func TestHeldWhenConnCloses(t *testing.T) {
+	for _, nearCloses := range []bool{true, false} {
+		a, b := start(t), start(t)
+		near, far := pair(t, a, b)
+		far.mu.Lock()
+		far.every = 1
+		far.mu.Unlock()
+		lendSome(t, a, near, 20)
+		keepAll(t, far, 20)
+		if nearCloses {
+			near.conn.Close()
+			_ = far.wantDown(t)
+		} else {
+			far.conn.Close()
+			_ = near.wantDown(t)
+		}
+		scribble(t, a)
+		if in := a.pool.Stats().InUse; in != 20 {
+			t.Errorf("%d buffers are out, 20 are held", in)
+		}
+		if _, err := far.release(); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+		eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+	}
+}
+
+// When a context ends, what others hold of it stays as it was, and is not used
+// again as long as its pool lives.
+func TestHeldWhenPortCloses(t *testing.T) {
+	b := start(t)
+	_, before := resources()
+	a, err := open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := pair(t, a, b)
+	far.mu.Lock()
+	far.every = 1
+	far.mu.Unlock()
+	lendSome(t, a, near, 20)
+	keepAll(t, far, 20)
+	if err := a.port.Close(); err != nil {
+		t.Error(err)
+	}
+	scribble(t, a)
+	if err := a.close(); err != nil {
+		t.Error(err)
+	}
+	_ = far.wantDown(t)
+	if k, err := far.release(); k != 20 || err != nil {
+		t.Errorf("%d held: %v", k, err)
+	}
+	eventually(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
+}
+
+// The receiver ends first, and its program holds messages still.
+func TestHeldWhenReceiverCloses(t *testing.T) {
+	a := start(t)
+	b, err := open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := pair(t, a, b)
+	far.mu.Lock()
+	far.every = 1
+	far.mu.Unlock()
+	lendSome(t, a, near, 20)
+	keepAll(t, far, 20)
+	if err := b.close(); err != nil {
+		t.Error(err)
+	}
+	_ = near.wantDown(t)
+	scribble(t, a)
+	if in := a.pool.Stats().InUse; in != 20 {
+		t.Errorf("%d buffers are out, 20 are held", in)
+	}
+	if _, err := far.release(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+}
+
+// Both ends have lent and neither has looked: nobody waits for the other.
+func TestBothCloseUnread(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	a.hold.Lock()
+	b.hold.Lock()
+	lendSome(t, a, near, 20)
+	lendSome(t, b, far, 20)
+	near.conn.Close()
+	far.conn.Close()
+	a.hold.Unlock()
+	b.hold.Unlock()
+	eventually(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+}
+
+// More is lent than there are numbers for: the rest is copied, and nobody waits
+// for a receiver that holds all it gets.
+func TestAllLoansOut(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	if err := a.load(near, 3000, 1); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 3000 })
+	if _, bad := far.frames(); bad != nil {
+		t.Fatal(bad)
+	}
+	c := near.conn.(*conn)
+	eventually(t, "all is back", func() bool { return c.out.lent.Load() == 0 })
+
+	near, far = pair(t, a, b)
+	var held []interface{ Release() }
+	far.mu.Lock()
+	far.every = 1
+	far.mu.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- a.load(near, 2*maxLoans, 1) }()
+	for end := false; !end; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			end = true
+		default:
+		}
+		far.mu.Lock()
+		for _, k := range far.kept { // room for more
+			held = append(held, k.buf)
+		}
+		far.kept = nil
+		far.mu.Unlock()
+	}
+	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 2*maxLoans })
+	if _, bad := far.frames(); bad != nil {
+		t.Error(bad)
+	}
+	if _, err := far.release(); err != nil {
+		t.Error(err)
+	}
+	for _, h := range held {
+		h.Release()
+	}
+}
+
+// An arena that its owner unmaps is unmapped by its readers too.
+func TestArenaForgotten(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	big, err := a.pool.Get(8 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 8 << 20}, Data: big.Bytes(), Buf: big}
+	f.Tag = sign(big.Bytes(), rand.New(rand.NewPCG(1, 2)))
+	if k, err := near.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
+		t.Fatal(k, err)
+	}
+	big.Release()
+	eventually(t, "it comes", func() bool { got, _ := far.frames(); return got == 1 })
+	mapped := func() (n int) {
+		b, _ := os.ReadFile("/proc/self/maps")
+		return strings.Count(string(b), "rocl-arena")
+	}
+	eventually(t, "both have it mapped", func() bool { return mapped() >= 2 })
+	eventually(t, "it is back", func() bool { return a.pool.Stats().InUse == 0 })
+	// More than a pool keeps: the first to go is the oldest.
+	for range 5 {
+		x, err := a.pool.Get(64 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer x.Release()
+	}
+	var xs []interface{ Release() }
+	for range 5 {
+		x, err := a.pool.Get(60 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		xs = append(xs, x)
+	}
+	for _, x := range xs {
+		x.Release()
+	}
+	c := far.conn.(*conn)
+	eventually(t, "the reader has let go", func() bool {
+		c.back.mu.Lock()
+		defer c.back.mu.Unlock()
+		return len(c.back.arenas) == 0
+	})
+}

@@ -1,0 +1,324 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// raw connects to a port and has all that a peer has, but nobody who keeps to the
+// rules.
+func raw(t testing.TB, n *node, addr string) *conn {
+	t.Helper()
+	s := newSink(nil)
+	c, err := n.port.Dial(t.Context(), addr, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*conn)
+}
+
+// good sends a frame over an honest conn, which must not suffer.
+func good(t testing.TB, near, far *sink, seq uint32) {
+	t.Helper()
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq}}
+	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
+		t.Fatalf("an honest conn took %d frames: %v", n, err)
+	}
+	eventually(t, "an honest conn carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
+}
+
+// A peer that writes nonsense is cut off with ErrProtocol; nothing it names
+// outside of what it may is touched, and others do not suffer.
+func TestNonsense(t *testing.T) {
+	evil, n := start(t), start(t)
+	near, far := pair(t, start(t), n)
+	var word [8]byte
+	record := func(kind uint32, size uint32, body ...byte) []byte {
+		binary.LittleEndian.PutUint32(word[:], kind)
+		binary.LittleEndian.PutUint32(word[4:], size)
+		return append(append([]byte(nil), word[:]...), body...)
+	}
+	lent := func(arena, loan uint32, off uint64, size, said uint32) []byte {
+		b := make([]byte, lentLen)
+		d := descriptor{arena, loan, off, size}
+		d.put(b)
+		h := subsys.Header{Type: 16, Len: said}
+		h.Put(b[descriptorLen:])
+		return record(recFrame, lentLen, b...)
+	}
+	for name, bad := range map[string]func(c *conn){
+		"an empty record":         func(c *conn) { write(c, record(recBytes, 0)) },
+		"no kind":                 func(c *conn) { write(c, record(0, 8)) },
+		"a kind unknown":          func(c *conn) { write(c, record(9, 8, make([]byte, 8)...)) },
+		"a record too long":       func(c *conn) { write(c, record(recBytes, 1<<31, 1, 2, 3, 4, 5, 6, 7, 8)) },
+		"a record that wraps":     func(c *conn) { write(c, record(recBytes, 1<<32-1)) },
+		"a bad header":            func(c *conn) { write(c, record(recBytes, 32, slicesOf(0xff, 32)...)) },
+		"an unknown arena":        func(c *conn) { write(c, lent(77, 0, 0, 4096, 4096)) },
+		"a loan behind the arena": func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<40, 4096, 4096)) },
+		"a loan that wraps":       func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<64-8, 4096, 4096)) },
+		"a loan too long":         func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 4096, 4096, 4096)) },
+		"a loan of nothing":       func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 0, 0, 0)) },
+		"a loan number too high":  func(c *conn) { own(t, c, evil, 7); write(c, lent(7, maxLoans, 0, 64, 64)) },
+		"two lengths":             func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 0, 64, 65)) },
+		"a loan inside a frame": func(c *conn) {
+			own(t, c, evil, 7)
+			write(c, append(record(recBytes, 24, make([]byte, line-recordLen)...), lent(7, 0, 0, 64, 64)...))
+		},
+		"returns of nothing":   func(c *conn) { c.mine.returned.Store(1); c.bell.strike(c.port.cfg.Count) },
+		"a note unknown":       func(c *conn) { _ = c.tell(9, 1, 0, -1) },
+		"a note cut short":     func(c *conn) { _ = unix.Sendmsg(c.sock, []byte("short"), nil, nil, 0) },
+		"an arena without one": func(c *conn) { _ = c.tell(noteArena, 1, 4096, -1) },
+		"an arena unsealed": func(c *conn) {
+			fd, _ := unix.MemfdCreate("open", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+			_ = unix.Ftruncate(fd, 4096)
+			_ = c.tell(noteArena, 1, 4096, fd)
+			unix.Close(fd)
+		},
+		"an arena of another size": func(c *conn) { _ = c.tell(noteArena, 1, 8192, evil.port.(*port).bell.page) },
+		"an arena twice":           func(c *conn) { own(t, c, evil, 7); own(t, c, evil, 7) },
+		"an arena gone that never was": func(c *conn) {
+			_ = c.tell(noteGone, 5, 0, -1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seq, _ := far.frames()
+			good(t, near, far, uint32(seq))
+			c := raw(t, evil, n.port.Addr())
+			s := n.accepted(t)
+			bad(c)
+			c.bell.strike(c.port.cfg.Count)
+			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
+				t.Errorf("it is told as %v", err)
+			}
+			if got, _ := s.frames(); got > 0 {
+				t.Errorf("%d frames were delivered", got)
+			}
+			c.Close()
+			good(t, near, far, uint32(seq)+1)
+		})
+	}
+}
+
+// write publishes raw records.
+func write(c *conn, b []byte) {
+	c.mine.put(recordLen, b[recordLen:])
+	c.mine.word(0).Store(binary.LittleEndian.Uint64(b))
+}
+
+func slicesOf(b byte, n int) []byte {
+	s := make([]byte, n)
+	for i := range s {
+		s[i] = b
+	}
+	return s
+}
+
+// own tells the peer of a page as arena id.
+func own(t testing.TB, c *conn, n *node, id uint32) {
+	t.Helper()
+	if err := c.tell(noteArena, id, bellLen, n.port.(*port).bell.page); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Arenas that a peer takes back while messages in them are held stay readable.
+func TestArenaTakenBack(t *testing.T) {
+	evil, n := start(t), start(t)
+	c := raw(t, evil, n.port.Addr())
+	s := n.accepted(t)
+	s.mu.Lock()
+	s.every = 1
+	s.mu.Unlock()
+	fd, mem, err := memfd.Create("evil", 8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag := sign(mem, rand.New(rand.NewPCG(1, 1)))
+	_ = c.tell(noteArena, 7, 8192, fd)
+	b := make([]byte, recordLen+lentLen)
+	binary.LittleEndian.PutUint64(b, recFrame|lentLen<<32)
+	d := descriptor{7, 0, 0, 8192}
+	d.put(b[recordLen:])
+	h := subsys.Header{Type: 16, Len: 8192, Tag: tag}
+	h.Put(b[recordLen+descriptorLen:])
+	write(c, b)
+	c.ring()
+	eventually(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
+	_ = c.tell(noteGone, 7, 0, -1)
+	memfd.Unmap(mem)
+	memfd.Close(fd)
+	c.Close()
+	_ = s.wantDown(t)
+	if k, err := s.release(); k != 1 || err != nil {
+		t.Errorf("%d held, %v", k, err)
+	}
+}
+
+// Words of a peer's memory are flipped at random while frames flow both ways. The
+// conn may end; nothing else happens.
+func TestFlippedWords(t *testing.T) {
+	evil, n := start(t), start(t)
+	near, far := pair(t, start(t), n)
+	rounds := 150
+	if testing.Short() {
+		rounds = 20
+	}
+	broken := 0
+	for i := range rounds {
+		s, err := evil.dial(n.port.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := n.accepted(t)
+		f.mu.Lock()
+		f.next, f.every = 0, 7
+		f.mu.Unlock()
+		c := s.conn.(*conn)
+		if !c.hold() {
+			t.Fatal("the conn is gone at once")
+		}
+		sent := make(chan struct{}, 2)
+		go func() { _ = evil.load(s, 300, uint64(i)); sent <- struct{}{} }()
+		go func() { _ = n.load(f, 300, uint64(i)); sent <- struct{}{} }()
+		rnd := rand.New(rand.NewPCG(uint64(i), 5))
+		for range 30 {
+			at := rnd.IntN(segmentLen/4) * 4
+			if rnd.IntN(3) == 0 {
+				at = rnd.IntN(256/4) * 4 // where it hurts
+			}
+			w := (*atomic.Uint32)(unsafe.Pointer(&c.mine.mem[at]))
+			w.Store(w.Load() ^ 1<<rnd.IntN(32))
+			time.Sleep(20 * time.Microsecond)
+		}
+		c.Close()
+		if err := f.wantDown(t); errors.Is(err, subsys.ErrProtocol) || errors.Is(err, subsys.ErrBadHeader) {
+			broken++
+		}
+		f.down <- nil // for who sends
+		select {
+		case s.down <- nil:
+		default:
+		}
+		<-sent
+		<-sent
+		_, _ = f.release()
+		c.drop()
+	}
+	t.Logf("%d of %d conns were cut off", broken, rounds)
+	if broken == 0 {
+		t.Error("nothing was noticed")
+	}
+	good(t, near, far, 0)
+	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
+	eventually(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
+}
+
+// Who says nothing, or nonsense, instead of a hello is not taken in.
+func TestStrangers(t *testing.T) {
+	n := start(t)
+	near, far := pair(t, start(t), n)
+	_, name, _ := parse(n.port.Addr())
+	at := &net.UnixAddr{Name: socket(n.port.(*port).node, name), Net: "unixpacket"}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	seg, mem, err := memfd.Create("stranger", segmentLen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Unmap(mem)
+	defer memfd.Close(seg)
+	page := n.port.(*port).bell.page
+	h := hello()
+	other := h
+	other[8]++
+	good(t, near, far, 0) // maps what it needs
+	before, _ := resources()
+	for i, s := range []struct {
+		b   []byte
+		fds []int
+	}{
+		{nil, nil}, {[]byte("x"), nil}, {h[:], nil}, {h[:], []int{seg, page}}, {h[:], []int{seg, page, p[1]}}, {h[:], []int{p[0], page, p[1]}},
+		{h[:], []int{page, seg, p[1]}}, {other[:], []int{seg, page, p[1]}}, {append(h[:], 0), nil}, {h[:], []int{seg, page, p[1], p[0]}},
+		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
+	} {
+		c, err := net.DialUnix("unixpacket", nil, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.b != nil {
+			var oob []byte
+			if s.fds != nil {
+				oob = unix.UnixRights(s.fds...)
+			}
+			if _, _, err := c.WriteMsgUnix(s.b, oob, nil); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetReadDeadline(time.Now().Add(patience))
+			if k, err := c.Read(make([]byte, 100)); k > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("stranger %d was answered with %d bytes, %v", i, k, err)
+			}
+		}
+		c.Close()
+	}
+	good(t, near, far, 1)
+	eventually(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
+	select {
+	case <-n.taken:
+		t.Error("a stranger was taken in")
+	default:
+	}
+}
+
+// Somebody silent on the other side of an address keeps nobody for ever, and is
+// left when the context ends.
+func TestSilentListener(t *testing.T) {
+	n := start(t)
+	node := n.port.(*port).node
+	name := newName()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := n.port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
+		t.Errorf("dialling who says nothing: %v", err)
+	}
+}
+
+// Addresses of other nodes, or of other name spaces, are not tried.
+func TestReaches(t *testing.T) {
+	n := start(t)
+	if !strings.HasPrefix(n.port.Addr(), scheme) || !n.port.Reaches(n.port.Addr()) {
+		t.Errorf("%s does not reach itself", n.port.Addr())
+	}
+	for _, a := range []string{
+		"shm://0011223344556677/1-abc", n.port.Addr() + "/x", strings.ToUpper(n.port.Addr()), "tcp://127.0.0.1:1",
+		"shm:///x", "shm://" + strings.Repeat("a", 100) + "/x", n.port.Addr() + "\x00",
+	} {
+		if n.port.Reaches(a) {
+			t.Errorf("%q is reached", a)
+		}
+		if _, err := n.port.Dial(t.Context(), a, newSink(nil)); !errors.Is(err, subsys.ErrAddress) {
+			t.Errorf("dialling %q: %v", a, err)
+		}
+	}
+}

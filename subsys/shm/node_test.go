@@ -1,0 +1,309 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+const patience = 20 * time.Second
+
+// A node is one context as far as a transport can tell. Its sinks check every
+// payload and keep some.
+type node struct {
+	pool   *buffers.Pool
+	count  subsys.Counters
+	port   subsys.Port
+	poller *subsys.Poller
+	hold   sync.Mutex // taken by who wants no progress
+	stop   atomic.Bool
+	ended  chan struct{}
+	taken  chan *sink
+}
+
+func open(addr string) (*node, error) {
+	n := &node{pool: buffers.New(), ended: make(chan struct{}), taken: make(chan *sink, 64)}
+	var err error
+	if n.poller, err = subsys.NewPoller(&n.count); err != nil {
+		return nil, err
+	}
+	n.port, err = New().Listen(addr, subsys.Config{
+		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count,
+		Accept: func(c subsys.Conn) subsys.Sink {
+			s := newSink(c)
+			n.taken <- s
+			return s
+		},
+	})
+	if err != nil {
+		n.poller.Close()
+		return nil, err
+	}
+	go func() {
+		defer close(n.ended)
+		var never atomic.Uint32
+		for !n.stop.Load() {
+			n.hold.Lock()
+			n.poller.Sleep(time.Millisecond, &never)
+			n.hold.Unlock()
+		}
+	}()
+	return n, nil
+}
+
+func (n *node) close() error {
+	err := n.port.Close()
+	n.stop.Store(true)
+	<-n.ended
+	if l := n.poller.Len(); l > 0 {
+		err = errors.Join(err, fmt.Errorf("%d sources are left in the poller", l))
+	}
+	n.poller.Close()
+	return errors.Join(err, n.pool.Close())
+}
+
+func start(t testing.TB) *node {
+	t.Helper()
+	n, err := open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *node) dial(addr string) (*sink, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s := newSink(nil)
+	c, err := n.port.Dial(ctx, addr, s)
+	if err != nil {
+		return nil, err
+	}
+	s.conn = c
+	c.Start()
+	return s, nil
+}
+
+// pair joins two nodes.
+func pair(t testing.TB, a, b *node) (near, far *sink) {
+	t.Helper()
+	near, err := a.dial(b.port.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, b.accepted(t)
+}
+
+func (n *node) accepted(t testing.TB) *sink {
+	t.Helper()
+	select {
+	case s := <-n.taken:
+		return s
+	case <-time.After(patience):
+		t.Fatal("nobody connected")
+		return nil
+	}
+}
+
+// A sink checks what comes and keeps every so manyth payload.
+type sink struct {
+	conn     subsys.Conn
+	writable chan struct{}
+	down     chan error
+
+	mu    sync.Mutex
+	every int // keep one of so many; 0: none
+	got   int
+	next  uint32
+	bad   error
+	kept  []*kept
+}
+
+type kept struct {
+	buf  *buffers.Buffer
+	data []byte
+	tag  uint64
+}
+
+func newSink(c subsys.Conn) *sink {
+	return &sink{conn: c, writable: make(chan struct{}, 1), down: make(chan error, 1)}
+}
+
+func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range fs {
+		f := &fs[i]
+		if f.Seq != s.next {
+			s.bad = fmt.Errorf("frame %d in place of %d", f.Seq, s.next)
+		} else if err := verify(f.Data, f.Tag); err != nil {
+			s.bad = fmt.Errorf("frame %d of %d bytes: %w", f.Seq, f.Len, err)
+		}
+		s.next++
+		s.got++
+		if s.every > 0 && f.Buf != nil && s.got%s.every == 0 && len(s.kept) < 100 {
+			s.kept = append(s.kept, &kept{f.Buf.Retain(), f.Data, f.Tag})
+		}
+	}
+	return s.bad
+}
+
+func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	return roomPool.Get(int(h.Len))
+}
+
+var roomPool = buffers.New()
+
+func (s *sink) Writable(subsys.Conn) {
+	select {
+	case s.writable <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sink) Down(_ subsys.Conn, err error) { s.down <- err }
+
+func (s *sink) frames() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got, s.bad
+}
+
+// check verifies what was kept and lets go of it.
+func (s *sink) release() (n int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kept {
+		if e := verify(k.data, k.tag); e != nil {
+			err = fmt.Errorf("a held message: %w", e)
+		}
+		k.buf.Release()
+	}
+	n, s.kept = len(s.kept), nil
+	return n, err
+}
+
+func (s *sink) wantDown(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-s.down:
+		return err
+	case <-time.After(patience):
+		t.Fatal("the conn does not go down")
+		return nil
+	}
+}
+
+// sign makes data say that it is whole; verify sees whether it does.
+func sign(b []byte, rnd *rand.Rand) (tag uint64) {
+	if len(b) > 0 {
+		x := rnd.Uint64()
+		i := 0
+		for ; i+8 <= len(b); i += 8 {
+			x = x*6364136223846793005 + 1442695040888963407
+			binary.LittleEndian.PutUint64(b[i:], x)
+		}
+		for ; i < len(b); i++ {
+			b[i] = byte(x >> (8 * (i % 8)))
+		}
+	}
+	return uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func verify(b []byte, tag uint64) error {
+	if got := uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32; got != tag {
+		return errors.New("the checksum is wrong")
+	}
+	return nil
+}
+
+// load sends frames of all sizes until the conn is down, or n of them.
+func (n *node) load(s *sink, frames int, seed uint64) error {
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	sizes := []int{0, 1, 64, 1000, 2048, 2049, 4096, 10_000, 65536, 200_000}
+	for seq := 0; frames < 0 || seq < frames; seq++ {
+		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(seq)}}
+		if size := sizes[rnd.IntN(len(sizes))]; size > 0 {
+			b, err := n.pool.Get(size)
+			if err != nil {
+				return err
+			}
+			f.Tag, f.Len, f.Data, f.Buf = sign(b.Bytes(), rnd), uint32(size), b.Bytes(), b
+			if rnd.IntN(10) == 0 { // as plain memory: in pieces
+				f.Data, f.Buf = bytes.Clone(f.Data), nil
+				b.Release()
+			}
+		}
+		for {
+			k, err := s.conn.Send([]subsys.Frame{f})
+			if err != nil || k == 1 {
+				if f.Buf != nil {
+					f.Buf.Release() // the conn has what it lent
+				}
+				if err != nil {
+					return err
+				}
+				break
+			}
+			select {
+			case <-s.writable:
+			case err := <-s.down:
+				s.down <- err
+			case <-time.After(patience):
+				return errors.New("no Writable")
+			}
+		}
+	}
+	return nil
+}
+
+// open descriptors and mappings of shared memory of this process.
+func resources() (fds, maps int) {
+	es, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range es {
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "pidfd") && !strings.Contains(l, "pidfd") {
+			fds++
+		}
+	}
+	b, _ := os.ReadFile("/proc/self/maps")
+	return fds, strings.Count(string(b), "memfd:")
+}
+
+// eventually waits for what must become so.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// conns are those of which a node keeps anything.
+func conns(n *node) int {
+	p := n.port.(*port)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}

@@ -1,0 +1,99 @@
+package shm
+
+import (
+	"errors"
+	"os"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// What is said over the socket after the hellos: kind u32, arena u32, size u64.
+const (
+	noteLen   = 16
+	noteArena = 1 // a descriptor comes along
+	noteGone  = 2
+
+	maxArenas = 1 << 14 // of one peer
+)
+
+// tell sends a note, or fails where it would have to wait.
+func (c *conn) tell(kind, arena uint32, size, fd int) error {
+	var b [noteLen]byte
+	le.PutUint32(b[:], kind)
+	le.PutUint32(b[4:], arena)
+	le.PutUint64(b[8:], uint64(size))
+	var oob []byte
+	if fd >= 0 {
+		oob = unix.UnixRights(fd)
+	}
+	c.port.cfg.Count.Writes.Add(1)
+	_, err := unix.SendmsgN(c.sock, b[:], oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return err
+}
+
+// listen reads the notes that are there. It says whether the socket has ended.
+func (c *conn) listen() (ended bool, err error) {
+	for {
+		var b [noteLen + 1]byte
+		var oob [64]byte
+		c.port.cfg.Count.Reads.Add(1)
+		n, oobn, flags, _, err := unix.Recvmsg(c.sock, b[:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return false, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || n == 0: // a reset is an end too
+			return true, nil
+		}
+		fds, err := descriptors(oob[:oobn])
+		if err == nil {
+			switch {
+			case flags&unix.MSG_CTRUNC != 0:
+				err = errors.New("shm: an arena came without its descriptor: too many are open here")
+			case n != noteLen:
+				err = broken("a note of %d bytes", n)
+			default:
+				err = c.back.note(b[:], fds)
+			}
+		}
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// note does what a note says.
+func (l *lender) note(b []byte, fds []int) error {
+	kind, id, size := le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.arenas[id]
+	switch {
+	case kind == noteArena && a == nil && len(fds) == 1 && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
+		if len(l.arenas) >= maxArenas {
+			return broken("more than %d arenas", maxArenas)
+		}
+		mem, err := memfd.Open(fds[0], int(size))
+		if err != nil {
+			return err
+		}
+		if l.arenas == nil {
+			l.arenas = map[uint32]*arena{}
+		}
+		l.arenas[id] = &arena{mem: mem}
+	case kind == noteGone && a != nil && len(fds) == 0:
+		delete(l.arenas, id)
+		if a.gone = true; a.held == 0 {
+			a.unmap()
+		}
+	default:
+		return broken("note %d about arena %d, of %d bytes, with %d descriptors", kind, id, size, len(fds))
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// The segment of one end of a conn; docs/PROTOCOL.md draws it.
+const (
+	returnsAt  = 2 << 10
+	maxLoans   = 512 // out at once, of one end; a power of two
+	ringAt     = returnsAt + 4*maxLoans
+	ringLen    = 16 << 10 // a power of two
+	segmentLen = ringAt + ringLen
+)
+
+// words are at the start of a segment. Each line has one writer, and words that
+// change at different times have lines of their own.
+type words struct {
+	head     atomic.Uint64 // bytes of the other's records worked on, ever
+	_        [56]byte
+	returned atomic.Uint64 // loans given back, ever
+	_        [56]byte
+	wants    atomic.Uint32 // the writer waits for room in its ring
+	closed   atomic.Uint32 // no record comes any more, and head stays as it is,
+	done     atomic.Uint32 // and nothing that the other has lent is read any more
+}
+
+// A segment is one end's, mapped: by that end for writing.
+type segment struct {
+	*words
+	returns *[maxLoans]atomic.Uint32 // numbers of loans, at returned modulo their count
+	ring    []byte
+	mem     []byte
+}
+
+func newSegment(mem []byte) segment {
+	return segment{
+		words:   (*words)(unsafe.Pointer(&mem[0])),
+		returns: (*[maxLoans]atomic.Uint32)(unsafe.Pointer(&mem[returnsAt])),
+		ring:    mem[ringAt:segmentLen:segmentLen],
+		mem:     mem,
+	}
+}
+
+func (s *segment) unmap() {
+	if s.mem != nil {
+		memfd.Unmap(s.mem)
+		*s = segment{}
+	}
+}
+
+// put copies b into the ring at byte pos of all records.
+func (s *segment) put(pos uint64, b []byte) {
+	at := int(pos % ringLen)
+	if n := copy(s.ring[at:], b); n < len(b) {
+		copy(s.ring, b[n:])
+	}
+}
+
+// get copies from the ring.
+func (s *segment) get(pos uint64, b []byte) {
+	at := int(pos % ringLen)
+	if n := copy(b, s.ring[at:]); n < len(b) {
+		copy(b[n:], s.ring)
+	}
+}
+
+// word is the first word of the record at pos, 0 if there is none yet.
+func (s *segment) word(pos uint64) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&s.ring[pos%ringLen]))
+}
+
+// A record begins a cache line. Its first word is the kind and, in the upper half,
+// the number of bytes behind it; it is written last, after that of the next record
+// has been made 0. So who waits for a record looks at the line in which it will
+// come, and a loan is one line.
+const (
+	line      = 64
+	recordLen = 8                // the word
+	mostBytes = ringLen - 2*line // of records: there is always a word that is 0
+)
+
+// Kinds of records.
+const (
+	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
+	recFrame            // one frame whose payload is lent: a descriptor and a header
+	recRun              // a run of frames that is lent: a descriptor
+)
+
+const (
+	descriptorLen = 24
+	lentLen       = descriptorLen + subsys.HeaderLen
+)
+
+// spanned is what a record with n bytes takes of the ring.
+func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
+
+// A descriptor says where lent bytes lie.
+type descriptor struct {
+	arena, loan uint32
+	off         uint64
+	n           uint32
+}
+
+func (d *descriptor) put(b []byte) {
+	le.PutUint32(b, d.arena)
+	le.PutUint32(b[4:], d.loan)
+	le.PutUint64(b[8:], d.off)
+	le.PutUint32(b[16:], d.n)
+	le.PutUint32(b[20:], 0)
+}
+
+func (d *descriptor) parse(b []byte) {
+	d.arena, d.loan, d.off, d.n = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(b[16:])
+}
+
+// broken is what a peer is told off with.
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", subsys.ErrProtocol, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,390 @@
+package shm
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+const (
+	inline   = 2 << 10     // bytes up to which a payload, or a run, is copied into the ring
+	leastBit = 256         // bytes of a payload that are worth a record
+	roomy    = ringLen / 4 // bytes free when a conn that was full is said to be writable
+)
+
+// A sender is the part of a conn that writes frames and keeps what it has lent.
+type sender struct {
+	mu    sync.Mutex // buffers are released under it, so a pool's lock comes after
+	tail  uint64     // bytes of records written, ever,
+	rung  uint64     // and when the bell was rung
+	head  atomic.Uint64
+	rest  []byte // of a frame that was taken and is not all in the ring,
+	buf   *buffers.Buffer
+	over  bool        // nothing more is sent
+	bad   bool        // the peer has returned nonsense
+	stuck atomic.Bool // Send took too little; Writable is owed
+
+	loans []loan
+	free  []uint32 // of loans
+	lent  atomic.Int32
+	seen  atomic.Uint64 // returns
+	swept atomic.Bool   // and what a peer that closed did not come to
+
+	told   map[uint32]struct{} // arenas that the peer knows
+	later  bool                // it could not be told now that some are no more
+	goneMu sync.Mutex          // a pool's lock may be held
+	gone   []uint32            // arenas that are no more
+	isGone atomic.Bool
+
+	record [recordLen + lentLen]byte
+}
+
+// A loan is a buffer that the peer may read until it gives it back.
+type loan struct {
+	buf *buffers.Buffer
+	at  uint64 // the record that told of it
+}
+
+// Send implements subsys.Conn.
+func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
+	o := &c.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over { // else the conn is open, and Close needs mu before it lets go of the memory
+		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
+	}
+	if c.dead.Load() {
+		return 0, nil // what it said last may be unread: who reads comes to the end behind it
+	}
+	err = o.reap(c)
+	if o.later || o.isGone.Load() {
+		o.tidy(c)
+	}
+	for err == nil && taken < len(fs) && !o.stuck.Load() {
+		var ok bool
+		if ok, err = o.put(c, &fs[taken]); ok {
+			taken++
+			err = o.pour(c)
+		} else if err == nil {
+			err = o.wait(c)
+		}
+	}
+	o.ring(c)
+	if err != nil {
+		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)
+	}
+	return taken, err
+}
+
+// ring lets the peer look at what was written, should it not.
+func (o *sender) ring(c *conn) {
+	if o.rung != o.tail {
+		o.rung = o.tail
+		c.ring()
+	}
+}
+
+// room is how many bytes a record may have, with its word.
+func (o *sender) room() int { return mostBytes - int(o.tail-o.head.Load()) }
+
+// refresh looks how far the peer has read.
+func (o *sender) refresh(c *conn) error {
+	h, old := c.theirs.head.Load(), o.head.Load()
+	if h-old > o.tail-old || h%line != 0 {
+		return broken("%d bytes of %d were read", h, o.tail)
+	}
+	o.head.Store(h)
+	return nil
+}
+
+// fits says whether n bytes can be written.
+func (o *sender) fits(c *conn, n int) (bool, error) {
+	if o.room() >= n {
+		return true, nil
+	}
+	err := o.refresh(c)
+	return err == nil && o.room() >= n, err
+}
+
+// wait is for a ring that is full: the conn is stuck until there is room again,
+// unless that has come meanwhile.
+func (o *sender) wait(c *conn) error {
+	o.ring(c)
+	o.stuck.Store(true)
+	c.mine.wants.Store(1)
+	// The peer may have read on before it could see that somebody waits.
+	if err := o.refresh(c); err != nil {
+		return err
+	}
+	o.unstick(c)
+	return nil
+}
+
+func (o *sender) unstick(c *conn) {
+	if o.room() >= roomy {
+		c.mine.wants.Store(0)
+		o.stuck.Store(false)
+	}
+}
+
+// publish shows the peer the record with n bytes at tail, which were put behind
+// its word.
+func (o *sender) publish(c *conn, kind, n int) {
+	at := o.tail
+	o.tail += spanned(n)
+	*(*uint64)(unsafe.Pointer(c.mine.word(o.tail))) = 0
+	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
+}
+
+// put writes a frame, or what there is room for of one that is to be copied; the
+// rest is then for pour.
+func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
+	head := subsys.HeaderLen
+	if f.Type == subsys.TypeRun {
+		head = 0
+	}
+	n := len(f.Data)
+	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline))); !ok {
+		return false, err
+	}
+	if n > inline {
+		if d, ok := o.lend(c, f); ok {
+			kind, size := recRun, descriptorLen
+			if head > 0 {
+				kind, size = recFrame, lentLen
+				f.Put(o.record[descriptorLen:])
+			}
+			d.put(o.record[:])
+			c.mine.put(o.tail+recordLen, o.record[:size])
+			o.publish(c, kind, size)
+			return true, nil
+		}
+	}
+	part := min(n, o.room()-recordLen-head)
+	at := o.tail + recordLen
+	if head > 0 {
+		f.Put(o.record[:])
+		c.mine.put(at, o.record[:head])
+	}
+	c.mine.put(at+uint64(head), f.Data[:part])
+	o.publish(c, recBytes, head+part)
+	if o.rest = f.Data[part:]; len(o.rest) > 0 && f.Buf != nil {
+		o.buf = f.Buf.Retain()
+	}
+	if n > 0 {
+		count := c.port.cfg.Count
+		count.Copies.Add(1)
+		count.CopiedB.Add(uint64(n))
+	}
+	return true, nil
+}
+
+// pour writes the rest of a frame, until the conn is stuck.
+func (o *sender) pour(c *conn) error {
+	for len(o.rest) > 0 {
+		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); err != nil {
+			return err
+		} else if !ok {
+			if err := o.wait(c); err != nil || o.stuck.Load() {
+				return err
+			}
+			continue
+		}
+		part := min(len(o.rest), o.room()-recordLen)
+		c.mine.put(o.tail+recordLen, o.rest[:part])
+		o.publish(c, recBytes, part)
+		o.rest = o.rest[part:]
+		o.ring(c) // it is long: the peer reads while we write
+	}
+	if o.buf != nil {
+		o.buf.Release()
+		o.buf = nil
+	}
+	o.rest = nil
+	return nil
+}
+
+// resume goes on after the ring was full, and takes loans back. It says whether
+// Writable is owed.
+func (o *sender) resume(c *conn) (writable bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.reap(c); err != nil {
+		return false, err
+	}
+	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
+		o.sweep(c)
+	}
+	if c.theirs.done.Load() != 0 {
+		o.all((*buffers.Buffer).Release)
+	}
+	if o.over {
+		o.isGone.Store(false) // the peer unmaps it all in the end
+		return false, nil
+	}
+	o.tidy(c)
+	if !o.stuck.Load() {
+		return false, nil
+	}
+	if err := o.refresh(c); err != nil {
+		return false, err
+	}
+	if o.unstick(c); o.stuck.Load() {
+		return false, nil
+	}
+	err = o.pour(c)
+	o.ring(c)
+	return err == nil && !o.stuck.Load(), err
+}
+
+// lend makes a loan of f's payload, if the peer can read it where it lies.
+func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
+	if f.Buf == nil {
+		return d, false
+	}
+	a, off, ok := f.Buf.Locate(f.Data)
+	if !ok {
+		return d, false
+	}
+	if _, ok := o.told[a.ID]; !ok {
+		if c.tell(noteArena, a.ID, len(a.Mem), a.FD) != nil {
+			return d, false
+		}
+		if o.told == nil {
+			o.told = map[uint32]struct{}{}
+		}
+		o.told[a.ID] = struct{}{}
+	}
+	id := uint32(len(o.loans))
+	if n := len(o.free); n > 0 {
+		id, o.free = o.free[n-1], o.free[:n-1]
+	} else if id == maxLoans {
+		return d, false // the peer holds many: it need not let go of any for this frame to come
+	} else {
+		o.loans = append(o.loans, loan{})
+	}
+	o.loans[id] = loan{f.Buf.Retain(), o.tail}
+	o.lent.Add(1)
+	return descriptor{arena: a.ID, loan: id, off: uint64(off), n: uint32(len(f.Data))}, true
+}
+
+// end ends a loan.
+func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
+	b := o.loans[id].buf
+	o.loans[id].buf = nil
+	o.free = append(o.free, id)
+	o.lent.Add(-1)
+	how(b)
+}
+
+// reap ends the loans that were given back.
+func (o *sender) reap(c *conn) error {
+	r, seen := c.theirs.returned.Load(), o.seen.Load()
+	if r == seen {
+		return nil
+	}
+	defer o.seen.Store(r)
+	if o.bad {
+		return nil
+	}
+	if o.bad = r-seen > uint64(o.lent.Load()); o.bad {
+		return broken("%d loans came back, %d are out", r-seen, o.lent.Load())
+	}
+	for ; seen != r; seen++ {
+		id := c.theirs.returns[seen%maxLoans].Load()
+		if o.bad = id >= uint32(len(o.loans)) || o.loans[id].buf == nil; o.bad {
+			return broken("loan %d came back, which is not out", id)
+		}
+		o.end(id, (*buffers.Buffer).Release)
+	}
+	return nil
+}
+
+// sweep ends the loans that a peer which has closed will never come to.
+func (o *sender) sweep(c *conn) {
+	o.swept.Store(true)
+	head := c.theirs.head.Load()
+	for id := range o.loans {
+		if l := &o.loans[id]; l.buf != nil && int64(l.at-head) >= 0 {
+			o.end(uint32(id), (*buffers.Buffer).Release)
+		}
+	}
+}
+
+// all ends all loans.
+func (o *sender) all(how func(*buffers.Buffer)) {
+	o.bad = true // what still comes means nothing
+	for id := range o.loans {
+		if o.loans[id].buf != nil {
+			o.end(uint32(id), how)
+		}
+	}
+}
+
+// collect takes everything back from a peer that reads no more.
+func (o *sender) collect() {
+	o.mu.Lock()
+	o.all((*buffers.Buffer).Release)
+	o.mu.Unlock()
+}
+
+// abandon lets go of what is lent, to a peer that may read it for long.
+func (o *sender) abandon(c *conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.reap(c)
+	if c.theirs.closed.Load() != 0 {
+		o.sweep(c)
+	}
+	if c.theirs.done.Load() != 0 {
+		o.all((*buffers.Buffer).Release)
+	}
+	o.all((*buffers.Buffer).Abandon)
+}
+
+// stop ends sending.
+func (o *sender) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over, o.rest = true, nil
+	o.stuck.Store(false)
+	if o.buf != nil {
+		o.buf.Release()
+		o.buf = nil
+	}
+}
+
+// forsake notes that an arena is no more. It may be one that the peer does not know.
+func (o *sender) forsake(id uint32) {
+	o.goneMu.Lock()
+	o.gone = append(o.gone, id)
+	o.goneMu.Unlock()
+	o.isGone.Store(true)
+}
+
+// tidy tells the peer of arenas that are no more.
+func (o *sender) tidy(c *conn) {
+	if !o.later && !o.isGone.Load() {
+		return
+	}
+	o.isGone.Store(false)
+	o.goneMu.Lock()
+	defer o.goneMu.Unlock()
+	o.later = false
+	keep := o.gone[:0]
+	for _, id := range o.gone {
+		if _, ok := o.told[id]; !ok {
+			continue
+		}
+		if c.tell(noteGone, id, 0, -1) != nil {
+			keep, o.later = append(keep, id), true
+			continue
+		}
+		delete(o.told, id)
+	}
+	o.gone = keep
+}

@@ -1,0 +1,169 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// What each end says first, with three descriptors: its segment, the word of its
+// bell, the bell's eventfd. The dialler goes first.
+const (
+	helloLen = 24
+	version  = 1
+)
+
+var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
+
+func hello() (b [helloLen]byte) {
+	copy(b[:], magic[:])
+	le.PutUint32(b[8:], version)
+	le.PutUint32(b[12:], segmentLen)
+	le.PutUint32(b[16:], ringLen)
+	le.PutUint32(b[20:], maxLoans)
+	return b
+}
+
+func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+
+// shake makes a conn of a connected socket, which is closed in any case: the conn
+// has a descriptor of its own.
+func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn, err error) {
+	defer uc.Close()
+	untrack, ok := p.track(uc)
+	if !ok {
+		return nil, subsys.ErrClosed
+	}
+	defer untrack()
+	_ = uc.SetDeadline(time.Now().Add(shakeTimeout))
+	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Unix(1, 0)) })()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+
+	c := &conn{port: p, remote: scheme + p.node + "/?", sock: -1}
+	c.refs.Store(1)
+	defer func() {
+		if err != nil {
+			c.drop()
+		}
+	}()
+	if c.poller = p.cfg.Poller(); c.poller == nil {
+		return nil, subsys.ErrClosed
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var who *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil {
+		err = e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking who the peer is: %w", err)
+	}
+	if int(who.Uid) != os.Getuid() {
+		return nil, fmt.Errorf("user %d listens or dials, not %d", who.Uid, os.Getuid())
+	}
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // until we know better
+
+	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
+	if err != nil {
+		return nil, fmt.Errorf("memory for a conn: %w", err)
+	}
+	defer memfd.Close(fd)
+	c.mine = newSegment(mem)
+	say := func() error {
+		h := hello()
+		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fd, p.bell.page, p.bell.fd), nil)
+		return err
+	}
+	if first {
+		if err := say(); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.hear(uc); err != nil {
+		return nil, err
+	}
+	if e := raw.Control(func(fd uintptr) { c.sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		c.sock = -1
+		return nil, fmt.Errorf("duplicating a socket: %w", err)
+	}
+	c.in.reader.Start(c, nil, &c.closed, &p.cfg)
+	if err := p.adopt(c); err != nil {
+		return nil, err
+	}
+	if !first {
+		if err := say(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// hear reads the other's hello and maps what came with it.
+func (c *conn) hear(uc *net.UnixConn) error {
+	var b [helloLen + 1]byte
+	oob := make([]byte, unix.CmsgSpace(4*8))
+	n, oobn, flags, _, err := uc.ReadMsgUnix(b[:], oob)
+	fds, e := descriptors(oob[:oobn])
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	switch {
+	case err != nil:
+		return fmt.Errorf("waiting for a hello: %w", err)
+	case n == 0:
+		return fmt.Errorf("waiting for a hello: %w", subsys.ErrPeerClosed)
+	case e != nil:
+		return e
+	case flags&unix.MSG_CTRUNC != 0:
+		return errors.New("a hello without its descriptors: too many are open here")
+	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello() || len(fds) != 3:
+		return broken("not a hello of version %d", version)
+	}
+	theirs, err := memfd.Open(fds[0], segmentLen)
+	if err != nil {
+		return fmt.Errorf("the segment of a peer: %w", err)
+	}
+	c.theirs = newSegment(theirs)
+	if c.bell, err = openBell(fds[1], fds[2]); err != nil {
+		return err
+	}
+	fds = fds[:2] // the third is the bell's now
+	return nil
+}
+
+// descriptors are those that came with a message.
+func descriptors(oob []byte) (fds []int, err error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	ms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, os.NewSyscallError("recvmsg", err)
+	}
+	for i := range ms {
+		if got, e := unix.ParseUnixRights(&ms[i]); e == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds, nil
+}

@@ -1,0 +1,337 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/stream"
+)
+
+var le = binary.LittleEndian
+
+const (
+	shakeTimeout = 2 * time.Second
+	maxPending   = 64 // accepted sockets that have not said hello
+)
+
+// New returns the shared memory transport. Its addresses are shm://NODE/NAME;
+// NODE names the boot, the namespaces and the user that share memory. A port's
+// pool is told to lie in memory that can be shared; where the kernel has none such
+// Listen fails with subsys.ErrUnavailable, and says why.
+func New() subsys.Transport { return transport{} }
+
+type transport struct{}
+
+func (transport) Name() string { return "shm" }
+
+func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	node, err := here()
+	if err != nil {
+		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
+	}
+	if addr == "" {
+		addr = scheme + node + "/" + newName()
+	}
+	at, name, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	if at != node {
+		return nil, fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
+	}
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
+	}
+	p := &port{cfg: cfg, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
+	p.list.Store(new([]*conn))
+	if err = cfg.Pool.Share(); err != nil {
+		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
+	} else if p.bell, err = newBell(); err == nil {
+		if err = cfg.Pool.Register(p); err != nil {
+			p.bell.close()
+		}
+	}
+	if err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
+	}
+	p.running.Add(1)
+	go p.accept()
+	return p, nil
+}
+
+// A port is one context's. Its lock is taken before those of conns, never after.
+type port struct {
+	cfg     subsys.Config
+	addr    string
+	node    string
+	ln      *net.UnixListener
+	running sync.WaitGroup
+	pending chan struct{}
+
+	// looking is held while the mapped memory of listed conns is read, or the
+	// bell's, so that neither is unmapped meanwhile.
+	looking sync.Mutex
+	bell    *bell // nil once closed
+	list    atomic.Pointer[[]*conn]
+
+	mu     sync.Mutex
+	closed bool
+	poller *subsys.Poller // that the bell is in, once there was a conn
+	conns  map[*conn]struct{}
+	raw    map[*net.UnixConn]struct{} // sockets that are shaking hands
+}
+
+func (p *port) Addr() string { return p.addr }
+
+func (p *port) Reaches(addr string) bool {
+	node, _, err := parse(addr)
+	return err == nil && node == p.node
+}
+
+func (p *port) accept() {
+	defer p.running.Done()
+	for {
+		uc, err := p.ln.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			p.cfg.Logger.Warn("shm: accepting", "err", err)
+			stream.Pause(err)
+			continue
+		}
+		p.pending <- struct{}{}
+		p.running.Add(1)
+		go func() {
+			defer p.running.Done()
+			defer func() { <-p.pending }()
+			if err := p.welcome(uc); err != nil {
+				p.cfg.Logger.Warn("shm: accepting", "err", err)
+			}
+		}()
+	}
+}
+
+// welcome makes a conn of an accepted socket.
+func (p *port) welcome(uc *net.UnixConn) error {
+	c, err := p.shake(context.Background(), uc, false)
+	if err != nil {
+		return err
+	}
+	p.cfg.Count.ConnsIn.Add(1)
+	if c.sink = p.cfg.Accept(c); c.sink == nil {
+		return c.Close()
+	}
+	c.Start()
+	return nil
+}
+
+func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	node, name, err := parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	if node != p.node {
+		return nil, fmt.Errorf("shm: dialling %s: %w: that is another node than %s", addr, subsys.ErrAddress, p.node)
+	}
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unixpacket", socket(node, name))
+	if err != nil {
+		if refused(err) {
+			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
+		}
+		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
+	}
+	c, err := p.shake(ctx, nc.(*net.UnixConn), true)
+	if err != nil {
+		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
+	}
+	c.remote = addr
+	p.cfg.Count.ConnsOut.Add(1)
+	c.sink = s
+	return c, nil
+}
+
+// track notes a socket for as long as it shakes hands, so that Close can end it.
+func (p *port) track(uc *net.UnixConn) (untrack func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, false
+	}
+	if p.raw == nil {
+		p.raw = map[*net.UnixConn]struct{}{}
+	}
+	p.raw[uc] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		delete(p.raw, uc)
+		p.mu.Unlock()
+	}, true
+}
+
+// adopt takes c among the port's conns.
+func (p *port) adopt(c *conn) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return subsys.ErrClosed
+	}
+	if p.poller == nil {
+		if err := c.poller.AddQuiet(p.bell.fd, p); err != nil {
+			return err
+		}
+		p.poller = c.poller
+	}
+	p.conns[c] = struct{}{}
+	return nil
+}
+
+func (p *port) forget(c *conn) {
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+}
+
+// enlist lets c be looked at; it is held by the list from here on.
+func (p *port) enlist(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || !c.hold() {
+		return false
+	}
+	l := append(slices.Clone(*p.list.Load()), c)
+	p.list.Store(&l)
+	p.bell.strike(p.cfg.Count) // what came before rang for nobody
+	return true
+}
+
+// nudge lets whoever looks at the conns do so.
+func (p *port) nudge() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed && p.bell.word.Load()&1 != 0 {
+		p.bell.strike(p.cfg.Count)
+	}
+}
+
+// delist undoes enlist. looking is held.
+func (p *port) delist(c *conn) {
+	p.mu.Lock()
+	old := *p.list.Load()
+	i := slices.Index(old, c)
+	if i >= 0 {
+		l := slices.Delete(slices.Clone(old), i, i+1)
+		p.list.Store(&l)
+	}
+	p.mu.Unlock()
+	if i >= 0 {
+		c.drop()
+	}
+}
+
+// Look implements subsys.Ring.
+func (p *port) Look() (frames int) {
+	if !p.looking.TryLock() { // closing
+		return 0
+	}
+	for _, c := range *p.list.Load() {
+		frames += c.look()
+		if c.closed.Load() && !c.lingers() {
+			p.delist(c)
+		}
+	}
+	p.looking.Unlock()
+	return frames
+}
+
+// Ready implements subsys.Source: somebody has rung.
+func (p *port) Ready(subsys.Readiness) (frames int, again bool) { return p.Look(), false }
+
+// Doze implements subsys.Ring.
+func (p *port) Doze(asleep bool) (news bool) {
+	if !p.looking.TryLock() {
+		return false
+	}
+	defer p.looking.Unlock()
+	if p.bell == nil {
+		return false
+	}
+	p.bell.doze(asleep)
+	if asleep {
+		for _, c := range *p.list.Load() {
+			c.rest()
+			if c.news() {
+				news = true
+			}
+		}
+	}
+	return news
+}
+
+// RegisterArena implements buffers.Registrar: a peer is told of an arena with the
+// first loan in it.
+func (p *port) RegisterArena(buffers.Arena) error { return nil }
+
+// UnregisterArena implements buffers.Registrar. The pool's lock is held.
+func (p *port) UnregisterArena(a buffers.Arena) {
+	for _, c := range *p.list.Load() {
+		c.out.forsake(a.ID)
+	}
+	p.nudge()
+}
+
+// Close implements subsys.Port. Messages that others lent stay readable; what is
+// lent to others is not used again.
+func (p *port) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	for uc := range p.raw {
+		_ = uc.SetDeadline(time.Unix(1, 0))
+	}
+	p.mu.Unlock()
+	err := p.ln.Close()
+	p.running.Wait()
+	p.cfg.Pool.Unregister(p)
+
+	p.mu.Lock()
+	conns := make([]*conn, 0, len(p.conns))
+	for c := range p.conns {
+		if c.hold() {
+			conns = append(conns, c)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+		c.out.abandon(c)
+		c.poller.Remove(c.sock)
+		c.drop()
+	}
+	p.looking.Lock()
+	defer p.looking.Unlock()
+	if p.poller != nil {
+		p.poller.Remove(p.bell.fd)
+	}
+	for _, c := range *p.list.Load() {
+		p.delist(c)
+	}
+	p.bell.close()
+	p.bell = nil
+	return err
+}

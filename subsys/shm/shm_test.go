@@ -1,0 +1,12 @@
+package shm_test
+
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/subsystest"
+)
+
+func TestConformance(t *testing.T) {
+	subsystest.Test(t, subsystest.Options{New: shm.New, Lends: true})
+}

@@ -1,0 +1,130 @@
+package shm
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// The test binary in a part that needs another process but no port.
+func init() {
+	switch part, arg, _ := strings.Cut(os.Getenv("ROCL_SHM_TEST_PART"), " "); part {
+	case "descriptors": // of whoever is started by one who has conns
+		es, _ := os.ReadDir("/proc/self/fd")
+		for _, e := range es {
+			if l, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.Contains(l, "rocl") || strings.Contains(l, "memfd") {
+				fmt.Println(l)
+			}
+		}
+		os.Exit(0)
+	case "stranger": // says hello to a port
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg, Net: "unixpacket"})
+		if err != nil {
+			fmt.Println("not connected:", err)
+			os.Exit(0)
+		}
+		h := hello()
+		_, _ = c.Write(h[:])
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		n, err := c.Read(make([]byte, 100))
+		fmt.Println("answered with", n, err)
+		os.Exit(0)
+	}
+}
+
+func run(t *testing.T, part string, as *syscall.Credential) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as != nil { // who may not be able to read ours
+		b, err := os.ReadFile(exe)
+		if err == nil {
+			var f *os.File
+			if f, err = os.CreateTemp("", "rocl-shm-test-"); err == nil {
+				exe = f.Name()
+				t.Cleanup(func() { os.Remove(exe) })
+				_, err = f.Write(b)
+				_ = f.Chmod(0o755)
+				f.Close()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_PART="+part)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+// Other users are not answered.
+func TestOtherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	n := start(t)
+	_, name, _ := parse(n.port.Addr())
+	at := socket(n.port.(*port).node, name)
+	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+		t.Errorf("another user: %s", out)
+	}
+	select {
+	case <-n.taken:
+		t.Error("another user was taken in")
+	default:
+	}
+}
+
+// What a process with conns starts inherits nothing of them.
+func TestNothingInherited(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	lendSome(t, a, near, 3)
+	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 3 })
+	if out := run(t, "descriptors", nil); out != "" {
+		t.Errorf("inherited: %s", out)
+	}
+}
+
+// A pair that has spoken and gone quiet keeps at most 64 KiB, its two segments
+// and what the two ends have on the heap.
+func TestQuietPair(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	if err := a.load(near, 500, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.load(far, 500, 2); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
+	eventually(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	of := func(s *sink) int {
+		c := s.conn.(*conn)
+		c.out.mu.Lock()
+		defer c.out.mu.Unlock()
+		c.back.mu.Lock()
+		defer c.back.mu.Unlock()
+		return segmentLen + int(unsafe.Sizeof(*c)) + cap(c.out.loans)*int(unsafe.Sizeof(loan{})) + cap(c.out.free)*4 +
+			cap(c.back.loans)*int(unsafe.Sizeof(borrowed{})) + cap(c.back.free)*4
+	}
+	both := of(near) + of(far)
+	t.Logf("%d bytes", both)
+	if both > 64<<10 {
+		t.Errorf("a quiet pair keeps %d bytes", both)
+	}
+}
