@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -125,33 +124,18 @@ func (s *Server) trace(c *codec, m *message) error {
 // Trace searches for a resource that matches and tells how that went. Finding
 // none is no error.
 func (c *Client) Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error) {
-	for {
-		a, err := c.borrow(ctx, kindAsk)
-		if err != nil {
-			return Trace{}, err
+	var t Trace
+	err := c.over(ctx, func(a *askConn) error {
+		b, err := a.exchange(ctx, msgTrace, msgTraced, func(k *codec) {
+			k.bytes([]byte{byte(way)})
+			k.bytes(pattern.Wire())
+		})
+		if err == nil {
+			if err = json.Unmarshal(b, &t); err != nil {
+				err = fmt.Errorf("%w: %w", ErrProtocol, err)
+			}
 		}
-		t, err := a.trace(ctx, way, pattern)
-		if err == nil && ctx.Err() == nil { // else its deadline may be about to be moved
-			c.giveBack(a)
-		} else {
-			a.c.nc.Close()
-		}
-		if !errors.Is(err, errLost) {
-			return t, err
-		}
-	}
-}
-
-func (a *askConn) trace(ctx context.Context, way Way, pattern *resource.List) (t Trace, err error) {
-	b, err := a.exchange(ctx, msgTrace, msgTraced, func(k *codec) {
-		k.bytes([]byte{byte(way)})
-		k.bytes(pattern.Wire())
+		return err
 	})
-	if err != nil {
-		return t, err
-	}
-	if err := json.Unmarshal(b, &t); err != nil {
-		return Trace{}, fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	return t, nil
+	return t, err
 }

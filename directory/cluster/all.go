@@ -32,10 +32,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			yield(database.Record{}, err)
 			return
 		}
-		for _, m := range c.Members() {
-			if m == c.cfg.Node {
-				continue
-			}
+		for _, m := range c.others() {
 			l := listing{c: c, of: m, pattern: pattern}
 			more, err := l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
 			switch {

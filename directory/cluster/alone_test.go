@@ -24,8 +24,9 @@ func TestSeedRestarted(t *testing.T) {
 		"killed":   func(c *Cluster) error { return c.stop(false) },
 	} {
 		t.Run(how, func(t *testing.T) {
-			a := member(t, 1, nil)
-			b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+			keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
+			a := member(t, 1, keyed)
+			b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
 			together(t, a, b, c)
 			y := put(t, b, 1, resource.Attrs{"y": ""})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -33,7 +34,7 @@ func TestSeedRestarted(t *testing.T) {
 			if err := end(a); err != nil {
 				t.Fatal(err)
 			}
-			a = anew(t, a, func(c *Config) { c.Follows = true })
+			a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
 			if r, err := a.Find(ctx, pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
 				t.Errorf("the seed finds %+v: %v", r, err)
 			}

@@ -20,8 +20,12 @@ const (
 	kindNext // the next answer of several; the identifier's place holds cursor and step
 )
 
-// local answers a question of another node, which has been parsed.
-func (c *Cluster) local(q []byte) ([]byte, bool) {
+// local answers a question of another node, which has been parsed, by a packet.
+func (c *Cluster) local(q []byte) ([]byte, bool) { return c.answer(q, mostPacked) }
+
+// answer answers a question, with an identifier alone if the answer has more
+// bytes than most.
+func (c *Cluster) answer(q []byte, most int) ([]byte, bool) {
 	pattern, err := resource.View(q[17:])
 	if err != nil {
 		return nil, false
@@ -44,6 +48,11 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 		return nil, false
 	}
 	c.count.answered.Add(1)
+	if sizeOf(&r, &pattern) > most {
+		stub := make([]byte, stubLen)
+		resource.PutGID(stub, r.ID)
+		return stub, true
+	}
 	return directory.AppendAnswer(nil, &r, &pattern), true
 }
 
@@ -67,6 +76,9 @@ func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == 0 {
 		return database.Record{}, errForgotten
 	}
+	if len(b) == stubLen { // a trace wants no more
+		return database.Record{ID: resource.GetGID(b)}, nil
+	}
 	a, err := directory.ViewAnswer(b)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", search.ErrMalformed, err)
@@ -89,8 +101,8 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 
 // ask puts a question to some members, or to all if there are none named.
 func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
-	t := c.begin(who)
-	defer func() { c.finish(t, err) }()
+	t := c.tally(who)
+	defer func() { c.counted(t, err) }()
 	if err := c.begun(ctx); err != nil {
 		return database.Record{}, err
 	}
@@ -158,13 +170,34 @@ func (c *Cluster) begun(ctx context.Context) error {
 }
 
 // once puts a question once.
-func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (search.Result, error) {
-	return c.await(ctx, t, func(now time.Time, done func(search.Result)) uint64 {
+func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (r search.Result, err error) {
+	if len(q) > mostPacked {
+		if who == nil {
+			who = c.others()
+		}
+		c.mu.Lock()
+		t.way, t.messages = max(t.way, wayEach), t.messages+uint64(len(who))
+		c.mu.Unlock()
+		return c.askEach(ctx, who, q)
+	}
+	r, err = c.await(ctx, t, func(now time.Time, done func(search.Result)) uint64 {
 		if who != nil {
 			return c.search.SearchAmong(now, who, q, nil, done)
 		}
 		return c.search.Search(now, q, done)
 	})
+	if err != nil || !r.Found || len(r.Answer) != stubLen {
+		return r, err
+	}
+	whole, err := c.askEach(ctx, []resource.NodeID{r.From}, q)
+	if err != nil || whole.Found {
+		return whole, err
+	}
+	// It went meanwhile, or cannot be reached: what others hold is not known yet.
+	if who == nil {
+		who = c.others()
+	}
+	return search.Result{Failed: who}, nil
 }
 
 // await begins a search and waits for its end. When it returns, the search has

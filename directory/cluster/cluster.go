@@ -82,6 +82,7 @@ type Cluster struct {
 	conflict string                    // told last: two places of one node
 	wanting  map[string]*wanting       // of those to join
 
+	large   chan struct{} // questions by streams that are being answered
 	places  places
 	watches watches
 	count   counts
@@ -106,7 +107,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Name) > maxName {
 		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}, large: make(chan struct{}, mostLarge)}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
@@ -338,6 +339,11 @@ func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 // Members are the nodes of the cluster, this one among them, in order: those
 // alive, and those that said they would be back in a moment.
 func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
+
+// others are the members but for this one.
+func (c *Cluster) others() []resource.NodeID {
+	return slices.DeleteFunc(c.Members(), func(m resource.NodeID) bool { return m == c.cfg.Node })
+}
 
 // Close leaves the cluster.
 func (c *Cluster) Close() error { return c.stop(true) }

@@ -21,6 +21,10 @@
 // a while for members that do not answer and are not known to be dead: a
 // directory that is being restarted costs time, not an answer.
 //
+// What has more than 64 KiB goes by a stream of its own (large.go). A question
+// that a member does not understand, of a later version, it does not answer: a
+// no would count.
+//
 // Of all that matches one member after another is asked, for one answer at a
 // time; it keeps the place for who asked (places.go), and whoever finds it
 // forgotten, because the directory was replaced, begins anew and passes over

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -298,10 +300,8 @@ func (c *Cluster) sayAway() {
 // takeLeave tells the others. Whoever does not hear it takes us for dead.
 func (c *Cluster) takeLeave() {
 	var out []port.Out
-	for _, m := range *c.members.Load() {
-		if m != c.cfg.Node {
-			out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
-		}
+	for _, m := range c.others() {
+		out = append(out, port.Out{To: m, Payload: []byte{msgLeaving}})
 	}
 	c.port.Send(out...)
 }
@@ -485,8 +485,9 @@ func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 // heardGossip works on somebody's gossiping with us. Who knows nobody and is
 // known has been a member before, of those who joined it and need not be told
 // of: to them it never was away, so they do not look for it.
-func (c *Cluster) heardGossip(from *net.UDPAddr) {
-	if len(*c.members.Load()) > 1 {
+// Strangers are not answered: what does not open was said by one.
+func (c *Cluster) heardGossip(from *net.UDPAddr, packet []byte) {
+	if len(*c.members.Load()) > 1 || !c.opens(packet) {
 		return
 	}
 	c.nmu.Lock()
@@ -494,6 +495,34 @@ func (c *Cluster) heardGossip(from *net.UDPAddr) {
 	if len(c.looking) < mostMissed { // it may be anybody who says so
 		c.look(from.String(), func() {})
 	}
+}
+
+// opens says whether a packet of gossip is of this cluster, as memberlist seals
+// them: version u8 (1), nonce, AES-GCM over the label too.
+func (c *Cluster) opens(packet []byte) bool {
+	b, label, err := memberlist.RemoveLabelHeaderFromPacket(packet)
+	if err != nil || label != labelMark+c.cfg.Name {
+		return false
+	}
+	if c.ring == nil {
+		return true
+	}
+	const version, nonce = 1, 12
+	if len(b) < 1+nonce || b[0] != version {
+		return false
+	}
+	return slices.ContainsFunc(c.ring.GetKeys(), func(key []byte) bool {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return false
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			return false
+		}
+		_, err = gcm.Open(nil, b[1:1+nonce], b[1+nonce:], []byte(label))
+		return err == nil
+	})
 }
 
 // quiet passes memberlist's lines on at level debug, but for those that an

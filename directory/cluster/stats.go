@@ -117,8 +117,8 @@ type tally struct {
 	wrong    []resource.NodeID // of these
 }
 
-// begin begins to count a search, of members named or of all.
-func (c *Cluster) begin(who []resource.NodeID) *tally {
+// tally begins to count a search, of members named or of all.
+func (c *Cluster) tally(who []resource.NodeID) *tally {
 	t := &tally{begun: time.Now(), others: len(*c.members.Load()) - 1}
 	if who != nil {
 		t.way = wayDirect
@@ -179,8 +179,8 @@ func (n *counts) hears(self, from resource.NodeID, p *search.Packet) {
 	}
 }
 
-// finish counts a search that has ended.
-func (c *Cluster) finish(t *tally, err error) {
+// counted counts a search that has ended.
+func (c *Cluster) counted(t *tally, err error) {
 	c.mu.Lock()
 	way, messages, asked := t.way, t.messages, len(t.asked)
 	c.mu.Unlock()
@@ -293,8 +293,8 @@ func (c *Cluster) Stats() Stats {
 	c.places.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range *c.members.Load() {
-		if m != c.cfg.Node && c.filters.Of(m) != nil {
+	for _, m := range c.others() {
+		if c.filters.Of(m) != nil {
 			s.Filters.Known++
 		}
 	}

@@ -12,36 +12,37 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A stream to a member's directory begins with who calls whom, in which of
-// their lives:
+// A stream to a member begins with what it is for, its directory or a question,
+// and with who calls whom, in which of their lives:
 //
-//	'W' | zero × 7 | caller u64 | its epoch u64 | the callee's u64
+//	'W' or 'Q' | zero × 7 | caller u64 | its epoch u64 | the callee's u64
 //
 // Only members know the epochs, where gossip is sealed; and whoever has the
 // callee's address now and is not it, or not in that life, hangs up.
 const (
-	streamByte = 'W'
-	streamHead = 32
-	streamTime = 2 * time.Second // for the head to come
+	directoryByte = 'W'
+	questionByte  = 'Q'
+	streamHead    = 32
+	streamTime    = 2 * time.Second // for the head to come
 )
 
 // head is what a stream from one to the other begins with.
-func head(from resource.NodeID, epoch, to uint64) []byte {
-	b := []byte{streamByte, 0, 0, 0, 0, 0, 0, 0}
+func head(what byte, from resource.NodeID, epoch, to uint64) []byte {
+	b := []byte{what, 0, 0, 0, 0, 0, 0, 0}
 	for _, v := range []uint64{uint64(from), epoch, to} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return b
 }
 
-// dial opens a stream to a member's directory.
-func (c *Cluster) dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
+// dial opens a stream to a member.
+func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (net.Conn, error) {
 	nc, err := c.port.Dial(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 	_ = nc.SetWriteDeadline(time.Now().Add(streamTime))
-	if _, err = nc.Write(head(c.cfg.Node, c.port.Epoch(), c.epoch(node))); err != nil {
+	if _, err = nc.Write(head(what, c.cfg.Node, c.port.Epoch(), c.epoch(node))); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("cluster: calling %012x: %w", uint64(node), err)
 	}
@@ -59,26 +60,31 @@ func (c *Cluster) epoch(node resource.NodeID) uint64 {
 	return 0
 }
 
-// serve lets the node's directory serve a stream of a member.
+// serve serves a stream of a member.
 func (c *Cluster) serve(nc net.Conn) {
-	from, ok := c.called(nc)
-	if !ok || c.cfg.Serve == nil {
+	what, from, ok := c.called(nc)
+	switch {
+	case ok && what == questionByte:
+		if err := c.serveQuestion(nc); err != nil {
+			c.log.Debug("cluster: a question by a stream", "from", from, "err", err)
+		}
+	case ok && what == directoryByte && c.cfg.Serve != nil:
+		c.cfg.Serve(nc)
+	default:
 		c.log.Debug("cluster: a stream not of a member, or not for us", "remote", nc.RemoteAddr(), "says it is", from)
 		nc.Close()
-		return
 	}
-	c.cfg.Serve(nc)
 }
 
 // called reads the head of a stream.
-func (c *Cluster) called(nc net.Conn) (from resource.NodeID, ok bool) {
+func (c *Cluster) called(nc net.Conn) (what byte, from resource.NodeID, ok bool) {
 	_ = nc.SetReadDeadline(time.Now().Add(streamTime))
 	var b [streamHead]byte
 	if _, err := io.ReadFull(nc, b[:]); err != nil {
-		return 0, false
+		return 0, 0, false
 	}
 	_ = nc.SetReadDeadline(time.Time{})
-	from = resource.NodeID(binary.LittleEndian.Uint64(b[8:]))
+	what, from = b[0], resource.NodeID(binary.LittleEndian.Uint64(b[8:]))
 	epoch := c.epoch(from)
-	return from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(from, epoch, c.port.Epoch())) == 1
+	return what, from, epoch != 0 && subtle.ConstantTimeCompare(b[:], head(what, from, epoch, c.port.Epoch())) == 1
 }

@@ -66,10 +66,7 @@ func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (dir
 	var first error
 	var wg sync.WaitGroup
 	room := make(chan struct{}, flatAtOnce)
-	for _, m := range c.Members() {
-		if m == c.cfg.Node {
-			continue
-		}
+	for _, m := range c.others() {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()

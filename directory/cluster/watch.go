@@ -54,7 +54,8 @@ type link struct {
 	node resource.NodeID
 	life context.Context
 	end  context.CancelFunc
-	todo []order // for the present connection
+	up   bool    // there is a connection
+	todo []order // for it
 	some chan struct{}
 }
 
@@ -64,7 +65,11 @@ type order struct {
 	watch *watching // nil: stop
 }
 
+// order has the member told. Whoever connects orders everything anew.
 func (l *link) order(o order) {
+	if !l.up {
+		return
+	}
 	l.todo = append(l.todo, o)
 	select {
 	case l.some <- struct{}{}:
@@ -308,7 +313,7 @@ func (c *Cluster) follow(l *link) {
 
 // connect follows a member over one connection, to its end.
 func (c *Cluster) connect(l *link) error {
-	nc, err := c.dial(l.life, l.node)
+	nc, err := c.dial(l.life, directoryByte, l.node)
 	if err != nil {
 		return err
 	}
@@ -342,6 +347,7 @@ func (c *Cluster) connect(l *link) error {
 	p.Close()
 	close(done)
 	<-wrote
+	c.watches.ended(l)
 	return err
 }
 
@@ -349,7 +355,7 @@ func (c *Cluster) connect(l *link) error {
 func (ws *watches) begin(l *link) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	l.todo = nil
+	l.up, l.todo = true, nil
 	for id, w := range ws.all {
 		if v := w.of[l.node]; v != nil {
 			v.patient()
@@ -357,6 +363,13 @@ func (ws *watches) begin(l *link) {
 			l.order(order{id, w})
 		}
 	}
+}
+
+// ended says that the connection has.
+func (ws *watches) ended(l *link) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	l.up, l.todo = false, nil
 }
 
 // write tells a member what is ordered, and that we are there.

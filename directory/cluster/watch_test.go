@@ -353,12 +353,13 @@ func TestStreamStrangers(t *testing.T) {
 	mine, theirs := b.c.port.Epoch(), a.c.port.Epoch()
 	for what, h := range map[string][]byte{
 		"nothing but the protocol": []byte("RDIR\x01\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
-		"another life of ours":     head(2, mine, theirs+1),
-		"another life of his":      head(2, mine+1, theirs),
-		"not a member":             head(3, mine, theirs),
-		"no life":                  head(3, 0, theirs),
-		"ourselves":                head(1, 0, theirs),
-		"more than zeros":          slices.Replace(head(2, mine, theirs), 1, 2, 1),
+		"another life of ours":     head(directoryByte, 2, mine, theirs+1),
+		"another life of his":      head(directoryByte, 2, mine+1, theirs),
+		"not a member":             head(directoryByte, 3, mine, theirs),
+		"no life":                  head(directoryByte, 3, 0, theirs),
+		"ourselves":                head(directoryByte, 1, 0, theirs),
+		"no stream of ours":        head(directoryByte+1, 2, mine, theirs),
+		"more than zeros":          slices.Replace(head(directoryByte, 2, mine, theirs), 1, 2, 1),
 	} {
 		nc, err := net.Dial("tcp", a.c.Addr())
 		if err != nil {
@@ -591,5 +592,25 @@ func TestWatchSlowReader(t *testing.T) {
 	wg.Wait()
 	if told > changes/2 {
 		t.Errorf("told %d times of %d changes it did not read", told, changes)
+	}
+}
+
+// Watches that come and go while a member cannot be called pile up nowhere.
+func TestWatchesWithoutStream(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a) // which serves no streams
+	together(t, a, b)
+	keep := a.cfg.DB.Watch(lamps())
+	defer keep.Close()
+	defer a.Watch(lamps(), keep)()
+	for range 100 {
+		w := a.cfg.DB.Watch(lamps())
+		a.Watch(lamps(), w)()
+		w.Close()
+	}
+	a.watches.mu.Lock()
+	defer a.watches.mu.Unlock()
+	if l := a.watches.links[2]; l == nil || len(l.todo) > 10 {
+		t.Errorf("%+v", l)
 	}
 }

@@ -12,9 +12,6 @@ import (
 // askAgain is how often a member is asked for its floor.
 const askAgain = 50 * time.Millisecond
 
-// CanCast says whether there is a group.
-func (p *Port) CanCast() bool { return p.group != nil }
-
 // Cast sends to all members with one datagram. Who does not know yet from which
 // number on casts are to be taken asks, and does not hear this one.
 func (p *Port) Cast(payload []byte) {

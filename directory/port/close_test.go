@@ -111,7 +111,7 @@ func TestCloseDuringEverything(t *testing.T) {
 		if d := time.Since(began); d > patience/2 {
 			t.Fatalf("closed after %v", d)
 		}
-		heard := a.Count().Received.Load()
+		heard := a.count.Received.Load()
 		b.Send(Out{To: 1, Payload: []byte("dead?")})
 		if _, err := a.Dial(t.Context(), 2); err == nil {
 			t.Fatal("dialled")
@@ -119,7 +119,7 @@ func TestCloseDuringEverything(t *testing.T) {
 		b.Close()
 		close(stop)
 		busy.Wait()
-		if a.Count().Received.Load() != heard {
+		if a.count.Received.Load() != heard {
 			t.Fatal("heard after Close")
 		}
 	}

@@ -110,7 +110,7 @@ func hostile(t testing.TB) *enemy {
 func (e *enemy) send(to *node, bs ...[]byte) {
 	e.t.Helper()
 	judged := func() uint64 {
-		c := to.Count()
+		c := &to.count
 		return c.Foreign.Load() + c.Replayed.Load() + c.Received.Load() + c.GossipDropped.Load() + uint64(len(to.packets))
 	}
 	before := judged()
@@ -209,7 +209,7 @@ func TestSilence(t *testing.T) {
 	if len(b.got)+len(b.beacons) > 0 {
 		t.Errorf("heard %q", (<-b.got).p)
 	}
-	c := b.Count()
+	c := &b.count
 	if c.Received.Load() != 1 || c.Sent.Load() != 0 || c.Foreign.Load()+c.Replayed.Load() != uint64(len(all)+1) {
 		t.Errorf("received %d, sent %d, foreign %d, replayed %d of %d", c.Received.Load(), c.Sent.Load(), c.Foreign.Load(), c.Replayed.Load(), len(all)+1)
 	}
@@ -219,7 +219,7 @@ func TestSilence(t *testing.T) {
 		gossip = append(gossip, append([]byte{gossipByte}, junk(100)...))
 	}
 	e.send(b, gossip...)
-	if n := b.Count().GossipDropped.Load(); n != 50 {
+	if n := b.count.GossipDropped.Load(); n != 50 {
 		t.Errorf("%d packets of memberlist's dropped, want 50", n)
 	}
 	a.Send(Out{To: 2, Payload: []byte("still")})
@@ -324,7 +324,7 @@ func TestReplays(t *testing.T) {
 		for len(y.got) > 0 {
 			<-y.got
 		}
-		sx, sy := x.Count().Sent.Load(), y.Count().Sent.Load()
+		sx, sy := x.count.Sent.Load(), y.count.Sent.Load()
 		for _, d := range toB { // casts before a floor is known are not counted
 			if d[1] == kindCast {
 				_, _ = e.WriteToUDP(d, y.Addr())
@@ -333,7 +333,7 @@ func TestReplays(t *testing.T) {
 			}
 		}
 		e.send(x, toA...)
-		refused := y.Count().StreamsRefused.Load()
+		refused := y.count.StreamsRefused.Load()
 		for _, s := range streams {
 			c, err := net.Dial("tcp", y.Addr().String())
 			if err != nil {
@@ -346,7 +346,7 @@ func TestReplays(t *testing.T) {
 			}
 			c.Close()
 		}
-		eventually(t, "all streams are refused", func() bool { return y.Count().StreamsRefused.Load() == refused+uint64(len(streams)) })
+		eventually(t, "all streams are refused", func() bool { return y.count.StreamsRefused.Load() == refused+uint64(len(streams)) })
 		if len(x.got)+len(y.got) > 0 {
 			t.Errorf("%s: something is heard again", what)
 		}
@@ -354,7 +354,7 @@ func TestReplays(t *testing.T) {
 			t.Errorf("%s: something is answered", what)
 		}
 		// Who does not know the floor asks the member itself, seldom.
-		if n := x.Count().Sent.Load() - sx + y.Count().Sent.Load() - sy; n > 4 {
+		if n := x.count.Sent.Load() - sx + y.count.Sent.Load() - sy; n > 4 {
 			t.Errorf("%s: %d datagrams sent", what, n)
 		}
 	}
@@ -390,9 +390,9 @@ func TestCounterJumps(t *testing.T) {
 		}
 	}
 	to.sent.Store(10)
-	r := b.Count().Replayed.Load()
+	r := b.count.Replayed.Load()
 	a.Send(Out{To: 2, Payload: []byte("back")})
-	eventually(t, "refused", func() bool { return b.Count().Replayed.Load() == r+1 })
+	eventually(t, "refused", func() bool { return b.count.Replayed.Load() == r+1 })
 	c.Send(Out{To: 2, Payload: []byte("fine")})
 	a.Send(Out{To: 3, Payload: []byte("fine")})
 	if string(b.next(t).p) != "fine" || string(c.next(t).p) != "fine" {
@@ -521,7 +521,7 @@ func TestLyingStreams(t *testing.T) {
 		},
 	} {
 		n += 10
-		refused := b.Count().StreamsRefused.Load()
+		refused := b.count.StreamsRefused.Load()
 		var before, after runtime.MemStats
 		p := said()
 		runtime.ReadMemStats(&before)
@@ -536,7 +536,7 @@ func TestLyingStreams(t *testing.T) {
 			t.Errorf("%s: answered by %d bytes", what, len(got))
 		}
 		c.Close()
-		eventually(t, what+" is refused", func() bool { return b.Count().StreamsRefused.Load() == refused+1 })
+		eventually(t, what+" is refused", func() bool { return b.count.StreamsRefused.Load() == refused+1 })
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
 			t.Errorf("%s: %d bytes were made for it", what, used)

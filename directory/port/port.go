@@ -46,9 +46,9 @@ type Config struct {
 	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte) // at: where an answer is awaited; nil: at the port
 	Stream  func(net.Conn)                                        // has a goroutine of its own, and closes the conn
 	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
-	// Gossiper is called for each datagram of gossip, which has not been opened: it
-	// may be anybody's. May be nil.
-	Gossiper func(addr *net.UDPAddr)
+	// Gossiper is called for each datagram of gossip, which is lent for the call and
+	// has not been opened: it may be anybody's. May be nil.
+	Gossiper func(addr *net.UDPAddr, p []byte)
 	Spin     time.Duration // how long the keeper goes on reading after a datagram, before it parks
 	Logger   *slog.Logger
 }
@@ -185,9 +185,6 @@ func (p *Port) Epoch() uint64 { return p.epoch }
 // Addr is where others reach the port.
 func (p *Port) Addr() *net.UDPAddr { return p.adv }
 
-// Count returns what the port has done.
-func (p *Port) Count() *Counters { return &p.count }
-
 // SetKeys replaces the keys of the cluster.
 func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
 
@@ -318,7 +315,7 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 			p.count.GossipDropped.Add(1)
 		}
 		if p.cfg.Gossiper != nil {
-			p.cfg.Gossiper(from)
+			p.cfg.Gossiper(from, b)
 		}
 	case len(b) >= overhead && b[0] == magic:
 		p.ours(b, from)

@@ -227,11 +227,11 @@ func exchange(t *testing.T, ns []*node) {
 		}
 	}
 	a.Send(Out{To: 2, Payload: make([]byte, MaxLarge+1)})
-	eventually(t, "all is counted", func() bool { return a.Count().SentBytes.Load() == bytesSent })
-	if n := a.Count().Sent.Load(); n != uint64(2*len(sizes)) {
+	eventually(t, "all is counted", func() bool { return a.count.SentBytes.Load() == bytesSent })
+	if n := a.count.Sent.Load(); n != uint64(2*len(sizes)) {
 		t.Errorf("sent %d", n)
 	}
-	if n, size := b.Count().Received.Load(), b.Count().ReceivedBytes.Load(); n != uint64(len(sizes)) || size != bytesSent/2 {
+	if n, size := b.count.Received.Load(), b.count.ReceivedBytes.Load(); n != uint64(len(sizes)) || size != bytesSent/2 {
 		t.Errorf("received %d, %d bytes of %d", n, size, bytesSent/2)
 	}
 	b.none(t, a)
@@ -284,9 +284,9 @@ func exchange(t *testing.T, ns []*node) {
 		t.Error(err)
 	}
 	b.Part(3)
-	f := b.Count().Foreign.Load()
+	f := b.count.Foreign.Load()
 	c.Send(Out{To: 2, Payload: []byte("gone")})
-	eventually(t, "one parted from is foreign", func() bool { return b.Count().Foreign.Load() > f })
+	eventually(t, "one parted from is foreign", func() bool { return b.count.Foreign.Load() > f })
 	b.Meet(3, c.Epoch(), c.Addr()) // in the same life
 	c.Send(Out{To: 2, Payload: []byte("back")})
 	if h := b.next(t); string(h.p) != "back" {
@@ -423,7 +423,7 @@ func TestFlood(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "it comes", func() bool { return a.Count().Foreign.Load() > 1000 })
+	eventually(t, "it comes", func() bool { return a.count.Foreign.Load() > 1000 })
 	began := time.Now()
 	a.Ask(time.Millisecond, func() bool { return false }, Out{To: 2, Payload: []byte("never")})
 	a.Close()
@@ -458,12 +458,12 @@ func TestRotation(t *testing.T) {
 		hears(fmt.Sprint("step ", i))
 	}
 	b.SetKeys(old)
-	f := b.Count().Foreign.Load()
+	f := b.count.Foreign.Load()
 	a.Send(Out{To: 2, Payload: []byte("secret")}, Out{To: 2, Payload: make([]byte, MaxPayload+1)})
-	eventually(t, "refused", func() bool { return b.Count().Foreign.Load() == f+2 })
-	f = a.Count().Foreign.Load()
+	eventually(t, "refused", func() bool { return b.count.Foreign.Load() == f+2 })
+	f = a.count.Foreign.Load()
 	b.Send(Out{To: 1, Payload: []byte("old alone")})
-	eventually(t, "refused", func() bool { return a.Count().Foreign.Load() == f+1 })
+	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
 	b.SetKeys(fresh)
 	hears("again")
 	if len(a.got)+len(b.got) > 0 {
@@ -480,16 +480,16 @@ func TestNewLife(t *testing.T) {
 	b.next(t)
 	again := start(t, 2, nil)
 	again.Meet(1, a.Epoch(), a.Addr())
-	f := a.Count().Foreign.Load()
+	f := a.count.Foreign.Load()
 	again.Send(Out{To: 1, Payload: []byte("too early")})
-	eventually(t, "refused", func() bool { return a.Count().Foreign.Load() == f+1 })
+	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
 	a.Meet(2, again.Epoch(), again.Addr())
 	again.Send(Out{To: 1, Payload: []byte("known")})
 	if h := a.next(t); string(h.p) != "known" {
 		t.Errorf("%q", h.p)
 	}
 	b.Send(Out{To: 1, Payload: []byte("from the grave")})
-	eventually(t, "refused", func() bool { return a.Count().Foreign.Load() == f+2 })
+	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+2 })
 	a.Send(Out{To: 2, Payload: []byte("two")})
 	if h := again.next(t); string(h.p) != "two" {
 		t.Errorf("%q", h.p)
@@ -545,7 +545,7 @@ func TestCast(t *testing.T) {
 				ns = append(ns, n)
 			}
 			a, b, c := ns[0], ns[1], ns[2]
-			if !a.CanCast() {
+			if a.group == nil {
 				t.Fatal("there is a group")
 			}
 			end := time.Now().Add(2 * time.Second)
@@ -590,7 +590,7 @@ func TestCast(t *testing.T) {
 	n := start(t, 9, nil)
 	n.Cast([]byte("x"))
 	n.Beacon()
-	if n.CanCast() || n.Count().Sent.Load() != 0 {
+	if n.group != nil || n.count.Sent.Load() != 0 {
 		t.Error("there is no group")
 	}
 }

@@ -1,0 +1,194 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// serveAsk answers questions, one at a time.
+func (s *Server) serveAsk(c *codec) error {
+	var cur cursor
+	defer cur.stop()
+	var pattern resource.List
+	for {
+		m, err := c.read()
+		if err != nil {
+			return err
+		}
+		begun := time.Now()
+		p := parser{b: m.body}
+		var rec database.Record
+		var ok bool
+		var far error // the question was well, and could not be answered for sure
+		l := pattern
+		switch m.typ {
+		case msgFind:
+			if l, err = p.list(); err == nil {
+				rec, ok, far = s.find(s.life, &l)
+			}
+		case msgLookup:
+			id := p.gid()
+			if l, err = p.list(); err == nil {
+				rec, ok, far = s.lookup(s.life, id, &l)
+			}
+		case msgStart:
+			if l, err = p.list(); err == nil {
+				pattern = l.Clone()
+				cur.stop()
+				s.settle() // what is offered again after the cursor began may be missed
+				cur = cursor{here: s.db.Cursor(&pattern)}
+				rec, ok, far = cur.next(s, &pattern)
+			}
+		case msgNext:
+			if cur.here == nil {
+				err = fmt.Errorf("%w: next before start", ErrProtocol)
+			} else {
+				rec, ok, far = cur.next(s, &pattern)
+			}
+		case msgTrace:
+			if err = s.trace(c, &m); err == nil {
+				continue
+			}
+		case msgStop:
+			cur.stop()
+			cur, pattern = cursor{}, resource.List{}
+			continue
+		default:
+			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		}
+		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
+		switch {
+		case err != nil:
+			_ = c.sendError(m.id, err)
+			return err
+		case s.life.Err() != nil:
+			return nil // cut short by our end: let the next server be asked
+		case far != nil:
+			err = c.sendError(m.id, far)
+		case !ok && (m.typ == msgStart || m.typ == msgNext):
+			err = c.sendEnd(m.id, &cur.cov)
+		case !ok:
+			err = c.sendError(m.id, ErrNotFound)
+		default:
+			c.begin(msgAnswer, m.id)
+			c.out = AppendAnswer(c.out, &rec, &l)
+			err = c.send()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// cursor is the place of a question with several answers: first what is here,
+// then what is elsewhere.
+type cursor struct {
+	here  *database.Cursor
+	there func() (database.Record, error, bool)
+	end   func()
+	cov   Coverage
+}
+
+func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if k.there == nil {
+		if r, ok = k.here.Next(); ok {
+			return r, true, nil
+		}
+		remote := s.rest()
+		k.cov.Covered = 1
+		if remote == nil {
+			return r, false, nil
+		}
+		k.there, k.end = iter.Pull2(remote.All(s.life, pattern, &k.cov))
+	}
+	r, err, ok = k.there()
+	return r, ok && err == nil, err
+}
+
+func (k *cursor) stop() {
+	if k.end != nil {
+		k.end()
+	}
+}
+
+// AppendAnswer writes a resource to b as the body of an answer has it: the
+// pattern with what it wants filled in, or all attributes if it wants nothing.
+func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
+	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
+	k.gid(r.ID)
+	k.gid(r.Owner)
+	k.u64(r.Revision)
+	if pattern.Complete() {
+		k.bytes(r.Attrs.Wire())
+		return k.out
+	}
+	l := pattern.Clone()
+	l.Fill(&r.Attrs)
+	k.bytes(l.Wire())
+	return k.out
+}
+
+// find looks here, then elsewhere. An error says that there is no certain answer.
+func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) }); ok || err != nil {
+		return r, ok, err
+	}
+	remote := s.rest()
+	if remote == nil {
+		return r, false, nil
+	}
+	r, err = remote.Find(ctx, pattern)
+	return certain(r, err)
+}
+
+// lookup is find by identifier: what this node minted is nowhere else.
+func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
+	if id.Node() == s.id.Node {
+		return s.patiently(ctx, func() (database.Record, bool) { return s.db.Get(id) })
+	}
+	if r, ok = s.db.Get(id); ok {
+		return r, true, nil
+	}
+	remote := s.rest()
+	if remote == nil {
+		return r, false, nil
+	}
+	r, err = remote.Lookup(ctx, id, pattern)
+	return certain(r, err)
+}
+
+func certain(r database.Record, err error) (database.Record, bool, error) {
+	if errors.Is(err, ErrNotFound) {
+		return r, false, nil
+	}
+	return r, err == nil, err
+}
+
+// direct is ask for a client in this process. ErrClosed says that the server is
+// none any more, and somebody else is.
+func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (database.Record, bool, error)) (Answer, error) {
+	r, ok, err := ask()
+	switch {
+	case s.life.Err() != nil:
+		return Answer{}, ErrClosed
+	case err != nil:
+		return Answer{}, err
+	case !ok:
+		return Answer{}, ErrNotFound
+	case r.ID.Node() != s.id.Node: // as it came, it belongs to nobody else
+	case pattern.Complete():
+		r.Attrs = r.Attrs.Clone()
+	default:
+		l := pattern.Clone()
+		l.Fill(&r.Attrs)
+		r.Attrs = l
+	}
+	return Answer(r), nil
+}

@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A question or an answer of up to mostPacked bytes goes in packets: what gets
+// lost goes again as a whole, and it has to be there within a hop. Larger ones
+// have a stream each. A member that has a larger answer gives the identifier
+// alone, and is asked the same again by a stream; a larger question is put to
+// each member by a stream.
+//
+//	who asks     head, as of all streams, 'Q' | len u32 | question
+//	who answers  0: no
+//	             1 | len u32 | answer
+//
+// Who cannot answer, or not yet, hangs up.
+const (
+	mostPacked = 64 << 10
+	stubLen    = 16 // an answer that is an identifier
+	mostStream = 64<<10 + resource.MaxList
+	largeTime  = 10 * time.Second // for one question, and for its answer
+	largeEach  = 8                // members asked at a time
+	mostLarge  = 16               // questions answered at a time: each may have as much as a list, and its answer
+)
+
+// sizeOf is what an answer has at most, without making it: other questions wait
+// meanwhile.
+func sizeOf(r *database.Record, pattern *resource.List) int {
+	const head = 40
+	if pattern.Complete() {
+		return head + len(r.Attrs.Wire())
+	}
+	size := head + len(pattern.Wire())
+	for name := range pattern.Wanted() {
+		v, _ := r.Attrs.Get(name)
+		size += len(v)
+	}
+	return size
+}
+
+// serveQuestion answers the question that comes by a stream.
+func (c *Cluster) serveQuestion(nc net.Conn) error {
+	defer nc.Close()
+	select {
+	case c.large <- struct{}{}:
+		defer func() { <-c.large }()
+	case <-c.life.Done():
+		return nil
+	}
+	_ = nc.SetDeadline(time.Now().Add(largeTime))
+	q, err := readLarge(nc)
+	if err != nil {
+		return err
+	}
+	if !c.answers(q) {
+		return nil
+	}
+	b := []byte{0}
+	if a, ok := c.answer(q, math.MaxInt); ok {
+		b = binary.LittleEndian.AppendUint32([]byte{1}, uint32(len(a)))
+		b = append(b, a...)
+	}
+	_ = nc.SetDeadline(time.Now().Add(largeTime))
+	_, err = nc.Write(b)
+	return err
+}
+
+// readLarge reads what is written with its length before it.
+func readLarge(r io.Reader) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > mostStream {
+		return nil, fmt.Errorf("cluster: %d bytes announced", n)
+	}
+	var b bytes.Buffer // grows as the bytes come: an announced length alone costs nothing
+	_, err := io.CopyN(&b, r, int64(n))
+	return b.Bytes(), err
+}
+
+// askByStream puts a question to one member. An error says that it did not
+// answer.
+func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) (answer []byte, ok bool, err error) {
+	nc, err := c.dial(ctx, questionByte, m)
+	if err != nil {
+		return nil, false, err
+	}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	_ = nc.SetDeadline(time.Now().Add(2 * largeTime))
+	if _, err = nc.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(q)))); err == nil {
+		_, err = nc.Write(q)
+	}
+	var said [1]byte
+	if err == nil {
+		_, err = io.ReadFull(nc, said[:])
+	}
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("cluster: asking %012x by a stream: %w", uint64(m), err)
+	case said[0] == 0:
+		return nil, false, nil
+	}
+	answer, err = readLarge(nc)
+	return answer, err == nil, err
+}
+
+// askEach puts a question to members by a stream each.
+func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r search.Result, err error) {
+	life, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(c.life, end)()
+	var mu sync.Mutex // of r
+	var busy sync.WaitGroup
+	room := make(chan struct{}, largeEach)
+	for _, m := range who {
+		room <- struct{}{}
+		busy.Go(func() {
+			defer func() { <-room }()
+			a, ok, err := c.askByStream(life, m, q)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case r.Found:
+			case ok:
+				r.Found, r.From, r.Answer = true, m, a
+				end() // nobody else need answer
+			case err != nil:
+				c.log.Debug("cluster: a question", "err", err)
+				r.Failed = append(r.Failed, m)
+			default:
+				r.Covered++
+			}
+		})
+	}
+	busy.Wait()
+	switch {
+	case r.Found:
+		return r, nil
+	case c.life.Err() != nil:
+		return r, directory.ErrClosed
+	case ctx.Err() != nil:
+		return r, context.Cause(ctx)
+	}
+	slices.Sort(r.Failed)
+	return r, nil
+}

@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// left is what questions have left behind.
+func left(c *Cluster) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parts, searches := c.search.Pending()
+	if next := c.search.Next(); parts+searches+len(c.count.running) > 0 || !next.IsZero() {
+		return fmt.Sprintf("%d parts, %d searches, %d counted, an alarm: %v", parts, searches, len(c.count.running), !next.IsZero())
+	}
+	return ""
+}
+
+// Ten thousand questions are given up at any moment, of members that answer and
+// of one that does not, by who sleeps and by who polls. Nothing is left of them.
+func TestCancelled(t *testing.T) {
+	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
+		a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
+		b, c := member(t, 2, nil, a), member(t, 3, func(c *Config) { c.Sure = func() bool { return false } }, a)
+		together(t, a, b, c)
+		before := runtime.NumGoroutine()
+		room := make(chan struct{}, 200)
+		var wg sync.WaitGroup
+		for i := range 5_000 {
+			room <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-room }()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%100)*100*time.Microsecond)
+				defer cancel()
+				if err := second(a.Find(ctx, pattern(resource.Match{"a": "b"}))); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		eventually(t, "nothing is left", func() bool { return left(a) == "" })
+		eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
+		a.Close()
+		b.Close()
+		c.Close()
+	}
+}
+
+// A thousand questions at a time are all answered.
+func TestThousandAtOnce(t *testing.T) {
+	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
+		a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
+		b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+		together(t, a, b, c)
+		ids := map[int]resource.GID{}
+		for i := range 10 {
+			ids[i] = put(t, []*Cluster{b, c}[i%2], uint32(i+1), resource.Attrs{"i": fmt.Sprint(i)})
+		}
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				r, err := a.Find(t.Context(), pattern(resource.Match{"i": fmt.Sprint(i % 20)}))
+				if id, there := ids[i%20]; there && (err != nil || r.ID != id) || !there && !errors.Is(err, directory.ErrNotFound) {
+					t.Errorf("%d: %v: %v", i%20, r.ID, err)
+				}
+			})
+		}
+		wg.Wait()
+		eventually(t, "nothing is left", func() bool { return left(a) == "" })
+		a.Close()
+		b.Close()
+		c.Close()
+	}
+}

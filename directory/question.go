@@ -1,0 +1,242 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// askConn is a connection for questions, used by one goroutine at a time.
+type askConn struct {
+	c *codec
+	n uint64
+}
+
+const maxIdle = 8
+
+// borrow takes an ask connection, or makes one, waiting while nobody serves.
+func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 && kind == kindAsk {
+		a := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return a, nil
+	}
+	c.mu.Unlock()
+	for {
+		if _, err := c.current(ctx); err != nil {
+			return nil, err
+		}
+		nc, err := c.dial(ctx)
+		if err == nil {
+			if _, err = nc.Write(greeting(kind)); err == nil {
+				return &askConn{c: newCodec(nc)}, nil
+			}
+			nc.Close()
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		// The server is going: wait for the life connection to notice.
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *Client) giveBack(a *askConn) {
+	c.mu.Lock()
+	if !c.closed && len(c.idle) < maxIdle {
+		c.idle = append(c.idle, a)
+		a = nil
+	}
+	c.mu.Unlock()
+	if a != nil {
+		a.c.nc.Close()
+	}
+}
+
+// errLost says that a question got no answer because the server is gone.
+var errLost = errors.New("directory: server lost")
+
+// ask puts one question over a and reads the answer.
+func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
+	b, err := a.exchange(ctx, typ, msgAnswer, body)
+	if err != nil {
+		return Answer{}, err
+	}
+	return ParseAnswer(b)
+}
+
+// exchange puts one question over a and reads the body of its answer, which is
+// to be of type want, and is valid until the next.
+func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
+	if ctx.Err() != nil { // nothing has been said yet
+		return nil, context.Cause(ctx)
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
+	a.n++
+	a.c.begin(typ, a.n)
+	if body != nil {
+		body(a.c)
+	}
+	err := a.c.send()
+	var m message
+	if err == nil {
+		m, err = a.c.read()
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errLost, err)
+	case m.id != a.n:
+		return nil, fmt.Errorf("%w: answer to another question", ErrProtocol)
+	case m.typ == msgError:
+		return nil, parseError(m.body)
+	case m.typ == msgEnd:
+		return nil, parseEnd(m.body)
+	case m.typ != want:
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	}
+	return m.body, nil
+}
+
+// over lets put put a question over a connection, again if the server is lost
+// meanwhile.
+func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
+	for {
+		a, err := c.borrow(ctx, kindAsk)
+		if err != nil {
+			return err
+		}
+		err = put(a)
+		if (err == nil || errors.Is(err, ErrNotFound)) && ctx.Err() == nil { // else its deadline may be about to be moved
+			c.giveBack(a)
+		} else {
+			a.c.nc.Close()
+		}
+		if !errors.Is(err, errLost) {
+			return err
+		}
+	}
+}
+
+// once puts a question that has one answer.
+func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Answer, err error) {
+	err = c.over(ctx, func(a *askConn) error {
+		ans, err = a.ask(ctx, typ, body)
+		return err
+	})
+	return ans, err
+}
+
+// beside is the server this client can ask without a connection: it has joined
+// it, and it is in this process.
+func (c *Client) beside(ctx context.Context) *Server {
+	if c.here == nil || ctx.Err() != nil {
+		return nil
+	}
+	c.mu.Lock()
+	ok := c.conn != nil && !c.closed
+	c.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return c.here()
+}
+
+// Find returns one resource that matches, with the values the pattern wants,
+// or all attributes if it wants none. ErrNotFound.
+func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, pattern, func() (database.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
+	}
+	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
+}
+
+// Lookup returns a resource by its identifier. ErrNotFound.
+func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (Answer, error) {
+	p, err := resource.NewPattern(nil, want...)
+	if err != nil {
+		return Answer{}, err
+	}
+	if s := c.beside(ctx); s != nil {
+		if a, err := s.direct(ctx, p, func() (database.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
+			return a, err
+		}
+	}
+	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
+}
+
+// FindAll yields every resource that matches, each once. The server keeps the
+// place (paper, section 3.4) until the loop ends. If it is lost, the question
+// begins again with the next one and goes on with what was not yielded yet. At
+// the end it says, with ErrPartial, if some node could not be asked.
+func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+	return c.FindCovering(ctx, pattern, nil)
+}
+
+// FindCovering is FindAll that says in cov, when it has come to its end, which
+// nodes were asked; that some could not be is then no error.
+func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
+	return func(yield func(Answer, error) bool) {
+		var seen map[resource.GID]bool
+		var got []resource.GID
+		for {
+			a, err := c.borrow(ctx, kindAsk)
+			if err != nil {
+				yield(Answer{}, err)
+				return
+			}
+			ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(pattern.Wire()) })
+			for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
+				if seen[ans.ID] {
+					continue
+				}
+				got = append(got, ans.ID)
+				if !yield(ans, nil) {
+					a.c.begin(msgStop, 0)
+					if a.c.send() != nil {
+						a.c.nc.Close()
+					} else {
+						c.giveBack(a)
+					}
+					return
+				}
+			}
+			var end *endError
+			switch {
+			case errors.As(err, &end):
+				c.giveBack(a)
+				if cov != nil {
+					*cov = end.Coverage
+				} else if err := end.Err(); err != nil {
+					yield(Answer{}, err)
+				}
+				return
+			case errors.Is(err, errLost):
+				a.c.nc.Close()
+				seen = make(map[resource.GID]bool, len(got))
+				for _, id := range got {
+					seen[id] = true
+				}
+			default:
+				a.c.nc.Close()
+				yield(Answer{}, err)
+				return
+			}
+		}
+	}
+}

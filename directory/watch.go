@@ -1,0 +1,156 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Watch yields what happens to the resources that match: first those there
+// are, then Synced, then changes, without a gap. When the server is lost it
+// goes on with the next one and tells only what is different. It ends when ctx
+// does, with an error that is its cause.
+func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		var w watch
+		for {
+			a, err := c.borrow(ctx, kindWatch)
+			if err == nil {
+				stop := context.AfterFunc(c.life, func() { _ = a.c.nc.Close() })
+				err = w.follow(ctx, a, pattern, yield)
+				stop()
+				a.c.nc.Close()
+			}
+			if err == nil {
+				return
+			}
+			switch {
+			case ctx.Err() != nil:
+				err = context.Cause(ctx)
+			case c.life.Err() != nil:
+				err = ErrClosed
+			}
+			if !errors.Is(err, errLost) {
+				yield(Event{}, err)
+				return
+			}
+			if err := sleep(ctx, time.Millisecond); err != nil {
+				yield(Event{}, err)
+				return
+			}
+		}
+	}
+}
+
+// watch is what has been told of a watch so far.
+type watch struct {
+	view   View
+	synced bool
+}
+
+// follow tells the events of one connection. nil means that the loop was left.
+func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
+	stop := context.AfterFunc(ctx, func() { _ = a.c.nc.Close() })
+	defer stop()
+	a.c.begin(msgWatch, 1)
+	a.c.bytes(pattern.Wire())
+	if err := a.c.send(); err != nil {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	w.view.Begin()
+	for {
+		m, err := a.c.read()
+		var ne net.Error
+		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // the grace is over
+			_ = a.c.nc.SetReadDeadline(time.Time{})
+			for _, ev := range w.view.Expire() {
+				if !yield(ev, nil) {
+					return nil
+				}
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errLost, err)
+		}
+		if m.typ == msgError {
+			return parseError(m.body)
+		}
+		ev, err := parseEvent(&m)
+		if err != nil {
+			return err
+		}
+		tell := false
+		if ev.Kind != Synced {
+			ev, tell = w.view.Take(ev)
+		} else {
+			if w.view.Missing() > 0 {
+				_ = a.c.nc.SetReadDeadline(time.Now().Add(GoneGrace))
+			}
+			tell, w.synced = !w.synced, true
+		}
+		if tell && !yield(ev, nil) {
+			return nil
+		}
+	}
+}
+
+// watch begins a watch of what is here; what is being offered again comes before
+// Synced.
+func (s *Server) watch(pattern *resource.List) *database.Watch {
+	w := s.db.Watch(pattern)
+	if !s.Settled() {
+		w.Hold()
+		s.busy.Go(func() {
+			s.settle()
+			w.Release()
+		})
+	}
+	return w
+}
+
+func (s *Server) serveWatch(c *codec) error {
+	m, err := c.read()
+	if err != nil {
+		return err
+	}
+	p := parser{b: m.body}
+	l, err := p.list()
+	if err != nil || m.typ != msgWatch {
+		return fmt.Errorf("%w: not a watch", ErrProtocol)
+	}
+	l = l.Clone()
+	w := s.watch(&l)
+	s.count.watch.Add(1)
+	end := s.attach(w, &l)
+	ctx, cancel := context.WithCancel(s.life)
+	s.busy.Add(1)
+	go func() { // the client says nothing more: reading sees it go
+		defer s.busy.Done()
+		_, _ = c.read()
+		cancel()
+	}()
+	defer func() {
+		end()
+		w.Close()
+		c.nc.Close()
+		cancel()
+	}()
+	out := &codec{nc: c.nc}
+	for {
+		ev, err := w.Next(ctx)
+		if err != nil {
+			return nil
+		}
+		out.event(m.id, &ev, &l)
+		if err := out.send(); err != nil {
+			return err
+		}
+	}
+}
