@@ -29,7 +29,7 @@ func (s *Server) serveAsk(c *codec) error {
 		var rec database.Record
 		var ok bool
 		var far error // the question was well, and could not be answered for sure
-		told := false   // there is nothing more to be said
+		told := false // there is nothing more to be said
 		l := pattern
 		stop := func() {}
 		if s.rest() != nil {
