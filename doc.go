@@ -17,6 +17,12 @@
 // Resources are kept by the node's directory: a dirserver, or, where none
 // runs, the first context of the node, from which another takes over.
 //
+// Where nodes are members of a cluster, because their dirserver has --bind, or by
+// [WithMember], all this holds across them: Find, FindAll, Lookup, Watch and Send
+// reach whatever any node has, and a program is the same for one node and many.
+// ErrNotFound is definite: every node that lives has been asked. Where some could
+// not be, the error is ErrPartial.
+//
 // # From the paper to Go
 //
 // The primitives of RoCL (Alves, Pina, Exposto, Rufino) and what they are here:

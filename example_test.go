@@ -328,16 +328,25 @@ func ExampleWithMember() {
 	defer a.Close()
 	b := open("b", rocl.Member{Bind: second, Join: []string{first}})
 	defer b.Close()
-	printer := register(a, "printer")
-	for {
-		f, err := b.Find(ctx, rocl.Match{"name": "printer"})
-		if err == nil {
-			fmt.Println(f.ID == printer.ID())
+	printer, me := register(a, "printer"), register(b, "me")
+	for e, err := range b.Watch(ctx, rocl.Match{"name": "printer"}) { // the nodes may not have met yet
+		if err != nil {
+			log.Fatal(err)
+		}
+		if e.Kind == rocl.Appeared {
+			if err := me.SendBytes(ctx, e.ID, 7, []byte("a page")); err != nil {
+				log.Fatal(err)
+			}
 			break
 		}
-		time.Sleep(10 * time.Millisecond) // the nodes have not met yet
 	}
-	// Output: true
+	m, err := printer.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s from another node: %v\n", m.Bytes(), m.From().Node() != printer.ID().Node())
+	m.Release()
+	// Output: a page from another node: true
 }
 
 // The key must be a secret of the cluster's nodes.
@@ -358,6 +367,18 @@ func ExampleMember() {
 
 // Certificates are used where the nodes of the cluster show theirs, and else
 // refused: a program is not let to believe that it is protected by them.
+// Members are asked one by one, by one packet to a group of the network, or by
+// each other.
+func ExampleSearchWay() {
+	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Way: rocl.SearchCast}
+	fmt.Println(m.Way, m.Check())
+	m.Group = ""
+	fmt.Println(m.Check())
+	// Output:
+	// cast <nil>
+	// rocl: not a member of a cluster: search by cast, and no group to cast to
+}
+
 func ExampleWithCertificates() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {

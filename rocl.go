@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -36,6 +37,7 @@ type (
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 	Member         = cluster.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
+	SearchWay      = search.Way             // see Member
 )
 
 // Kinds of events of a Watch.
@@ -67,6 +69,15 @@ const (
 	PollAdaptive = dispatch.PollAdaptive
 	PollOff      = dispatch.PollOff
 	PollAlways   = dispatch.PollAlways
+)
+
+// How everybody is asked who could know, by a Member; [SearchAuto] is by how many
+// there are.
+const (
+	SearchAuto = search.Auto
+	SearchCast = search.ByCast // one packet to the group
+	SearchEach = search.Each   // one by one
+	SearchTree = search.ByTree // members pass the question on
 )
 
 // Errors, to be matched with errors.Is.
@@ -156,10 +167,17 @@ func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 func WithCluster(name string) Option { return context.WithCluster(name) }
 
 // WithMember makes the node a member of the cluster while this context serves
-// it, because no daemon does: what dirserver --bind --join --key-file does. If
-// the context ends, another one of the node with this option goes on in its
-// place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas)
-// and $ROCL_KEY_FILE.
+// it, because no daemon does: what dirserver --bind --join --key-file does.
+//
+//	rocl.WithMember(rocl.Member{
+//		Bind:    "10.0.0.7:7946",                            // this node, UDP and TCP
+//		Join:    []string{"10.0.0.7:7946", "10.0.0.8:7946"}, // or Group, a multicast group
+//		KeyFile: "cluster.key",                              // mode 0600; without it nothing is sealed
+//	})
+//
+// If the context ends, another one of the node with this option goes on in its
+// place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas),
+// $ROCL_KEY_FILE, $ROCL_GROUP, $ROCL_SEARCH and $ROCL_POLL.
 func WithMember(m Member) Option { return context.WithMember(m) }
 
 // WithCertificates names PEM files with a certificate, its key, and the

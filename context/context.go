@@ -431,6 +431,13 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 	if cfg.joinOnly {
 		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}
+	if m := &cfg.member; m.Bind == "" && len(m.Join) == 0 && m.KeyFile == "" && m.Group == "" {
+		certs, err := m.Certificates, error(nil)
+		if cfg.member, err = cluster.Environment(); err != nil {
+			return nil, err
+		}
+		cfg.member.Certificates = certs
+	}
 	if !cfg.member.Certificates.Given() && cfg.member.Bind != "" {
 		cfg.member.Certificates = cfg.certs
 	}

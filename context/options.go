@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -96,8 +95,7 @@ func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d 
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
 
 // WithMember makes the node a member of a cluster while this context serves it,
-// because no daemon does. The default is $ROCL_BIND, $ROCL_JOIN (values are
-// separated by commas) and $ROCL_KEY_FILE.
+// because no daemon does. The default is [cluster.Environment].
 func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m } }
 
 // WithCertificates names PEM files with a certificate, its key, and the
@@ -113,12 +111,6 @@ func WithCertificates(cert, key, ca string) Option {
 func (c *config) environment() {
 	if c.cluster == "" {
 		c.cluster = os.Getenv("ROCL_CLUSTER")
-	}
-	if c.member.Bind == "" && len(c.member.Join) == 0 && c.member.KeyFile == "" {
-		c.member = cluster.Member{
-			Bind: os.Getenv("ROCL_BIND"), KeyFile: os.Getenv("ROCL_KEY_FILE"),
-			Join: strings.FieldsFunc(os.Getenv("ROCL_JOIN"), func(r rune) bool { return r == ',' }),
-		}
 	}
 	if !c.certs.Given() && !c.member.Certificates.Given() {
 		c.certs = cluster.Certificates{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}

@@ -4,6 +4,7 @@ import (
 	stdctx "context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -249,6 +250,13 @@ func TestMemberFails(t *testing.T) {
 		if err := open(context.WithMember(m)); !errors.Is(err, cluster.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long", "ROCL_GROUP": "239.1.2.3", "ROCL_JOIN": "127.0.0.1:1"} {
+		t.Setenv(name, value)
+		if err := open(); !errors.Is(err, cluster.ErrConfig) {
+			t.Errorf("%s=%s from the environment: %v", name, value, err)
+		}
+		os.Unsetenv(name)
 	}
 	t.Setenv("ROCL_BIND", missing.Bind)
 	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)

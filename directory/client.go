@@ -201,12 +201,17 @@ func (c *Client) agree(p parser) error {
 	return nil
 }
 
-// publish makes lc the connection that operations use.
-func (c *Client) publish(lc *lifeConn) {
+// publish makes lc the connection that operations use, and says whether there
+// will be any: Close does not wait for a connection that it has not seen.
+func (c *Client) publish(lc *lifeConn) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
 	c.conn = lc
 	close(c.joined)
-	c.mu.Unlock()
+	return true
 }
 
 // live reads the life connection and replaces it when it ends.
@@ -284,11 +289,16 @@ func (c *Client) rejoin() *lifeConn {
 			}
 		}
 		if err == nil {
-			if err = c.offer(lc); err == nil {
-				c.publish(lc)
+			stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
+			err = c.offer(lc)
+			stop()
+			if err == nil && c.publish(lc) {
 				return lc
 			}
 			lc.c.nc.Close()
+			if err == nil {
+				return nil // closed meanwhile
+			}
 		}
 		if c.life.Err() != nil {
 			return nil

@@ -18,6 +18,13 @@
 // A number given to a context is the epoch, which grows with every server,
 // and a count: never the same twice. After a reboot the node is another.
 //
+// # The cluster
+//
+// What a server does not hold it asks of whoever is attached to it
+// ([Server.Attach]): package cluster makes the node a member of a cluster, as a
+// daemon or a context says ([WithMembership]), and this package knows no more of
+// it than that there are others to ask, to list, to watch and to trace.
+//
 // # Connections
 //
 // A context has one life connection: what it registers is there for as long as
@@ -56,7 +63,8 @@
 // of its cluster, should it come to serve. Terms are "key", one for each link
 // key, the first is the newest; "cluster", its name, if the node is in one;
 // "host", the IP address where other nodes reach this one; "sealed", if links
-// to other nodes are to be. Other names are passed over.
+// to other nodes are to be; "certificates", if the operator's show who is one of
+// the cluster. Other names are passed over.
 //
 //	end       covered u32, failed nodes u64 each
 //	trace     way u8, pattern

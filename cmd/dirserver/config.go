@@ -36,6 +36,7 @@ type config struct {
 	level slog.Level
 
 	pollFor time.Duration
+	way     search.Way
 	httpAt  string
 
 	labels directory.Labels
@@ -154,9 +155,6 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
-// ways of asking everybody.
-var ways = map[string]search.Way{"auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree}
-
 // checkCluster checks what concerns the cluster.
 func (c *config) checkCluster() (err error) {
 	if c.pollFor, err = time.ParseDuration(c.poll.value); err != nil {
@@ -174,9 +172,9 @@ func (c *config) checkCluster() (err error) {
 		return nil
 	}
 	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
-		return fmt.Errorf("bind address %q (%s) is not HOST:PORT", c.bind.value, c.bind.origin)
+		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, or 0.0.0.0:7946 for the machine's private address", c.bind.value, c.bind.origin)
 	}
-	if _, known := ways[c.search.value]; !known {
+	if c.way, err = search.ParseWay(c.search.value); err != nil {
 		return fmt.Errorf("search %q (%s) is not auto, cast, each or tree", c.search.value, c.search.origin)
 	}
 	m := c.member()
@@ -206,8 +204,8 @@ func (c *config) checkCluster() (err error) {
 // member is how the node takes part in its cluster.
 func (c *config) member() cluster.Member {
 	return cluster.Member{
-		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: ways[c.search.value], Poll: c.pollFor,
-		Join:         strings.FieldsFunc(c.join.value, func(r rune) bool { return r == ',' }),
+		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: c.way, Poll: c.pollFor,
+		Join:         cluster.Split(c.join.value),
 		Certificates: cluster.Certificates{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}
 }

@@ -1,9 +1,10 @@
 // Command dirserver serves a node's directory as a daemon.
 //
 //	dirserver [--socket PATH] [--listen URL]... [--config FILE]
+//	dirserver --bind HOST:PORT --join HOST:PORT,... --key-file FILE ...
 //
 // Every setting can be given as a flag, in the environment (ROCL_SOCKET,
-// ROCL_LISTEN, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
+// ROCL_BIND, ROCL_LABEL, ROCL_LOG_LEVEL and so on) or in a TOML file, in this
 // order of precedence. SIGHUP has the keys of the cluster read again; SIGTERM and
 // SIGINT end it cleanly. Exit codes: 0 ended
 // as asked, 1 failed, 2 wrong usage, 3 another daemon serves the node.
@@ -44,8 +45,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var show bool
 	var file string
 	cmd := &cobra.Command{
-		Use:           "dirserver",
-		Short:         "Serve the directory of this node",
+		Use:   "dirserver",
+		Short: "Serve the directory of this node",
+		Long: "Serve the directory of this node; with --bind as a member of a cluster, whose programs find each other's resources.\n" +
+			"Each flag may be given in the environment (--key-file as ROCL_KEY_FILE) or in the --config file instead.",
+		Example: "  dirserver\n" +
+			"  dirserver --bind 10.0.0.7:7946 --join 10.0.0.7:7946,10.0.0.8:7946 --key-file cluster.key",
 		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -71,6 +76,11 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
 	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
+	for flag, words := range map[string][]cobra.Completion{
+		"search": {"auto", "cast", "each", "tree"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := settings(cmd, file)
@@ -99,6 +109,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return 3
 	}
 	fmt.Fprintf(errOut, "dirserver: %v\n", err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		fmt.Fprintln(errOut, "Another process listens there; stop it, or choose another address.")
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		fmt.Fprintln(errOut, "No interface of this machine has that address.")
+	}
 	return 1
 }
 

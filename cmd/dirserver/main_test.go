@@ -433,3 +433,26 @@ func TestWatchdog(t *testing.T) {
 		}
 	}
 }
+
+// What fails for want of an address says what to do.
+func TestAddressTaken(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	socket := filepath.Join(short(t), "sock")
+	for at, want := range map[string]string{ln.Addr().String(): "Another process listens there", "203.0.113.254:7946": "No interface of this machine"} {
+		if _, errOut, code := call(t, "--socket", socket, "--bind", at); code != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("--bind %s: exit code %d, %q", at, code, errOut)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for flag, want := range map[string]string{"search": "auto\ncast\neach\ntree\n", "log-level": "debug\ninfo\nwarn\nerror\n", "log-format": "text\njson\n"} {
+		if out, _, code := call(t, "__complete", "--"+flag, ""); code != 0 || !strings.HasPrefix(out, want) {
+			t.Errorf("--%s: exit code %d, %q", flag, code, out)
+		}
+	}
+}

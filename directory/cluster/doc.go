@@ -25,6 +25,18 @@
 // that a member does not understand, of a later version, it does not answer: a
 // no would count.
 //
+// Of all that matches one member after another is asked, for one answer at a
+// time; it keeps the place for who asked (places.go), and whoever finds it
+// forgotten, because the directory was replaced, begins anew and passes over
+// what it has had. A member that dies meanwhile has nothing any more.
+//
+// # Summaries
+//
+// What is registered goes into this member's summary, of which the others are
+// told every few seconds, what is new alone where that is less. It is made anew
+// when too much of it is gone, or too full. See package search for what a
+// summary decides: whom to ask first.
+//
 // # Watches
 //
 // While anything is watched at this node there is a stream to each other member

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,7 +28,7 @@ type Member struct {
 	Join    []string      // HOST:PORT of members to begin with
 	KeyFile string        // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
 	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
-	Way     search.Way    // how everybody is asked
+	Way     search.Way    // how everybody is asked; 0: by how many there are
 	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 	// Certificates show who is one of the cluster, where TLS is spoken, in place
 	// of those that are made from the key, which is needed all the same.
@@ -51,6 +53,34 @@ func (c Certificates) Check() error {
 // ErrConfig says that the settings of a member make no sense, or that its key
 // or its certificates cannot be used.
 var ErrConfig = errors.New("rocl: not a member of a cluster")
+
+// Environment is the member that ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE, ROCL_GROUP,
+// ROCL_SEARCH and ROCL_POLL describe; none if ROCL_BIND is not set.
+func Environment() (Member, error) {
+	m := Member{Bind: os.Getenv("ROCL_BIND"), Join: Split(os.Getenv("ROCL_JOIN")), KeyFile: os.Getenv("ROCL_KEY_FILE"), Group: os.Getenv("ROCL_GROUP")}
+	var err error
+	if s := os.Getenv("ROCL_SEARCH"); s != "" {
+		if m.Way, err = search.ParseWay(s); err != nil {
+			return Member{}, fmt.Errorf("%w: ROCL_SEARCH: %w", ErrConfig, err)
+		}
+	}
+	if s := os.Getenv("ROCL_POLL"); s != "" {
+		if m.Poll, err = time.ParseDuration(s); err != nil {
+			return Member{}, fmt.Errorf("%w: ROCL_POLL: %w", ErrConfig, err)
+		}
+	}
+	return m, nil
+}
+
+// Split is the list that commas separate in s.
+func Split(s string) (list []string) {
+	for v := range strings.SplitSeq(s, ",") {
+		if v = strings.TrimSpace(v); v != "" {
+			list = append(list, v)
+		}
+	}
+	return list
+}
 
 // Check finds settings that make no sense. It does not read the key.
 func (m *Member) Check() error {
@@ -216,6 +246,9 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
+	if !terms.Sealed && !loopback(c.Addr()) {
+		m.log.Warn("cluster: there is no key: whoever reaches the address can take part, read and change", "addr", c.Addr())
+	}
 	m.used = keys
 	return nil
 }
@@ -248,6 +281,11 @@ func host(at string) string {
 		return ""
 	}
 	return a.String()
+}
+
+func loopback(at string) bool {
+	a, err := netip.ParseAddrPort(at)
+	return err == nil && a.Addr().Unmap().IsLoopback()
 }
 
 // apart answers for the cluster while the node is not a member: nobody knows.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -425,4 +426,27 @@ func (l *lines) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b.Reset()
+}
+
+func TestEnvironment(t *testing.T) {
+	for name, value := range map[string]string{
+		"ROCL_BIND": "10.0.0.7:7946", "ROCL_JOIN": " a:1, ,b:2", "ROCL_KEY_FILE": "key", "ROCL_GROUP": "239.1.2.3:7947", "ROCL_SEARCH": "tree", "ROCL_POLL": "50us",
+	} {
+		t.Setenv(name, value)
+	}
+	m, err := Environment()
+	want := Member{Bind: "10.0.0.7:7946", Join: []string{"a:1", "b:2"}, KeyFile: "key", Group: "239.1.2.3:7947", Way: search.ByTree, Poll: 50 * time.Microsecond}
+	if err != nil || !reflect.DeepEqual(m, want) || m.Check() != nil {
+		t.Errorf("%+v, %v, %v", m, err, m.Check())
+	}
+}
+
+// A member that anybody can take for one of his own is warned of, unless only
+// this machine reaches it.
+func TestLoopback(t *testing.T) {
+	for at, want := range map[string]bool{"127.0.0.7:1": true, "[::1]:1": true, "10.0.0.7:1": false, "[fd00::7]:1": false} {
+		if loopback(at) != want {
+			t.Errorf("%s is the loopback interface's: %v", at, !want)
+		}
+	}
 }

@@ -440,8 +440,8 @@ func (c *Cluster) want(addr string, err error) {
 	if w == nil || time.Since(w.since) < w.said {
 		return
 	}
+	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.said, "err", err)
 	w.said *= 2
-	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "seconds", int(time.Since(w.since)/time.Second), "err", err)
 }
 
 func (c *Cluster) join(addr string) error {

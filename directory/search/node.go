@@ -15,8 +15,8 @@ const (
 	DefaultFan   = 16
 	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
 	DefaultHop   = 20 * time.Millisecond
-	MostCast     = 256 // nodes up to which Auto casts, if it can: they all answer at once
-	MostFlat     = 64  // nodes up to which Auto asks each
+	MostCast     = 128 // others up to whom Auto casts, if it can: they all answer at once (docs/SCALING.md says why so many)
+	MostFlat     = 64  // others up to whom Auto asks each: for more a tree is sooner where a hop is quick
 	DefaultTries = 5   // where one packet of twenty is lost, one living node of 100,000 is not reached
 )
 

@@ -20,22 +20,47 @@ var text string
 // Document writes the figures into the text.
 func (f *Figures) Document() ([]byte, error) {
 	t, err := template.New("scaling").Funcs(template.FuncMap{
-		"ways":    func() []Way { return Ways },
-		"sizes":   func() []int { return Sizes },
-		"cost":    func(n int, w string, k Case) Cost { return f.Cost[n][w][k] },
-		"upkeep":  func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
-		"case":    caseNamed,
-		"ms":      millis,
-		"n":       thousands,
-		"kib":     func(b float64) string { return strconv.FormatFloat(b/1024, 'f', 2, 64) },
-		"mib":     func(b int) string { return strconv.FormatFloat(float64(b)/(1<<20), 'f', 1, 64) },
-		"one":     func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) },
-		"times":   func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
-		"share":   func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
-		"formula": func(n int, w Way) time.Duration { return Time(n-1, w.Fan, Hop, Work) },
-		"switch": func(fan, hopMicros, workMicros int) int {
-			return Switch(fan, time.Duration(hopMicros)*time.Microsecond, time.Duration(workMicros)*time.Microsecond)
+		"ways":   func() []Way { return Ways },
+		"sizes":  func() []int { return Sizes },
+		"cost":   f.cost,
+		"burst":  func(w string, nodes, searches int) Burst { return f.Burst[w][[2]int{nodes, searches}] },
+		"upkeep": func(n, lossy int) Upkeep { return f.Upkeep[n][lossy] },
+		"case":   caseNamed,
+		"bold": func(n int, w Way) string {
+			if w == Auto.Takes(n) || w == AutoAlone.Takes(n) {
+				return "**" + w.Name + "**"
+			}
+			return w.Name
 		},
+		"takes": func(n int, name string) string {
+			if name == Auto.Name {
+				return Auto.Takes(n).Name
+			}
+			return AutoAlone.Takes(n).Name
+		},
+		"either": func(a, b string) string {
+			if a == b {
+				return a
+			}
+			return a + " / " + b
+		},
+		"ms":     millis,
+		"n":      thousands,
+		"kib":    func(b float64) string { return strconv.FormatFloat(b/1024, 'f', 2, 64) },
+		"kibOf":  func(b float64) float64 { return b / 1024 },
+		"mib":    func(b int) string { return strconv.FormatFloat(float64(b)/(1<<20), 'f', 1, 64) },
+		"one":    func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) },
+		"busy":   func(searches float64) float64 { return 100 * 4 * searches * Work.Seconds() },
+		"times":  func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
+		"share":  func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
+		"switch": Switch,
+		"hops":   func() []time.Duration { return Hops },
+		"works":  func() []time.Duration { return Works },
+		"limits": func() []int { return []int{16, 32, 64, 96, 128, 192, 256, 512} },
+		"regret": func(most int) string { return strconv.FormatFloat(Regret(most), 'f', 2, 64) },
+		"bursts": func() []int { return BurstSizes },
+		"atonce": func() []int { return AtOnce },
+		"twice":  func(n int) int { return 2 * n },
 		"met": func(is, most float64) string {
 			if is <= most {
 				return "yes"
@@ -48,19 +73,22 @@ func (f *Figures) Document() ([]byte, error) {
 		"most":    func(c Cost) float64 { return float64(c.Most) },
 		"held":    func(u Upkeep) float64 { return float64(u.Held) },
 		"each":    func(n int) int { return Resources / n },
-		"twohw":   func() int { return int(2 * Hop / Work) },
-		"missing": func() (n int) {
+		"missing": func() string {
+			n := 0
 			for _, u := range f.Upkeep {
 				n += u[0].Missing + u[1].Missing
 			}
-			return n
+			if n == 0 {
+				return "no"
+			}
+			return thousands(n)
 		},
-		"calm":  func() int { return calm },
-		"works": func() []int { return []int{2, 5, 10} },
+		"calm": func() int { return calm },
 		"const": func() map[string]any {
 			return map[string]any{
-				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue, "UDP": UDP, "Seal": Seal, "From": From,
+				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue, "UDP": UDP, "Seal": Seal, "Says": Says,
 				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Spread": Spread, "Holders": holders,
+				"MostCast": search.MostCast, "MostFlat": search.MostFlat,
 			}
 		},
 		"filter": func(resources, members int) int {
@@ -78,6 +106,14 @@ func (f *Figures) Document() ([]byte, error) {
 		return nil, fmt.Errorf("scale: the document: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+func (f *Figures) cost(nodes int, way string, k Case) (Cost, error) {
+	c, ok := f.Cost[nodes][way][k]
+	if !ok {
+		return c, fmt.Errorf("scale: %d nodes, %s, %+v: not measured", nodes, way, k)
+	}
+	return c, nil
 }
 
 func caseNamed(name string) (Case, error) {

@@ -17,25 +17,48 @@ var (
 	Dying     = Case{Dying: true}
 )
 
+var cases = []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying}
+
+func allWays() []Way { return append([]Way{Auto, AutoAlone}, Ways...) }
+
 // Figures are what the document says.
 type Figures struct {
 	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the way
+	Burst  map[string]map[[2]int]Burst      // by name of the way, and nodes and searches at once
 	Upkeep map[int][2]Upkeep                // by nodes: without loss, and at 5 %
 }
 
+// BurstSizes and AtOnce are where bursts of searches are looked at.
+var (
+	BurstSizes = []int{33, 65, 97, 129, 193, 257, 385}
+	AtOnce     = []int{1, 2, 4}
+)
+
 // Measure gets them. It takes some minutes.
 func Measure(say func(nodes int, what string)) (*Figures, error) {
-	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Upkeep: map[int][2]Upkeep{}}
+	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Burst: map[string]map[[2]int]Burst{}, Upkeep: map[int][2]Upkeep{}}
+	for _, w := range []Way{Cast, Each, Tree16} {
+		f.Burst[w.Name] = map[[2]int]Burst{}
+		for _, n := range BurstSizes {
+			for _, k := range AtOnce {
+				b, err := Bursts(w, n, k)
+				if err != nil {
+					return nil, err
+				}
+				f.Burst[w.Name][[2]int{n, k}] = b
+			}
+		}
+	}
 	for _, n := range Sizes {
 		c, err := NewCluster(n, Resources, 200)
 		if err != nil {
 			return nil, err
 		}
 		f.Cost[n] = map[string]map[Case]Cost{}
-		for _, w := range Ways {
+		for _, w := range allWays() {
 			say(n, w.Name)
 			f.Cost[n][w.Name] = map[Case]Cost{}
-			for _, k := range []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying} {
+			for _, k := range cases {
 				times := 200
 				if n > 1000 && !k.Filters {
 					times = 50

@@ -1,9 +1,14 @@
 package scale
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/directory/search"
 	"go.uber.org/goleak"
 )
 
@@ -37,26 +42,25 @@ func TestSearchTargets(t *testing.T) {
 	}
 	const n = 10_000
 	c := cluster(t, n, Resources, 50)
-	tree := Ways[2]
-	no := searches(t, c, tree, Case{}, 3)
+	no := searches(t, c, Auto, Case{}, 3)
 	if no.P99 > 10*time.Millisecond || no.Definite != no.Searches {
 		t.Errorf("a definite no takes %v: %+v", no.P99, no)
 	}
-	without := searches(t, c, tree, Case{Exists: true}, 3)
+	without := searches(t, c, Auto, Case{Exists: true}, 3)
 	if without.Most > 2*n {
 		t.Errorf("a search takes %d messages without filters", without.Most)
 	}
-	with := searches(t, c, tree, Case{Exists: true, Filters: true}, 50)
+	with := searches(t, c, Auto, Case{Exists: true, Filters: true}, 50)
 	if with.Most > 20 {
 		t.Errorf("a search takes %d messages with filters", with.Most)
 	}
 	t.Logf("no: %v; found by %.0f messages without filters, by %.1f, at most %d, with: %.0f times as many",
 		no.P99, without.Messages, with.Messages, with.Most, without.Messages/with.Messages)
-	denied := searches(t, c, tree, Case{Filters: true}, 3)
+	denied := searches(t, c, Auto, Case{Filters: true}, 3)
 	if denied.Definite != denied.Searches || denied.Most > 2*n+20 {
 		t.Errorf("a no with filters: %+v", denied)
 	}
-	if lossy := searches(t, c, tree, Case{Loss: 0.05}, 2); lossy.Messages > 3*n {
+	if lossy := searches(t, c, Auto, Case{Loss: 0.05}, 2); lossy.Messages > 3*n {
 		t.Errorf("a no at 5 %% loss takes %.0f messages", lossy.Messages)
 	}
 }
@@ -64,21 +68,21 @@ func TestSearchTargets(t *testing.T) {
 // All ways give true answers, whatever is lost or dies, and cost what the
 // formulas say.
 func TestWays(t *testing.T) {
-	sizes := []int{10, 100, 1000}
+	sizes, ways := []int{10, 100, 1000}, allWays()
 	if testing.Short() {
-		sizes = sizes[:2]
+		sizes, ways = sizes[:2], []Way{Cast, Each, Tree16}
 	}
 	for _, n := range sizes {
 		c := cluster(t, n, 20_000, 20)
-		for _, w := range Ways {
+		for _, w := range ways {
 			no := searches(t, c, w, Case{}, 5)
-			if no.Most != 2*(n-1) || no.Definite != no.Searches {
+			if no.Most != w.Messages(n) || no.Definite != no.Searches {
 				t.Errorf("%d nodes, %s: %+v", n, w.Name, no)
 			}
-			if f := Time(n-1, w.Fan, Hop, Work); no.P99 > f || no.P99 < f*9/10 {
+			if f := w.Time(n); no.P99 > f || no.P99 < f*9/10 {
 				t.Errorf("%d nodes, %s: a no takes %v, by the formula %v", n, w.Name, no.P99, f)
 			}
-			if found := searches(t, c, w, Case{Exists: true}, 20); found.Definite != 20 || found.Most > 2*n {
+			if found := searches(t, c, w, Case{Exists: true}, 20); found.Definite != 20 || found.Most > max(2*n, w.Messages(n)) {
 				t.Errorf("%d nodes, %s: %+v", n, w.Name, found)
 			}
 			if found := searches(t, c, w, Case{Exists: true, Filters: true}, 20); found.Definite != 20 || found.Most > 16 || found.P99 > 2*time.Millisecond {
@@ -95,6 +99,68 @@ func TestWays(t *testing.T) {
 					t.Errorf("%d nodes, %s, %+v: %.0f messages", n, w.Name, k, r.Messages)
 				}
 			}
+		}
+	}
+}
+
+// Auto goes the way that the document says, also where it changes; and up to
+// there a node may search twice at once and nothing is lost for want of room.
+func TestAuto(t *testing.T) {
+	for _, most := range []int{1, search.MostFlat, search.MostCast} {
+		for _, n := range []int{most + 1, most + 2} {
+			c := cluster(t, n, 10*n, 0)
+			for _, w := range []Way{Auto, AutoAlone} {
+				is := searches(t, c, w, Case{}, 1)
+				if as := searches(t, c, w.Takes(n), Case{}, 1); is != as {
+					t.Errorf("%d nodes, %s: %+v, but %s: %+v", n, w.Name, is, w.Takes(n).Name, as)
+				}
+				b, err := Bursts(w, n, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if b.Lost > 0 || b.Took > search.DefaultHop {
+					t.Errorf("%d nodes, %s: %+v", n, w.Name, b)
+				}
+			}
+		}
+	}
+	if b, err := Bursts(Cast, 2*Queue, 1); err != nil || b.Lost == 0 {
+		t.Errorf("nothing is lost where %d answer at once: %+v, %v", 2*Queue, b, err)
+	}
+	if packet != port.MaxPayload {
+		t.Errorf("a packet carries %d bytes", port.MaxPayload)
+	}
+}
+
+// The page can be written, and the one in docs is of the present constants:
+// else "make scaling" is due.
+func TestPage(t *testing.T) {
+	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}}
+	for _, n := range Sizes {
+		f.Cost[n] = map[string]map[Case]Cost{}
+		for _, w := range allWays() {
+			f.Cost[n][w.Name] = map[Case]Cost{}
+			for _, k := range cases {
+				f.Cost[n][w.Name][k] = Cost{Messages: 1, Searches: 1}
+			}
+		}
+	}
+	if _, err := f.Document(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/SCALING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, says := range []string{
+		fmt.Sprintf("**%d** others (`search.MostCast`)", search.MostCast),
+		fmt.Sprintf("**%d** others (`search.MostFlat`)", search.MostFlat),
+		fmt.Sprintf("patient for %d ms and ask %d times", search.DefaultHop.Milliseconds(), search.DefaultTries),
+		fmt.Sprintf("A socket holds %d small packets", Queue),
+		fmt.Sprintf("Around each packet are %d bytes", Heads),
+	} {
+		if !strings.Contains(string(page), says) {
+			t.Errorf("docs/SCALING.md does not say %q", says)
 		}
 	}
 }

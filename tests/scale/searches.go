@@ -15,28 +15,83 @@ import (
 const (
 	Resources = 1_000_000 // in the whole cluster
 
-	Hop   = 500 * time.Microsecond // one way
-	Work  = 5 * time.Microsecond   // of a packet, at each end
-	Queue = 256                    // small packets that a socket's buffer holds
+	Hop  = 500 * time.Microsecond // one way
+	Work = 5 * time.Microsecond   // of a packet, at each end
+
+	// Small packets that wait at a socket, more are lost. A kernel left as it is
+	// grants 416 KiB: 512 of them where the driver copies small packets, 184 where
+	// it takes 2,304 bytes for each.
+	Queue = 256
 
 	UDP   = 28 // bytes of IP and UDP around a packet
-	Seal  = 45 // of memberlist's encryption and label
-	From  = 8  // who sends it
-	Heads = UDP + Seal + From
+	Seal  = 36 // package port's head and seal
+	Says  = 1  // what it says it is
+	Heads = UDP + Seal + Says
 
 	holders = 3    // that have what is searched for
 	dying   = 0.01 // of the nodes, in the first milliseconds of a search
+
+	pace = 5 * time.Microsecond // package search's: for which an asker allows, for each packet
 )
 
 // A Way is how everybody is asked.
 type Way struct {
 	Name string
+	By   search.Way
 	Fan  int
+	Cast bool // one packet can go to all
 }
 
-// Ways that there are. One datagram to all is another one, once the nodes can
-// send it: searchtest counts a packet to many as one.
-var Ways = []Way{{"flat", search.Flat}, {"tree of 4", 4}, {"tree of 16", 16}, {"tree of 64", 64}}
+// Ways that there are.
+var (
+	Cast   = Way{"cast", search.ByCast, 0, true}
+	Each   = Way{"each", search.Each, 0, false}
+	Tree4  = Way{"tree of 4", search.ByTree, 4, false}
+	Tree16 = Way{"tree of 16", search.ByTree, 16, false} // as is the default
+	Tree64 = Way{"tree of 64", search.ByTree, 64, false}
+
+	Auto      = Way{"auto", search.Auto, 0, true}
+	AutoAlone = Way{"auto without a group", search.Auto, 0, false}
+
+	Ways = []Way{Cast, Each, Tree4, Tree16, Tree64}
+)
+
+// Takes is the way that is gone in a cluster of so many nodes: what package
+// search chooses, said once more, which the test compares.
+func (w Way) Takes(nodes int) Way {
+	switch others := nodes - 1; {
+	case w.By != search.Auto:
+		return w
+	case w.Cast && others > 1 && others <= search.MostCast:
+		return Cast
+	case others <= search.MostFlat:
+		return Each
+	}
+	return Tree16
+}
+
+// Time is how long a definite no takes by the formula.
+func (w Way) Time(nodes int) time.Duration {
+	w = w.Takes(nodes)
+	others := nodes - 1
+	switch {
+	case w.By == search.ByTree:
+		return Time(others, w.Fan, Hop, Work)
+	case w.By == search.ByCast && others > Queue: // some are asked again, one by one
+		return search.DefaultHop + 2*pace*time.Duration(others) + 2*Hop + 4*Work
+	}
+	return Time(others, search.Flat, Hop, Work)
+}
+
+// Messages of a definite no.
+func (w Way) Messages(nodes int) int {
+	w = w.Takes(nodes)
+	others := nodes - 1
+	if w.By == search.ByCast {
+		return 1 + others + 2*max(0, others-Queue)
+	}
+	return 2 * others
+}
 
 // A Case is what is searched for, and what goes wrong.
 type Case struct {
@@ -51,6 +106,8 @@ type Cost struct {
 	Messages float64 // of one search, on average
 	Most     int
 	Bytes    float64 // of one search, with all heads
+	Heard    float64 // of them, as often as they are received
+	Packets  float64 // sent and received by all
 	Busiest  float64 // packets in and out of the node that has most of them
 	Wrong    int     // answers that are not true
 	Definite int     // of Searches
@@ -58,9 +115,17 @@ type Cost struct {
 }
 
 // Rate is the bytes a second that a node sends and receives where the whole
-// cluster searches so often.
+// cluster searches so often. What is cast is received by all.
 func (c Cost) Rate(nodes int, searches float64) float64 {
-	return 2 * c.Bytes * searches / float64(nodes)
+	return (c.Bytes + c.Heard) * searches / float64(nodes)
+}
+
+// KibRate is that in KiB.
+func (c Cost) KibRate(nodes int, searches float64) float64 { return c.Rate(nodes, searches) / 1024 }
+
+// PacketRate is the packets a second that a node then sends and receives.
+func (c Cost) PacketRate(nodes int, searches float64) float64 {
+	return c.Packets * searches / float64(nodes)
 }
 
 // A Cluster has nodes that hold the resources and have told of them.
@@ -106,7 +171,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 // Searches runs searches of one case.
 func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 	cfg := c.sim
-	cfg.Fan, cfg.Loss, cfg.Seed = w.Fan, k.Loss, 3
+	cfg.Way, cfg.Fan, cfg.Cast, cfg.Loss, cfg.Seed = w.By, w.Fan, w.Cast, k.Loss, 3
 	var s *searchtest.Sim
 	var took []time.Duration
 	for i := range n {
@@ -149,10 +214,12 @@ func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 		}
 		cost.Messages += float64(s.Sent) / float64(n)
 		cost.Bytes += float64(s.Bytes) / float64(n)
+		cost.Heard += float64(s.Heard) / float64(n)
 		cost.Most = max(cost.Most, s.Sent)
 		busiest := 0
 		for _, m := range s.Nodes {
 			busiest = max(busiest, m.In+m.Out)
+			cost.Packets += float64(m.In+m.Out) / float64(n)
 		}
 		cost.Busiest += float64(busiest) / float64(n)
 	}
@@ -215,4 +282,58 @@ func Switch(fan int, hop, work time.Duration) int {
 			return n
 		}
 	}
+}
+
+// Hops and Works are networks and machines that the choice has to suit.
+var (
+	Hops  = []time.Duration{50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, Hop}
+	Works = []time.Duration{2 * time.Microsecond, Work, 10 * time.Microsecond}
+)
+
+// Regret is how many times as long a no takes at worst, in any of those
+// networks and at any size, as by the better way: all are asked by the asker up
+// to so many others, beyond them it is a tree of 16.
+func Regret(most int) (worst float64) {
+	for _, h := range Hops {
+		for _, w := range Works {
+			for others := 1; others <= 2000; others++ {
+				all, tree := Time(others, search.Flat, h, w), Time(others, Tree16.Fan, h, w)
+				taken := tree
+				if others <= most {
+					taken = all
+				}
+				worst = max(worst, float64(taken)/float64(min(all, tree)))
+			}
+		}
+	}
+	return worst
+}
+
+// A Burst is what becomes of searches that one node begins at once, for what
+// nobody has.
+type Burst struct {
+	Lost int           // packets, for which there was no room at their receiver
+	Took time.Duration // until the last of them ended
+}
+
+// Bursts runs so many searches at once in a cluster that holds nothing.
+func Bursts(w Way, nodes, searches int) (b Burst, err error) {
+	s := searchtest.New(searchtest.Config{
+		Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1, Way: w.By, Fan: w.Fan, Cast: w.Cast,
+	})
+	asker := s.Nodes[nodes/2]
+	o := s.Await(asker, func(now time.Time, done func(search.Result)) {
+		left := searches
+		for i := range searches {
+			asker.Search(now, question(fmt.Sprintf("none %d", i)), func(r search.Result) {
+				if left--; left == 0 {
+					done(r)
+				}
+			})
+		}
+	})
+	if err := s.Drain(); err != nil {
+		return b, err
+	}
+	return Burst{s.Lost, o.Took}, nil
 }

@@ -17,12 +17,13 @@ const (
 	Spread  = 5 * time.Second // as package cluster has it
 	Changes = 0.01            // of the resources, each minute
 
-	packet    = 1200 // bytes of a message that go in a packet; longer ones go over a connection
-	segment   = 1448 // bytes of a connection that go in a packet
-	tcp       = 52   // around them
-	handshake = 5    // packets of a connection without bytes
-	calm      = 18   // intervals without change or loss, after which everything is known to all
-	listeners = 8    // nodes at which it is counted; each hears all others
+	packet    = 1232           // bytes of a message that go in a packet, port.MaxPayload; more go by a stream of their own
+	stream    = 1 + 2*Seal + 4 // bytes around it: a byte that says so, its length sealed, and its own seal
+	segment   = 1448           // bytes of a stream that go in a packet
+	tcp       = 52             // around them
+	handshake = 6              // packets of a stream without bytes
+	calm      = 18             // intervals without change or loss, after which everything is known to all
+	listeners = 8              // nodes at which it is counted; each hears all others
 )
 
 // Upkeep is what it takes that each knows what the others hold.
@@ -39,16 +40,19 @@ type Upkeep struct {
 	Missing            int     // of every eighth resource those that a listener does not know of, once it was calm
 }
 
+// Kib is the rate in KiB.
+func (u Upkeep) Kib() float64 { return u.Rate / 1024 }
+
 // cost is what a message is on the wire.
 func cost(message []byte) (bytes, packets int) {
-	n := len(message) + From
+	n := len(message)
 	if n <= packet {
-		return n + Seal + UDP, 1
+		return n + Heads, 1
 	}
-	n += Seal
+	n += stream
 	packets = (n + segment - 1) / segment
-	// Of each two packets one is acknowledged, and who sends one connection
-	// receives of another.
+	// Of each two packets one is acknowledged, and who sends one stream receives
+	// of another.
 	return n + tcp*(packets+packets/2+handshake), packets
 }
 

@@ -38,6 +38,8 @@ type Sim struct {
 	Loss  float64
 
 	Sent, Bytes int // packets since the beginning, or Reset
+	Heard       int // bytes that were received, of one packet to many as often as it was
+	Lost        int // packets for which there was no room at their receiver
 
 	cfg   Config
 	now   time.Time
@@ -141,6 +143,7 @@ func later(a, b time.Time) time.Time {
 // arrive queues a packet at its receiver.
 func (s *Sim) arrive(m *Node, from resource.NodeID, wire []byte) {
 	if q := s.cfg.Queue; q > 0 && m.receives.Sub(s.now) >= time.Duration(q)*s.cfg.Work {
+		s.Lost++
 		return
 	}
 	m.receives = later(m.receives, s.now).Add(s.cfg.Work)
@@ -149,6 +152,7 @@ func (s *Sim) arrive(m *Node, from resource.NodeID, wire []byte) {
 			return
 		}
 		m.In++
+		s.Heard += len(wire) + s.cfg.Head
 		var p search.Packet
 		if err := p.Parse(wire); err != nil {
 			panic(err) // a node has written what a node cannot read
@@ -220,7 +224,7 @@ func (s *Sim) Drain() error {
 
 // Reset begins the counts anew.
 func (s *Sim) Reset() {
-	s.Sent, s.Bytes = 0, 0
+	s.Sent, s.Bytes, s.Heard, s.Lost = 0, 0, 0, 0
 	for _, m := range s.Nodes {
 		m.In, m.Out = 0, 0
 	}

@@ -47,7 +47,9 @@ func run(to string) error {
 	return os.WriteFile(filepath.Join(to, "scaling.svg"), picture, 0o644)
 }
 
+// colours of scale.Ways.
 var colours = []color.Color{
+	color.RGBA{R: 0xe6, G: 0x9f, A: 0xff},
 	color.RGBA{R: 0xd5, G: 0x5e, A: 0xff}, color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff},
 	color.RGBA{G: 0x72, B: 0xb2, A: 0xff}, color.RGBA{G: 0x9e, B: 0x73, A: 0xff},
 }
@@ -55,12 +57,12 @@ var colours = []color.Color{
 // draws puts the times beside the messages: formulas as lines, what was
 // simulated as points.
 func draws(f *scale.Figures) ([]byte, error) {
-	times := axes("a definite no", "ms")
+	times := axes("time to a definite no", "ms")
+	if err := shade(times, "what auto takes, with a group", formula(scale.Auto)); err != nil {
+		return nil, err
+	}
 	for i, w := range scale.Ways {
-		var line plotter.XYs
-		for n := 2.0; n <= 20_000; n *= 1.05 {
-			line = append(line, plotter.XY{X: n, Y: ms(scale.Time(int(n)-1, w.Fan, scale.Hop, scale.Work))})
-		}
+		line := formula(w)
 		var points plotter.XYs
 		for _, n := range scale.Sizes {
 			points = append(points, plotter.XY{X: float64(n), Y: ms(f.Cost[n][w.Name][scale.No].P50)})
@@ -69,7 +71,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 			return nil, err
 		}
 	}
-	messages := axes("messages of a find, 3 nodes hold a match", "messages")
+	messages := axes("messages of a find (3 nodes hold it, tree of 16)", "messages")
 	for i, k := range []struct {
 		name string
 		of   scale.Case
@@ -78,7 +80,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 		for _, n := range scale.Sizes {
 			points = append(points, plotter.XY{X: float64(n), Y: f.Cost[n]["tree of 16"][k.of].Messages})
 		}
-		if err := add(messages, k.name, colours[2*i], points, points); err != nil {
+		if err := add(messages, k.name, colours[1+2*i], points, points); err != nil {
 			return nil, err
 		}
 	}
@@ -93,6 +95,30 @@ func draws(f *scale.Figures) ([]byte, error) {
 		return nil, fmt.Errorf("drawing: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+// formula is the time to a no by nodes, close enough for a jump to be one.
+func formula(w scale.Way) (line plotter.XYs) {
+	last := 1
+	for x := 2.0; x <= 20_000; x *= 1.005 {
+		if n := int(x); n > last {
+			line = append(line, plotter.XY{X: float64(n), Y: ms(w.Time(n))})
+			last = n
+		}
+	}
+	return line
+}
+
+// shade draws a broad line, for others to be drawn over.
+func shade(p *plot.Plot, name string, line plotter.XYs) error {
+	l, err := plotter.NewLine(line)
+	if err != nil {
+		return fmt.Errorf("drawing %s: %w", name, err)
+	}
+	l.Color, l.Width = color.Gray{Y: 0xd0}, vg.Points(7)
+	p.Add(l)
+	p.Legend.Add(name, l)
+	return nil
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

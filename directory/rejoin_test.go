@@ -1,0 +1,64 @@
+package directory
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// stalling is a conn whose third write, the first of what is offered, waits.
+type stalling struct {
+	net.Conn
+	writes int
+	reach  func()
+}
+
+func (s *stalling) Write(b []byte) (int, error) {
+	if s.writes++; s.writes == 3 {
+		s.reach()
+	}
+	return s.Conn.Write(b)
+}
+
+// A client that is closed while it joins the next server, at whatever point,
+// closes.
+func TestCloseWhileJoiningAgain(t *testing.T) {
+	for _, early := range []bool{true, false} { // before it offers, or at any moment after
+		path := sock(t)
+		s := serve(t, path)
+		var c *Client
+		dials, closed := 0, make(chan error, 1)
+		dial := func(ctx context.Context) (net.Conn, error) {
+			nc, err := DialSocket(path)(ctx)
+			if dials++; err != nil || dials == 1 {
+				return nc, err
+			}
+			return &stalling{Conn: nc, reach: func() {
+				go func() { closed <- c.Close() }()
+				if early {
+					<-c.life.Done()
+				}
+			}}, nil
+		}
+		c, err := Join(t.Context(), dial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		serve(t, path)
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("it does not close")
+		}
+	}
+}
