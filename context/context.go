@@ -106,7 +106,8 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 		c.pool.Close()
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
-	c.busy.Go(c.follow)
+	was := dir.Terms()
+	c.busy.Go(func() { c.follow(was) })
 	return c, nil
 }
 

@@ -117,9 +117,9 @@ func (c *Context) listen(places []place) error {
 }
 
 // follow opens the ports that new terms ask for: whoever serves the node now
-// may be a member of a cluster that its predecessor was not in. Keys are seen
-// by trust.
-func (c *Context) follow() {
+// may be a member of a cluster that its predecessor was not in, or the other way
+// round. Keys are seen by trust.
+func (c *Context) follow(was directory.Terms) {
 	for {
 		select {
 		case <-c.news:
@@ -127,6 +127,10 @@ func (c *Context) follow() {
 			return
 		}
 		t := c.dir.Terms()
+		if was.Member && !t.Member {
+			c.cfg.logger.Warn("rocl: the node is in its cluster no more: whoever serves it now has no settings of a member", "cluster", was.Cluster)
+		}
+		was = t
 		if err := c.agrees(&t); err != nil {
 			c.cfg.logger.Warn("rocl: the directory has changed", "err", err)
 		}

@@ -3,6 +3,7 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -245,7 +246,7 @@ func TestMemberFails(t *testing.T) {
 	}
 	missing := cluster.Member{Bind: "127.0.0.1:0", KeyFile: filepath.Join(dir, "no key")}
 	for name, m := range map[string]cluster.Member{
-		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}},
+		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}}, "nobody to join": {Bind: "127.0.0.1:0", Join: []string{"127.0.0.1"}},
 	} {
 		if err := open(context.WithMember(m)); !errors.Is(err, cluster.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
@@ -280,4 +281,32 @@ func TestMemberFails(t *testing.T) {
 	if err := open(context.WithCluster("blue")); err != nil {
 		t.Error(err)
 	}
+}
+
+// A program that comes to serve a node without the settings of a member takes it
+// out of its cluster: nobody else would say why nothing is found any more.
+func TestClusterLost(t *testing.T) {
+	s := nodes(t, 1)[0]
+	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
+	said := make(chan string, 10)
+	near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	s.SetTerms(directory.Terms{})
+	for end := time.After(30 * time.Second); ; {
+		select {
+		case line := <-said:
+			if strings.Contains(line, "in its cluster no more") && strings.Contains(line, "cluster=blue") {
+				return
+			}
+		case <-end:
+			t.Fatal("nothing was said")
+		}
+	}
+}
+
+// says passes on what is logged.
+type says chan<- string
+
+func (s says) Write(b []byte) (int, error) {
+	s <- string(b)
+	return len(b), nil
 }

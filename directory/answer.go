@@ -14,6 +14,8 @@ import (
 
 // serveAsk answers questions, one at a time.
 func (s *Server) serveAsk(c *codec) error {
+	ctx, gone := context.WithCancel(s.life) // ends when who asks is gone
+	defer gone()
 	var cur cursor
 	defer cur.stop()
 	var pattern resource.List
@@ -27,16 +29,21 @@ func (s *Server) serveAsk(c *codec) error {
 		var rec database.Record
 		var ok bool
 		var far error // the question was well, and could not be answered for sure
+		told := false // there is nothing more to be said
 		l := pattern
+		stop := func() {}
+		if s.rest() != nil {
+			stop = onHangup(c.nc, gone)
+		}
 		switch m.typ {
 		case msgFind:
 			if l, err = p.list(); err == nil {
-				rec, ok, far = s.find(s.life, &l)
+				rec, ok, far = s.find(ctx, &l)
 			}
 		case msgLookup:
 			id := p.gid()
 			if l, err = p.list(); err == nil {
-				rec, ok, far = s.lookup(s.life, id, &l)
+				rec, ok, far = s.lookup(ctx, id, &l)
 			}
 		case msgStart:
 			if l, err = p.list(); err == nil {
@@ -44,24 +51,25 @@ func (s *Server) serveAsk(c *codec) error {
 				cur.stop()
 				s.settle() // what is offered again after the cursor began may be missed
 				cur = cursor{here: s.db.Cursor(&pattern)}
-				rec, ok, far = cur.next(s, &pattern)
+				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
 		case msgNext:
 			if cur.here == nil {
 				err = fmt.Errorf("%w: next before start", ErrProtocol)
 			} else {
-				rec, ok, far = cur.next(s, &pattern)
+				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
 		case msgTrace:
-			if err = s.trace(c, &m); err == nil {
-				continue
-			}
+			told, err = true, s.trace(ctx, c, &m)
 		case msgStop:
 			cur.stop()
-			cur, pattern = cursor{}, resource.List{}
-			continue
+			cur, pattern, told = cursor{}, resource.List{}, true
 		default:
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+		}
+		stop()
+		if told && err == nil {
+			continue
 		}
 		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
 		switch {
@@ -96,7 +104,7 @@ type cursor struct {
 	cov   Coverage
 }
 
-func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
+func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
 	if k.there == nil {
 		if r, ok = k.here.Next(); ok {
 			return r, true, nil
@@ -106,7 +114,7 @@ func (k *cursor) next(s *Server, pattern *resource.List) (r database.Record, ok 
 		if remote == nil {
 			return r, false, nil
 		}
-		k.there, k.end = iter.Pull2(remote.All(s.life, pattern, &k.cov))
+		k.there, k.end = iter.Pull2(remote.All(ctx, pattern, &k.cov))
 	}
 	r, err, ok = k.there()
 	return r, ok && err == nil, err

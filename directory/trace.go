@@ -74,7 +74,7 @@ type TraceStep struct {
 
 // trace answers a question for a trace. Unlike Find it asks the others also
 // when this node has what matches: who traces wants to see them.
-func (s *Server) trace(c *codec, m *message) error {
+func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	p := parser{b: m.body}
 	way := Way(p.take(1)[0])
 	l, err := p.list()
@@ -86,7 +86,7 @@ func (s *Server) trace(c *codec, m *message) error {
 	}
 	begun := time.Now()
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
-	r, ok, err := s.patiently(s.life, func() (database.Record, bool) { return s.db.Find(&l) })
+	r, ok, err := s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(&l) })
 	if err != nil {
 		return err // cut short by our end: let the next server be asked
 	}
@@ -96,7 +96,7 @@ func (s *Server) trace(c *codec, m *message) error {
 	here.Took = time.Since(begun)
 	var t Trace
 	if remote := s.rest(); remote != nil {
-		if t, err = remote.Trace(s.life, way, &l); err != nil {
+		if t, err = remote.Trace(ctx, way, &l); err != nil {
 			return c.sendError(m.id, err)
 		}
 		for i := range t.Steps {

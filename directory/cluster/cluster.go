@@ -73,6 +73,7 @@ type Cluster struct {
 	reached context.CancelFunc
 
 	members  atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
+	kmu      sync.Mutex                        // SetKeys
 	nmu      sync.Mutex
 	nodes    map[resource.NodeID]*node // ever met
 	changed  chan struct{}             // closed and replaced when members change
@@ -183,6 +184,8 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 // change a key, add the new one everywhere, then put it first everywhere, then
 // take the old one away. Streams that are open stay so.
 func (c *Cluster) SetKeys(of ...[]byte) error {
+	c.kmu.Lock() // of two sets everywhere the same comes last
+	defer c.kmu.Unlock()
 	err := c.rekey(of)
 	if err == nil && c.certs != nil {
 		err = c.certs.Set(streamKeys(of)...)

@@ -15,9 +15,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// memberlist's probes end with their timeouts, a little after its Shutdown.
+// memberlist's probes end with their timeouts, a little after its Shutdown, and
+// so do the runtime's questions to a name server that hangs.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
+		goleak.IgnoreAnyFunction("net.(*Resolver).lookupIPAddr.func2"), goleak.IgnoreAnyFunction("net.(*Resolver).goLookupIPCNAMEOrder"),
+		goleak.IgnoreAnyFunction("net.(*Resolver).tryOneName"), goleak.IgnoreAnyFunction("net.(*Resolver).exchange"))
 }
 
 func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Cluster) *Cluster {

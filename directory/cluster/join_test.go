@@ -179,12 +179,10 @@ func TestNameServerHangs(t *testing.T) {
 		t.Errorf("opened after %v", d)
 	}
 	together(t, a, b)
-	if n := b.Stats().Unresolved; n != 0 {
+	if n := b.Stats().Unresolved; n != 0 && time.Since(begun) < joinTime {
 		t.Errorf("joined after the name server was given up %d times", n)
 	}
-	if n := b.Stats().LookedAt; n != 1 {
-		t.Errorf("%d looked at, one hangs", n)
-	}
+	eventually(t, "one is looked at, which hangs", func() bool { return b.Stats().LookedAt == 1 })
 	begun = time.Now()
 	if err := b.Close(); err != nil {
 		t.Error(err)

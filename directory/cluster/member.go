@@ -111,6 +111,11 @@ func (m *Member) Check() error {
 	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
+	for _, at := range m.Join {
+		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
+			return fmt.Errorf("%w: the member to join, %q, is not HOST:PORT", ErrConfig, at)
+		}
+	}
 	if m.Certificates.Given() && m.KeyFile == "" {
 		return fmt.Errorf("%w: certificates and no key: it seals gossip and searches, for which there is no TLS", ErrConfig)
 	}

@@ -95,7 +95,7 @@ func many(n int) (s string) {
 }
 
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Way: search.ByCast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Way: search.ByTree}, {Bind: "a:1", Group: "[ff02::1]:7", Way: search.Each}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)

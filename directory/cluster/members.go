@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	firstTime  = time.Second            // for the first member to be reached, before a no is believed
+	firstTime  = 3 * time.Second        // for the first member to be reached, before a no is believed: a connection whose first packet is lost takes one
 	awayTime   = 5 * time.Second        // for which a member that said it would be back is waited for
 	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
 	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group

@@ -526,6 +526,7 @@ func TestCast(t *testing.T) {
 		"multicast at another host": {"127.0.0.2:0", "239.77.66.55:"},
 		"broadcast":                 {"127.0.0.1:0", "127.255.255.255:"},
 		"multicast over IPv6":       {net.JoinHostPort(global6(), "0"), "[ff15::77:66]:"},
+		"of one link":               {net.JoinHostPort(global6(), "0"), "[ff02::77:66]:"},
 		"at every address":          {"0.0.0.0:0", "239.77.66.55:"},
 	} {
 		t.Run(what, func(t *testing.T) {

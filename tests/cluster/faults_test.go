@@ -277,34 +277,44 @@ func TestKilledInTurn(t *testing.T) {
 }
 
 // All daemons are restarted one after another while everybody asks for what
-// others have: no question fails.
+// others have: no question fails, though packets are lost.
 func TestRollingRestart(t *testing.T) {
-	l := up(t, 5)
-	as, own, same := l.populate()
-	load(as, own, 20*time.Millisecond)
-	rounds := 1
-	if long {
-		rounds = 20
+	for _, loss := range []int{0, 5} {
+		t.Run(fmt.Sprintf("%d %% loss", loss), func(t *testing.T) {
+			if loss > 0 {
+				parallel(t)
+			}
+			l := up(t, 5)
+			as, own, same := l.populate()
+			if loss > 0 {
+				l.lose(loss)
+			}
+			load(as, own, 20*time.Millisecond)
+			rounds := 1
+			if long {
+				rounds = 20
+			}
+			for range rounds {
+				for _, n := range l.nodes {
+					time.Sleep(500 * time.Millisecond) // of questions with all there
+					n.stop()
+					l.start(n)
+					l.together(l.nodes...)
+				}
+			}
+			time.Sleep(500 * time.Millisecond)
+			r := ended(as)
+			t.Logf("%v", &r)
+			for _, f := range slices.Compact(r.Failed) {
+				t.Errorf("failed: %s", f)
+			}
+			if r.Asked < 200 {
+				t.Errorf("only %d questions", r.Asked)
+			}
+			l.calm()
+			complete(as, own, same)
+		})
 	}
-	for range rounds {
-		for _, n := range l.nodes {
-			time.Sleep(500 * time.Millisecond) // of questions with all there
-			n.stop()
-			l.start(n)
-			l.together(l.nodes...)
-		}
-	}
-	time.Sleep(500 * time.Millisecond)
-	r := ended(as)
-	t.Logf("%v", &r)
-	for _, f := range slices.Compact(r.Failed) {
-		t.Errorf("failed: %s", f)
-	}
-	if r.Asked < 200 {
-		t.Errorf("only %d questions", r.Asked)
-	}
-	l.calm()
-	complete(as, own, same)
 }
 
 // A daemon that stands still for a while, as on a machine with too much to do, is

@@ -73,15 +73,15 @@ func (f *Figures) Document() ([]byte, error) {
 		"most":    func(c Cost) float64 { return float64(c.Most) },
 		"held":    func(u Upkeep) float64 { return float64(u.Held) },
 		"each":    func(n int) int { return Resources / n },
-		"missing": func() string {
+		"unknown": func() string {
 			n := 0
 			for _, u := range f.Upkeep {
 				n += u[0].Missing + u[1].Missing
 			}
 			if n == 0 {
-				return "no"
+				return "every node knew of everything"
 			}
-			return thousands(n)
+			return thousands(n) + " resources were unknown to somebody"
 		},
 		"calm": func() int { return calm },
 		"const": func() map[string]any {

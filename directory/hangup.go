@@ -1,0 +1,48 @@
+package directory
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// slowQuestion is after what time it is worth a goroutine to see whether who has
+// asked is still there.
+const slowQuestion = 50 * time.Millisecond
+
+// onHangup calls gone if the other end hangs up before stop is called: a question
+// that takes long, because a member does not answer, is not worked on for nobody,
+// nor holds a descriptor. Nothing is read, the other end may say more meanwhile.
+func onHangup(nc net.Conn, gone func()) (stop func()) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return func() {}
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return func() {}
+	}
+	looked := make(chan struct{})
+	t := time.AfterFunc(slowQuestion, func() {
+		defer close(looked)
+		left := false
+		err := raw.Read(func(fd uintptr) bool {
+			var b [1]byte
+			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			left = err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
+			return left || n > 0
+		})
+		if err == nil && left {
+			gone()
+		}
+	})
+	return func() {
+		if !t.Stop() {
+			_ = nc.SetReadDeadline(time.Unix(1, 0))
+			<-looked
+			_ = nc.SetReadDeadline(time.Time{})
+		}
+	}
+}

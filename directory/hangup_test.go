@@ -1,0 +1,107 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// mute is a cluster that does not answer.
+type mute struct{ nowhere }
+
+func (mute) Find(ctx context.Context, _ *resource.List) (database.Record, error) {
+	<-ctx.Done()
+	return database.Record{}, context.Cause(ctx)
+}
+
+func (m mute) All(ctx context.Context, p *resource.List, _ *Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) { yield(m.Find(ctx, p)) }
+}
+
+func (m mute) Trace(ctx context.Context, _ Way, p *resource.List) (Trace, error) {
+	return Trace{}, second(m.Find(ctx, p))
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Who gives up a question that nobody answers leaves nothing behind in the
+// server.
+func TestHangup(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	s.Attach(mute{nowhere{t}})
+	p := list(t, resource.Match{"a": "b"})
+	var wg sync.WaitGroup
+	for i := range 90 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*slowQuestion/30)
+			defer cancel()
+			var err error
+			switch i % 3 {
+			case 0:
+				err = second(c.Find(ctx, p))
+			case 1:
+				for _, err = range c.FindAll(ctx, p) {
+				}
+			default:
+				err = second(c.Trace(ctx, WayAuto, p))
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for end := time.Now().Add(60 * time.Second); s.Stats().Connections > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are left", s.Stats().Connections)
+		}
+	}
+}
+
+// slow is a cluster that takes its time to say no.
+type slow struct{ nowhere }
+
+func (slow) Find(context.Context, *resource.List) (database.Record, error) {
+	time.Sleep(slowQuestion + time.Millisecond)
+	return database.Record{}, ErrNotFound
+}
+
+// Who waits is answered, again and again over one connection, and may have said
+// more meanwhile.
+func TestNoHangup(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	s.Attach(slow{nowhere{t}})
+	nc, err := DialSocket(path)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_, _ = nc.Write(greeting(kindAsk))
+	k := newCodec(nc)
+	const n = 5
+	for i := range uint64(n) {
+		k.begin(msgFind, i)
+		k.bytes(list(t, resource.Match{"a": "b"}).Wire())
+		if err := k.send(); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			time.Sleep(slowQuestion * 3) // alone
+		}
+	}
+	_ = nc.SetDeadline(time.Now().Add(60 * time.Second))
+	for i := range uint64(n) {
+		if m, err := k.read(); err != nil || m.id != i || m.typ != msgError {
+			t.Fatalf("%d: %+v: %v", i, m, err)
+		}
+	}
+}
