@@ -109,7 +109,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
 			t.Fatalf("kill %d: the end is told as %v", i, err)
 		}
-		s.down <- nil
+		s.fell(nil)
 		sending.Wait()
 		_ = c.Wait()
 		c.in.Close()

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -255,4 +256,32 @@ func TestArenaForgotten(t *testing.T) {
 		defer c.back.mu.Unlock()
 		return len(c.back.arenas) == 0
 	})
+}
+
+// Who dies with notes unread resets the socket: what it said before is read all
+// the same.
+func TestResetBehindArena(t *testing.T) {
+	a, b := start(t), start(t)
+	c := raw(t, a, b.port.Addr()) // not started: it reads nothing
+	far := b.accepted(t)
+	b.hold.Lock()
+	lendSome(t, b, far, 1) // a note that stays unread
+	buf, err := a.pool.Get(40_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
+	f.Tag = sign(buf.Bytes(), rand.New(rand.NewPCG(1, 2)))
+	if k, err := c.Send([]subsys.Frame{f}); k != 1 || err != nil {
+		t.Fatalf("took %d: %v", k, err)
+	}
+	buf.Release()
+	c.Close()
+	b.hold.Unlock()
+	if err := far.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
+		t.Errorf("the end is told as %v", err)
+	}
+	if got, bad := far.frames(); got != 1 || bad != nil {
+		t.Errorf("%d frames came, %v", got, bad)
+	}
 }

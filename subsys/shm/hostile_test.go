@@ -207,11 +207,8 @@ func TestFlippedWords(t *testing.T) {
 		if err := f.wantDown(t); errors.Is(err, subsys.ErrProtocol) || errors.Is(err, subsys.ErrBadHeader) {
 			broken++
 		}
-		f.down <- nil // for who sends
-		select {
-		case s.down <- nil:
-		default:
-		}
+		f.fell(nil) // for who sends
+		s.fell(nil)
 		<-sent
 		<-sent
 		_, _ = f.release()

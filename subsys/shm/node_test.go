@@ -180,7 +180,15 @@ func (s *sink) Writable(subsys.Conn) {
 	}
 }
 
-func (s *sink) Down(_ subsys.Conn, err error) { s.down <- err }
+func (s *sink) Down(_ subsys.Conn, err error) { s.fell(err) }
+
+// fell lets all who wait for the end see it.
+func (s *sink) fell(err error) {
+	select {
+	case s.down <- err:
+	default: // somebody else has said so
+	}
+}
 
 func (s *sink) frames() (int, error) {
 	s.mu.Lock()
@@ -269,7 +277,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 			select {
 			case <-s.writable:
 			case err := <-s.down:
-				s.down <- err
+				s.fell(err)
 			case <-time.After(patience):
 				return errors.New("no Writable")
 			}

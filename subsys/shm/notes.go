@@ -45,7 +45,9 @@ func (c *conn) listen() (ended bool, err error) {
 			return false, nil
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil || n == 0: // a reset is an end too
+		case errors.Is(err, unix.ECONNRESET):
+			continue // it comes once, from who died with notes unread; what it said before is behind it
+		case err != nil || n == 0:
 			return true, nil
 		}
 		fds, err := descriptors(oob[:oobn])
