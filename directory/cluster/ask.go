@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
@@ -161,6 +163,9 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (fou
 // begun waits a moment for the first members to be reached: what a member that
 // has just started does not find may be elsewhere.
 func (c *Cluster) begun(ctx context.Context) error {
+	if c.joined.Err() != nil { // which is soon, and then always
+		return nil
+	}
 	select {
 	case <-c.joined.Done():
 		return nil
@@ -174,6 +179,9 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *
 	if len(q) > mostPacked {
 		if who == nil {
 			who = c.others()
+		}
+		if t.begun.IsZero() {
+			t.begun = time.Now()
 		}
 		c.mu.Lock()
 		t.way, t.messages = max(t.way, wayEach), t.messages+uint64(len(who))
@@ -206,29 +214,36 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
-	got := make(chan search.Result, 1)
+	w := waiters.Get().(*waiter)
+	defer waiters.Put(w)
+	w.state.Store(0)
 	var id uint64
 	out := c.advance(func(now time.Time) {
-		c.count.beginning = t
+		if c.count.beginning = t; t != nil && t.begun.IsZero() {
+			t.begun = now
+		}
 		id = begin(now, func(r search.Result) {
 			delete(c.count.running, id)
-			got <- r
+			w.end(r)
 		})
-		if c.count.beginning = nil; t != nil && len(got) == 0 {
+		if c.count.beginning = nil; t != nil && !w.over() {
 			c.count.running[id] = t
 		}
 	})
 	switch {
 	case c.cfg.Poll > 0 && len(out) > 0:
-		c.port.Ask(c.cfg.Poll, func() bool { return len(got) > 0 || ctx.Err() != nil }, out...)
+		c.port.Ask(c.cfg.Poll, func() bool { return w.over() || ctx.Err() != nil }, out...)
 		c.sentOff(out)
 	default:
 		c.send(out)
 	}
 	var err error
+	if !w.state.CompareAndSwap(0, sleeping) {
+		return w.r, nil
+	}
 	select {
-	case r := <-got:
-		return r, nil
+	case <-w.woken:
+		return w.r, nil
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-c.life.Done():
@@ -238,5 +253,33 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 		delete(c.count.running, id)
 		c.search.Cancel(id)
 	})
+	select { // nobody calls it any more
+	case <-w.woken:
+	default:
+	}
 	return search.Result{}, err
+}
+
+// A waiter waits for the end of one search. While he polls nobody wakes him,
+// which would cost more than all else there is to an answer.
+type waiter struct {
+	state atomic.Uint32
+	r     search.Result
+	woken chan struct{}
+}
+
+const (
+	ended = 1 + iota
+	sleeping
+)
+
+var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
+
+func (w *waiter) over() bool { return w.state.Load() == ended }
+
+func (w *waiter) end(r search.Result) {
+	w.r = r
+	if w.state.Swap(ended) == sleeping {
+		w.woken <- struct{}{}
+	}
 }

@@ -19,7 +19,7 @@ import (
 // large as there may be, and what nobody holds is denied for certain.
 func TestLarge(t *testing.T) {
 	// A hop is far shorter than such a list takes.
-	hop := func(c *Config) { c.Hop = 5 * time.Millisecond }
+	hop := func(c *Config) { c.Hop, c.Patience = 5*time.Millisecond, 30*time.Second }
 	a := member(t, 1, hop)
 	b, c := member(t, 2, hop, a), member(t, 3, hop, a)
 	together(t, a, b, c)

@@ -119,7 +119,7 @@ type tally struct {
 
 // tally begins to count a search, of members named or of all.
 func (c *Cluster) tally(who []resource.NodeID) *tally {
-	t := &tally{begun: time.Now(), others: len(*c.members.Load()) - 1}
+	t := &tally{others: len(*c.members.Load()) - 1}
 	if who != nil {
 		t.way = wayDirect
 	}
@@ -199,7 +199,9 @@ func (c *Cluster) counted(t *tally, err error) {
 		s.failed.Add(1)
 	}
 	s.messages.Observe(messages)
-	s.took.Observe(uint64(max(time.Since(t.begun), 0)))
+	if !t.begun.IsZero() { // it was asked
+		s.took.Observe(uint64(max(time.Since(t.begun), 0)))
+	}
 }
 
 // member counts what gossip says of another member.

@@ -15,8 +15,14 @@ import (
 // others ask from another one.
 type asker struct {
 	*socket
-	late time.Time // until when it is in the Poller; zero: it is not
+	late time.Time    // until when it is in the Poller; zero: it is not
+	last *net.UDPAddr // whom it asked last
+	same int          // how often now
 }
+
+// steady is how often one member is asked from a socket before the two are
+// connected, which spares the kernel looking for the way each time.
+const steady = 16
 
 const (
 	lateTime   = 20 * time.Millisecond // how long an answer is waited for at the socket that asked: then who asked asks again
@@ -41,7 +47,7 @@ func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
 	if p.life.Err() != nil {
 		return
 	}
-	k := p.asker(&free)
+	k := p.asker(&free, p.only(out))
 	if k == nil {
 		p.Send(out...)
 		return
@@ -68,20 +74,49 @@ func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
 	}
 }
 
-// asker is one to which no answer will come any more, nil if there is none.
-func (p *Port) asker(a *askers) *asker {
-	if i := slices.IndexFunc(a.all, func(k *asker) bool { return k.late.IsZero() }); i >= 0 {
-		return a.all[i]
+// only is where all goes, nil if that is not one place.
+func (p *Port) only(out []Out) *net.UDPAddr {
+	if len(out) != 1 || out[0].At != nil {
+		return nil
+	}
+	if to := p.peer(out[0].To); to != nil {
+		return to.addr
+	}
+	return nil
+}
+
+// asker is one to which no answer will come any more and which can send there,
+// anywhere if to is nil; nil if there is none.
+func (p *Port) asker(a *askers, to *net.UDPAddr) *asker {
+	for _, k := range a.all {
+		if !k.late.IsZero() || k.to != nil && k.to != to {
+			continue
+		}
+		if to == nil || to != k.last {
+			k.last, k.same = to, 0
+		} else if k.same++; k.same == steady {
+			k.connect(to)
+		}
+		return k
 	}
 	now := time.Now()
-	if i := slices.IndexFunc(a.all, func(k *asker) bool { return now.After(k.late) }); i >= 0 {
+	if i := slices.IndexFunc(a.all, func(k *asker) bool { return now.After(k.late) && (k.to == nil || k.to == to) }); i >= 0 {
 		k := a.all[i]
 		p.poller.Remove(k.fd)
 		k.late = time.Time{}
 		return k
 	}
 	if len(a.all) == mostAskers {
-		return nil
+		// Those connected with somebody else are of no use for this.
+		i := slices.IndexFunc(a.all, func(k *asker) bool { return k.to != nil && !now.Before(k.late) })
+		if i < 0 {
+			return nil
+		}
+		if !a.all[i].late.IsZero() {
+			p.poller.Remove(a.all[i].fd)
+		}
+		a.all[i].close()
+		a.all = slices.Delete(a.all, i, i+1)
 	}
 	s, err := newSocket(&net.UDPAddr{IP: p.main.at.IP, Zone: p.main.at.Zone}, false)
 	if err != nil {

@@ -44,6 +44,7 @@ type socket struct {
 	rmu         sync.Mutex   // one reads at a time
 	wmu         sync.RWMutex // against closing while writing
 	closed      bool
+	to          *net.UDPAddr // with whom it is connected; nil: nobody
 	last        *net.UDPAddr // from where the last datagram came; nobody changes it
 	lastRaw     [unix.SizeofSockaddrInet6]byte
 }
@@ -175,6 +176,17 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 
 // writeOne writes one datagram.
 func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
+	if to == s.to {
+		for try := 0; ; try++ {
+			_, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+			switch {
+			case e == 0:
+				return nil
+			case e != unix.ECONNREFUSED || try > 0: // that is what became of an earlier one
+				return e
+			}
+		}
+	}
 	var sa [unix.SizeofSockaddrInet6]byte
 	size := uintptr(len(sa))
 	sa[2], sa[3] = byte(to.Port>>8), byte(to.Port)
@@ -196,6 +208,21 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 		return e
 	}
 	return nil
+}
+
+// connect has the socket send to one address, and hear it, alone.
+func (s *socket) connect(to *net.UDPAddr) {
+	var sa unix.Sockaddr
+	if ip := to.IP.To4(); s.is4 && ip != nil {
+		sa = &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(ip)}
+	} else if to.Zone == "" && len(to.IP) == net.IPv6len {
+		sa = &unix.SockaddrInet6{Port: to.Port, Addr: [16]byte(to.IP)}
+	} else {
+		return // it does without
+	}
+	if unix.Connect(s.fd, sa) == nil {
+		s.to = to
+	}
 }
 
 // join makes a socket that hears what is sent to the group, and lets s send

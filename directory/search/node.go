@@ -385,7 +385,9 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		p.Lo, p.Hi, p.Fan = n.cfg.Self, n.cfg.Self, Flat
 	}
 	k := key{p.ID, p.Lo, p.Hi, from}
-	if j := n.jobs[k]; j != nil {
+	if p.Lo == p.Hi {
+		// Which most are: nothing of it is remembered.
+	} else if j := n.jobs[k]; j != nil {
 		if j.reply != nil { // it was lost
 			n.send(from, *j.reply)
 		} else {
@@ -397,7 +399,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		n.send(from, k.packet(Packet{Type: typeFound, Fan: p.Fan, From: n.cfg.Self, Body: a}))
 		return
 	}
-	if p.Lo == p.Hi { // which most are, and need not be remembered
+	if p.Lo == p.Hi {
 		n.send(from, k.packet(Packet{Type: typeNone, Fan: p.Fan, Covered: 1, Sum: n.sum}))
 		return
 	}
