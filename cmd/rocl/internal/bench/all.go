@@ -87,14 +87,17 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 		if r.Bench == "rtt" || r.Bench == "rate" {
 			allocs = fmt.Sprintf("%.2f", r.Allocs)
 		}
-		sign, met := "≤", "no"
+		must, met := fmt.Sprintf("≤ %.2f", r.Target), "no"
 		if r.AtLeast {
-			sign = "≥"
+			must = fmt.Sprintf("≥ %.2f", r.Target)
 		}
-		if r.Met() {
+		switch {
+		case r.Target == 0: // it is there to compare others with
+			must, met = "", ""
+		case r.Met():
 			met = "yes"
 		}
-		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s %.2f | %s | %s |\n", r.name(), ours, bare, r.What, r.Ratio, sign, r.Target, met, allocs)
+		_, err = fmt.Fprintf(w, "| `%s` | %s | %s | %s | %.2f | %s | %s | %s |\n", r.name(), ours, bare, r.What, r.Ratio, must, met, allocs)
 	}
 	return err
 }
