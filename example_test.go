@@ -1040,6 +1040,31 @@ func ExampleMessage() {
 	// Output: hello, 5 bytes, tag 7
 }
 
+// A payload is the receiver's to change, but for large ones that came over shared
+// memory: they lie in the sender's.
+func ExampleMessage_ReadOnly() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	text := m.Bytes()
+	if m.ReadOnly() {
+		text = bytes.Clone(text)
+	}
+	copy(text, "J")
+	fmt.Printf("%s\n", text)
+	// Output: Jello
+}
+
 // Selectors narrow a receive; what they leave stays for later.
 func ExampleSelect() {
 	ctx := context.Background()
