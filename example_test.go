@@ -1042,7 +1042,7 @@ func ExampleMessage() {
 
 // A payload is the receiver's to change, but for large ones that came over shared
 // memory: they lie in the sender's.
-func ExampleMessage_ReadOnly() {
+func ExampleMessage_readOnly() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
