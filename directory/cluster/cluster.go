@@ -259,7 +259,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
 		return
 	}
-	out := c.advance(func(now time.Time) {
+	out := c.advanced(func() bool { return !c.search.Timeless(&p) }, func(now time.Time) {
 		c.count.hears(c.cfg.Node, from, &p)
 		c.search.Receive(now, from, &p)
 	})
@@ -321,15 +321,23 @@ func (c *Cluster) sentOff(out []port.Out) {
 
 // advance lets the search go on, and returns what it wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
+	return c.advanced(func() bool { return true }, f)
+}
+
+// advanced is advance that tells f the time only if it is asked for.
+func (c *Cluster) advanced(timely func() bool, f func(now time.Time)) []port.Out {
 	c.mu.Lock()
-	now := time.Now()
+	var now time.Time
+	if timely() {
+		now = time.Now()
+	}
 	c.out, c.spare = c.spare, nil
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
 	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
 		c.due = at // a timer that is early finds out; moving it each time would cost more than a question
-		c.timer.Reset(max(at.Sub(now), 0))
+		c.timer.Reset(max(time.Until(at), 0))
 	}
 	c.mu.Unlock()
 	c.count.sent.Add(uint64(len(out) + len(casts)))

@@ -161,10 +161,10 @@ func (n *counts) of(self resource.NodeID, p *search.Packet) *tally {
 	if p.ID.Asker != self {
 		return nil
 	}
-	if t := n.running[p.ID.N]; t != nil {
-		return t
+	if n.beginning != nil { // nothing else is sent meanwhile
+		return n.beginning
 	}
-	return n.beginning
+	return n.running[p.ID.N]
 }
 
 // hears counts what comes back: who covers anything by his answer says no.

@@ -29,25 +29,22 @@ const (
 	mostAskers = 16
 )
 
-// askers are those there are. They belong to who has taken it.
+// askers are those there are, of who has locked asking.
 type askers struct{ all []*asker }
 
 // Ask is Send, and then reads what comes back until done, for d at most. Of
 // several that ask at a time one reads; the others, and he for whom d was not
 // enough, are served by the keeper.
 func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
-	var free askers
-	select {
-	case free = <-p.asking:
-	default:
+	if !p.asking.TryLock() {
 		p.Send(out...)
 		return
 	}
-	defer func() { p.asking <- free }()
+	defer p.asking.Unlock()
 	if p.life.Err() != nil {
 		return
 	}
-	k := p.asker(&free, p.only(out))
+	k := p.asker(&p.askers, p.only(out))
 	if k == nil {
 		p.Send(out...)
 		return

@@ -68,7 +68,8 @@ type Port struct {
 	adv     *net.UDPAddr
 
 	poller *subsys.Poller
-	asking chan askers // taken by who asks
+	asking sync.Mutex // of who asks
+	askers askers
 
 	polling  atomic.Bool   // he reads the answers himself
 	answered atomic.Uint64 // questions of others who do so
@@ -118,8 +119,6 @@ func Open(cfg Config) (*Port, error) {
 	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
 	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	p.life, p.end = context.WithCancel(context.Background())
-	p.asking = make(chan askers, 1)
-	p.asking <- askers{}
 	if err := p.open(); err != nil {
 		p.Close()
 		return nil, err
@@ -500,9 +499,12 @@ func (p *Port) shut() {
 			s.close()
 		}
 	}
-	for _, k := range (<-p.asking).all {
+	p.asking.Lock() // he who polls sees the end
+	defer p.asking.Unlock()
+	for _, k := range p.askers.all {
 		k.close()
 	}
+	p.askers.all = nil
 	if p.poller != nil {
 		p.poller.Close()
 	}

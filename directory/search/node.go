@@ -370,6 +370,19 @@ func (n *Node) ask(now time.Time, j *job, p *part) {
 	n.send(p.head(), Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
+// Timeless says that Receive does not look at the time for this packet: most are
+// so, and a clock costs as much as a question.
+func (n *Node) Timeless(p *Packet) bool {
+	switch p.Type {
+	case typeAsk:
+		return p.Lo == p.Hi || p.Fan == castFan
+	case typeFound:
+		s := n.own[p.ID.N]
+		return s != nil && s.trace == nil && p.ID.Asker == n.cfg.Self
+	}
+	return false
+}
+
 // Receive works on a packet from another node. What it holds is not kept.
 func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	switch p.Type {
