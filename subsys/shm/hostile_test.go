@@ -214,10 +214,9 @@ func TestFlippedWords(t *testing.T) {
 		_, _ = f.release()
 		c.drop()
 	}
+	// How many are cut off is chance: most of the words are free or the evil side's own
+	// business. That each kind of nonsense is noticed is TestNonsense's.
 	t.Logf("%d of %d conns were cut off", broken, rounds)
-	if broken == 0 {
-		t.Error("nothing was noticed")
-	}
 	good(t, near, far, 0)
 	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
 	eventually(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
