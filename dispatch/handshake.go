@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -262,9 +263,10 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	}
 	h := hello{from: d.self, to: l.peer, cluster: ep.cluster}
 	_, _ = rand.Read(h.nonce[:])
-	ep.said.said = h.append(nil)
+	said := h.append(nil)
+	ep.said.said = slices.Clip(said) // which is another goroutine's from Start on
 	c.Start()
-	if err := ep.say(c, frameHello, ep.said.said); err != nil {
+	if err := ep.say(c, frameHello, said); err != nil {
 		l.mu.Lock()
 		l.proposed = 0 // where the answer came before say returned
 		l.mu.Unlock()
