@@ -23,11 +23,18 @@ const (
 )
 
 // local answers a question of another node, which has been parsed, by a packet.
-func (c *Cluster) local(q []byte) ([]byte, bool) { return c.answer(q, mostPacked) }
+// The answer is valid until the next, and mu is held.
+func (c *Cluster) local(q []byte) ([]byte, bool) {
+	a, ok := c.answer(c.said[:0], q, mostPacked)
+	if ok {
+		c.said = a
+	}
+	return a, ok
+}
 
-// answer answers a question, with an identifier alone if the answer has more
-// bytes than most.
-func (c *Cluster) answer(q []byte, most int) ([]byte, bool) {
+// answer appends to b the answer to a question, an identifier alone if that has
+// more bytes than most.
+func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 	pattern, err := resource.View(q[17:])
 	if err != nil {
 		return nil, false
@@ -42,7 +49,7 @@ func (c *Cluster) answer(q []byte, most int) ([]byte, bool) {
 	case kindNext:
 		var lost bool
 		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
-			return nil, true
+			return b, true
 		}
 	}
 	if !ok {
@@ -51,18 +58,23 @@ func (c *Cluster) answer(q []byte, most int) ([]byte, bool) {
 	}
 	c.count.answered.Add(1)
 	if sizeOf(&r, &pattern) > most {
-		stub := make([]byte, stubLen)
-		resource.PutGID(stub, r.ID)
-		return stub, true
+		var id [stubLen]byte
+		resource.PutGID(id[:], r.ID)
+		return append(b, id[:]...), true
 	}
-	return directory.AppendAnswer(nil, &r, &pattern), true
+	return directory.AppendAnswer(b, &r, &pattern), true
 }
 
 func question(kind byte, id resource.GID, pattern *resource.List) []byte {
-	q := make([]byte, 17, 17+len(pattern.Wire()))
-	q[0] = kind
-	resource.PutGID(q[1:], id)
-	return append(q, pattern.Wire()...)
+	return appendQuestion(nil, kind, id, pattern)
+}
+
+func appendQuestion(b []byte, kind byte, id resource.GID, pattern *resource.List) []byte {
+	var head [17]byte
+	head[0] = kind
+	resource.PutGID(head[1:], id)
+	b = slices.Grow(b, len(head)+len(pattern.Wire()))
+	return append(append(b, head[:]...), pattern.Wire()...)
 }
 
 // parseQuestion is the pattern in what question made, false if it made it not.
@@ -93,7 +105,10 @@ func parseAnswer(b []byte) (database.Record, error) {
 // be asked and are not known to be dead are waited for, while ctx lasts and
 // patience.
 func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
-	return c.ask(ctx, question(kindFind, resource.GID{}, pattern), nil)
+	w := waiters.Get().(*waiter)
+	defer w.rest()
+	w.question = appendQuestion(w.question[:0], kindFind, resource.GID{}, pattern)
+	return c.askBy(ctx, w, w.question, nil)
 }
 
 // Lookup asks the node on which the identifier was minted, and nobody else.
@@ -102,8 +117,16 @@ func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource
 }
 
 // ask puts a question to some members, or to all if there are none named.
-func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (found database.Record, err error) {
-	t := c.tally(who)
+func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
+	w := waiters.Get().(*waiter)
+	defer w.rest()
+	return c.askBy(ctx, w, q, who)
+}
+
+// askBy is ask with a waiter that nobody else has.
+func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (found database.Record, err error) {
+	t := &w.tally
+	c.begin(t, who)
 	defer func() { c.counted(t, err) }()
 	if err := c.begun(ctx); err != nil {
 		return database.Record{}, err
@@ -112,7 +135,7 @@ func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (fou
 	covered := 0
 	for pause := 25 * time.Millisecond; ; {
 		news := c.news()
-		r, err := c.once(ctx, q, who, t)
+		r, err := c.once(ctx, w, q, who)
 		if err != nil {
 			return database.Record{}, err
 		}
@@ -175,8 +198,8 @@ func (c *Cluster) begun(ctx context.Context) error {
 }
 
 // once puts a question once.
-func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *tally) (r search.Result, err error) {
-	if len(q) > mostPacked {
+func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (r search.Result, err error) {
+	if t := &w.tally; len(q) > mostPacked {
 		if who == nil {
 			who = c.others()
 		}
@@ -188,7 +211,7 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *
 		c.mu.Unlock()
 		return c.askEach(ctx, who, q)
 	}
-	r, err = c.await(ctx, t, func(now time.Time, done func(search.Result)) uint64 {
+	r, err = c.awaitBy(ctx, w, &w.tally, func(now time.Time, done func(search.Result)) uint64 {
 		if who != nil {
 			return c.search.SearchAmong(now, who, q, nil, done)
 		}
@@ -209,25 +232,31 @@ func (c *Cluster) once(ctx context.Context, q []byte, who []resource.NodeID, t *
 }
 
 // await begins a search and waits for its end. When it returns, the search has
-// ended or is forgotten. It is counted in t, if that is not nil.
-func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+// ended or is forgotten.
+func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+	w := waiters.Get().(*waiter)
+	defer w.rest()
+	return c.awaitBy(ctx, w, nil, begin)
+}
+
+// awaitBy is await with a waiter that nobody else has. The search is counted in
+// t, if that is not nil.
+func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
-	w := waiters.Get().(*waiter)
-	defer waiters.Put(w)
+	if ctx.Err() != nil { // or the answer might be sooner than who looks
+		return search.Result{}, context.Cause(ctx)
+	}
 	w.state.Store(0)
-	var id uint64
+	w.of = c
 	out := c.advance(func(now time.Time) {
 		if c.count.beginning = t; t != nil && t.begun.IsZero() {
 			t.begun = now
 		}
-		id = begin(now, func(r search.Result) {
-			delete(c.count.running, id)
-			w.end(r)
-		})
+		w.id = begin(now, w.done)
 		if c.count.beginning = nil; t != nil && !w.over() {
-			c.count.running[id] = t
+			c.count.running[w.id] = t
 		}
 	})
 	switch {
@@ -250,8 +279,8 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 		err = directory.ErrClosed
 	}
 	c.step(func(time.Time) {
-		delete(c.count.running, id)
-		c.search.Cancel(id)
+		delete(c.count.running, w.id)
+		c.search.Cancel(w.id)
 	})
 	select { // nobody calls it any more
 	case <-w.woken:
@@ -260,12 +289,18 @@ func (c *Cluster) await(ctx context.Context, t *tally, begin func(now time.Time,
 	return search.Result{}, err
 }
 
-// A waiter waits for the end of one search. While he polls nobody wakes him,
-// which would cost more than all else there is to an answer.
+// A waiter waits for the end of one search after another. While he polls nobody
+// wakes him, which would cost more than all else there is to an answer. He
+// brings along what a search needs, so that it costs no garbage.
 type waiter struct {
-	state atomic.Uint32
-	r     search.Result
-	woken chan struct{}
+	state    atomic.Uint32
+	r        search.Result
+	woken    chan struct{}
+	done     func(search.Result)
+	of       *Cluster
+	id       uint64 // of the search; guarded by Cluster.mu
+	question []byte
+	tally    tally
 }
 
 const (
@@ -273,13 +308,28 @@ const (
 	sleeping
 )
 
-var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
+var waiters = sync.Pool{New: func() any {
+	w := &waiter{woken: make(chan struct{}, 1)}
+	w.done = w.end
+	return w
+}}
 
 func (w *waiter) over() bool { return w.state.Load() == ended }
 
+// end is called with Cluster.mu held.
 func (w *waiter) end(r search.Result) {
+	delete(w.of.count.running, w.id) // which may be another's, that ended: a number is used once
 	w.r = r
 	if w.state.Swap(ended) == sleeping {
 		w.woken <- struct{}{}
 	}
+}
+
+// rest gives the waiter back, who keeps nobody's answer.
+func (w *waiter) rest() {
+	w.r, w.of, w.tally = search.Result{}, nil, tally{}
+	if cap(w.question) > mostPacked {
+		w.question = nil
+	}
+	waiters.Put(w)
 }

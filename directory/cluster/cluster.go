@@ -94,7 +94,8 @@ type Cluster struct {
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
 	out     []port.Out // what search wants sent, sent without mu
-	spare   []port.Out
+	spare   []port.Out // with the room of its payloads
+	said    []byte     // the last answer to another member
 	casts   [][]byte
 }
 
@@ -132,7 +133,11 @@ func Open(cfg Config) (*Cluster, error) {
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
 			c.count.asks(cfg.Node, to, p)
-			c.out = append(c.out, port.Out{To: to, Payload: p.Append(make([]byte, 0, p.Size()))})
+			var room []byte
+			if n := len(c.out); n < cap(c.out) {
+				room = c.out[: n+1][n].Payload[:0]
+			}
+			c.out = append(c.out, port.Out{To: to, Payload: p.Append(slices.Grow(room, p.Size()))})
 		},
 	}
 	if cfg.Group != "" {
@@ -282,7 +287,7 @@ func (c *Cluster) answers(q []byte) bool {
 	if q[0] == kindNext {
 		return false // a place kept from now on would lack what is offered again
 	}
-	_, ok := c.local(q)
+	_, ok := c.answer(nil, q, mostPacked)
 	return ok // else it may be about to be offered again; who asks will ask again
 }
 
@@ -311,7 +316,13 @@ func (c *Cluster) sentOff(out []port.Out) {
 	if cap(out) > 64 {
 		return
 	}
-	clear(out)
+	for i := range out {
+		room := out[i].Payload[:0]
+		if cap(room) > port.MaxPayload {
+			room = nil
+		}
+		out[i] = port.Out{Payload: room}
+	}
 	c.mu.Lock()
 	if cap(c.spare) < cap(out) {
 		c.spare = out[:0]

@@ -71,9 +71,9 @@ func (c *Cluster) serveQuestion(nc net.Conn) error {
 		return nil
 	}
 	b := []byte{0}
-	if a, ok := c.answer(q, math.MaxInt); ok {
-		b = binary.LittleEndian.AppendUint32([]byte{1}, uint32(len(a)))
-		b = append(b, a...)
+	if a, ok := c.answer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt); ok {
+		binary.LittleEndian.PutUint32(a[1:], uint32(len(a)-5))
+		b = a
 	}
 	_ = nc.SetDeadline(time.Now().Add(largeTime))
 	_, err = nc.Write(b)

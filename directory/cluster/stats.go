@@ -117,13 +117,12 @@ type tally struct {
 	wrong    []resource.NodeID // of these
 }
 
-// tally begins to count a search, of members named or of all.
-func (c *Cluster) tally(who []resource.NodeID) *tally {
-	t := &tally{others: len(*c.members.Load()) - 1}
+// begin begins to count a search, of members named or of all.
+func (c *Cluster) begin(t *tally, who []resource.NodeID) {
+	*t = tally{others: len(*c.members.Load()) - 1}
 	if who != nil {
 		t.way = wayDirect
 	}
-	return t
 }
 
 // asks counts a packet that the search sends.

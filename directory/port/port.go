@@ -281,13 +281,13 @@ func (p *Port) spin() {
 	}
 	last, answered := time.Now(), p.answered.Load()
 	for i := 1; p.life.Err() == nil && !p.polling.Load(); i++ {
-		p.poller.Poll() // who asked and did not wait is in the set still
 		for _, s := range all {
 			s.Ready(subsys.Readable)
 		}
 		if i%16 != 0 {
 			continue
 		}
+		p.poller.Poll() // who asked and did not wait is in the set still
 		now := time.Now()
 		if n := p.answered.Load(); n != answered {
 			last, answered = now, n

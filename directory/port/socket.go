@@ -116,11 +116,16 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 	if !s.rmu.TryLock() {
 		return 0, false
 	}
-	defer s.rmu.Unlock()
-	from, n, err := s.readOne()
-	if err != 0 {
+	from, n, e := s.readOne()
+	if e == unix.EAGAIN { // which who polls hears most
 		s.more = false
-		return 0, goesOn(err)
+		s.rmu.Unlock()
+		return 0, false
+	}
+	defer s.rmu.Unlock()
+	if e != 0 {
+		s.more = false
+		return 0, goesOn(e)
 	}
 	if n <= roomEach {
 		s.handle(s.ms[0].Buffers[0][:n], from)
@@ -129,6 +134,11 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 		s.more = true
 		return 1, true
 	}
+	return s.readMore()
+}
+
+// readMore reads what is behind the first datagram.
+func (s *socket) readMore() (handled int, again bool) {
 	handled = 1
 	for range 8 {
 		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)

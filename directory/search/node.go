@@ -46,7 +46,7 @@ const (
 type Config struct {
 	Self    resource.NodeID
 	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
-	Local   func(question []byte) (answer []byte, ok bool)
+	Local   func(question []byte) (answer []byte, ok bool) // which is valid until the next
 	Send    func(to resource.NodeID, p *Packet)     // p is lent for the call
 	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
 	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
@@ -80,7 +80,12 @@ type Node struct {
 	due  alarms
 	sum  uint64 // of Self
 	lent Packet
+	free []*own // to be used again
 }
+
+// mostFree is how many searches that have ended are kept to be used again: for a
+// question that is answered in microseconds garbage is much of the price.
+const mostFree = 64
 
 // key names a part: who asks for it tells ours from theirs.
 type key struct {
@@ -91,6 +96,7 @@ type key struct {
 
 // own is a search of this node.
 type own struct {
+	id       uint64
 	question []byte
 	done     func(Result)
 	trace    *Trace            // nil: nobody wants to know
@@ -158,7 +164,7 @@ func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 
 
 // SearchTraced is Search that tells t, until done is called, what happens.
 func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
-	id, s := n.begin(question, t, done)
+	s := n.begin(question, t, done)
 	if all := n.cfg.Members(); len(all) == 2 { // nobody to choose from
 		s.one[0], s.only = all[0], true
 		if all[0] == n.cfg.Self {
@@ -172,23 +178,30 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(
 			}
 		}
 	}
-	n.askFirst(now, id, s)
+	id := s.id // s may have ended when it has begun
+	n.askFirst(now, s)
 	return id
 }
 
-func (n *Node) begin(question []byte, t *Trace, done func(Result)) (uint64, *own) {
+func (n *Node) begin(question []byte, t *Trace, done func(Result)) *own {
+	var s *own
+	if k := len(n.free); k > 0 {
+		s, n.free = n.free[k-1], n.free[:k-1]
+	} else {
+		s = &own{}
+		s.late.ring = func(now time.Time) { n.askFirst(now, s) }
+	}
 	n.next++
-	id, s := n.next, &own{question: question, trace: t, done: done}
-	s.late.ring = func(now time.Time) { n.askFirst(now, id, s) }
-	n.own[id] = s
-	return id, s
+	s.id, s.question, s.trace, s.done = n.next, question, t, done
+	n.own[s.id] = s
+	return s
 }
 
 // SearchAmong asks some nodes alone, each by itself: who holds the identifier it
 // minted, or did not answer before. It is otherwise as SearchTraced; t may be nil.
 func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, done func(Result)) uint64 {
-	id, s := n.begin(question, t, done)
-	j := n.ours(id, s)
+	s := n.begin(question, t, done)
+	id, j := s.id, n.ours(s)
 	j.fan = Flat
 	for _, m := range who {
 		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
@@ -205,22 +218,27 @@ func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte
 // Cancel forgets a search; done is not called.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
-		n.end(id, s)
+		n.end(s)
 	}
 }
 
-// end forgets a search of our own.
-func (n *Node) end(id uint64, s *own) {
-	delete(n.own, id)
+// end forgets a search of our own; s is another's from then on.
+func (n *Node) end(s *own) {
+	delete(n.own, s.id)
 	n.due.stop(&s.late)
 	if s.cover != nil {
 		n.drop(s.cover)
 	}
+	if len(n.free) < mostFree {
+		late := s.late
+		*s = own{late: late}
+		n.free = append(n.free, s)
+	}
 }
 
 // ours begins the one part of a search of our own.
-func (n *Node) ours(id uint64, s *own) *job {
-	j := &job{key: key{ID{n.cfg.Self, id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
+func (n *Node) ours(s *own) *job {
+	j := &job{key: key{ID{n.cfg.Self, s.id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
 	s.cover = j
 	n.add(j)
 	return j
@@ -256,7 +274,7 @@ func (n *Node) drop(j *job) {
 }
 
 // askFirst asks those whose summaries have it, or everybody if there are none.
-func (n *Node) askFirst(now time.Time, id uint64, s *own) {
+func (n *Node) askFirst(now time.Time, s *own) {
 	if s.tries > 0 {
 		for _, m := range s.first {
 			s.trace.silent(m)
@@ -271,17 +289,17 @@ func (n *Node) askFirst(now time.Time, id uint64, s *own) {
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 		for _, m := range s.first {
 			s.trace.asked(now, how, m)
-			n.send(m, Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, id}, Lo: m, Hi: m, Body: s.question})
+			n.send(m, Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, s.id}, Lo: m, Hi: m, Body: s.question})
 		}
 		return
 	}
 	if s.only {
-		n.over(id, s, Result{Covered: 2 - len(s.first), Failed: s.first})
+		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)}) // which may be s.one
 		return
 	}
 	s.first = nil
 	n.due.stop(&s.late)
-	j := n.ours(id, s)
+	j := n.ours(s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
 	switch n.way(s.trace.way(n.cfg.Way), len(others), len(s.question)) {
@@ -431,12 +449,12 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
 		s.trace.heard(now, from, p)
 		if p.Type == typeFound {
-			n.over(p.ID.N, s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
+			n.over(s, Result{Found: true, From: p.From, Answer: slices.Clone(p.Body)})
 			return
 		}
 		if i := slices.Index(s.first, from); i >= 0 && p.Type == typeNone {
 			if s.first = slices.Delete(s.first, i, i+1); len(s.first) == 0 {
-				n.askFirst(now, p.ID.N, s)
+				n.askFirst(now, s)
 			}
 			return
 		}
@@ -493,7 +511,7 @@ func (n *Node) settle(now time.Time, j *job) {
 // finish answers who asked for j.
 func (n *Node) finish(now time.Time, j *job, p Packet) {
 	if s := j.own; s != nil {
-		n.over(j.id.N, s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
+		n.over(s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
 		return
 	}
 	p.Fan = uint16(j.fan)
@@ -517,9 +535,10 @@ func (n *Node) send(to resource.NodeID, p Packet) {
 	n.lent = Packet{}
 }
 
-func (n *Node) over(id uint64, s *own, r Result) {
-	n.end(id, s)
-	s.done(r)
+func (n *Node) over(s *own, r Result) {
+	done := s.done
+	n.end(s)
+	done(r)
 }
 
 // Tick works on what was not answered in time.
