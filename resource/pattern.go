@@ -31,7 +31,10 @@ type Attrs map[string]string
 func (a Attrs) AppendAttrs(l *List) error {
 	var few [8]string
 	names := few[:0]
-	for name := range a {
+	for name, value := range a {
+		if len(a) == 1 {
+			return l.AddString(name, value)
+		}
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -53,7 +56,12 @@ func (m Match) AppendAttrs(l *List) error { return Attrs(m).AppendAttrs(l) }
 // NewPattern makes a pattern of the attributes that must match and the names
 // whose values are wanted.
 func NewPattern(a Attributes, want ...string) (*List, error) {
-	l := new(List)
+	var with struct { // most patterns are of one piece with their bytes
+		List
+		room [HeadRoom + 64]byte
+	}
+	l := &with.List
+	l.buf = append(with.room[:HeadRoom], emptyWire...)
 	if a != nil {
 		if err := a.AppendAttrs(l); err != nil {
 			return nil, err

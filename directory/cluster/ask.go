@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -35,7 +36,7 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 // answer appends to b the answer to a question, an identifier alone if that has
 // more bytes than most.
 func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
-	pattern, err := resource.View(q[17:])
+	pattern, err := resource.View(patternIn(q))
 	if err != nil {
 		return nil, false
 	}
@@ -69,20 +70,34 @@ func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 	return appendQuestion(nil, kind, id, pattern)
 }
 
+// A question is its kind, the identifier unless it is a find, and the pattern.
 func appendQuestion(b []byte, kind byte, id resource.GID, pattern *resource.List) []byte {
-	var head [17]byte
-	head[0] = kind
-	resource.PutGID(head[1:], id)
-	b = slices.Grow(b, len(head)+len(pattern.Wire()))
-	return append(append(b, head[:]...), pattern.Wire()...)
+	b = append(slices.Grow(b, 17+len(pattern.Wire())), kind)
+	if kind != kindFind {
+		var of [16]byte
+		resource.PutGID(of[:], id)
+		b = append(b, of[:]...)
+	}
+	return append(b, pattern.Wire()...)
+}
+
+// patternIn is where the pattern of a question begins.
+func patternIn(q []byte) []byte {
+	switch {
+	case len(q) > 0 && q[0] == kindFind:
+		return q[1:]
+	case len(q) > 17:
+		return q[17:]
+	}
+	return nil
 }
 
 // parseQuestion is the pattern in what question made, false if it made it not.
 func parseQuestion(q []byte) (pattern resource.List, ok bool) {
-	if len(q) < 17 || q[0] < kindFind || q[0] > kindNext {
+	if len(q) == 0 || q[0] < kindFind || q[0] > kindNext {
 		return pattern, false
 	}
-	pattern, err := resource.ParseList(q[17:])
+	pattern, err := resource.ParseList(patternIn(q))
 	return pattern, err == nil
 }
 
@@ -211,7 +226,7 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 		c.mu.Unlock()
 		return c.askEach(ctx, who, q)
 	}
-	r, err = c.awaitBy(ctx, w, &w.tally, func(now time.Time, done func(search.Result)) uint64 {
+	r, err = c.awaitBy(ctx, w, &w.tally, who != nil, func(now time.Time, done func(search.Result)) uint64 {
 		if who != nil {
 			return c.search.SearchAmong(now, who, q, nil, done)
 		}
@@ -236,12 +251,12 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	w := waiters.Get().(*waiter)
 	defer w.rest()
-	return c.awaitBy(ctx, w, nil, begin)
+	return c.awaitBy(ctx, w, nil, true, begin)
 }
 
 // awaitBy is await with a waiter that nobody else has. The search is counted in
-// t, if that is not nil.
-func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+// t, if that is not nil. If it is not timely, it is begun without a time.
+func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, timely bool, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
@@ -250,21 +265,18 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, begin func(n
 	}
 	w.state.Store(0)
 	w.of = c
-	out := c.advance(func(now time.Time) {
-		if c.count.beginning = t; t != nil && t.begun.IsZero() {
-			t.begun = now
-		}
+	out := c.advanced(func() bool { return timely }, func(now time.Time) {
+		c.count.beginning = t
 		w.id = begin(now, w.done)
-		if c.count.beginning = nil; t != nil && !w.over() {
-			c.count.running[w.id] = t
-		}
+		c.count.beginning = nil
 	})
-	switch {
-	case c.cfg.Poll > 0 && len(out) > 0:
-		c.port.Ask(c.cfg.Poll, func() bool { return w.over() || ctx.Err() != nil }, out...)
-		c.sentOff(out)
-	default:
-		c.send(out)
+	if c.cfg.Poll > 0 && len(out) > 0 {
+		c.port.Ask(c.cfg.Poll, func() { c.asked(w, t, out) }, func() bool { return w.over() || ctx.Err() != nil }, out...)
+	} else {
+		if len(out) > 0 {
+			c.port.Send(out...)
+		}
+		c.asked(w, t, out)
 	}
 	var err error
 	if !w.state.CompareAndSwap(0, sleeping) {
@@ -287,6 +299,25 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, begin func(n
 	default:
 	}
 	return search.Result{}, err
+}
+
+// asked does what can wait until the question is under way.
+func (c *Cluster) asked(w *waiter, t *tally, out []port.Out) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takeBack(out)
+	if t != nil && t.begun.IsZero() {
+		t.begun = now
+	}
+	if w.over() {
+		return
+	}
+	if t != nil {
+		c.count.running[w.id] = t
+	}
+	c.search.Begun(now, w.id)
+	c.arm()
 }
 
 // A waiter waits for the end of one search after another. While he polls nobody

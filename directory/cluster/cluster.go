@@ -135,9 +135,9 @@ func Open(cfg Config) (*Cluster, error) {
 			c.count.asks(cfg.Node, to, p)
 			var room []byte
 			if n := len(c.out); n < cap(c.out) {
-				room = c.out[: n+1][n].Payload[:0]
+				room = c.out[:n+1][n].Payload[:0]
 			}
-			c.out = append(c.out, port.Out{To: to, Payload: p.Append(slices.Grow(room, p.Size()))})
+			c.out = append(c.out, port.Out{To: to, Payload: p.AppendTo(slices.Grow(room, p.Size()), cfg.Node, to)})
 		},
 	}
 	if cfg.Group != "" {
@@ -256,7 +256,7 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		return
 	}
 	var p search.Packet
-	if err := p.Parse(b); err != nil {
+	if err := p.ParseFrom(b, from, c.cfg.Node); err != nil {
 		c.log.Debug("cluster: packet", "from", from, "err", err)
 		return
 	}
@@ -313,7 +313,13 @@ func (c *Cluster) send(out []port.Out) {
 
 // sentOff takes back what advance returned, to be used again.
 func (c *Cluster) sentOff(out []port.Out) {
-	if cap(out) > 64 {
+	c.mu.Lock()
+	c.takeBack(out)
+	c.mu.Unlock()
+}
+
+func (c *Cluster) takeBack(out []port.Out) {
+	if cap(out) > 64 || cap(out) <= cap(c.spare) {
 		return
 	}
 	for i := range out {
@@ -323,11 +329,7 @@ func (c *Cluster) sentOff(out []port.Out) {
 		}
 		out[i] = port.Out{Payload: room}
 	}
-	c.mu.Lock()
-	if cap(c.spare) < cap(out) {
-		c.spare = out[:0]
-	}
-	c.mu.Unlock()
+	c.spare = out[:0]
 }
 
 // advance lets the search go on, and returns what it wants sent: see send.
@@ -346,16 +348,21 @@ func (c *Cluster) advanced(timely func() bool, f func(now time.Time)) []port.Out
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil
-	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
-		c.due = at // a timer that is early finds out; moving it each time would cost more than a question
-		c.timer.Reset(max(time.Until(at), 0))
-	}
+	c.arm()
 	c.mu.Unlock()
 	c.count.sent.Add(uint64(len(out) + len(casts)))
 	for _, b := range casts {
 		c.port.Cast(b)
 	}
 	return out
+}
+
+// arm sets the timer to what the search waits for.
+func (c *Cluster) arm() {
+	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
+		c.due = at // a timer that is early finds out; moving it each time would cost more than a question
+		c.timer.Reset(max(time.Until(at), 0))
+	}
 }
 
 // Members are the nodes of the cluster, this one among them, in order: those

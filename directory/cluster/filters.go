@@ -16,7 +16,7 @@ func (c *Cluster) may(q []byte) []resource.NodeID {
 	if q[0] != kindFind {
 		return nil
 	}
-	pattern, err := resource.View(q[17:])
+	pattern, err := resource.View(patternIn(q))
 	if err != nil {
 		return nil
 	}

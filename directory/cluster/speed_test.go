@@ -31,7 +31,7 @@ func BenchmarkQuestion(b *testing.B) {
 	l, _ = resource.NewPattern(resource.Match{"type": "gpu"})
 	var p search.Packet
 	hear := func(c *Cluster, from resource.NodeID, out []port.Out) []port.Out {
-		if err := p.Parse(out[0].Payload); err != nil {
+		if err := p.ParseFrom(out[0].Payload, from, c.cfg.Node); err != nil {
 			b.Fatal(err)
 		}
 		return c.advance(func(now time.Time) { c.search.Receive(now, from, &p) })

@@ -178,16 +178,13 @@ func (n *counts) hears(self, from resource.NodeID, p *search.Packet) {
 	}
 }
 
-// counted counts a search that has ended.
+// counted counts a search that has ended, so that nobody else has t.
 func (c *Cluster) counted(t *tally, err error) {
-	c.mu.Lock()
-	way, messages, asked := t.way, t.messages, len(t.asked)
-	c.mu.Unlock()
-	s := &c.count.searches[way]
+	s := &c.count.searches[t.way]
 	switch {
 	case err == nil:
 		s.found.Add(1)
-		if way == waySummary && t.others > asked {
+		if asked := len(t.asked); t.way == waySummary && t.others > asked {
 			c.count.spared.Add(uint64(t.others - asked))
 		}
 	case errors.Is(err, directory.ErrNotFound):
@@ -197,7 +194,7 @@ func (c *Cluster) counted(t *tally, err error) {
 	default:
 		s.failed.Add(1)
 	}
-	s.messages.Observe(messages)
+	s.messages.Observe(t.messages)
 	if !t.begun.IsZero() { // it was asked
 		s.took.Observe(uint64(max(time.Since(t.begun), 0)))
 	}

@@ -32,26 +32,29 @@ const (
 // askers are those there are, of who has locked asking.
 type askers struct{ all []*asker }
 
-// Ask is Send, and then reads what comes back until done, for d at most. Of
-// several that ask at a time one reads; the others, and he for whom d was not
-// enough, are served by the keeper.
-func (p *Port) Ask(d time.Duration, done func() bool, out ...Out) {
+// Ask is Send, calls sent when all has gone, and then reads what comes back
+// until done, for d at most. Of several that ask at a time one reads; the others,
+// and he for whom d was not enough, are served by the keeper.
+func (p *Port) Ask(d time.Duration, sent func(), done func() bool, out ...Out) {
 	if !p.asking.TryLock() {
 		p.Send(out...)
+		sent()
 		return
 	}
 	defer p.asking.Unlock()
-	if p.life.Err() != nil {
-		return
+	var k *asker
+	if p.life.Err() == nil {
+		k = p.asker(&p.askers, p.only(out))
 	}
-	k := p.asker(&p.askers, p.only(out))
 	if k == nil {
 		p.Send(out...)
+		sent()
 		return
 	}
 	p.polling.Store(true)
 	defer p.polling.Store(false)
 	p.send(k.socket, saysData, out)
+	sent()
 	var begun time.Time // looked at only where it takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)

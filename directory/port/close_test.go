@@ -67,7 +67,9 @@ func TestCloseDuringEverything(t *testing.T) {
 			func(x, y *node) {
 				x.Send(Out{To: y.cfg.Self, Payload: []byte("hello")}, Out{To: y.cfg.Self, Payload: []byte("you")})
 			},
-			func(x, y *node) { x.Ask(50*time.Microsecond, func() bool { return false }, Out{To: y.cfg.Self}) },
+			func(x, y *node) {
+				x.Ask(50*time.Microsecond, nothing, func() bool { return false }, Out{To: y.cfg.Self})
+			},
 			func(x, y *node) {
 				x.Cast([]byte("all"))
 				x.Beacon()

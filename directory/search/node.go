@@ -45,16 +45,17 @@ const (
 // Config is what a Node needs. Self, Members, Local and Send are required.
 type Config struct {
 	Self    resource.NodeID
-	Members func() []resource.NodeID // all live nodes with Self, in order; not changed afterwards
+	Members func() []resource.NodeID                       // all live nodes with Self, in order; not changed afterwards
 	Local   func(question []byte) (answer []byte, ok bool) // which is valid until the next
-	Send    func(to resource.NodeID, p *Packet)     // p is lent for the call
-	May     func(question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
-	Cast    func(p *Packet)                         // sends to all; nil if the network cannot
-	Room    int                                     // bytes that a cast carries, what does not fit is asked of Each; 0: any
+	Send    func(to resource.NodeID, p *Packet)            // p is lent for the call
+	May     func(question []byte) []resource.NodeID        // whose summary has it, a few of them; may be nil
+	Cast    func(p *Packet)                                // sends to all; nil if the network cannot
+	Room    int                                            // bytes that a cast carries, what does not fit is asked of Each; 0: any
 	Way     Way
-	Fan     int           // 0: DefaultFan
-	Hop     time.Duration // what one hop there and back takes at most, mostly; 0: DefaultHop
-	Tries   int           // of one node, before it counts as failed; 0: DefaultTries
+	Fan     int              // 0: DefaultFan
+	Hop     time.Duration    // what one hop there and back takes at most, mostly; 0: DefaultHop
+	Now     func() time.Time // for a Search without a time; nil: time.Now
+	Tries   int              // of one node, before it counts as failed; 0: DefaultTries
 }
 
 // A Result is how a search ended.
@@ -145,6 +146,9 @@ func NewNode(cfg Config) *Node {
 	if cfg.Tries <= 0 {
 		cfg.Tries = DefaultTries
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	// A node that was started anew must not repeat its numbers: others may still
 	// have the answers to its last questions ready.
 	return &Node{cfg: cfg, sum: sum(cfg.Self), next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
@@ -157,9 +161,18 @@ func sum(n resource.NodeID) uint64 {
 }
 
 // Search asks all other nodes and calls done once. The caller has looked at
-// what it holds itself. It returns a number for Cancel.
+// what it holds itself. It returns a number for Cancel. Without a time, Begun
+// has to be called when what it sends has gone.
 func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
 	return n.SearchTraced(now, question, nil, done)
+}
+
+// Begun says when a search without a time has begun. A clock, and an alarm, cost
+// as much as a question: so they are had while it is under way.
+func (n *Node) Begun(now time.Time, id uint64) {
+	if s := n.own[id]; s != nil && s.cover == nil && s.late.place == 0 {
+		n.due.set(&s.late, now.Add(n.cfg.Hop))
+	}
 }
 
 // SearchTraced is Search that tells t, until done is called, what happens.
@@ -286,7 +299,9 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	}
 	if len(s.first) > 0 && s.tries < tries {
 		s.tries++
-		n.due.set(&s.late, now.Add(n.cfg.Hop))
+		if !now.IsZero() { // else Begun does
+			n.due.set(&s.late, now.Add(n.cfg.Hop))
+		}
 		for _, m := range s.first {
 			s.trace.asked(now, how, m)
 			n.send(m, Packet{Type: typeAsk, Fan: uint16(n.cfg.Fan), ID: ID{n.cfg.Self, s.id}, Lo: m, Hi: m, Body: s.question})
@@ -296,6 +311,9 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	if s.only {
 		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)}) // which may be s.one
 		return
+	}
+	if now.IsZero() {
+		now = n.cfg.Now()
 	}
 	s.first = nil
 	n.due.stop(&s.late)

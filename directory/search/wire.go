@@ -35,7 +35,12 @@ const (
 //	busy   no body
 //
 // fan is 1 in an ask that was sent to everybody: each answers for itself alone.
-// All little-endian.
+// All little-endian. Most packets are about one node alone, and between it and
+// the asker; these are short (AppendTo):
+//
+//	type u8 | one u8 | fan u16 | n u64 | body
+//
+// where found does not say by whom.
 type Packet struct {
 	Type   uint8
 	Fan    uint16
@@ -50,7 +55,10 @@ type Packet struct {
 	Failed  []resource.NodeID
 }
 
-const head = 36
+const (
+	head      = 36
+	shortHead = 12
+)
 
 // Size is at least what Append writes, in bytes.
 func (p *Packet) Size() int { return head + 24 + len(p.Body) + 8*len(p.Failed) }
@@ -64,6 +72,24 @@ func (p *Packet) Append(b []byte) []byte {
 	if p.Type == typeFound {
 		b = binary.LittleEndian.AppendUint64(b, uint64(p.From))
 	}
+	return p.appendBody(b)
+}
+
+// AppendTo is Append of what self says to another node: shorter where they have
+// nothing to do with third ones.
+func (p *Packet) AppendTo(b []byte, self, to resource.NodeID) []byte {
+	asker, asked := self, to
+	if p.Type != typeAsk {
+		asker, asked = to, self
+	}
+	if p.ID.Asker != asker || p.Lo != asked || p.Hi != asked || p.Type == typeFound && p.From != asked {
+		return p.Append(b)
+	}
+	b = append(b, p.Type, 1, byte(p.Fan), byte(p.Fan>>8))
+	return p.appendBody(binary.LittleEndian.AppendUint64(b, p.ID.N))
+}
+
+func (p *Packet) appendBody(b []byte) []byte {
 	switch p.Type {
 	case typeAsk, typeFound:
 		return append(b, p.Body...)
@@ -81,7 +107,7 @@ func (p *Packet) Append(b []byte) []byte {
 
 // Parse reads what Append wrote. Body is a view of b.
 func (p *Packet) Parse(b []byte) error {
-	if len(b) < head || b[0] < typeAsk || b[0] > typeBusy || b[1] != 0 {
+	if len(b) < head || b[1] != 0 {
 		return fmt.Errorf("%w: no head", ErrMalformed)
 	}
 	*p = Packet{Type: b[0], Fan: binary.LittleEndian.Uint16(b[2:]), Body: b[head:]}
@@ -89,11 +115,37 @@ func (p *Packet) Parse(b []byte) error {
 	p.ID.N = binary.LittleEndian.Uint64(b[12:])
 	p.Lo = resource.NodeID(binary.LittleEndian.Uint64(b[20:]))
 	p.Hi = resource.NodeID(binary.LittleEndian.Uint64(b[28:]))
-	if p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
-		return fmt.Errorf("%w: range %x to %x, fan %d", ErrMalformed, p.Lo, p.Hi, p.Fan)
+	if p.Type == typeFound {
+		if len(p.Body) < 8 {
+			return fmt.Errorf("%w: found by nobody", ErrMalformed)
+		}
+		p.From, p.Body = resource.NodeID(binary.LittleEndian.Uint64(p.Body)), p.Body[8:]
+	}
+	return p.parseBody()
+}
+
+// ParseFrom reads what AppendTo wrote, sent by from to self.
+func (p *Packet) ParseFrom(b []byte, from, self resource.NodeID) error {
+	if len(b) < shortHead || b[1] != 1 {
+		return p.Parse(b)
+	}
+	asker, asked := from, self
+	if b[0] != typeAsk {
+		asker, asked = self, from
+	}
+	*p = Packet{Type: b[0], Fan: binary.LittleEndian.Uint16(b[2:]), ID: ID{asker, binary.LittleEndian.Uint64(b[4:])}, Lo: asked, Hi: asked, Body: b[shortHead:]}
+	if p.Type == typeFound {
+		p.From = asked
+	}
+	return p.parseBody()
+}
+
+func (p *Packet) parseBody() error {
+	if p.Type < typeAsk || p.Type > typeBusy || p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
+		return fmt.Errorf("%w: type %d, range %x to %x, fan %d", ErrMalformed, p.Type, p.Lo, p.Hi, p.Fan)
 	}
 	switch p.Type {
-	case typeAsk:
+	case typeAsk, typeFound:
 		return nil
 	case typeBusy:
 		if len(p.Body) > 0 {
@@ -101,14 +153,9 @@ func (p *Packet) Parse(b []byte) error {
 		}
 		p.Body = nil
 		return nil
-	case typeFound:
-		if len(p.Body) < 8 {
-			return fmt.Errorf("%w: found by nobody", ErrMalformed)
-		}
-		p.From, p.Body = resource.NodeID(binary.LittleEndian.Uint64(p.Body)), p.Body[8:]
-		return nil
 	}
-	b, p.Body = p.Body, nil
+	b := p.Body
+	p.Body = nil
 	if len(b) < 16 {
 		return fmt.Errorf("%w: none without count", ErrMalformed)
 	}

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -16,14 +17,30 @@ func FuzzPacket(f *testing.F) {
 		{Type: typeBusy, Fan: 16, ID: ID{5, 1}, Lo: 3, Hi: 9},
 	} {
 		f.Add(p.Append(nil), uint64(3))
+		f.Add(p.AppendTo(nil, 5, p.ID.Asker), uint64(3))
+	}
+	for _, p := range []Packet{
+		{Type: typeAsk, Fan: 2, ID: ID{3, 2}, Lo: 5, Hi: 5, Body: []byte("q")},
+		{Type: typeFound, Fan: 2, ID: ID{5, 2}, Lo: 3, Hi: 3, From: 3, Body: []byte("a")},
+		{Type: typeNone, Fan: 2, ID: ID{5, 2}, Lo: 3, Hi: 3, Covered: 1, Sum: 7},
+	} {
+		b := p.AppendTo(nil, 3, 5)
+		if len(b) >= len(p.Append(nil)) {
+			f.Errorf("%+v takes %d bytes", p, len(b))
+		}
+		f.Add(b, uint64(3))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, from uint64) {
-		var p Packet
-		if p.Parse(b) != nil {
+		var p, q Packet
+		if p.ParseFrom(b, resource.NodeID(from), 5) != nil {
 			return
 		}
-		if again := p.Append(nil); string(again) != string(b) {
+		again := p.AppendTo(nil, resource.NodeID(from), 5)
+		if string(again) != string(b) && len(again) >= len(b) { // what could be short need not be
 			t.Fatalf("%x is written as %x", b, again)
+		}
+		if err := q.ParseFrom(again, resource.NodeID(from), 5); err != nil || !reflect.DeepEqual(p, q) {
+			t.Fatalf("%+v is read as %+v, %v", p, q, err)
 		}
 		sent := 0
 		members := []resource.NodeID{1, 3, 4, 5, 6, 9}

@@ -24,6 +24,7 @@ var table = []struct {
 	{db, options{count: 1_000_000}},
 	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
 	{find, options{poll: "on", count: 10_000, nodes: 2}},
+	{find, options{poll: "on", count: 10_000, nodes: 2, sealed: true}},
 	{find, options{poll: "off", count: 3_000, nodes: 8}},
 }
 

@@ -28,6 +28,7 @@ type Result struct {
 	Poll      string  `json:"poll,omitempty"`
 	Senders   int     `json:"senders,omitempty"`
 	Nodes     int     `json:"nodes,omitempty"`
+	Sealed    bool    `json:"sealed,omitempty"`
 	Count     int     `json:"count"`
 	P50       float64 `json:"p50,omitempty"`
 	P99       float64 `json:"p99,omitempty"`
@@ -82,6 +83,7 @@ type options struct {
 	transport, poll      string
 	size, count, senders int
 	nodes                int // 0: this one
+	sealed               bool
 	rounds               int
 	json                 bool
 }
@@ -159,6 +161,7 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
 		if name == "find" {
+			f.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
 			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
@@ -216,6 +219,9 @@ func (r *Result) name() string {
 	}
 	if r.Nodes > 0 {
 		s += fmt.Sprintf(" %d nodes", r.Nodes)
+	}
+	if r.Sealed {
+		s += " sealed"
 	}
 	if r.Senders > 1 {
 		s += fmt.Sprintf(" %d senders", r.Senders)

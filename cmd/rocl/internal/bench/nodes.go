@@ -4,10 +4,11 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ import (
 )
 
 // Finds between nodes: each process is a node of its own on the loopback
-// interface, served by its one context, a member of one sealed cluster.
+// interface, served by its one context, a member of one cluster.
 
 // spin is how long members that poll do.
 const spin = 200 * time.Microsecond
@@ -31,13 +32,13 @@ const bareDatagram = 128
 
 type cluster struct {
 	dir   string
-	key   string
+	key   string // the file; none if it is empty
 	nodes []*exec.Cmd
 	in    []io.WriteCloser
 	lines *bufio.Scanner // of the first
 	c     *rocl.Context
 	bare  *udp
-	to    *net.UDPAddr
+	to    unix.RawSockaddrInet4
 }
 
 func member(join, key string, poll bool) rocl.Option {
@@ -71,10 +72,10 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 	}
 	buf := make([]byte, bareDatagram)
 	bare := func() error {
-		if err := k.bare.send(buf, k.to); err != nil {
+		if err := k.bare.send(buf, &k.to); err != nil {
 			return err
 		}
-		_, _, err := k.bare.recv(buf, o.poll == "on")
+		_, err := k.bare.recv(buf, o.poll == "on")
 		return err
 	}
 	a, b, n := newTimes(), newTimes(), newTimes()
@@ -109,13 +110,13 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 	if o.poll == "on" {
 		what = "a bare polled UDP round trip"
 	}
-	r := &Result{Bench: "find", Nodes: o.nodes, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
+	r := &Result{Bench: "find", Nodes: o.nodes, Sealed: o.sealed, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
 		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Allocs: allocs}
-	if o.nodes == 2 && o.poll == "on" {
+	if o.nodes == 2 && o.poll == "on" && !o.sealed {
 		r.Target = 1.5
 	}
 	r.Ratio = r.P50 / r.Raw
-	r.Also = &Result{Bench: "no", Nodes: o.nodes, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: "a find of what another node has",
+	r.Also = &Result{Bench: "no", Nodes: o.nodes, Sealed: o.sealed, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: "a find of what another node has",
 		P50: n.p50(), P99: n.p99(), Raw: b.p50(), RawP99: b.p99(), Target: 3}
 	r.Also.Ratio = r.Also.P50 / r.Also.Raw
 	return r, nil
@@ -125,9 +126,11 @@ func (k *cluster) open(ctx context.Context, o *options) (err error) {
 	if k.dir, err = os.MkdirTemp("", "rocl-bench-"); err != nil {
 		return err
 	}
-	k.key = filepath.Join(k.dir, "key")
-	if err := os.WriteFile(k.key, []byte(rand.Text()+"\n"), 0o600); err != nil {
-		return err
+	if o.sealed {
+		k.key = filepath.Join(k.dir, "key")
+		if err := os.WriteFile(k.key, []byte(rand.Text()+"\n"), 0o600); err != nil {
+			return err
+		}
 	}
 	k.c, err = rocl.Open(ctx, rocl.WithSocket(filepath.Join(k.dir, "0.sock")), rocl.WithCluster("bench"), member("", k.key, o.poll == "on"))
 	if err != nil {
@@ -190,9 +193,12 @@ func (k *cluster) start(i int, join string, poll bool) error {
 	}
 	if i == 1 {
 		k.lines = lines
-		if k.to, err = net.ResolveUDPAddr("udp", lines.Text()); err != nil {
+		to, err := netip.ParseAddrPort(lines.Text())
+		if err != nil {
 			return err
 		}
+		k.to = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: to.Addr().As4()}
+		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&k.to.Port))[:], to.Port())
 	}
 	return nil
 }
@@ -243,9 +249,9 @@ func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 			return err
 		}
 		for range n {
-			k, from, err := bare.recv(buf, poll == "on")
+			k, err := bare.recv(buf, poll == "on")
 			if err == nil {
-				err = bare.send(buf[:k], from)
+				err = bare.send(buf[:k], &bare.from)
 			}
 			if err != nil {
 				return err
@@ -260,6 +266,8 @@ func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 type udp struct {
 	fd   int
 	addr string
+	from unix.RawSockaddrInet4
+	size uint32 // of from
 }
 
 func newUDP() (*udp, error) {
@@ -282,45 +290,36 @@ func newUDP() (*udp, error) {
 	return u, nil
 }
 
-func (u *udp) send(b []byte, to *net.UDPAddr) error {
-	sa := unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: [4]byte(to.IP.To4())}
-	port := (*[2]byte)(unsafe.Pointer(&sa.Port))
-	port[0], port[1] = byte(to.Port>>8), byte(to.Port)
-	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); e != 0 {
+func (u *udp) send(b []byte, to *unix.RawSockaddrInet4) error {
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to)); e != 0 {
 		return e
 	}
 	return nil
 }
 
-// recv waits for two seconds at most when it sleeps.
-func (u *udp) recv(b []byte, poll bool) (int, *net.UDPAddr, error) {
+// recv waits for two seconds at most when it sleeps. From whom it came is in
+// from until the next time.
+func (u *udp) recv(b []byte, poll bool) (int, error) {
 	end := time.Time{}
 	for idle := 0; ; idle++ {
-		var n int
+		var n uintptr
 		var e syscall.Errno
-		var sa unix.RawSockaddrInet4
-		size := uint32(unsafe.Sizeof(sa))
-		if poll {
-			var r uintptr
-			r, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
-			n = int(r)
+		if u.size = uint32(unsafe.Sizeof(u.from)); poll {
+			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
 		} else {
-			var r uintptr
-			r, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
-			n = int(r)
+			n, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
 		}
 		switch {
 		case e == 0:
-			port := (*[2]byte)(unsafe.Pointer(&sa.Port))
-			return n, &net.UDPAddr{IP: sa.Addr[:], Port: int(port[0])<<8 | int(port[1])}, nil
+			return int(n), nil
 		case e == syscall.EINTR:
 		case e != syscall.EAGAIN || !poll:
-			return 0, nil, fmt.Errorf("waiting for a datagram: %w", e)
+			return 0, fmt.Errorf("waiting for a datagram: %w", e)
 		case idle%1024 != 1023:
 		case end.IsZero():
 			end = time.Now().Add(2 * time.Second)
 		case time.Now().After(end):
-			return 0, nil, errPeer
+			return 0, errPeer
 		}
 	}
 }
