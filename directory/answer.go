@@ -145,7 +145,10 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 
 // find looks here, then elsewhere. An error says that there is no certain answer.
 func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
-	if r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) }); ok || err != nil {
+	if r, ok = s.db.Find(pattern); !ok && !s.Settled() {
+		r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) })
+	}
+	if ok || err != nil {
 		return r, ok, err
 	}
 	remote := s.rest()

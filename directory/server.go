@@ -68,18 +68,17 @@ type Remote interface {
 // Attach lets the server ask r for what it does not hold. Who was attached
 // before has been closed.
 func (s *Server) Attach(r Remote) {
-	s.mu.Lock()
-	s.remote = r
-	s.mu.Unlock()
+	s.remote.Store(&r)
 	s.enrol(r.Addr())
 	s.reattach(r)
 }
 
 // rest is the rest of the cluster, nil if there is none.
 func (s *Server) rest() Remote {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.remote
+	if r := s.remote.Load(); r != nil {
+		return *r
+	}
+	return nil
 }
 
 // A Server answers for one node. See Listen for one at a Unix socket.
@@ -89,6 +88,7 @@ type Server struct {
 	log    *slog.Logger
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could come; nil before
+	remote atomic.Pointer[Remote]
 
 	late     bool
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
@@ -102,7 +102,6 @@ type Server struct {
 	told   Terms
 	conns  map[net.Conn]struct{}
 	lives  map[resource.GID]*life
-	remote Remote
 	busy   sync.WaitGroup
 	life   context.Context
 	end    context.CancelFunc

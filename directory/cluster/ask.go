@@ -218,19 +218,20 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 		if who == nil {
 			who = c.others()
 		}
-		if t.begun.IsZero() {
-			t.begun = time.Now()
+		if t.begun == 0 {
+			t.begun = time.Since(c.born)
 		}
 		c.mu.Lock()
 		t.way, t.messages = max(t.way, wayEach), t.messages+uint64(len(who))
 		c.mu.Unlock()
 		return c.askEach(ctx, who, q)
 	}
-	r, err = c.awaitBy(ctx, w, &w.tally, who != nil, func(now time.Time, done func(search.Result)) uint64 {
+	w.counts = true
+	r, err = c.awaitBy(ctx, w, who != nil, func(now time.Time, by search.Asker) uint64 {
 		if who != nil {
-			return c.search.SearchAmong(now, who, q, nil, done)
+			return c.search.SearchAmong(now, who, q, nil, by)
 		}
-		return c.search.Search(now, q, done)
+		return c.search.Search(now, q, by)
 	})
 	if err != nil || !r.Found || len(r.Answer) != stubLen {
 		return r, err
@@ -248,15 +249,15 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 
 // await begins a search and waits for its end. When it returns, the search has
 // ended or is forgotten.
-func (c *Cluster) await(ctx context.Context, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+func (c *Cluster) await(ctx context.Context, begin func(now time.Time, by search.Asker) uint64) (search.Result, error) {
 	w := waiters.Get().(*waiter)
 	defer w.rest()
-	return c.awaitBy(ctx, w, nil, true, begin)
+	return c.awaitBy(ctx, w, true, begin)
 }
 
-// awaitBy is await with a waiter that nobody else has. The search is counted in
-// t, if that is not nil. If it is not timely, it is begun without a time.
-func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, timely bool, begin func(now time.Time, done func(search.Result)) uint64) (search.Result, error) {
+// awaitBy is await with a waiter that nobody else has. If it is not timely, the
+// search is begun without a time.
+func (c *Cluster) awaitBy(ctx context.Context, w *waiter, timely bool, begin func(now time.Time, by search.Asker) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
@@ -264,19 +265,17 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, timely bool,
 		return search.Result{}, context.Cause(ctx)
 	}
 	w.state.Store(0)
-	w.of = c
-	out := c.advanced(func() bool { return timely }, func(now time.Time) {
-		c.count.beginning = t
-		w.id = begin(now, w.done)
-		c.count.beginning = nil
-	})
-	if c.cfg.Poll > 0 && len(out) > 0 {
-		c.port.Ask(c.cfg.Poll, func() { c.asked(w, t, out) }, func() bool { return w.over() || ctx.Err() != nil }, out...)
+	w.out = c.advanced(w.out[:0], func() bool { return timely }, func(now time.Time) { w.id = begin(now, w) })
+	if w.tally.begun == 0 {
+		w.tally.begun = time.Since(c.born)
+	}
+	if c.cfg.Poll > 0 && len(w.out) > 0 {
+		c.port.Ask(c.cfg.Poll, func() bool { return w.over() || ctx.Err() != nil }, func() { c.waits(w) }, w.out...)
 	} else {
-		if len(out) > 0 {
-			c.port.Send(out...)
+		if len(w.out) > 0 {
+			c.port.Send(w.out...)
 		}
-		c.asked(w, t, out)
+		c.waits(w)
 	}
 	var err error
 	if !w.state.CompareAndSwap(0, sleeping) {
@@ -290,10 +289,7 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, timely bool,
 	case <-c.life.Done():
 		err = directory.ErrClosed
 	}
-	c.step(func(time.Time) {
-		delete(c.count.running, w.id)
-		c.search.Cancel(w.id)
-	})
+	c.step(func(time.Time) { c.search.Cancel(w.id) })
 	select { // nobody calls it any more
 	case <-w.woken:
 	default:
@@ -301,21 +297,12 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, t *tally, timely bool,
 	return search.Result{}, err
 }
 
-// asked does what can wait until the question is under way.
-func (c *Cluster) asked(w *waiter, t *tally, out []port.Out) {
+// waits sees to it that the search goes on if no answer comes, which most often
+// it does before.
+func (c *Cluster) waits(w *waiter) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.takeBack(out)
-	if t != nil && t.begun.IsZero() {
-		t.begun = now
-	}
-	if w.over() {
-		return
-	}
-	if t != nil {
-		c.count.running[w.id] = t
-	}
 	c.search.Begun(now, w.id)
 	c.arm()
 }
@@ -327,11 +314,11 @@ type waiter struct {
 	state    atomic.Uint32
 	r        search.Result
 	woken    chan struct{}
-	done     func(search.Result)
-	of       *Cluster
-	id       uint64 // of the search; guarded by Cluster.mu
+	id       uint64 // of the search
 	question []byte
+	out      []port.Out // with the room of its payloads
 	tally    tally
+	counts   bool // the search is counted in tally
 }
 
 const (
@@ -339,17 +326,12 @@ const (
 	sleeping
 )
 
-var waiters = sync.Pool{New: func() any {
-	w := &waiter{woken: make(chan struct{}, 1)}
-	w.done = w.end
-	return w
-}}
+var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
 
 func (w *waiter) over() bool { return w.state.Load() == ended }
 
-// end is called with Cluster.mu held.
-func (w *waiter) end(r search.Result) {
-	delete(w.of.count.running, w.id) // which may be another's, that ended: a number is used once
+// Over implements search.Asker.
+func (w *waiter) Over(r search.Result) {
 	w.r = r
 	if w.state.Swap(ended) == sleeping {
 		w.woken <- struct{}{}
@@ -358,9 +340,10 @@ func (w *waiter) end(r search.Result) {
 
 // rest gives the waiter back, who keeps nobody's answer.
 func (w *waiter) rest() {
-	w.r, w.of, w.tally = search.Result{}, nil, tally{}
+	w.r, w.tally, w.counts = search.Result{}, tally{}, false
 	if cap(w.question) > mostPacked {
 		w.question = nil
 	}
+	w.out = emptied(w.out)
 	waiters.Put(w)
 }

@@ -90,6 +90,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	filters *search.Filters
+	born    time.Time // its monotonic part: reading half the clock is half the price
 	search  *search.Node
 	timer   *time.Timer
 	due     time.Time  // when it fires; zero: not set
@@ -132,7 +133,7 @@ func Open(cfg Config) (*Cluster, error) {
 		Local:   c.local,
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
-			c.count.asks(cfg.Node, to, p)
+			c.asks(to, p)
 			var room []byte
 			if n := len(c.out); n < cap(c.out) {
 				room = c.out[:n+1][n].Payload[:0]
@@ -143,10 +144,11 @@ func Open(cfg Config) (*Cluster, error) {
 	if cfg.Group != "" {
 		scfg.Room = port.MaxPayload
 		scfg.Cast = func(p *search.Packet) {
-			c.count.casts(cfg.Node, p)
+			c.castsOne(p)
 			c.casts = append(c.casts, p.Append(nil))
 		}
 	}
+	c.born = time.Now()
 	c.search = search.NewNode(scfg)
 	seal, err := c.streams()
 	if err == nil {
@@ -264,8 +266,8 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 		c.log.Debug("cluster: a question that cannot be answered, or not yet", "from", from, "bytes", len(q))
 		return
 	}
-	out := c.advanced(func() bool { return !c.search.Timeless(&p) }, func(now time.Time) {
-		c.count.hears(c.cfg.Node, from, &p)
+	out := c.advanced(nil, func() bool { return !c.search.Timeless(&p) }, func(now time.Time) {
+		c.hears(from, &p)
 		c.search.Receive(now, from, &p)
 	})
 	for i := range out {
@@ -313,14 +315,19 @@ func (c *Cluster) send(out []port.Out) {
 
 // sentOff takes back what advance returned, to be used again.
 func (c *Cluster) sentOff(out []port.Out) {
+	out = emptied(out)
 	c.mu.Lock()
-	c.takeBack(out)
+	if cap(c.spare) < cap(out) {
+		c.spare = out
+	}
 	c.mu.Unlock()
 }
 
-func (c *Cluster) takeBack(out []port.Out) {
-	if cap(out) > 64 || cap(out) <= cap(c.spare) {
-		return
+// emptied is out without what was in it, but with the room that its payloads
+// had, unless that is more than is often needed.
+func emptied(out []port.Out) []port.Out {
+	if cap(out) > 64 {
+		return nil
 	}
 	for i := range out {
 		room := out[i].Payload[:0]
@@ -329,22 +336,25 @@ func (c *Cluster) takeBack(out []port.Out) {
 		}
 		out[i] = port.Out{Payload: room}
 	}
-	c.spare = out[:0]
+	return out[:0]
 }
 
 // advance lets the search go on, and returns what it wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
-	return c.advanced(func() bool { return true }, f)
+	return c.advanced(nil, func() bool { return true }, f)
 }
 
-// advanced is advance that tells f the time only if it is asked for.
-func (c *Cluster) advanced(timely func() bool, f func(now time.Time)) []port.Out {
+// advanced is advance that tells f the time only if it is asked for, and returns
+// it in out if that is not nil.
+func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	var now time.Time
 	if timely() {
 		now = time.Now()
 	}
-	c.out, c.spare = c.spare, nil
+	if c.out = out; out == nil {
+		c.out, c.spare = c.spare, nil
+	}
 	f(now)
 	out, casts := c.out, c.casts
 	c.out, c.casts = nil, nil

@@ -12,7 +12,7 @@ import (
 )
 
 // may lists members whose summary has all that a question names.
-func (c *Cluster) may(q []byte) []resource.NodeID {
+func (c *Cluster) may(search uint64, q []byte) []resource.NodeID {
 	if q[0] != kindFind {
 		return nil
 	}
@@ -21,7 +21,7 @@ func (c *Cluster) may(q []byte) []resource.NodeID {
 		return nil
 	}
 	who := c.filters.May(&pattern)
-	if t := c.count.beginning; t != nil {
+	if t := c.tallyBy(search); t != nil {
 		t.may = who
 	}
 	return who

@@ -40,7 +40,7 @@ func BenchmarkQuestion(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			x.advance(func(now time.Time) {
-				n := x.search.Search(now, question(kindFind, resource.GID{}, l), func(search.Result) {})
+				n := x.search.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(search.Result) {}))
 				x.search.Cancel(n)
 			})
 		}
@@ -50,7 +50,7 @@ func BenchmarkQuestion(b *testing.B) {
 		for b.Loop() {
 			var r search.Result
 			out := x.advance(func(now time.Time) {
-				x.search.Search(now, question(kindFind, resource.GID{}, l), func(got search.Result) { r = got })
+				x.search.Search(now, question(kindFind, resource.GID{}, l), search.Func(func(got search.Result) { r = got }))
 			})
 			hear(x, 2, hear(y, 1, out))
 			if a, err := parseAnswer(r.Answer); err != nil || a.ID != id {

@@ -83,8 +83,6 @@ type counts struct {
 	ping                  *histogram.Histogram
 	pulseMu               sync.Mutex
 	pulse                 map[resource.NodeID]time.Time // when a living member answered last
-	running               map[uint64]*tally             // guarded by Cluster.mu
-	beginning             *tally                        // the search that has no number yet; likewise
 }
 
 type traffic struct{ messages, bytes atomic.Uint64 }
@@ -100,7 +98,7 @@ type searches struct {
 }
 
 func (n *counts) init() {
-	n.ping, n.pulse, n.running = histogram.Durations(), map[resource.NodeID]time.Time{}, map[uint64]*tally{}
+	n.ping, n.pulse = histogram.Durations(), map[resource.NodeID]time.Time{}
 	for i := range n.searches {
 		n.searches[i].messages, n.searches[i].took = new(histogram.Histogram), histogram.Durations()
 	}
@@ -108,7 +106,7 @@ func (n *counts) init() {
 
 // tally is what one search costs. Guarded by Cluster.mu.
 type tally struct {
-	begun    time.Time
+	begun    time.Duration // after the cluster was; 0: not asked
 	way      way
 	messages uint64
 	others   int               // members there are beside this one
@@ -126,8 +124,8 @@ func (c *Cluster) begin(t *tally, who []resource.NodeID) {
 }
 
 // asks counts a packet that the search sends.
-func (n *counts) asks(self, to resource.NodeID, p *search.Packet) {
-	t := n.of(self, p)
+func (c *Cluster) asks(to resource.NodeID, p *search.Packet) {
+	t, n := c.tallyOf(p), &c.count
 	if t == nil {
 		return
 	}
@@ -148,33 +146,37 @@ func (n *counts) asks(self, to resource.NodeID, p *search.Packet) {
 }
 
 // casts counts a packet that the search sends to all.
-func (n *counts) casts(self resource.NodeID, p *search.Packet) {
-	if t := n.of(self, p); t != nil {
+func (c *Cluster) castsOne(p *search.Packet) {
+	if t := c.tallyOf(p); t != nil {
 		t.messages++
 		t.way = wayCast
 	}
 }
 
-// of is the search of ours that a packet is about, nil if it is another's.
-func (n *counts) of(self resource.NodeID, p *search.Packet) *tally {
-	if p.ID.Asker != self {
+// tallyOf is that of the search of ours that a packet is about, nil if it is
+// another's or is not counted.
+func (c *Cluster) tallyOf(p *search.Packet) *tally {
+	if p.ID.Asker != c.cfg.Node {
 		return nil
 	}
-	if n.beginning != nil { // nothing else is sent meanwhile
-		return n.beginning
+	return c.tallyBy(p.ID.N)
+}
+
+func (c *Cluster) tallyBy(n uint64) *tally {
+	if w, ok := c.search.Asker(n).(*waiter); ok && w.counts {
+		return &w.tally
 	}
-	return n.running[p.ID.N]
+	return nil
 }
 
 // hears counts what comes back: who covers anything by his answer says no.
-func (n *counts) hears(self, from resource.NodeID, p *search.Packet) {
-	if p.ID.Asker != self || p.Covered == 0 {
+func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
+	if p.Covered == 0 {
 		return
 	}
-	t := n.running[p.ID.N]
-	if t != nil && t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
+	if t := c.tallyOf(p); t != nil && t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
 		t.wrong = append(t.wrong, from)
-		n.wrong.Add(1)
+		c.count.wrong.Add(1)
 	}
 }
 
@@ -195,8 +197,8 @@ func (c *Cluster) counted(t *tally, err error) {
 		s.failed.Add(1)
 	}
 	s.messages.Observe(t.messages)
-	if !t.begun.IsZero() { // it was asked
-		s.took.Observe(uint64(max(time.Since(t.begun), 0)))
+	if t.begun > 0 { // it was asked
+		s.took.Observe(uint64(max(time.Since(c.born)-t.begun, 0)))
 	}
 }
 

@@ -82,8 +82,8 @@ func TestSearchStats(t *testing.T) {
 			}
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if len(a.count.running) != 0 || a.count.beginning != nil {
-				t.Errorf("%d searches are counted that have ended", len(a.count.running))
+			if _, n := a.search.Pending(); n != 0 {
+				t.Errorf("%d searches have not ended", n)
 			}
 		})
 	}

@@ -18,8 +18,8 @@ func left(c *Cluster) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	parts, searches := c.search.Pending()
-	if next := c.search.Next(); parts+searches+len(c.count.running) > 0 || !next.IsZero() {
-		return fmt.Sprintf("%d parts, %d searches, %d counted, an alarm: %v", parts, searches, len(c.count.running), !next.IsZero())
+	if next := c.search.Next(); parts+searches > 0 || !next.IsZero() {
+		return fmt.Sprintf("%d parts, %d searches, an alarm: %v", parts, searches, !next.IsZero())
 	}
 	return ""
 }

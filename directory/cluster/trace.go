@@ -31,8 +31,8 @@ func (c *Cluster) Trace(ctx context.Context, way directory.Way, pattern *resourc
 	case directory.WayCast:
 		st.Everybody, st.Way = true, search.ByCast
 	}
-	r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
-		return c.search.SearchTraced(now, q, st, done)
+	r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
+		return c.search.SearchTraced(now, q, st, by)
 	})
 	if err != nil {
 		return t, err
@@ -71,8 +71,8 @@ func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (dir
 		wg.Go(func() {
 			defer func() { <-room }()
 			st := &search.Trace{}
-			r, err := c.await(ctx, func(now time.Time, done func(search.Result)) uint64 {
-				return c.search.SearchAmong(now, []resource.NodeID{m}, q, st, done)
+			r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
+				return c.search.SearchAmong(now, []resource.NodeID{m}, q, st, by)
 			})
 			mu.Lock()
 			defer mu.Unlock()

@@ -25,6 +25,7 @@ type asker struct {
 const steady = 16
 
 const (
+	soon       = 16                    // times that a socket is read before it is late
 	lateTime   = 20 * time.Millisecond // how long an answer is waited for at the socket that asked: then who asked asks again
 	mostAskers = 16
 )
@@ -32,38 +33,42 @@ const (
 // askers are those there are, of who has locked asking.
 type askers struct{ all []*asker }
 
-// Ask is Send, calls sent when all has gone, and then reads what comes back
-// until done, for d at most. Of several that ask at a time one reads; the others,
-// and he for whom d was not enough, are served by the keeper.
-func (p *Port) Ask(d time.Duration, sent func(), done func() bool, out ...Out) {
+// Ask is Send, and then reads what comes back until done, for d at most. Of
+// several that ask at a time one reads; the others, and he for whom d was not
+// enough, are served by the keeper. Where it takes longer than an answer does
+// that is polled for, it calls late, once; in any case before it returns without
+// an answer.
+func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	if !p.asking.TryLock() {
 		p.Send(out...)
-		sent()
+		late()
 		return
 	}
 	defer p.asking.Unlock()
 	var k *asker
+	var only *peer
 	if p.life.Err() == nil {
-		k = p.asker(&p.askers, p.only(out))
+		only = p.only(out)
+		k = p.asker(&p.askers, only)
 	}
 	if k == nil {
 		p.Send(out...)
-		sent()
+		late()
 		return
 	}
 	p.polling.Store(true)
 	defer p.polling.Store(false)
-	p.send(k.socket, saysData, out)
-	sent()
+	p.sendTo(k.socket, only, saysData, out)
 	var begun time.Time // looked at only where it takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)
-		if i%16 != 0 {
+		if i%soon != 0 {
 			continue
 		}
 		now := time.Now()
 		if begun.IsZero() {
 			begun = now
+			late()
 		}
 		if now.Sub(begun) > d || p.life.Err() != nil {
 			if p.poller.Add(k.fd, k.socket) == nil {
@@ -74,20 +79,21 @@ func (p *Port) Ask(d time.Duration, sent func(), done func() bool, out ...Out) {
 	}
 }
 
-// only is where all goes, nil if that is not one place.
-func (p *Port) only(out []Out) *net.UDPAddr {
+// only is to whom all goes, nil if that is not one.
+func (p *Port) only(out []Out) *peer {
 	if len(out) != 1 || out[0].At != nil {
 		return nil
 	}
-	if to := p.peer(out[0].To); to != nil {
-		return to.addr
-	}
-	return nil
+	return p.peer(out[0].To)
 }
 
 // asker is one to which no answer will come any more and which can send there,
-// anywhere if to is nil; nil if there is none.
-func (p *Port) asker(a *askers, to *net.UDPAddr) *asker {
+// anywhere if only is nil; nil if there is none.
+func (p *Port) asker(a *askers, only *peer) *asker {
+	var to *net.UDPAddr
+	if only != nil {
+		to = only.addr
+	}
 	for _, k := range a.all {
 		if !k.late.IsZero() || k.to != nil && k.to != to {
 			continue

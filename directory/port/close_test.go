@@ -68,7 +68,7 @@ func TestCloseDuringEverything(t *testing.T) {
 				x.Send(Out{To: y.cfg.Self, Payload: []byte("hello")}, Out{To: y.cfg.Self, Payload: []byte("you")})
 			},
 			func(x, y *node) {
-				x.Ask(50*time.Microsecond, nothing, func() bool { return false }, Out{To: y.cfg.Self})
+				x.Ask(50*time.Microsecond, func() bool { return false }, nothing, Out{To: y.cfg.Self})
 			},
 			func(x, y *node) {
 				x.Cast([]byte("all"))

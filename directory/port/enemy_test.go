@@ -233,7 +233,7 @@ func TestSilence(t *testing.T) {
 func TestAnswersStayAtHome(t *testing.T) {
 	p := start(t, 1, nil)
 	p.Meet(2, 5, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 99})
-	a := aead(derive(p.keys.Load().bytes[0], "one", 2, 5, 1, p.Epoch()))
+	a := p.keys.Load().cipher(derive(p.keys.Load().bytes[0], "one", 2, 5, 1, p.Epoch()))
 	for i, v := range []struct {
 		from string
 		home bool
@@ -493,7 +493,7 @@ func TestLyingStreams(t *testing.T) {
 	k := b.keys.Load()
 	n := uint64(0)
 	part := func(kind byte, from resource.NodeID, n uint64, plain []byte) []byte {
-		a := aead(derive(k.bytes[0], "one", uint64(from), uint64(from)*11, 2, b.Epoch()))
+		a := k.cipher(derive(k.bytes[0], "one", uint64(from), uint64(from)*11, 2, b.Epoch()))
 		return seal(nil, a, kind, k.tags[0], from, n, plain)
 	}
 	size := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }

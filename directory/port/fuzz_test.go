@@ -26,11 +26,11 @@ func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, pl
 	return n, k, func(kind byte, c uint64, plain []byte) []byte {
 		switch kind {
 		case kindCast:
-			return seal(nil, aead(derive(k.bytes[0], "cast", 1, 0x1111)), kind, k.tags[0], 1, c, plain)
+			return seal(nil, k.cipher(derive(k.bytes[0], "cast", 1, 0x1111)), kind, k.tags[0], 1, c, plain)
 		case kindBeacon:
-			return seal(nil, aead(derive(k.bytes[0], "beacon")), kind, k.tags[0], 1, c, plain)
+			return seal(nil, k.cipher(derive(k.bytes[0], "beacon")), kind, k.tags[0], 1, c, plain)
 		}
-		return seal(nil, aead(derive(k.bytes[0], "one", 1, 0x1111, 2, 0x2222)), kind, k.tags[0], 1, c, plain)
+		return seal(nil, k.cipher(derive(k.bytes[0], "one", 1, 0x1111, 2, 0x2222)), kind, k.tags[0], 1, c, plain)
 	}
 }
 

@@ -280,12 +280,15 @@ func (p *Port) spin() {
 		p.poller.Remove(s.fd)
 	}
 	last, answered := time.Now(), p.answered.Load()
-	for i := 1; p.life.Err() == nil && !p.polling.Load(); i++ {
+	for i := 1; !p.polling.Load(); i++ {
 		for _, s := range all {
 			s.Ready(subsys.Readable)
 		}
-		if i%16 != 0 {
+		if i%soon != 0 {
 			continue
+		}
+		if p.life.Err() != nil {
+			break
 		}
 		p.poller.Poll() // who asked and did not wait is in the set still
 		now := time.Now()
@@ -425,13 +428,19 @@ type Out struct {
 // MaxLarge, is dropped; so may be any other on its way.
 func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
 
-func (p *Port) send(by *socket, says byte, out []Out) {
+func (p *Port) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
+
+// sendTo is send, all to one peer if it is given.
+func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	var large, copied []byte // the same goes to many, often
 	for i := range out {
-		to := p.peer(out[i].To)
+		to := only
+		if to == nil {
+			to = p.peer(out[i].To)
+		}
 		if to == nil {
 			continue
 		}

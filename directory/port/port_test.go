@@ -258,7 +258,7 @@ func exchange(t *testing.T, ns []*node) {
 		}
 		b.Send(Out{To: 1, At: h.at, Payload: []byte("answer")})
 	}()
-	a.Ask(patience, nothing, func() bool { return len(a.got) > 0 }, Out{To: 2, Payload: []byte("question")})
+	a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
 	if h := a.next(t); string(h.p) != "answer" || h.at != nil {
 		t.Errorf("%q at %v", h.p, h.at)
 	}
@@ -353,7 +353,7 @@ func TestAskAtOnce(t *testing.T) {
 					name := fmt.Sprintf("%d %d", g, i)
 					ch := make(chan struct{}, 1)
 					waiting.Store(name, ch)
-					a.Ask(50*time.Microsecond, nothing, func() bool { return len(ch) > 0 }, Out{To: 2, Payload: []byte(name)})
+					a.Ask(50*time.Microsecond, func() bool { return len(ch) > 0 }, nothing, Out{To: 2, Payload: []byte(name)})
 					select {
 					case <-ch:
 					case <-time.After(patience / 2):
@@ -381,13 +381,13 @@ func TestLateAnswer(t *testing.T) {
 		know(a, b)
 		b.Send(Out{To: 1, Payload: []byte("begin")})
 		a.next(t)
-		a.Ask(0, nothing, func() bool { return false }, Out{To: 2, Payload: []byte("late")})
+		a.Ask(0, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("late")})
 		first := b.next(t)
 		go func() {
 			h := b.next(t)
 			b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
 		}()
-		a.Ask(patience, nothing, func() bool { return len(a.got) > 0 }, Out{To: 2, Payload: []byte("soon")})
+		a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
 		if h := a.next(t); string(h.p) != "soon" {
 			t.Fatalf("%q", h.p)
 		}
@@ -402,7 +402,7 @@ func TestLateAnswer(t *testing.T) {
 func TestFlood(t *testing.T) {
 	a, b := start(t, 1, func(c *Config) { c.Spin = time.Hour }), start(t, 2, nil)
 	know(a, b)
-	a.Ask(0, nothing, func() bool { return false }, Out{To: 2, Payload: []byte("where")})
+	a.Ask(0, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("where")})
 	asks := b.next(t).at
 	stop := make(chan struct{})
 	var flood sync.WaitGroup
@@ -425,7 +425,7 @@ func TestFlood(t *testing.T) {
 	}
 	eventually(t, "it comes", func() bool { return a.count.Foreign.Load() > 1000 })
 	began := time.Now()
-	a.Ask(time.Millisecond, nothing, func() bool { return false }, Out{To: 2, Payload: []byte("never")})
+	a.Ask(time.Millisecond, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("never")})
 	a.Close()
 	if d := time.Since(began); d > patience/2 {
 		t.Errorf("held up for %v", d)

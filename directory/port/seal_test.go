@@ -2,6 +2,7 @@ package port
 
 import (
 	"bytes"
+	"crypto/cipher"
 	"encoding/hex"
 	"math"
 	"net"
@@ -89,7 +90,12 @@ func TestGolden(t *testing.T) {
 // A datagram opens as it was sealed, and not if any bit of it is another, or
 // any byte is missing or too many.
 func TestSealed(t *testing.T) {
-	a := aead(derive(newKeys("", nil).bytes[0], "one", 1, 2, 3, 4))
+	for _, k := range []*keys{newKeys("", nil), newKeys("", [][]byte{[]byte("key")})} {
+		testSealed(t, k.cipher(derive(k.bytes[0], "one", 1, 2, 3, 4)))
+	}
+}
+
+func testSealed(t *testing.T, a cipher.AEAD) {
 	for _, plain := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte("y"), MaxPayload+1)} {
 		whole := seal([]byte("before"), a, kindOne, 9, 5, 77, plain)[6:]
 		if len(whole) != overhead+len(plain) || senderOf(whole) != 5 || counterOf(whole) != 77 {

@@ -55,7 +55,7 @@ func TestCastTooLarge(t *testing.T) {
 			Send:    func(resource.NodeID, *Packet) { sent++ },
 			Cast:    func(*Packet) { cast++ },
 		})
-		n.Search(time.Unix(1, 0), make([]byte, size), func(Result) {})
+		n.Search(time.Unix(1, 0), make([]byte, size), Func(func(Result) {}))
 		if cast != casts || sent != 2*(1-casts) {
 			t.Errorf("%d bytes: %d casts, %d packets", size, cast, sent)
 		}

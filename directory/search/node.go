@@ -45,12 +45,12 @@ const (
 // Config is what a Node needs. Self, Members, Local and Send are required.
 type Config struct {
 	Self    resource.NodeID
-	Members func() []resource.NodeID                       // all live nodes with Self, in order; not changed afterwards
-	Local   func(question []byte) (answer []byte, ok bool) // which is valid until the next
-	Send    func(to resource.NodeID, p *Packet)            // p is lent for the call
-	May     func(question []byte) []resource.NodeID        // whose summary has it, a few of them; may be nil
-	Cast    func(p *Packet)                                // sends to all; nil if the network cannot
-	Room    int                                            // bytes that a cast carries, what does not fit is asked of Each; 0: any
+	Members func() []resource.NodeID                               // all live nodes with Self, in order; not changed afterwards
+	Local   func(question []byte) (answer []byte, ok bool)         // which is valid until the next
+	Send    func(to resource.NodeID, p *Packet)                    // p is lent for the call
+	May     func(search uint64, question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
+	Cast    func(p *Packet)                                        // sends to all; nil if the network cannot
+	Room    int                                                    // bytes that a cast carries, what does not fit is asked of Each; 0: any
 	Way     Way
 	Fan     int              // 0: DefaultFan
 	Hop     time.Duration    // what one hop there and back takes at most, mostly; 0: DefaultHop
@@ -69,6 +69,15 @@ type Result struct {
 
 // Definite says that nothing is left to ask.
 func (r *Result) Definite() bool { return r.Found || len(r.Failed) == 0 }
+
+// An Asker is told, once, how his search has ended.
+type Asker interface{ Over(Result) }
+
+// Func is an Asker that is no more than that.
+type Func func(Result)
+
+// Over implements Asker.
+func (f Func) Over(r Result) { f(r) }
 
 // A Node is one member's part in all searches. Its methods are called by one
 // goroutine at a time.
@@ -99,7 +108,7 @@ type key struct {
 type own struct {
 	id       uint64
 	question []byte
-	done     func(Result)
+	asker    Asker
 	trace    *Trace            // nil: nobody wants to know
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
 	only     bool              // first is everybody there is: one
@@ -160,11 +169,11 @@ func sum(n resource.NodeID) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
-// Search asks all other nodes and calls done once. The caller has looked at
+// Search asks all other nodes and tells by the end of it once. The caller has looked at
 // what it holds itself. It returns a number for Cancel. Without a time, Begun
 // has to be called when what it sends has gone.
-func (n *Node) Search(now time.Time, question []byte, done func(Result)) uint64 {
-	return n.SearchTraced(now, question, nil, done)
+func (n *Node) Search(now time.Time, question []byte, by Asker) uint64 {
+	return n.SearchTraced(now, question, nil, by)
 }
 
 // Begun says when a search without a time has begun. A clock, and an alarm, cost
@@ -175,9 +184,9 @@ func (n *Node) Begun(now time.Time, id uint64) {
 	}
 }
 
-// SearchTraced is Search that tells t, until done is called, what happens.
-func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(Result)) uint64 {
-	s := n.begin(question, t, done)
+// SearchTraced is Search that tells t, until the search is over, what happens.
+func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) uint64 {
+	s := n.begin(question, t, by)
 	if all := n.cfg.Members(); len(all) == 2 { // nobody to choose from
 		s.one[0], s.only = all[0], true
 		if all[0] == n.cfg.Self {
@@ -185,7 +194,7 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(
 		}
 		s.first = s.one[:]
 	} else if n.cfg.May != nil && !t.everybody() {
-		for _, m := range n.cfg.May(question) {
+		for _, m := range n.cfg.May(s.id, question) {
 			if m != n.cfg.Self && len(s.first) < maxFirst {
 				s.first = append(s.first, m)
 			}
@@ -196,7 +205,7 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, done func(
 	return id
 }
 
-func (n *Node) begin(question []byte, t *Trace, done func(Result)) *own {
+func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 	var s *own
 	if k := len(n.free); k > 0 {
 		s, n.free = n.free[k-1], n.free[:k-1]
@@ -205,15 +214,15 @@ func (n *Node) begin(question []byte, t *Trace, done func(Result)) *own {
 		s.late.ring = func(now time.Time) { n.askFirst(now, s) }
 	}
 	n.next++
-	s.id, s.question, s.trace, s.done = n.next, question, t, done
+	s.id, s.question, s.trace, s.asker = n.next, question, t, by
 	n.own[s.id] = s
 	return s
 }
 
 // SearchAmong asks some nodes alone, each by itself: who holds the identifier it
 // minted, or did not answer before. It is otherwise as SearchTraced; t may be nil.
-func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, done func(Result)) uint64 {
-	s := n.begin(question, t, done)
+func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
+	s := n.begin(question, t, by)
 	id, j := s.id, n.ours(s)
 	j.fan = Flat
 	for _, m := range who {
@@ -228,7 +237,15 @@ func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte
 	return id
 }
 
-// Cancel forgets a search; done is not called.
+// Asker is whose search has the number, nil if it has ended.
+func (n *Node) Asker(id uint64) Asker {
+	if s := n.own[id]; s != nil {
+		return s.asker
+	}
+	return nil
+}
+
+// Cancel forgets a search; its asker is told nothing.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
 		n.end(s)
@@ -554,9 +571,9 @@ func (n *Node) send(to resource.NodeID, p Packet) {
 }
 
 func (n *Node) over(s *own, r Result) {
-	done := s.done
+	by := s.asker
 	n.end(s)
-	done(r)
+	by.Over(r)
 }
 
 // Tick works on what was not answered in time.

@@ -19,7 +19,9 @@ func traced(t interface {
 	Fatal(...any)
 }, s *searchtest.Sim, from *searchtest.Node, tr *search.Trace) searchtest.Outcome {
 	s.Reset()
-	r := s.Await(from, func(now time.Time, done func(search.Result)) { from.SearchTraced(now, []byte("gold"), tr, done) })
+	r := s.Await(from, func(now time.Time, done func(search.Result)) {
+		from.SearchTraced(now, []byte("gold"), tr, search.Func(done))
+	})
 	steps, sent := slices.Clone(tr.Steps), from.Out
 	found, casts := 0, 0
 	for _, st := range steps {
@@ -119,7 +121,7 @@ func TestTrace(t *testing.T) {
 	among := func(who resource.NodeID) searchtest.Outcome {
 		tr = &search.Trace{}
 		return s.Await(asker, func(now time.Time, done func(search.Result)) {
-			asker.SearchAmong(now, []resource.NodeID{who}, []byte("gold"), tr, done)
+			asker.SearchAmong(now, []resource.NodeID{who}, []byte("gold"), tr, search.Func(done))
 		})
 	}
 	r := among(dead.ID)

@@ -48,7 +48,7 @@ func FuzzPacket(f *testing.F) {
 			Local: func([]byte) ([]byte, bool) { return nil, false }, Send: func(resource.NodeID, *Packet) { sent++ }})
 		now := time.Unix(0, 0)
 		over := 0
-		n.Search(now, []byte("q"), func(Result) { over++ })
+		n.Search(now, []byte("q"), Func(func(Result) { over++ }))
 		for range 3 {
 			n.Receive(now, resource.NodeID(from), &p)
 		}

@@ -325,11 +325,11 @@ func Bursts(w Way, nodes, searches int) (b Burst, err error) {
 	o := s.Await(asker, func(now time.Time, done func(search.Result)) {
 		left := searches
 		for i := range searches {
-			asker.Search(now, question(fmt.Sprintf("none %d", i)), func(r search.Result) {
+			asker.Search(now, question(fmt.Sprintf("none %d", i)), search.Func(func(r search.Result) {
 				if left--; left == 0 {
 					done(r)
 				}
-			})
+			}))
 		}
 	})
 	if err := s.Drain(); err != nil {

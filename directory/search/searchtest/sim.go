@@ -90,7 +90,7 @@ func New(cfg Config) *Sim {
 				}
 				return m.Has(q)
 			},
-			May: func(q []byte) []resource.NodeID {
+			May: func(_ uint64, q []byte) []resource.NodeID {
 				if m.May == nil {
 					return nil
 				}
@@ -189,7 +189,7 @@ type Outcome struct {
 
 // Search runs one search to its end, but not all that it has begun: see Drain.
 func (s *Sim) Search(from *Node, question []byte) Outcome {
-	return s.Await(from, func(now time.Time, done func(search.Result)) { from.Search(now, question, done) })
+	return s.Await(from, func(now time.Time, done func(search.Result)) { from.Search(now, question, search.Func(done)) })
 }
 
 // Await is Search for whatever way of searching from that begin chooses.
