@@ -62,7 +62,7 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 	switch unsaid := l.s.rxNext - l.s.rxTold; {
 	case !l.runs || unsaid == 0:
 		l.unacked = 0
-	case unsaid >= ackFrames || l.unacked >= ackBytes:
+	case unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1: // a single message is often answered
 		l.sayAck(c)
 	default:
 		l.d.acksDue.Store(true)

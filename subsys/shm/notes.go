@@ -88,9 +88,10 @@ func (l *lender) note(b []byte, fds []int) error {
 		if l.arenas == nil {
 			l.arenas = map[uint32]*arena{}
 		}
-		l.arenas[id] = &arena{mem: mem}
+		l.arenas[id] = &arena{id: id, mem: mem}
 	case kind == noteGone && a != nil && len(fds) == 0:
 		delete(l.arenas, id)
+		l.last = nil // it may be this one
 		if a.gone = true; a.held == 0 {
 			a.unmap()
 		}

@@ -157,6 +157,7 @@ func (c *conn) count(n int) {
 type lender struct {
 	mu       sync.Mutex
 	arenas   map[uint32]*arena
+	last     *arena // the one of these that was lent in last; nil: none
 	loans    []borrowed
 	free     []uint32 // of loans
 	returned uint64
@@ -182,6 +183,7 @@ func (l *lender) done(c *conn) {
 // An arena is mapped until the peer says that it is no more and we hold nothing
 // in it, whatever the peer says.
 type arena struct {
+	id   uint32
 	mem  []byte
 	held int
 	gone bool
@@ -199,7 +201,10 @@ func (c *conn) borrow(d *descriptor) (mem []byte, token uint32, err error) {
 	l := &c.back
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.arenas[d.arena]
+	a := l.last
+	if a == nil || a.id != d.arena {
+		a = l.arenas[d.arena]
+	}
 	if a == nil {
 		// Its note was sent before.
 		l.mu.Unlock()
@@ -223,7 +228,7 @@ func (c *conn) borrow(d *descriptor) (mem []byte, token uint32, err error) {
 	} else {
 		l.loans = append(l.loans, borrowed{})
 	}
-	l.loans[token] = borrowed{a, d.loan}
+	l.loans[token], l.last = borrowed{a, d.loan}, a
 	a.held++
 	c.refs.Add(1)
 	return a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], token, nil

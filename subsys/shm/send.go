@@ -35,6 +35,7 @@ type sender struct {
 	swept atomic.Bool   // and what a peer that closed did not come to
 
 	told   map[uint32]struct{} // arenas that the peer knows
+	known  *buffers.Arena      // the one of these that was lent in last; nil: none
 	later  bool                // it could not be told now that some are no more
 	goneMu sync.Mutex          // a pool's lock may be held
 	gone   []uint32            // arenas that are no more
@@ -250,14 +251,17 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
 	if !ok {
 		return d, false
 	}
-	if _, ok := o.told[a.ID]; !ok {
-		if c.tell(noteArena, a.ID, len(a.Mem), a.FD) != nil {
-			return d, false
+	if a != o.known {
+		if _, ok := o.told[a.ID]; !ok {
+			if c.tell(noteArena, a.ID, len(a.Mem), a.FD) != nil {
+				return d, false
+			}
+			if o.told == nil {
+				o.told = map[uint32]struct{}{}
+			}
+			o.told[a.ID] = struct{}{}
 		}
-		if o.told == nil {
-			o.told = map[uint32]struct{}{}
-		}
-		o.told[a.ID] = struct{}{}
+		o.known = a
 	}
 	id := uint32(len(o.loans))
 	if n := len(o.free); n > 0 {
@@ -372,6 +376,7 @@ func (o *sender) tidy(c *conn) {
 		return
 	}
 	o.isGone.Store(false)
+	o.known = nil // it may be of those
 	o.goneMu.Lock()
 	defer o.goneMu.Unlock()
 	o.later = false

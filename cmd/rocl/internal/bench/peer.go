@@ -68,7 +68,7 @@ func transportOf(name string) subsys.Transport {
 }
 
 // mailbox is one into which several messages fit: else each must be asked for.
-func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 4*size)) }
+func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 16*size)) }
 
 // between runs f with a pair of processes.
 func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*Result, error) {
