@@ -19,8 +19,9 @@
 // either of them restarted opens nothing, and what was recorded since is caught
 // by a window over the counter that is in each. Whatever does not open is
 // dropped without an answer: who does not know the key learns nothing, not even
-// that somebody is there. Without a key of the cluster the same is done with one
-// that everybody can derive: then it catches accidents, not attackers.
+// that somebody is there. In a cluster without a key a checksum takes the
+// place of the cipher, seeded by what would have been the key: it catches
+// accidents and former lives, not attackers.
 //
 // A cast goes to all members at once, by multicast or broadcast, under a key of
 // its sender's life alone. A receiver takes casts only from a number on that
