@@ -55,7 +55,7 @@ var thirdParty = map[string][]string{
 	"internal/memfd": {"golang.org/x/sys"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
-	"directory/port":    {"github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
+	"directory/port":    {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 
