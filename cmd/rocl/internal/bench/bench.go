@@ -108,7 +108,7 @@ func (o *options) check(bench string) error {
 	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
-	if o.transport == "shm" && bench != "rtt" && bench != "rate" {
+	if o.transport == "shm" && bench != "rtt" && bench != "rate" && bench != "pairs" {
 		return cli.Usagef("%s is not measured over shm", bench)
 	}
 	if bench == "rate" && o.count < o.senders {
@@ -116,6 +116,9 @@ func (o *options) check(bench string) error {
 	}
 	if o.nodes != 0 && (o.nodes < 2 || o.nodes > 64) {
 		return cli.Usagef("--nodes is 2 to 64, or not given")
+	}
+	if bench == "pairs" && (o.transport == "inproc" || o.count < 2 || o.count > 256) {
+		return cli.Usagef("pairs is of 2 to 256 contexts (--count) over shm or tcp")
 	}
 	if bench == "bw" && o.size < 1 {
 		return cli.Usagef("--size must be at least 1 to have bytes to count")
@@ -171,6 +174,7 @@ func Commands() []*cobra.Command {
 	add("rate", "Messages a second, one way", "adaptive", 64, 2_000_000, rate)
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
 	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
+	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
 	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
 	peer := &cobra.Command{

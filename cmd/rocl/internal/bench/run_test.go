@@ -28,6 +28,7 @@ func TestSmoke(t *testing.T) {
 		"rtt --count 10 --rounds 2 --transport shm --size 1000000",
 		"rate --count 100 --rounds 2",
 		"rate --count 1000 --rounds 2 --transport shm",
+		"pairs --count 4 --transport shm",
 		"rate --count 100 --rounds 1 --senders 3",
 		"rate --count 4 --rounds 1 --senders 4 --size 0",
 		"bw --count 2 --rounds 2 --size 1000000",

@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	icontext "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+)
+
+// pairMost is what a pair of contexts of one node that has spoken and gone quiet
+// may keep, in bytes.
+const pairMost = 64 << 10
+
+// pairs measures what links cost that nobody uses: --count contexts of one process
+// have all spoken to each other, with a small message and one of --size bytes.
+func pairs(ctx context.Context, o *options) (*Result, error) {
+	s := directory.NewServer()
+	defer s.Close()
+	var cs []*rocl.Context
+	defer func() {
+		for _, c := range cs {
+			c.Close()
+		}
+	}()
+	var rs []*rocl.Resource
+	for range o.count {
+		c, err := rocl.Open(ctx, icontext.WithDirectory(s.Dialer()), rocl.WithTransports(transportOf(o.transport)))
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, c)
+		r, err := c.Register(ctx, rocl.Attrs{"bench": "pairs"})
+		if err != nil {
+			return nil, err
+		}
+		rs = append(rs, r)
+	}
+	before, err := resident(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, from := range rs {
+		for _, to := range rs {
+			if from == to {
+				continue
+			}
+			for _, size := range []int{64, o.size} {
+				if err := from.SendBytes(ctx, to.ID(), 1, make([]byte, size)); err != nil {
+					return nil, err
+				}
+				m, err := to.Recv(ctx)
+				if err != nil {
+					return nil, err
+				}
+				m.Release()
+			}
+		}
+	}
+	after, err := resident(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := o.count * (o.count - 1) / 2
+	r := &Result{Bench: "pairs", Transport: o.transport, Size: o.size, Count: n, Unit: "bytes a pair", What: "the allowed 64 KiB",
+		Rate: float64(max(after-before, 0)) / float64(n), Raw: pairMost, Target: 1,
+		Extra: fmt.Sprintf("%d contexts in one process, all to all; %.1f MiB with the pools, %.1f MiB before", o.count, float64(after)/(1<<20), float64(before)/(1<<20))}
+	r.Ratio = r.Rate / r.Raw
+	return r, nil
+}
+
+// resident is how many bytes of memory this process has that are its own or its
+// share, once it has gone quiet.
+func resident(ctx context.Context) (int64, error) {
+	last := int64(-1)
+	for range 50 { // until it stays
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		debug.FreeOSMemory()
+		n, err := pss()
+		if err != nil {
+			return 0, err
+		}
+		if last >= 0 && n >= last {
+			return last, nil
+		}
+		last = n
+	}
+	return last, nil
+}
+
+func pss() (int64, error) {
+	f, err := os.Open("/proc/self/smaps_rollup")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if v, ok := strings.CutPrefix(s.Text(), "Pss:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(v, "kB")), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, fmt.Errorf("%s has no Pss", f.Name())
+}
