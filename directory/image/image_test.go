@@ -322,6 +322,47 @@ func TestBounded(t *testing.T) {
 	}
 }
 
+// In the midst of a change nothing it concerns is denied, and a change since is
+// noticed; what is there is found.
+func TestMidst(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	l := list(t, resource.Attrs{"a": "1", "b": "1"})
+	d.put(0, Record{anybody.WithSerial(1), anybody, 1, l})
+	find := func(name, value string, want Verdict) {
+		t.Helper()
+		p := list(t, resource.Match{name: value})
+		if _, v := r.Find(&p, nil); v != want {
+			t.Errorf("%s=%s: %v, want %v", name, value, v, want)
+		}
+	}
+	s := search{Reader: r}
+	before, _ := s.posting(r.of([]byte(attrsOf(&l)[0])))
+	if !s.stood(&before) {
+		t.Error("nothing has changed, and it is noticed")
+	}
+	d.unindex(0)
+	find("a", "1", Ask)
+	d.index(0, &l)
+	find("a", "1", Found)
+	find("a", "2", None)
+	if s.stood(&before) {
+		t.Error("a change under way is not noticed")
+	}
+	d.w.Commit()
+	find("a", "1", Found)
+	if s.stood(&before) {
+		t.Error("a change is not noticed")
+	}
+	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1) // the record's sequence number
+	find("a", "1", Ask)
+	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
+		t.Errorf("a record that changes: %v", v)
+	}
+	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1)
+	find("a", "1", Found)
+}
+
 func TestAlone(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)

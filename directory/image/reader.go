@@ -389,7 +389,7 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 	}
 	if how == yes {
 		l, err := resource.ParseList(s.buf[:size])
-		if err != nil || !l.Complete() {
+		if err != nil {
 			return nonsense, false
 		}
 		s.rec.Attrs = l
