@@ -413,6 +413,9 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 		default: // not seen yet
 		}
 	})}
+	if cfg.noImages {
+		opts = append(opts, directory.WithoutImages())
+	}
 	if cfg.dial == nil {
 		cfg.environment()
 	}

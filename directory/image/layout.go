@@ -25,18 +25,22 @@ const (
 	atData  = atPages + maxPages/2
 
 	parts    = 256
-	pageLen  = 4096 // records
-	maxPages = 16384
+	pageLen  = 128 // records
+	maxPages = 1 << 19
 
-	// A record: its sequence number; identifier; place of its block above, flags
-	// and bytes of its list below.
-	recordLen = 4
-	// A block: owner, revision, list.
-	blockHead = 3
+	// A record: its sequence number; identifier, two words; description; revision;
+	// its list, or the place of a block with owner and list.
+	recordLen  = 16 // two cache lines, which come together
+	recordHead = 5
+	maxWithin  = 8 * (recordLen - recordHead) // bytes of a list
+	blockHead  = 2
 
-	flagSystem = 1 << 31
-	flagLarge  = 1 << 30 // the list is not kept
-	sizeMask   = 1<<26 - 1
+	// The description of a record is 0 if it is nobody's.
+	flagUsed   = 1 << 31
+	flagSystem = 1 << 30
+	flagLarge  = 1 << 29 // the list is not kept
+	flagBlock  = 1 << 28 // the place of a block follows, rather than the list
+	sizeMask   = 1<<20 - 1
 
 	// maxKept is the size of the largest list in the image.
 	maxKept = 64 << 10
@@ -52,8 +56,9 @@ const (
 // DefaultSize is how far an image can grow: it is address space, not memory.
 const DefaultSize = 1 << 28 << (6 * (^uint(0) >> 63)) // 16 GiB, 256 MiB on 32 bits
 
-// minSize has room for the header, one page and some tables.
-const minSize = 1 << 20
+// minSize has room for the header, of which most is never touched, and as much
+// again.
+const minSize = 4 << 20
 
 // Errors of this package.
 var (

@@ -360,30 +360,33 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 	if seq&1 != 0 {
 		return torn, false
 	}
-	hi, lo, desc := r[1].Load(), r[2].Load(), r[3].Load()
-	size, block := int(desc&sizeMask), desc>>32
+	id, desc := joinGID(r[1].Load(), r[2].Load()), r[3].Load()
+	size := int(desc & sizeMask)
 	switch {
-	case block == 0:
+	case desc == 0:
 		how = no
 	case desc&flagLarge != 0:
 		how = large
-	case block < atData || size > maxKept || block+blockLen(size) > uint64(len(s.w)):
-		return nonsense, false
-	default:
+	case desc&flagBlock != 0:
+		block := r[recordHead].Load()
+		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
+			if r[0].Load() != seq { // a list was written where the place was
+				return torn, false
+			}
+			return nonsense, false
+		}
+		b := s.w[block : block+blockLen(size)]
+		s.rec = Record{ID: id, Owner: joinGID(b[0].Load(), b[1].Load())}
+		s.copy(b[blockHead:])
 		how = yes
-		words := s.w[block : block+blockLen(size)]
-		s.rec.ID = joinGID(hi, lo)
-		s.rec.Owner = joinGID(words[0].Load(), words[1].Load())
-		s.rec.Revision = words[2].Load()
-		words = words[blockHead:]
-		if cap(s.buf) < 8*len(words) {
-			s.buf = make([]byte, 8*len(words))
-		}
-		b := s.buf[:8*len(words)]
-		for k := range words {
-			binary.NativeEndian.PutUint64(b[8*k:], words[k].Load())
-		}
+	case size <= maxWithin:
+		s.rec = Record{ID: id, Owner: id.Context()}
+		s.copy(r[recordHead : recordHead+(size+7)/8])
+		how = yes
+	default:
+		return nonsense, false
 	}
+	s.rec.Revision = r[4].Load()
 	if r[0].Load() != seq {
 		return torn, false
 	}
@@ -395,4 +398,15 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 		s.rec.Attrs = l
 	}
 	return how, desc&flagSystem != 0
+}
+
+// copy copies words to s.buf.
+func (s *search) copy(words []atomic.Uint64) {
+	if cap(s.buf) < 8*len(words) {
+		s.buf = make([]byte, 8*len(words))
+	}
+	b := s.buf[:8*len(words)]
+	for k := range words {
+		binary.NativeEndian.PutUint64(b[8*k:], words[k].Load())
+	}
 }

@@ -2,9 +2,11 @@ package image
 
 import "math/bits"
 
-// space gives out words: from lists of what was given back, by size, else from a
-// large block that nobody wanted any more, else from the end. What is given back
-// is not joined; an image that is mostly empty is made anew (ErrWorn).
+// space gives out words: from lists of what was given back, by size, else from
+// larger blocks that nobody wanted any more, else from the end. What is given
+// back is cut, and not joined; an image that is mostly empty is made anew
+// (ErrWorn). Blocks of more than small words begin at a multiple of 16, which is
+// two cache lines.
 type space struct {
 	next, there uint64 // the end of what is in use, and of what has memory
 	size        uint64
@@ -38,13 +40,16 @@ func (s *space) get(n uint64) (at uint64, err error) {
 	if c >= classes {
 		return 0, ErrFull
 	}
-	if f := s.free[c]; len(f) > 0 {
-		at = uint64(f[len(f)-1])
-		s.free[c] = f[:len(f)-1]
-		s.idle -= size
+	if at, ok := s.pop(c); ok {
 		return at, nil
 	}
 	if size > small {
+		for l := c + 1; l < classes; l++ {
+			if at, ok := s.pop(l); ok {
+				s.cut(at+size, sizeOf(l)-size)
+				return at, nil
+			}
+		}
 		return s.more(size)
 	}
 	if s.carveEnd-s.carve < size {
@@ -55,6 +60,31 @@ func (s *space) get(n uint64) (at uint64, err error) {
 	at = s.carve
 	s.carve += size
 	return at, nil
+}
+
+// pop takes a block of a class that was given back.
+func (s *space) pop(c int) (at uint64, ok bool) {
+	f := s.free[c]
+	if len(f) == 0 {
+		return 0, false
+	}
+	s.free[c] = f[:len(f)-1]
+	s.idle -= sizeOf(c)
+	return uint64(f[len(f)-1]), true
+}
+
+// cut gives back n words in blocks as large as there are, the largest first.
+func (s *space) cut(at, n uint64) {
+	for n > 0 {
+		c, size := class(n)
+		for size > n {
+			c--
+			size = sizeOf(c)
+		}
+		s.put(at, size)
+		at += size
+		n -= size
+	}
 }
 
 // put gives back what get(n) returned.
@@ -71,12 +101,8 @@ func (s *space) carveMore() error {
 	}
 	s.carve, s.carveEnd = 0, 0
 	for c := classes - 1; c > small/2; c-- {
-		if f := s.free[c]; len(f) > 0 {
-			size := sizeOf(c)
-			s.free[c] = f[:len(f)-1]
-			s.idle -= size
-			s.carve = uint64(f[len(f)-1])
-			s.carveEnd = s.carve + size
+		if at, ok := s.pop(c); ok {
+			s.carve, s.carveEnd = at, at+sizeOf(c)
 			return nil
 		}
 	}
@@ -105,8 +131,8 @@ func (s *space) more(n uint64) (at uint64, err error) {
 	}
 	if end := s.next + n; end > s.there {
 		// Not much at a time: whoever changes the database waits for it.
-		const least, most = 32 << 10, 512 << 10
-		to := min(max(end, s.there+min(max(s.next/8, least), most)), s.size)
+		const least, most = 4 << 10, 512 << 10
+		to := min(max(end, s.there+min(max((s.next-atData)/8, least), most)+511)&^511, s.size)
 		if err := s.commit(s.there, to); err != nil {
 			return 0, err
 		}

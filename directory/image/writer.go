@@ -22,6 +22,7 @@ type Writer struct {
 	mem   []byte
 	w     []atomic.Uint64
 	space space
+	pages uint64        // words of the directory of pages that have memory
 	used  [parts]uint64 // slots of each part
 	held  []uint64      // parts that are odd
 	err   error
@@ -42,7 +43,7 @@ func New(size int) (*Writer, error) {
 		}
 		return nil
 	}}
-	if err := w.space.commit(0, atData); err != nil {
+	if err := w.space.commit(0, atPages); err != nil {
 		w.Close()
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func (w *Writer) File() (fd, size int, err error) {
 }
 
 // Bytes is how much memory the image takes.
-func (w *Writer) Bytes() int { return int(w.space.there) * 8 }
+func (w *Writer) Bytes() int { return int(atPages+w.pages+w.space.there-atData) * 8 }
 
 // Err is why the image has ended.
 func (w *Writer) Err() error { return w.err }
@@ -157,47 +158,51 @@ func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system b
 		return
 	}
 	wire := attrs.Wire()
-	desc := uint64(len(wire))
-	if len(wire) > maxKept {
-		wire, desc = nil, flagLarge
+	desc := flagUsed | uint64(len(wire))
+	block := uint64(0)
+	switch {
+	case len(wire) > maxKept:
+		wire, desc = nil, flagUsed|flagLarge
+	case len(wire) > maxWithin || owner != id.Context():
+		desc |= flagBlock
+		if block, ok = w.get(blockLen(len(wire))); !ok {
+			return
+		}
+		hi, lo := splitGID(owner)
+		b := w.mem[block*8:]
+		binary.NativeEndian.PutUint64(b, hi)
+		binary.NativeEndian.PutUint64(b[8:], lo)
+		copy(b[8*blockHead:], wire)
 	}
 	if system {
 		desc |= flagSystem
 	}
-	b, ok := w.get(blockLen(len(wire)))
-	if !ok {
-		return
-	}
-	was := w.w[r+3].Load()
+	was, wasAt := w.w[r+3].Load(), w.w[r+recordHead].Load()
 	if was == 0 {
 		w.index(w.ofID(id), i, 0)
 	}
-	block := w.mem[b*8:]
-	hi, lo := splitGID(owner)
-	binary.NativeEndian.PutUint64(block, hi)
-	binary.NativeEndian.PutUint64(block[8:], lo)
-	binary.NativeEndian.PutUint64(block[16:], revision)
-	copy(block[8*blockHead:], wire)
-	hi, lo = splitGID(id)
-	w.w[r].Add(1)
+	hi, lo := splitGID(id)
+	w.w[r].Add(1) // and nothing that follows is seen before it
 	w.w[r+1].Store(hi)
 	w.w[r+2].Store(lo)
-	w.w[r+3].Store(b<<32 | desc)
-	w.w[r].Store(w.w[r].Load() + 1)
-	if was != 0 {
-		w.release(was)
+	w.w[r+3].Store(desc)
+	w.w[r+4].Store(revision)
+	if block != 0 {
+		w.w[r+recordHead].Store(block)
+	} else {
+		copy(w.mem[8*(r+recordHead):8*(r+recordLen)], wire)
 	}
+	w.w[r].Store(w.w[r].Load() + 1)
+	w.release(was, wasAt)
 }
 
 func blockLen(wire int) uint64 { return blockHead + uint64(wire+7)/8 }
 
-// release frees the block of a record's word.
-func (w *Writer) release(desc uint64) {
-	n := int(desc & sizeMask)
-	if desc&flagLarge != 0 {
-		n = 0
+// release frees the block of a record with that description, if it has one.
+func (w *Writer) release(desc, block uint64) {
+	if desc&flagBlock != 0 {
+		w.space.put(block, blockLen(int(desc&sizeMask)))
 	}
-	w.space.put(desc>>32, blockLen(n))
 }
 
 // Remove makes record i nobody's. From here on it is not found; its attributes
@@ -218,7 +223,7 @@ func (w *Writer) Remove(i uint32) {
 	w.w[r].Add(1)
 	w.w[r+3].Store(0)
 	w.w[r].Store(w.w[r].Load() + 1)
-	w.release(was)
+	w.release(was, w.w[r+recordHead].Load())
 	w.unindex(w.ofID(id), 0, 0)
 }
 
@@ -230,8 +235,14 @@ func (w *Writer) record(i uint32) (at uint64, ok bool) {
 		return 0, false
 	}
 	word := &w.w[atPages+n/2]
-	page := uint64(half(word.Load(), uint32(n)))
+	page := uint64(0)
+	if n/2 < w.pages {
+		page = uint64(half(word.Load(), uint32(n)))
+	}
 	if page == 0 {
+		if !w.directory(n / 2) {
+			return 0, false
+		}
 		if page, ok = w.zeroed(pageLen * recordLen); !ok {
 			return 0, false
 		}
@@ -241,6 +252,19 @@ func (w *Writer) record(i uint32) (at uint64, ok bool) {
 		w.w[atMade].Store(made)
 	}
 	return page + uint64(i)%pageLen*recordLen, true
+}
+
+// directory sees to it that the n-th word of pages has memory.
+func (w *Writer) directory(n uint64) bool {
+	const more = 512
+	for n >= w.pages {
+		if err := w.space.commit(atPages+w.pages, atPages+w.pages+more); err != nil {
+			w.fail(err)
+			return false
+		}
+		w.pages += more
+	}
+	return true
 }
 
 // Index notes that record i is at a place of the posting of an attribute.

@@ -28,6 +28,7 @@ type Result struct {
 	Poll      string  `json:"poll,omitempty"`
 	Senders   int     `json:"senders,omitempty"`
 	Nodes     int     `json:"nodes,omitempty"`
+	Resources int     `json:"resources,omitempty"`
 	Count     int     `json:"count"`
 	P50       float64 `json:"p50,omitempty"`
 	P99       float64 `json:"p99,omitempty"`
@@ -82,6 +83,7 @@ type options struct {
 	transport, poll      string
 	size, count, senders int
 	nodes                int // 0: this one
+	resources            int // found in place, in an image of so many; 0: over the socket
 	rounds               int
 	json                 bool
 }
@@ -114,6 +116,9 @@ func (o *options) check(bench string) error {
 	}
 	if o.nodes != 0 && (o.nodes < 2 || o.nodes > 64) {
 		return cli.Usagef("--nodes is 2 to 64, or not given")
+	}
+	if o.resources < 0 || o.resources > 16_000_000 || o.resources > 0 && o.nodes > 0 {
+		return cli.Usagef("--resources is up to 16 million, and not for --nodes")
 	}
 	if bench == "bw" && o.size < 1 {
 		return cli.Usagef("--size must be at least 1 to have bytes to count")
@@ -159,6 +164,7 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
 		if name == "find" {
+			f.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's image, rather than through its socket")
 			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
@@ -168,7 +174,7 @@ func Commands() []*cobra.Command {
 	add("rate", "Messages a second, one way", "adaptive", 64, 2_000_000, rate)
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
 	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
-	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
+	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
@@ -184,7 +190,14 @@ func Commands() []*cobra.Command {
 			return nodeMain(cmd.Context(), args, os.Stdin, os.Stdout)
 		},
 	}
-	return []*cobra.Command{top, peer, node}
+	dir := &cobra.Command{
+		Use: "bench-directory SOCKET RESOURCES", Hidden: true, Args: cobra.ExactArgs(2),
+		Short: "The directory of a bench; started by bench",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return directoryMain(cmd.Context(), args, os.Stdin, os.Stdout)
+		},
+	}
+	return []*cobra.Command{top, peer, node, dir}
 }
 
 func show(w io.Writer, r *Result, json bool) error {
@@ -216,6 +229,9 @@ func (r *Result) name() string {
 	}
 	if r.Nodes > 0 {
 		s += fmt.Sprintf(" %d nodes", r.Nodes)
+	}
+	if r.Resources > 0 {
+		s += fmt.Sprintf(" in place, of %d", r.Resources)
 	}
 	if r.Senders > 1 {
 		s += fmt.Sprintf(" %d senders", r.Senders)
