@@ -140,6 +140,9 @@ func (c *Client) Stats() ClientStats {
 	return ClientStats{c.fromImage.Load(), c.fromSocket.Load(), c.image.Load() != nil}
 }
 
+// Mapped says whether the node's image is at hand.
+func (c *Client) Mapped() bool { return c.image.Load() != nil }
+
 // WithoutImages keeps a client from using images: all it asks goes over the socket.
 func WithoutImages() ClientOption { return func(c *Client) { c.noImages = true } }
 

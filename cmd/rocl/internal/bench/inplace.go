@@ -29,7 +29,8 @@ import (
 var errAsked = errors.New("the directory was asked")
 
 // findInPlace measures finds of one resource among many, each by an attribute
-// that no other has, as a program does them: with a context.
+// that no other has: by the client, which is what the image costs, and by a
+// context, as a program does them.
 func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,29 +48,39 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 		return nil, err
 	}
 	defer c.Close()
-	// As many as can be asked for before the caches know all of them.
-	names := make([]string, 1<<16)
-	matches := make([]rocl.Match, len(names))
-	for i := range names {
-		names[i] = nameOf(rand.IntN(o.resources))
-		matches[i] = rocl.Match{"name": names[i]}
+	client, err := directory.Join(ctx, directory.DialSocket(d.sock))
+	if err != nil {
+		return nil, err
 	}
+	defer client.Close()
 	bare := make(map[string]int, o.resources)
 	for i := range o.resources {
 		bare[nameOf(i)] = i
 	}
-	turn := 0
-	ours := func() error {
-		turn++
-		_, err := c.Find(ctx, matches[turn%len(matches)])
-		return err
+	var l resource.List
+	name := []byte(nameOf(0))
+	pick := func() {
+		name = appendName(name[:0], rand.IntN(o.resources))
+		l.Reset()
+		_ = l.Add("name", name)
 	}
+	pickOnly := func() error { pick(); return nil }
 	inMap := func() error {
-		turn++
-		if _, ok := bare[names[turn%len(names)]]; !ok {
+		pick()
+		if _, ok := bare[string(name)]; !ok {
 			return rocl.ErrNotFound
 		}
 		return nil
+	}
+	byClient := func() error {
+		pick()
+		_, err := client.Find(ctx, &l)
+		return err
+	}
+	byContext := func() error {
+		pick()
+		_, err := c.Find(ctx, &l)
+		return err
 	}
 	buf := make([]byte, max(findRequest, findReply))
 	over := func() error {
@@ -79,44 +90,56 @@ func findInPlace(ctx context.Context, o *options) (r *Result, err error) {
 		_, err := io.ReadFull(d.raw, buf[:findReply])
 		return err
 	}
-	for end := time.Now().Add(time.Minute); c.Stats().Mapped == 0; {
-		if err := ours(); err != nil {
+	for end := time.Now().Add(time.Minute); c.Stats().Mapped == 0 || client.Stats().Mapped == 0; {
+		if err := errors.Join(byClient(), byContext()); err != nil {
 			return nil, err
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("there is no image: %w", errAsked)
+			return nil, errAsked
 		}
 	}
-	if err := newTimes().batch(ctx, len(matches), ours); err != nil { // touch them once
-		return nil, err
+	for range 3 { // touch its pages once
+		if err := newTimes().batch(ctx, o.resources, byClient); err != nil {
+			return nil, err
+		}
 	}
-	before := c.Stats()
-	a, b, s := newTimes(), newTimes(), newTimes()
+	asked := client.Stats().Asked
+	none, maps, clients, contexts, sockets := newTimes(), newTimes(), newTimes(), newTimes(), newTimes()
 	var allocs float64
 	for range o.rounds {
-		if err := a.batch(ctx, o.count, inMap); err != nil {
+		for _, side := range []struct {
+			t *times
+			f func() error
+		}{{none, pickOnly}, {maps, inMap}, {contexts, byContext}} {
+			if err := side.t.batch(ctx, o.count, side.f); err != nil {
+				return nil, err
+			}
+		}
+		before := mallocs()
+		if err := clients.batch(ctx, o.count, byClient); err != nil {
 			return nil, err
 		}
-		mallocsBefore := mallocs()
-		if err := b.batch(ctx, o.count, ours); err != nil {
-			return nil, err
-		}
-		allocs = (mallocs() - mallocsBefore) / float64(o.count)
-		if err := s.round(min(o.count, 1000), over); err != nil {
+		allocs = (mallocs() - before) / float64(o.count)
+		if err := sockets.round(min(o.count, 1000), over); err != nil {
 			return nil, err
 		}
 	}
-	after := c.Stats()
-	asked := (after.Questions - before.Questions) - (after.Mapped - before.Mapped)
+	if asked != client.Stats().Asked {
+		return nil, errAsked
+	}
 	r = &Result{Bench: "find", Resources: o.resources, Count: o.count * o.rounds, Unit: "µs", What: "the required 1 µs",
-		P50: b.p50(), P99: b.p99(), Raw: 1, Target: 1, Allocs: allocs}
+		P50: clients.p50(), P99: clients.p99(), Raw: 1, Target: 1, Allocs: allocs}
 	r.Ratio = r.P50 / r.Raw
-	r.Extra = fmt.Sprintf("a bare Go map of as many p50 %.2f; a bare Unix-socket round trip p50 %.2f; %.0f allocations; the directory was asked %d times; the image takes %.0f bytes a resource beyond its attributes",
-		a.p50(), s.p50(), allocs, asked, d.bytesEach)
+	r.Extra = fmt.Sprintf("by a context p50 %.2f; a bare Go map of as many p50 %.2f; a bare Unix-socket round trip p50 %.2f; of each but the last %.2f is making up the question; %.0f allocation; the image takes %.0f bytes a resource beyond its attributes",
+		contexts.p50(), maps.p50(), sockets.p50(), none.p50(), allocs, d.bytesEach)
 	return r, nil
 }
 
-func nameOf(i int) string { return "resource " + strconv.Itoa(i) }
+func nameOf(i int) string { return string(appendName(nil, i)) }
+
+func appendName(b []byte, i int) []byte {
+	return strconv.AppendInt(append(b, "resource "...), int64(i), 10)
+}
 
 // aDirectory is the other process.
 type aDirectory struct {
