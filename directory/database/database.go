@@ -210,7 +210,10 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 			im.Index(a, i, place)
 		}
 	}
-	d.imagePut(im, i)
+	if im != nil {
+		d.imagePut(i)
+	}
+	d.imageDone()
 }
 
 func (d *DB) wire(r *record) []byte {
@@ -228,7 +231,6 @@ func (d *DB) placesOf(r *record) []byte {
 func (d *DB) unindex(i uint32) {
 	r := d.rec(i)
 	wire, places := d.wire(r), d.placesOf(r)
-	im := d.imageOf(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		place := binary.LittleEndian.Uint32(places)
 		if places = places[4:]; place == nowhere {
@@ -236,8 +238,8 @@ func (d *DB) unindex(i uint32) {
 		}
 		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
-		if im != nil {
-			im.Unindex(a, place, from)
+		if d.image != nil { // also where i is not in it yet: what moves may be
+			d.image.Unindex(a, place, from)
 		}
 		if moved, ok := d.post.drop(h, place); ok {
 			d.moved(moved, h, from, place)
@@ -331,13 +333,12 @@ func (d *DB) Delete(id resource.GID) error {
 }
 
 func (d *DB) remove(i uint32) {
-	im := d.imageOf(i)
-	if im != nil {
+	if im := d.imageOf(i); im != nil {
 		im.Remove(i) // before anybody hears of it
 	}
 	d.notify(i, true)
 	d.unindex(i)
-	d.imageDone(im)
+	d.imageDone()
 	d.delist(i)
 	d.idDelete(d.rec(i).id)
 	*d.rec(i) = record{}

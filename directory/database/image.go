@@ -22,31 +22,33 @@ const imageBatch = 256
 // until [DB.DropImage], or until it cannot: see [DB.ImageErr]. It may grow to
 // size bytes. While it is filled the database is at work as ever.
 func (d *DB) Image(size int) error {
-	im, err := image.New(size)
-	if err != nil {
-		return fmt.Errorf("database: %w", err)
+	im, err := d.beginImage(size)
+	for done := false; err == nil && !done; {
+		done, err = d.fill(im, imageBatch)
 	}
-	d.mu.Lock()
-	if d.image != nil {
-		d.mu.Unlock()
-		im.Close()
-		return ErrImaged
-	}
-	d.image, d.imaged, d.imageErr = im, 0, nil
-	d.mu.Unlock()
-	for {
-		done, err := d.fill(im)
-		if done || err != nil {
-			return err
-		}
-	}
+	return err
 }
 
-// fill copies some records to im, unless it is not ours any more.
-func (d *DB) fill(im *image.Writer) (done bool, err error) {
+func (d *DB) beginImage(size int) (*image.Writer, error) {
+	im, err := image.New(size)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for range imageBatch {
+	if d.image != nil {
+		im.Close()
+		return nil, ErrImaged
+	}
+	d.image, d.imaged, d.imageErr = im, 0, nil
+	return im, nil
+}
+
+// fill copies up to n records to im, unless it is not ours any more.
+func (d *DB) fill(im *image.Writer, n int) (done bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for range n {
 		if d.image != im {
 			return false, fmt.Errorf("database: filling the image: %w", cmp.Or(d.imageErr, image.ErrEnded))
 		}
@@ -68,7 +70,8 @@ func (d *DB) fill(im *image.Writer) (done bool, err error) {
 			}
 			places = places[4:]
 		}
-		d.imagePut(im, i)
+		d.imagePut(i)
+		d.imageDone()
 	}
 	return false, nil
 }
@@ -81,23 +84,19 @@ func (d *DB) imageOf(i uint32) *image.Writer {
 	return d.image
 }
 
-// imagePut writes record i, whose attributes are indexed, to im; nil does nothing.
-func (d *DB) imagePut(im *image.Writer, i uint32) {
-	if im == nil {
-		return
-	}
+// imagePut writes record i, whose attributes are indexed, to the image.
+func (d *DB) imagePut(i uint32) {
 	r := d.record(i)
-	im.Put(i, r.ID, r.Owner, r.Revision, d.rec(i).system, &r.Attrs)
-	d.imageDone(im)
+	d.image.Put(i, r.ID, r.Owner, r.Revision, d.rec(i).system, &r.Attrs)
 }
 
-// imageDone ends a change of im; nil does nothing.
-func (d *DB) imageDone(im *image.Writer) {
-	if im == nil {
+// imageDone ends a change of the image, if there is one.
+func (d *DB) imageDone() {
+	if d.image == nil {
 		return
 	}
-	im.Commit()
-	if err := im.Err(); err != nil {
+	d.image.Commit()
+	if err := d.image.Err(); err != nil {
 		d.dropImage(err)
 	}
 }
