@@ -10,7 +10,8 @@
 //
 //	header ─ key, state
 //	  ├─ 256 parts ─► table: hash of an attribute ─► posting: numbers of records
-//	  └─ pages ─────► record: sequence, identifier ─► block: owner, revision, list
+//	  └─ pages ─────► record: sequence, identifier, revision, list
+//	                                  or, where that is long ─► block: owner, list
 //
 // docs/PROTOCOL.md has the layout.
 //
@@ -49,8 +50,9 @@
 //
 // All that may change under a reader it reads with atomic loads, which keep their
 // order. The writer stores such words atomically too, but the bytes of a block,
-// which it writes before it is published. They may be read by who is out of date,
+// which it writes before it is published, and of a list. They may be read by who is out of date,
 // which is no data race for the processor: the odd number was stored, by a
-// read-modify-write, before the block was free. The race detector does not see
+// read-modify-write, before the block was free; and a list within its record is
+// written between the odd number and the even one. The race detector does not see
 // mapped memory; the tests with real processes and checksums do.
 package image
