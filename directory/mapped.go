@@ -34,8 +34,11 @@ const (
 // questions come over the socket.
 func WithoutImage() Option { return func(s *Server) { s.images.off = true } }
 
-// errNoImage says that there is none to be had.
-var errNoImage = errors.New("directory: no image")
+// There is no image to be had, or none by the way the directory is reached.
+var (
+	errNoImage = errors.New("directory: no image")
+	errNotUnix = errors.New("directory: no Unix socket, over which alone an image comes")
+)
 
 // images are what a server knows of the image of its database.
 type images struct {
@@ -65,7 +68,7 @@ func (s *Server) serveImage(c *codec) error {
 	case !joined || !hmac.Equal(want[:], token):
 		return c.sendError(m.id, fmt.Errorf("%w: %v", ErrDenied, self))
 	case !ok:
-		return c.sendError(m.id, fmt.Errorf("%w for who comes over no Unix socket", errNoImage))
+		return c.sendError(m.id, errNotUnix)
 	}
 	s.settle() // then a no is one
 	fd, size, err := s.image()
@@ -99,7 +102,7 @@ func (s *Server) image() (fd, size int, err error) {
 		im.ours = false
 	}
 	begun := time.Now()
-	if err = s.db.Image(image.DefaultSize); err == nil {
+	if err = s.db.Image(s.life, image.DefaultSize); err == nil {
 		im.ours = true
 		s.mu.Lock()
 		s.db.ImageAlone(s.remote == nil)
@@ -169,7 +172,7 @@ func (c *Client) asks() {
 func (c *Client) openImage(lc *lifeConn) {
 	r, err := c.fetchImage()
 	if err != nil {
-		if c.life.Err() == nil {
+		if c.life.Err() == nil && !errors.Is(err, errNotUnix) {
 			c.log.Info("directory: all questions go over the socket", "err", err)
 		}
 		return
@@ -191,7 +194,7 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 	defer nc.Close()
 	uc, ok := nc.(*net.UnixConn)
 	if !ok {
-		return nil, errNoImage
+		return nil, errNotUnix
 	}
 	stop := context.AfterFunc(c.life, func() { nc.Close() })
 	defer stop()

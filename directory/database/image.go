@@ -2,6 +2,7 @@ package database
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,10 +21,15 @@ const imageBatch = 256
 
 // Image makes an image of the database, which follows all changes from then on,
 // until [DB.DropImage], or until it cannot: see [DB.ImageErr]. It may grow to
-// size bytes. While it is filled the database is at work as ever.
-func (d *DB) Image(size int) error {
+// size bytes. While it is filled the database is at work as ever; ctx bounds
+// that.
+func (d *DB) Image(ctx context.Context, size int) error {
 	im, err := d.beginImage(size)
 	for done := false; err == nil && !done; {
+		if ctx.Err() != nil {
+			d.DropImage()
+			return fmt.Errorf("database: filling the image: %w", context.Cause(ctx))
+		}
 		done, err = d.fill(im, imageBatch)
 	}
 	return err

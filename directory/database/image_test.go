@@ -1,6 +1,7 @@
 package database
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -186,10 +187,10 @@ func TestImageWhileChanging(t *testing.T) {
 			}
 		})
 	}
-	if err := d.Image(64 << 20); err != nil {
+	if err := d.Image(t.Context(), 64<<20); err != nil {
 		t.Skip(err)
 	}
-	if err := d.Image(64 << 20); !errors.Is(err, ErrImaged) {
+	if err := d.Image(t.Context(), 64<<20); !errors.Is(err, ErrImaged) {
 		t.Error(err)
 	}
 	wg.Wait()
@@ -208,7 +209,7 @@ func TestImageWhileChanging(t *testing.T) {
 // An image that cannot go on is dropped, and the database works on.
 func TestImageFails(t *testing.T) {
 	d := New()
-	if err := d.Image(0); err != nil {
+	if err := d.Image(t.Context(), 0); err != nil {
 		t.Skip(err)
 	}
 	r := openImage(t, d)
@@ -229,8 +230,13 @@ func TestImageFails(t *testing.T) {
 	if _, _, err := d.ImageFile(); !errors.Is(err, image.ErrFull) {
 		t.Error(err)
 	}
-	if err := d.Image(0); !errors.Is(err, image.ErrFull) {
+	if err := d.Image(t.Context(), 0); !errors.Is(err, image.ErrFull) {
 		t.Errorf("too small an image was made: %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := d.Image(ended, 64<<20); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 	if d.Len() != 200 || d.Stats().ImageBytes != 0 {
 		t.Errorf("%+v", d.Stats())
@@ -241,7 +247,7 @@ func BenchmarkImageMillion(b *testing.B) {
 	const n = 1_000_000
 	for range b.N {
 		d := New()
-		if err := d.Image(image.DefaultSize); err != nil {
+		if err := d.Image(b.Context(), image.DefaultSize); err != nil {
 			b.Fatal(err)
 		}
 		lists := make([]resource.List, 1<<16)

@@ -267,7 +267,7 @@ func fill(ctx context.Context, db *database.DB, node resource.NodeID, n int) (by
 			return 0, err
 		}
 	}
-	if err := db.Image(image.DefaultSize); err != nil { // as the first that asks for it would have it made
+	if err := db.Image(ctx, image.DefaultSize); err != nil { // as the first that asks for it would have it made
 		return 0, err
 	}
 	bytesEach = (float64(db.Stats().ImageBytes) - float64(own)) / float64(n)
