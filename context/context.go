@@ -264,6 +264,9 @@ func coverage(opts []FindOption) *directory.Coverage {
 }
 
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
+	if len(opts) == 0 {
+		return resource.NewPattern(a)
+	}
 	var cfg findConfig
 	for _, o := range opts {
 		o(&cfg)
@@ -279,7 +282,9 @@ func (c *Context) found(a *directory.Answer) Found {
 			break
 		}
 	}
-	c.cache.own(a.ID, a.Owner)
+	if a.ID.Node() != c.self.Node() || !c.dir.Mapped() { // else it is sooner looked up again than remembered
+		c.cache.own(a.ID, a.Owner)
+	}
 	if a.ID == a.ID.Context() { // a context: it may be told by its addresses
 		c.cache.reach(a.ID, &f.Attrs, time.Time{})
 	}
@@ -413,6 +418,9 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 		default: // not seen yet
 		}
 	})}
+	if cfg.noImages {
+		opts = append(opts, directory.WithoutImages())
+	}
 	if cfg.dial == nil {
 		cfg.environment()
 	}

@@ -16,6 +16,7 @@ import (
 
 type config struct {
 	socket      string
+	noImages    bool
 	joinOnly    bool
 	dial        func(stdctx.Context) (net.Conn, error)
 	transports  []subsys.Transport
@@ -50,6 +51,10 @@ func WithSocket(path string) Option { return func(c *config) { c.socket = path }
 // JoinOnly makes Open fail with ErrNoDirectory where no directory serves the
 // node, rather than serve it.
 func JoinOnly() Option { return func(c *config) { c.joinOnly = true } }
+
+// WithoutImages lets the context ask its directory over the socket also where
+// the node's image could be read in place. It is for measuring.
+func WithoutImages() Option { return func(c *config) { c.noImages = true } }
 
 // WithDirectory reaches the directory through dial instead of a socket; it
 // implies JoinOnly. Tests use it to stay in memory.

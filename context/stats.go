@@ -10,10 +10,11 @@ import (
 type Stats struct {
 	dispatch.Stats
 	Questions uint64 // asked of the directory: finds, look-ups, watches
+	Mapped    uint64 // of these, answered in place from the node's image, without a system call
 	Buffers   buffers.Stats
 }
 
 // Stats returns the counts as of now.
 func (c *Context) Stats() Stats {
-	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Buffers: c.pool.Stats()}
+	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats()}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -58,6 +59,10 @@ type Client struct {
 	finish func(self resource.GID) error // what serving needs when the client closes; may be nil
 	here   func() *Server                // the server if it is in this process and serves, else nil; may be nil
 
+	image                 atomic.Pointer[image.Reader] // of conn's server; changed under mu
+	noImages              bool
+	fromImage, fromSocket atomic.Uint64
+
 	mu     sync.Mutex
 	closed bool
 	owned  map[resource.GID]*own
@@ -80,6 +85,7 @@ type lifeConn struct {
 	next    uint64
 	pending map[uint64]chan reply
 	gone    chan struct{}
+	asked   int // questions over other connections, until the image was asked for; the client's mu is of it
 }
 
 type reply struct {
@@ -221,6 +227,7 @@ func (c *Client) live(lc *lifeConn) {
 		c.run(lc)
 		c.mu.Lock()
 		c.conn, c.joined = nil, make(chan struct{})
+		c.unmap()
 		for _, a := range c.idle {
 			a.c.nc.Close()
 		}
@@ -431,6 +438,7 @@ func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(
 		c.mu.Lock()
 		if c.conn == lc { // not noticed yet by live
 			c.conn, c.joined = nil, make(chan struct{})
+			c.unmap()
 		}
 		c.mu.Unlock()
 	}
@@ -562,6 +570,7 @@ func (c *Client) Close() error {
 	c.closed = true
 	lc, idle := c.conn, c.idle
 	c.idle = nil
+	c.unmap()
 	c.mu.Unlock()
 	for _, a := range idle {
 		a.c.nc.Close()

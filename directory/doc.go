@@ -33,10 +33,14 @@
 // Another member of the cluster has one peer connection ([Server.ServePeer]) for
 // all its watches; it may say watch, stop and beat there and nothing else.
 //
+// A context that asks much is handed an image of the database over a connection
+// of its own, and from then on finds and looks up without asking: see
+// directory/image, and mapped.go.
+//
 // # Messages
 //
 // A connection begins with 8 bytes, "RDIR", the version and the kind (life,
-// ask, watch, yield or peer), two zero bytes. Messages in both directions are, little-endian:
+// ask, watch, yield, peer or image), two zero bytes. Messages in both directions are, little-endian:
 //
 //	+---------+------+----------+---------+------ - -
 //	| len u32 | type | 3 × zero |  id u64 | body
@@ -67,6 +71,8 @@
 // the cluster. Other names are passed over.
 //
 //	end       covered u32, failed nodes u64 each
+//	image     identifier and token of the context; the answer is done, with a
+//	          descriptor, and its size in place of the revision
 //	trace     way u8, pattern
 //	traced    JSON, a [Trace]: it is for people
 //

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -133,6 +134,7 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 
 // once puts a question that has one answer.
 func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Answer, err error) {
+	c.asks()
 	err = c.over(ctx, func(a *askConn) error {
 		ans, err = a.ask(ctx, typ, body)
 		return err
@@ -163,6 +165,9 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, erro
 			return a, err
 		}
 	}
+	if a, err, ok := c.inImage(ctx, pattern, false, func(r *image.Reader, buf []byte) (image.Record, image.Verdict) { return r.Find(pattern, buf) }); ok {
+		return a, err
+	}
 	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
 }
 
@@ -176,6 +181,10 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 		if a, err := s.direct(ctx, p, func() (database.Record, bool, error) { return s.lookup(ctx, id, p) }); !errors.Is(err, ErrClosed) {
 			return a, err
 		}
+	}
+	mine := id.Node() == c.self.Node() // then nobody else can have it
+	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (image.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
+		return a, err
 	}
 	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
 }

@@ -69,6 +69,9 @@ type Remote interface {
 // before has been closed.
 func (s *Server) Attach(r Remote) {
 	s.remote.Store(&r)
+	s.mu.Lock()
+	s.db.ImageAlone(false)
+	s.mu.Unlock()
 	s.enrol(r.Addr())
 	s.reattach(r)
 }
@@ -110,6 +113,8 @@ type Server struct {
 
 	wmu     sync.Mutex // above mu
 	watches map[*attached]struct{}
+
+	images images
 }
 
 // life is the connection by which a context lives.
@@ -195,6 +200,8 @@ func (s *Server) serveContext(c *codec) error {
 		return s.serveWatch(c)
 	case kindYield:
 		return s.serveYield(c)
+	case kindImage:
+		return s.serveImage(c)
 	}
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
 }
@@ -369,10 +376,12 @@ func (s *Server) closeOf(self resource.GID) error {
 	}
 	bound := s.bound
 	s.mu.Unlock()
+	s.dropImage() // who reads it asks us, and finds that we have gone
 	for _, b := range bound {
 		b.unlisten()
 	}
 	s.busy.Wait()
+	s.dropImage() // it may have been made just then
 	if s.leave != nil {
 		s.leave(handOver)
 	}

@@ -184,27 +184,42 @@ func askToYield(path string) (*os.File, error) {
 	if _, err := nc.Write(greeting(kindYield)); err != nil {
 		return nil, err
 	}
-	b, oob := make([]byte, 4096), make([]byte, 64)
-	n, oobn, _, _, err := nc.(*net.UnixConn).ReadMsgUnix(b, oob)
-	if err != nil {
+	m, fd, err := receive(nc.(*net.UnixConn))
+	switch {
+	case err != nil:
 		return nil, err
+	case fd < 0:
+		return nil, fmt.Errorf("%w: no lock came", ErrProtocol)
+	case m.typ != msgDone:
+		unix.Close(fd)
+		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-	if err == nil && len(msgs) == 1 {
-		if fds, err := unix.ParseUnixRights(&msgs[0]); err == nil && len(fds) == 1 {
-			unix.CloseOnExec(fds[0])
-			return os.NewFile(uintptr(fds[0]), path+".lock"), nil
-		}
+	return os.NewFile(uintptr(fd), path+".lock"), nil
+}
+
+// receive reads the one answer of a connection and the descriptor that comes with
+// it, -1 if none does.
+func receive(nc *net.UnixConn) (m message, fd int, err error) {
+	b, oob := make([]byte, 4096), make([]byte, 64)
+	n, oobn, _, _, err := nc.ReadMsgUnix(b, oob)
+	if err != nil {
+		return m, -1, err
+	}
+	var fds []int
+	if msgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(msgs) > 0 {
+		fds, _ = unix.ParseUnixRights(&msgs[0])
 	}
 	c := &codec{nc: nc, in: b, end: n}
-	m, err := c.read()
-	switch {
-	case err == nil && m.typ == msgError:
+	if m, err = c.read(); err == nil && m.typ == msgError {
 		err = parseError(m.body)
-	case err == nil:
-		err = fmt.Errorf("%w: no lock came", ErrProtocol)
 	}
-	return nil, err
+	if err == nil && len(fds) == 1 {
+		return m, fds[0], nil
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return m, -1, err
 }
 
 func (s *Server) listen(b *socket) error {

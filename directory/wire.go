@@ -65,6 +65,7 @@ const (
 	kindWatch
 	kindYield
 	kindPeer
+	kindImage
 )
 
 // Message types.
@@ -89,6 +90,7 @@ const (
 	msgEnd
 	msgTrace
 	msgTraced
+	msgImage
 )
 
 // msgBeat says that one is there. It stands apart: only members of a cluster

@@ -29,7 +29,7 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless}
 	c, err := lib.Open(context.Background(), append(overShm(), lib.WithSocket(os.Args[3]))...)
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})

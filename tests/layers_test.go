@@ -16,8 +16,9 @@ const module = "github.com/rocl-go/rocl"
 // layers says how high a package stands: it may import only what is lower.
 // Transports stand beside each other and know nothing of one another.
 var layers = map[string]int{
-	"internal/memfd": -1,
-	"resource":       0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
+	"internal/memfd":  -1,
+	"directory/image": 1,
+	"resource":        0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
@@ -53,6 +54,8 @@ var thirdParty = map[string][]string{
 	"subsys/shm":    {"golang.org/x/sys"},
 
 	"internal/memfd": {"golang.org/x/sys"},
+
+	"directory/image": {"github.com/dchest/siphash"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},
 	"directory/port":    {"github.com/cespare/xxhash/v2", "github.com/hashicorp/go-sockaddr", "github.com/hashicorp/memberlist", "golang.org/x/net", "golang.org/x/sys"},

@@ -29,7 +29,7 @@ type config struct {
 	bind, join, cluster, keyFile     setting
 	tlsCert, tlsKey, tlsCA           setting
 	group, search, poll, http        setting
-	label                            setting
+	label, image                     setting
 
 	paths []string // of listen
 	urls  []string // likewise, TCP
@@ -60,6 +60,7 @@ type fileConfig struct {
 	Poll      *string   `toml:"poll"`
 	HTTP      *string   `toml:"http"`
 	Label     *[]string `toml:"label"`
+	Image     *string   `toml:"image"`
 }
 
 // settings collects the configuration: flags before environment before file
@@ -115,6 +116,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		search:   pick("search", "ROCL_SEARCH", fc.Search, "auto"),
 		poll:     pick("poll", "ROCL_POLL", fc.Poll, "0"),
 		http:     pick("http", "ROCL_HTTP", fc.HTTP, ""),
+		image:    pick("image", "ROCL_IMAGE", fc.Image, "on"),
 	}
 	if err := c.checkCluster(); err != nil {
 		return nil, err
@@ -133,6 +135,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	}
 	if f := c.format.value; f != "" && f != "text" && f != "json" {
 		return nil, fmt.Errorf("log format %q (%s) is not text or json", f, c.format.origin)
+	}
+	if v := c.image.value; v != "on" && v != "off" {
+		return nil, fmt.Errorf("image %q (%s) is not on or off", v, c.image.origin)
 	}
 	for _, u := range strings.Split(c.listen.value, ",") {
 		if u == "" {
@@ -290,7 +295,7 @@ func (c *config) print(w io.Writer) {
 		name string
 		setting
 	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile},
-		{"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}} {
+		{"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}, {"image", c.image}} {
 		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
 	}
 }

@@ -74,10 +74,11 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("http", "", "HOST:PORT for /metrics, /healthz and /readyz; without HOST of the loopback interface")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
+	f.String("image", "", "whether contexts may read the directory in place, in memory that it takes for that: on or off (default on)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
 	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
 	for flag, words := range map[string][]cobra.Completion{
-		"search": {"auto", "cast", "each", "tree"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+		"search": {"auto", "cast", "each", "tree"}, "image": {"on", "off"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -125,6 +126,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	defer signal.Stop(again)
 	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
 	opts := []directory.Option{directory.AsDaemon(), directory.WithLogger(log), directory.WithLabels(s.labels)}
+	if s.image.value == "off" {
+		opts = append(opts, directory.WithoutImage())
+	}
 	var member *cluster.Membership
 	if s.bind.value != "" {
 		member = cluster.NewMembership(s.cluster.value, s.member(), log)

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// Whoever runs the tests may use these.
-	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
 	}
 	goleak.VerifyTestMain(m)
@@ -108,7 +108,7 @@ log-format = "json"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 16 {
+			if len(lines) != 17 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
@@ -146,6 +146,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--log-level", "loud"}, "", []string{`"loud"`, "flag --log-level", "debug, info, warn or error"}},
 		{nil, "ROCL_LOG_LEVEL=loud", []string{`"loud"`, "environment ROCL_LOG_LEVEL"}},
 		{[]string{"--config", file(t, `log-level = "loud"`)}, "", []string{`"loud"`, "dirserver.toml"}},
+		{[]string{"--image", "yes"}, "", []string{`"yes"`, "flag --image", "on or off"}},
 		{[]string{"--log-format", "xml"}, "", []string{`"xml"`, "flag --log-format", "text or json"}},
 		{[]string{"--listen", "tcp:127.0.0.1:1"}, "", []string{`"tcp:127.0.0.1:1"`, "flag --listen", "unix:PATH"}},
 		{[]string{"--listen", "/a/path"}, "", []string{`"/a/path"`, "unix:PATH"}},

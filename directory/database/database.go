@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -67,6 +68,10 @@ type DB struct {
 	live    int // bytes of chunks in use
 	dead    int // and not
 	watches map[*Watch]struct{}
+
+	image    *image.Writer // nil if there is none
+	imaged   uint32        // records before this one are in it
+	imageErr error         // why the last one ended
 }
 
 // New makes an empty database.
@@ -196,10 +201,19 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	r := d.rec(i)
 	r.chunk, r.off, r.size, r.places = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
 	at := off - 4*n
+	im := d.imageOf(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		binary.LittleEndian.PutUint32(chunk[at:], d.post.add(d.hash(a), i))
+		place := d.post.add(d.hash(a), i)
+		binary.LittleEndian.PutUint32(chunk[at:], place)
 		at += 4
+		if im != nil && place != nowhere {
+			im.Index(a, i, place)
+		}
 	}
+	if im != nil {
+		d.imagePut(i)
+	}
+	d.imageDone()
 }
 
 func (d *DB) wire(r *record) []byte {
@@ -224,6 +238,9 @@ func (d *DB) unindex(i uint32) {
 		}
 		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
+		if d.image != nil { // also where i is not in it yet: what moves may be
+			d.image.Unindex(a, place, from)
+		}
 		if moved, ok := d.post.drop(h, place); ok {
 			d.moved(moved, h, from, place)
 		}
@@ -316,8 +333,12 @@ func (d *DB) Delete(id resource.GID) error {
 }
 
 func (d *DB) remove(i uint32) {
+	if im := d.imageOf(i); im != nil {
+		im.Remove(i) // before anybody hears of it
+	}
 	d.notify(i, true)
 	d.unindex(i)
+	d.imageDone()
 	d.delist(i)
 	d.idDelete(d.rec(i).id)
 	*d.rec(i) = record{}
@@ -481,11 +502,16 @@ func (d *DB) Len() int {
 type Stats struct {
 	Resources, Owners, Watches int
 	AttributeBytes, DeadBytes  int
+	ImageBytes                 int // 0 if there is none
 }
 
 // Stats returns the present figures.
 func (d *DB) Stats() Stats {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return Stats{d.byID.used, len(d.ownerOf), len(d.watches), d.live, d.dead}
+	s := Stats{Resources: d.byID.used, Owners: len(d.ownerOf), Watches: len(d.watches), AttributeBytes: d.live, DeadBytes: d.dead}
+	if d.image != nil {
+		s.ImageBytes = d.image.Bytes()
+	}
+	return s
 }

@@ -11,5 +11,9 @@
 //	hash(name, value) ──► posting ──► record ──► attributes
 //	identifier ───────────────────────►┘
 //
+// An image of all that, which other processes read in place, can be had as well:
+// [DB.Image], package image. It is an index of its own with the same postings,
+// and follows each change before anybody is told of it.
+//
 // Reads run side by side; changes exclude them for about a microsecond.
 package database

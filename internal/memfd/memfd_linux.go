@@ -17,6 +17,30 @@ var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
 // Create makes size bytes, mapped for reading and writing. The descriptor is for
 // handing over, and the caller's to close.
 func Create(name string, size int) (fd int, mem []byte, err error) {
+	return create(name, size, func(fd int) error { return Commit(fd, 0, size) })
+}
+
+// Reserve is Create of bytes of which none takes memory yet: what is to be
+// written must be given some by Commit first.
+func Reserve(name string, size int) (fd int, mem []byte, err error) {
+	var most unix.Rlimit // who goes beyond it is sent SIGXFSZ
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
+		return -1, nil, fmt.Errorf("%w: files may have %d bytes", errors.ErrUnsupported, most.Cur)
+	}
+	return create(name, size, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
+}
+
+// Commit gives memory to the bytes from and below to.
+func Commit(fd, from, to int) error {
+	for {
+		err := unix.Fallocate(fd, 0, int64(from), int64(to-from))
+		if err != unix.EINTR { // a large one takes long, and the runtime sends signals
+			return os.NewSyscallError("fallocate", err)
+		}
+	}
+}
+
+func create(name string, size int, fill func(fd int) error) (fd int, mem []byte, err error) {
 	// Nobody is to run it; kernels before 6.3 do not know the flag.
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
@@ -31,16 +55,10 @@ func Create(name string, size int) (fd int, mem []byte, err error) {
 			fd = -1
 		}
 	}()
-	for {
-		err = unix.Fallocate(fd, 0, 0, int64(size))
-		if err != unix.EINTR { // a large one takes long, and the runtime sends signals
-			break
-		}
+	if err = fill(fd); err != nil {
+		return fd, nil, err
 	}
-	if err != nil {
-		return fd, nil, os.NewSyscallError("fallocate", err)
-	}
-	if mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return fd, nil, os.NewSyscallError("mmap", err)
 	}
 	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL); err != nil {
@@ -61,11 +79,17 @@ func Open(fd, size int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) {
 		return nil, ErrUnsealed
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	return mem, nil
+}
+
+// Dup returns another descriptor of the same file.
+func Dup(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("fcntl", err)
 }
 
 // Unmap undoes the mapping of Create or Open.

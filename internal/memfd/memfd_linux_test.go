@@ -78,3 +78,42 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error("less than nothing was made")
 	}
 }
+
+// What is reserved takes no memory before it is committed, and is as safe.
+func TestReserve(t *testing.T) {
+	const size, some = 1 << 30, 1 << 20
+	fd, mem, err := Reserve("test", size)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer Close(fd)
+	defer Unmap(mem)
+	used := func() int64 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512
+	}
+	if n := used(); n != 0 {
+		t.Errorf("%d bytes are taken before any was committed", n)
+	}
+	if err := Commit(fd, some, 2*some); err != nil {
+		t.Fatal(err)
+	}
+	if n := used(); n < some || n > 4*some { // pages may be large
+		t.Errorf("%d bytes are taken, %d were committed", n, some)
+	}
+	if err := Commit(fd, size, size+some); err == nil {
+		t.Error("more than was reserved was committed")
+	}
+	theirs, err := Open(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Unmap(theirs)
+	mem[some] = 7
+	if theirs[some] != 7 {
+		t.Error("what was written is not seen")
+	}
+}

@@ -29,6 +29,7 @@ type Result struct {
 	Senders   int     `json:"senders,omitempty"`
 	Nodes     int     `json:"nodes,omitempty"`
 	Sealed    bool    `json:"sealed,omitempty"`
+	Resources int     `json:"resources,omitempty"`
 	Count     int     `json:"count"`
 	P50       float64 `json:"p50,omitempty"`
 	P99       float64 `json:"p99,omitempty"`
@@ -84,6 +85,7 @@ type options struct {
 	size, count, senders int
 	nodes                int // 0: this one
 	sealed               bool
+	resources            int // found in place, in an image of so many; 0: over the socket
 	rounds               int
 	json                 bool
 }
@@ -119,6 +121,9 @@ func (o *options) check(bench string) error {
 	}
 	if bench == "pairs" && (o.transport == "inproc" || o.count < 2 || o.count > 256) {
 		return cli.Usagef("pairs is of 2 to 256 contexts (--count) over shm or tcp")
+	}
+	if o.resources < 0 || o.resources > 16_000_000 || o.resources > 0 && o.nodes > 0 {
+		return cli.Usagef("--resources is up to 16 million, and not for --nodes")
 	}
 	if bench == "bw" && o.size < 1 {
 		return cli.Usagef("--size must be at least 1 to have bytes to count")
@@ -165,6 +170,7 @@ func Commands() []*cobra.Command {
 		f.IntVar(&o.senders, "senders", 1, "sending goroutines (rate)")
 		if name == "find" {
 			f.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
+			f.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's image, rather than through its socket")
 			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
@@ -175,7 +181,7 @@ func Commands() []*cobra.Command {
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
 	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
 	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
-	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
+	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
@@ -191,7 +197,14 @@ func Commands() []*cobra.Command {
 			return nodeMain(cmd.Context(), args, os.Stdin, os.Stdout)
 		},
 	}
-	return []*cobra.Command{top, peer, node}
+	dir := &cobra.Command{
+		Use: "bench-directory SOCKET RESOURCES", Hidden: true, Args: cobra.ExactArgs(2),
+		Short: "The directory of a bench; started by bench",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return directoryMain(cmd.Context(), args, os.Stdin, os.Stdout)
+		},
+	}
+	return []*cobra.Command{top, peer, node, dir}
 }
 
 func show(w io.Writer, r *Result, json bool) error {
@@ -226,6 +239,9 @@ func (r *Result) name() string {
 	}
 	if r.Sealed {
 		s += " sealed"
+	}
+	if r.Resources > 0 {
+		s += fmt.Sprintf(" in place, of %d", r.Resources)
 	}
 	if r.Senders > 1 {
 		s += fmt.Sprintf(" %d senders", r.Senders)

@@ -292,6 +292,9 @@ func TestWrongFlags(t *testing.T) {
 		"db --transport pigeon",
 		"find --transport inproc",
 		"find --count 0",
+		"find --resources -1",
+		"find --resources 100000000",
+		"find --resources 10 --nodes 2",
 		"all --rounds 0",
 	} {
 		var u *cli.UsageError
@@ -300,7 +303,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	// And what whoever called sees of it.
-	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}} {
+	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}} {
 		r := root()
 		r.SetArgs(args)
 		if code := cli.Run(t.Context(), r); code != 64 {
@@ -319,7 +322,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("bench --help does not name %s", name)
 		}
 	}
-	if out, _ := execute(t.Context(), "--help"); strings.Contains(out, "bench-peer") {
+	if out, _ := execute(t.Context(), "--help"); strings.Contains(out, "bench-") {
 		t.Error("the peer's command is not hidden")
 	}
 }

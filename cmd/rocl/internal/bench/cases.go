@@ -398,6 +398,9 @@ func find(ctx context.Context, o *options) (*Result, error) {
 	if o.nodes > 0 {
 		return findNodes(ctx, o)
 	}
+	if o.resources > 0 {
+		return findInPlace(ctx, o)
+	}
 	return between(ctx, o, func(p *pair) (*Result, error) { return findUnix(p, o) })
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -140,7 +141,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	p.unix = uc.(*net.UnixConn)
 	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix) })
 	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)), mailbox(o.size),
-		rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
+		icontext.WithoutImages(), rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
 		return err
 	}

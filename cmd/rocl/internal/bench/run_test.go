@@ -35,6 +35,8 @@ func TestSmoke(t *testing.T) {
 		"bw --count 1 --rounds 1 --size 1",
 		"db --count 1000",
 		"find --count 20 --rounds 2",
+		"find --count 20 --rounds 2 --resources 1000",
+		"find --count 1 --rounds 1 --resources 1",
 	} {
 		t.Run(line, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -160,6 +162,8 @@ func TestCancelledInProcess(t *testing.T) {
 		"rtt --transport inproc --poll adaptive --count 1000000000",           // the channel's side
 		"rtt --transport inproc --poll adaptive --count 100 --rounds 1000000", // either
 		"db --count 1000000000",
+		"find --resources 16000000",
+		"find --resources 10 --count 1000000000",
 	} {
 		t.Run(line, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

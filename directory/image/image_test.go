@@ -1,0 +1,556 @@
+package image
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// db is the least that keeps an image: postings with places.
+type db struct {
+	w     *Writer
+	post  map[string][]uint32
+	recs  map[uint32]*Record
+	place map[uint32]map[string]uint32
+}
+
+func newDB(t testing.TB, size int) *db {
+	t.Helper()
+	w, err := New(size)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(w.Close)
+	w.Live()
+	return &db{w, map[string][]uint32{}, map[uint32]*Record{}, map[uint32]map[string]uint32{}}
+}
+
+func (d *db) open(t testing.TB) *Reader {
+	t.Helper()
+	fd, size, err := d.w.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Close(fd)
+	r, err := Open(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func attrsOf(l *resource.List) (all []string) {
+	wire := l.Wire()
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		all = append(all, string(a))
+	}
+	return all
+}
+
+func (d *db) index(i uint32, l *resource.List) {
+	d.place[i] = map[string]uint32{}
+	for _, a := range attrsOf(l) {
+		if _, twice := d.place[i][a]; twice {
+			continue
+		}
+		d.place[i][a] = uint32(len(d.post[a]))
+		d.post[a] = append(d.post[a], i)
+		d.w.Index([]byte(a), i, d.place[i][a])
+	}
+}
+
+func (d *db) unindex(i uint32) {
+	for a, place := range d.place[i] {
+		p := d.post[a]
+		from := uint32(len(p) - 1)
+		d.w.Unindex([]byte(a), place, from)
+		p[place] = p[from]
+		d.place[p[place]][a] = place
+		d.post[a] = p[:from]
+	}
+	delete(d.place, i)
+}
+
+func (d *db) put(i uint32, r Record) {
+	if d.recs[i] != nil {
+		d.unindex(i)
+	}
+	d.index(i, &r.Attrs)
+	d.w.Put(i, r.ID, r.Owner, r.Revision, resource.IsSystem(&r.Attrs), &r.Attrs)
+	d.w.Commit()
+	d.recs[i] = &r
+}
+
+func (d *db) remove(i uint32) {
+	d.w.Remove(i)
+	d.unindex(i)
+	d.w.Commit()
+	delete(d.recs, i)
+}
+
+var anybody = resource.MakeGID(7, 3, 0)
+
+func list(t testing.TB, a resource.Attributes, want ...string) resource.List {
+	l, err := resource.NewPattern(a, want...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *l
+}
+
+// The image against a map, under random changes.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, err := New(minSize)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer w.Close()
+		w.Live()
+		d := &db{w, map[string][]uint32{}, map[uint32]*Record{}, map[uint32]map[string]uint32{}}
+		fd, size, err := w.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer memfd.Close(fd)
+		r, err := Open(fd, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		draw := rapid.Custom(func(t *rapid.T) resource.List {
+			var l resource.List
+			for range rapid.IntRange(0, 5).Draw(t, "n") {
+				name := rapid.SampledFrom([]string{"a", "b", "c", "rocl.kind"}).Draw(t, "name")
+				_ = l.AddString(name, rapid.SampledFrom([]string{"", "1", "2", "a long value, so that the list is longer than what is kept within the record, with others"}).Draw(t, "value"))
+			}
+			return l
+		})
+		number := rapid.Uint32Range(0, 60)
+		var rev uint64
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				i := number.Draw(t, "i")
+				rev++
+				owner := rapid.SampledFrom([]resource.GID{anybody, resource.MakeGID(9, 9, 0)}).Draw(t, "owner")
+				d.put(i, Record{anybody.WithSerial(i + 1), owner, rev, draw.Draw(t, "l")})
+			},
+			"remove": func(t *rapid.T) {
+				if i := number.Draw(t, "i"); d.recs[i] != nil {
+					d.remove(i)
+				}
+			},
+			"": func(t *rapid.T) {
+				if w.Err() != nil {
+					t.Fatal(w.Err())
+				}
+				p := draw.Draw(t, "pattern")
+				some := false
+				for _, rec := range d.recs {
+					some = some || resource.Matches(&rec.Attrs, &p) && (!resource.IsSystem(&rec.Attrs) || resource.SeesSystem(&p))
+				}
+				rec, v := r.Find(&p, nil)
+				switch {
+				case v == Found:
+					if !resource.Matches(&rec.Attrs, &p) || !same(d.recs[rec.ID.Serial()-1], &rec) {
+						t.Fatalf("%v finds %v", &p, &rec.Attrs)
+					}
+				case v == Over, v == None && some, v == Ask && len(attrsOf(&p)) > 0:
+					t.Fatalf("%v: %v, some: %v", &p, v, some)
+				}
+				i := number.Draw(t, "id")
+				rec, v = r.Lookup(anybody.WithSerial(i+1), nil)
+				if want := d.recs[i]; (want != nil) != (v == Found) || v == Found && !same(want, &rec) || v != Found && v != None {
+					t.Fatalf("record %d: %v %v", i, v, rec)
+				}
+			},
+		})
+	})
+}
+
+func same(a, b *Record) bool {
+	return a != nil && a.ID == b.ID && a.Owner == b.Owner && a.Revision == b.Revision && a.Attrs.Equal(&b.Attrs)
+}
+
+// Much comes and goes; nothing is lost, and memory is used again.
+func TestGrowth(t *testing.T) {
+	d := newDB(t, 64<<20)
+	r := d.open(t)
+	const n = 20_000
+	var least int
+	for round := range 6 {
+		for i := range uint32(n) {
+			d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), list(t, resource.Attrs{
+				"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": string(make([]byte, int(i)%300))})})
+		}
+		if d.w.Err() != nil {
+			t.Fatal(d.w.Err())
+		}
+		for i := range uint32(n) {
+			p := list(t, resource.Match{"all": "same", "own": fmt.Sprint(i)}, "mod")
+			if rec, v := r.Find(&p, nil); v != Found || rec.ID.Serial() != i+1 || rec.Revision != uint64(round) {
+				t.Fatalf("round %d, %d: %v %v", round, i, v, rec)
+			}
+		}
+		if p := list(t, resource.Match{"round": fmt.Sprint(round - 1)}); true {
+			if _, v := r.Find(&p, nil); v != None {
+				t.Fatalf("round %d: what was is %v", round, v)
+			}
+		}
+		if round%2 == 1 {
+			for i := range uint32(n) {
+				d.remove(i)
+			}
+		}
+		switch {
+		case round == 1:
+			least = d.w.Bytes()
+		case round > 1 && d.w.Bytes() > least*3/2:
+			t.Errorf("round %d takes %d bytes, the second %d", round, d.w.Bytes(), least)
+		}
+	}
+	if p := list(t, resource.Match{"all": "same"}); true {
+		if _, v := r.Find(&p, nil); v != None {
+			t.Errorf("an empty image says %v", v)
+		}
+	}
+}
+
+// What does not fit ends the image, and readers see it.
+func TestFull(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	pad := string(make([]byte, 1000))
+	for i := uint32(0); d.w.Err() == nil; i++ {
+		if i > 4000 {
+			t.Fatal("more fits than there is")
+		}
+		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})})
+	}
+	if err := d.w.Err(); !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Over {
+		t.Errorf("a full image says %v", v)
+	}
+	d.remove(0) // does nothing
+}
+
+// An image of which most is not used any more ends: another takes less.
+func TestWorn(t *testing.T) {
+	d := newDB(t, 1<<30)
+	pad := string(make([]byte, 30_000))
+	const n = 4000
+	for i := range uint32(n) {
+		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})})
+	}
+	for i := range uint32(n) {
+		d.remove(i)
+	}
+	if err := d.w.Err(); !errors.Is(err, ErrWorn) {
+		t.Error(err)
+	}
+}
+
+// A list that is too large is not kept, but known of.
+func TestLarge(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	l := list(t, resource.Attrs{"type": "big", "pad": string(make([]byte, maxKept))})
+	d.put(0, Record{anybody.WithSerial(1), anybody, 1, l})
+	p := list(t, resource.Match{"type": "big"})
+	if _, v := r.Find(&p, nil); v != Ask {
+		t.Errorf("find: %v", v)
+	}
+	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
+		t.Errorf("lookup: %v", v)
+	}
+	d.put(0, Record{anybody.WithSerial(1), anybody, 2, list(t, resource.Attrs{"type": "big"})})
+	if _, v := r.Find(&p, nil); v != Found {
+		t.Errorf("find: %v", v)
+	}
+	d.remove(0)
+	if _, v := r.Find(&p, nil); v != None {
+		t.Errorf("find: %v", v)
+	}
+}
+
+// Two attributes with one hash cannot both be first.
+func TestCollision(t *testing.T) {
+	d := newDB(t, minSize)
+	d.w.index(77, 0, 0)
+	d.w.index(77, 1, 0)
+	if err := d.w.Err(); !errors.Is(err, ErrCollision) {
+		t.Error(err)
+	}
+}
+
+// A long posting without a match is the server's to look through.
+func TestBounded(t *testing.T) {
+	d := newDB(t, 16<<20)
+	r := d.open(t)
+	for i := range uint32(2 * maxLooks) {
+		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"a": fmt.Sprint(i % 2), "b": fmt.Sprint(i % 2)})})
+	}
+	p := list(t, resource.Match{"a": "0", "b": "1"})
+	d.remove(0)
+	if _, v := r.Find(&p, nil); v != None {
+		t.Errorf("as many as are looked at: %v", v)
+	}
+	p = list(t, resource.Match{"a": "1", "b": "0"})
+	d.put(0, Record{anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1", "b": "1"})})
+	if _, v := r.Find(&p, nil); v != None && v != Ask {
+		t.Errorf("more: %v", v)
+	}
+	var all resource.List
+	if _, v := r.Find(&all, nil); v != Found {
+		t.Errorf("anything: %v", v)
+	}
+}
+
+// In the midst of a change nothing it concerns is denied, and a change since is
+// noticed; what is there is found.
+func TestMidst(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	l := list(t, resource.Attrs{"a": "1", "b": "1"})
+	d.put(0, Record{anybody.WithSerial(1), anybody, 1, l})
+	find := func(name, value string, want Verdict) {
+		t.Helper()
+		p := list(t, resource.Match{name: value})
+		if _, v := r.Find(&p, nil); v != want {
+			t.Errorf("%s=%s: %v, want %v", name, value, v, want)
+		}
+	}
+	s := search{Reader: r}
+	before, _ := s.posting(r.of([]byte(attrsOf(&l)[0])))
+	if !s.stood(&before) {
+		t.Error("nothing has changed, and it is noticed")
+	}
+	d.unindex(0)
+	find("a", "1", Ask)
+	d.index(0, &l)
+	find("a", "1", Found)
+	find("a", "2", None)
+	if s.stood(&before) {
+		t.Error("a change under way is not noticed")
+	}
+	d.w.Commit()
+	find("a", "1", Found)
+	if s.stood(&before) {
+		t.Error("a change is not noticed")
+	}
+	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1) // the record's sequence number
+	find("a", "1", Ask)
+	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
+		t.Errorf("a record that changes: %v", v)
+	}
+	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1)
+	find("a", "1", Found)
+}
+
+func TestAlone(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	if r.Alone() {
+		t.Error("alone before anybody said so")
+	}
+	d.w.SetAlone(true)
+	if !r.Alone() {
+		t.Error("not alone")
+	}
+	d.w.Close()
+	if r.Alone() {
+		t.Error("alone, though ended")
+	}
+	var all resource.List
+	if _, v := r.Find(&all, nil); v != Over {
+		t.Error(v)
+	}
+}
+
+func TestReadAllocs(t *testing.T) {
+	d := newDB(t, minSize)
+	r := d.open(t)
+	for i := range uint32(100) {
+		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, list(t, resource.Attrs{"type": "worker", "name": fmt.Sprint(i)})})
+	}
+	buf := make([]byte, 1024)
+	for _, m := range []resource.Match{{"type": "worker"}, {"name": "7"}, {"type": "worker", "name": "8"}, {"name": "none"}} {
+		p := list(t, m)
+		if n := testing.AllocsPerRun(100, func() { r.Find(&p, buf) }); n > 0 {
+			t.Errorf("%v: %v allocations", m, n)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { r.Lookup(anybody.WithSerial(9), buf) }); n > 0 {
+		t.Errorf("looking up: %v allocations", n)
+	}
+}
+
+// A reader may be closed while it is read.
+func TestCloseWhileRead(t *testing.T) {
+	for range 50 {
+		d := newDB(t, minSize)
+		d.put(0, Record{anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1"})})
+		r := d.open(t)
+		var wg sync.WaitGroup
+		begun := make(chan struct{}, 4)
+		for range 4 {
+			wg.Go(func() {
+				p := list(t, resource.Match{"a": "1"})
+				begun <- struct{}{}
+				for {
+					if _, v := r.Find(&p, nil); v == Over {
+						return
+					}
+				}
+			})
+		}
+		<-begun
+		r.Close()
+		r.Close()
+		wg.Wait()
+	}
+}
+
+// checked is a list that says by a checksum whether it is whole.
+func checked(key, fill, round uint32) (l resource.List) {
+	pad := make([]byte, fill%120) // in the record or beside it
+	for i := range pad {
+		pad[i] = byte(round) + byte(i)
+	}
+	_ = l.AddString("type", "c")
+	_ = l.AddString("key", fmt.Sprint(key))
+	_ = l.AddString("r", fmt.Sprint(round))
+	_ = l.Add("pad", pad)
+	_ = l.Add("sum", binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(l.Wire())))
+	return l
+}
+
+func whole(l *resource.List) bool {
+	sum, _ := l.Get("sum")
+	var rest resource.List
+	for name, v := range l.All() {
+		if name != "sum" {
+			_ = rest.Add(name, v)
+		}
+	}
+	return len(sum) == 4 && binary.LittleEndian.Uint32(sum) == crc32.ChecksumIEEE(rest.Wire())
+}
+
+// Readers beside a writer that never rests: nothing is torn, what is there all
+// the time is never denied, what was told is seen.
+func TestHammer(t *testing.T) {
+	for _, procs := range []int{1, runtime.GOMAXPROCS(0)} {
+		t.Run(fmt.Sprint(procs), func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+			hammer(t)
+		})
+	}
+}
+
+func hammer(t *testing.T) {
+	d := newDB(t, 64<<20)
+	const keys, comes = 200, 50 // the first are always there, the others come and go
+	for i := range uint32(keys) {
+		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, checked(i, i, 0)})
+	}
+	var told [keys]atomic.Uint64 // revisions that were committed
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for round := uint32(2); ; round++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			i := rand.Uint32N(keys + comes)
+			switch {
+			case i < keys:
+				d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), checked(i, rand.Uint32(), round)})
+				told[i].Store(uint64(round))
+			case d.recs[i] != nil:
+				d.remove(i)
+			default:
+				d.put(i, Record{anybody.WithSerial(i + 1), anybody, uint64(round), checked(i, rand.Uint32(), round)})
+			}
+			if round%64 == 0 {
+				runtime.Gosched()
+			}
+		}
+	})
+	var found, denied, asked atomic.Int64
+	for range 3 {
+		r := d.open(t)
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				i := rand.Uint32N(keys + comes)
+				known := uint64(0)
+				if i < keys {
+					known = told[i].Load()
+				}
+				var rec Record
+				var v Verdict
+				switch rand.IntN(3) {
+				case 0:
+					p := list(t, resource.Match{"type": "c", "key": fmt.Sprint(i)})
+					rec, v = r.Find(&p, nil)
+				case 1:
+					rec, v = r.Lookup(anybody.WithSerial(i+1), nil)
+				default:
+					p := list(t, resource.Match{"type": "c"})
+					rec, v = r.Find(&p, nil)
+					i, known = rec.ID.Serial()-1, 0
+				}
+				switch {
+				case v == Over:
+					t.Error("the image has ended")
+					return
+				case v == Ask:
+					asked.Add(1)
+				case v == None && i < keys:
+					t.Errorf("%d is there and was denied", i)
+					return
+				case v == Found && (!whole(&rec.Attrs) || rec.ID != anybody.WithSerial(i+1) || rec.Attrs.GetString("key") != fmt.Sprint(i)):
+					t.Errorf("asked for %d: torn: %v %v", i, rec.ID, &rec.Attrs)
+					return
+				case v == Found && rec.Revision < known:
+					t.Errorf("%d is at %d, after %d was told", i, rec.Revision, known)
+					return
+				case v == Found:
+					found.Add(1)
+				default:
+					denied.Add(1)
+				}
+			}
+		})
+	}
+	<-time.After(time.Second)
+	close(stop)
+	wg.Wait()
+	t.Logf("%d found, %d denied, %d to be asked", found.Load(), denied.Load(), asked.Load())
+	if found.Load() == 0 || d.w.Err() != nil {
+		t.Error("nothing was found", d.w.Err())
+	}
+}

@@ -1,0 +1,509 @@
+package image
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A Writer makes an image. Its methods are for one goroutine at a time. After an
+// error, which Err tells, they do nothing, and readers see that the image has
+// ended.
+//
+// Records have numbers, and postings places, that the caller gives: they are
+// those of its own index.
+type Writer struct {
+	key
+	fd    int
+	mem   []byte
+	w     []atomic.Uint64
+	space space
+	pages uint64        // words of the directory of pages that have memory
+	used  [parts]uint64 // slots of each part
+	held  []uint64      // parts that are odd
+	err   error
+}
+
+// New makes an image that may grow to size bytes. It is filled, then Live makes
+// it good to read.
+func New(size int) (*Writer, error) {
+	size = max(size, minSize) &^ 4095
+	fd, mem, err := memfd.Reserve("rocl-directory", size)
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	w := &Writer{fd: fd, mem: mem, w: wordsOf(mem)}
+	w.space = space{next: atData, size: uint64(size / 8), commit: func(from, to uint64) error {
+		if err := memfd.Commit(fd, int(from)*8, int(to)*8); err != nil {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		return nil
+	}}
+	if err := w.space.commit(0, atPages); err != nil {
+		w.Close()
+		return nil, err
+	}
+	w.space.there = atData
+	var k [16]byte
+	_, _ = rand.Read(k[:]) // never fails
+	w.key = key{binary.LittleEndian.Uint64(k[:]), binary.LittleEndian.Uint64(k[8:])}
+	w.w[atKey].Store(w.k0)
+	w.w[atKey+1].Store(w.k1)
+	w.w[atMagic].Store(magic)
+	return w, nil
+}
+
+// File is what readers open: a descriptor, the caller's to close, and its size.
+func (w *Writer) File() (fd, size int, err error) {
+	if w.mem == nil {
+		return -1, 0, ErrEnded
+	}
+	fd, err = memfd.Dup(w.fd)
+	return fd, len(w.mem), err
+}
+
+// Bytes is how much memory the image takes.
+func (w *Writer) Bytes() int { return int(atPages+w.pages+w.space.there-atData) * 8 }
+
+// Err is why the image has ended.
+func (w *Writer) Err() error { return w.err }
+
+// Live says that everything is in the image.
+func (w *Writer) Live() {
+	if w.err == nil {
+		w.w[atState].Store(live)
+	}
+}
+
+// SetAlone says whether what is not in the image is nowhere.
+func (w *Writer) SetAlone(alone bool) {
+	if w.mem == nil {
+		return
+	}
+	v := uint64(0)
+	if alone {
+		v = 1
+	}
+	w.w[atAlone].Store(v)
+}
+
+func (w *Writer) fail(err error) {
+	if w.err == nil {
+		w.err = err
+		w.w[atState].Store(ended)
+	}
+}
+
+// Close ends the image; who has mapped it still may read it.
+func (w *Writer) Close() {
+	if w.mem == nil {
+		return
+	}
+	w.fail(ErrEnded)
+	memfd.Unmap(w.mem)
+	memfd.Close(w.fd)
+	w.mem, w.w = nil, nil
+}
+
+// Commit ends a change: what was indexed and put since the last one can be relied
+// upon.
+func (w *Writer) Commit() {
+	if w.mem == nil {
+		return
+	}
+	for _, p := range w.held {
+		w.w[p].Store(w.w[p].Load() + 1)
+	}
+	w.held = w.held[:0]
+	const worn = 8 << 20 // words: below, nobody minds
+	if w.space.idle > worn && w.space.idle > w.space.next/2 {
+		w.fail(ErrWorn)
+	}
+}
+
+// hold makes a part odd until Commit.
+func (w *Writer) hold(p uint64) {
+	if w.w[p].Load()&1 == 0 {
+		w.w[p].Add(1) // and nothing that follows is seen before it
+		w.held = append(w.held, p)
+	}
+}
+
+func (w *Writer) get(n uint64) (at uint64, ok bool) {
+	at, err := w.space.get(n)
+	if err != nil {
+		w.fail(err)
+	}
+	return at, err == nil
+}
+
+func (w *Writer) zeroed(n uint64) (at uint64, ok bool) {
+	if at, ok = w.get(n); ok {
+		clear(w.mem[at*8 : (at+n)*8])
+	}
+	return at, ok
+}
+
+// Put makes record i that of a resource. Its attributes are to be indexed before.
+func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system bool, attrs *resource.List) {
+	if w.err != nil {
+		return
+	}
+	r, ok := w.record(i)
+	if !ok {
+		return
+	}
+	wire := attrs.Wire()
+	desc := flagUsed | uint64(len(wire))
+	block := uint64(0)
+	switch {
+	case len(wire) > maxKept:
+		wire, desc = nil, flagUsed|flagLarge
+	case len(wire) > maxWithin || owner != id.Context():
+		desc |= flagBlock
+		if block, ok = w.get(blockLen(len(wire))); !ok {
+			return
+		}
+		hi, lo := splitGID(owner)
+		b := w.mem[block*8:]
+		binary.NativeEndian.PutUint64(b, hi)
+		binary.NativeEndian.PutUint64(b[8:], lo)
+		copy(b[8*blockHead:], wire)
+	}
+	if system {
+		desc |= flagSystem
+	}
+	was, wasAt := w.w[r+3].Load(), w.w[r+recordHead].Load()
+	if was == 0 {
+		w.index(w.ofID(id), i, 0)
+	}
+	hi, lo := splitGID(id)
+	w.w[r].Add(1) // and nothing that follows is seen before it
+	w.w[r+1].Store(hi)
+	w.w[r+2].Store(lo)
+	w.w[r+3].Store(desc)
+	w.w[r+4].Store(revision)
+	if block != 0 {
+		w.w[r+recordHead].Store(block)
+	} else {
+		copy(w.mem[8*(r+recordHead):8*(r+recordLen)], wire)
+	}
+	w.w[r].Store(w.w[r].Load() + 1)
+	w.release(was, wasAt)
+}
+
+func blockLen(wire int) uint64 { return blockHead + uint64(wire+7)/8 }
+
+// release frees the block of a record with that description, if it has one.
+func (w *Writer) release(desc, block uint64) {
+	if desc&flagBlock != 0 {
+		w.space.put(block, blockLen(int(desc&sizeMask)))
+	}
+}
+
+// Remove makes record i nobody's. From here on it is not found; its attributes
+// are to be taken out of the index afterwards.
+func (w *Writer) Remove(i uint32) {
+	if w.err != nil {
+		return
+	}
+	r, ok := w.record(i)
+	if !ok {
+		return
+	}
+	was := w.w[r+3].Load()
+	if was == 0 {
+		return
+	}
+	id := joinGID(w.w[r+1].Load(), w.w[r+2].Load())
+	w.w[r].Add(1)
+	w.w[r+3].Store(0)
+	w.w[r].Store(w.w[r].Load() + 1)
+	w.release(was, w.w[r+recordHead].Load())
+	w.unindex(w.ofID(id), 0, 0)
+}
+
+// record is where record i is, making its page if need be.
+func (w *Writer) record(i uint32) (at uint64, ok bool) {
+	n := uint64(i) / pageLen
+	if n >= maxPages {
+		w.fail(ErrFull)
+		return 0, false
+	}
+	word := &w.w[atPages+n/2]
+	page := uint64(0)
+	if n/2 < w.pages {
+		page = uint64(half(word.Load(), uint32(n)))
+	}
+	if page == 0 {
+		if !w.directory(n / 2) {
+			return 0, false
+		}
+		if page, ok = w.zeroed(pageLen * recordLen); !ok {
+			return 0, false
+		}
+		word.Store(word.Load() | page<<(32*(n&1)))
+	}
+	if made := uint64(i) + 1; made > w.w[atMade].Load() {
+		w.w[atMade].Store(made)
+	}
+	return page + uint64(i)%pageLen*recordLen, true
+}
+
+// directory sees to it that the n-th word of pages has memory.
+func (w *Writer) directory(n uint64) bool {
+	const more = 512
+	for n >= w.pages {
+		if err := w.space.commit(atPages+w.pages, atPages+w.pages+more); err != nil {
+			w.fail(err)
+			return false
+		}
+		w.pages += more
+	}
+	return true
+}
+
+// Index notes that record i is at a place of the posting of an attribute.
+func (w *Writer) Index(encoded []byte, i, place uint32) {
+	if w.err == nil {
+		w.index(w.of(encoded), i, place)
+	}
+}
+
+// Unindex notes that a place of the posting of an attribute has been filled with
+// its last, which was at from, and that the posting is so much shorter.
+func (w *Writer) Unindex(encoded []byte, place, from uint32) {
+	if w.err == nil {
+		w.unindex(w.of(encoded), place, from)
+	}
+}
+
+func (w *Writer) index(h uint64, i, place uint32) {
+	part := partOf(h)
+	w.hold(part)
+	at, ok := w.slot(part, h)
+	if !ok {
+		return
+	}
+	p := posting(w.w[at+1].Load())
+	switch {
+	case place < p.len() && w.entry(p, place) != 0:
+		w.fail(ErrCollision)
+		return
+	case !p.list() && place == 0:
+		p = makePosting(i+1, 1, false)
+	default:
+		if p, ok = w.grow(p, place+1); !ok {
+			return
+		}
+		w.setEntry(p, place, i+1)
+	}
+	w.w[at+1].Store(uint64(p))
+}
+
+func (w *Writer) unindex(h uint64, place, from uint32) {
+	part := partOf(h)
+	w.hold(part)
+	at := w.find(part, h)
+	if at == 0 {
+		return // while the image is filled
+	}
+	p := posting(w.w[at+1].Load())
+	last := uint32(0)
+	if from < p.len() {
+		last = w.entry(p, from)
+	}
+	n := min(p.len(), from)
+	switch {
+	case n == 0:
+		if p.list() {
+			w.drop(p)
+		}
+		w.remove(part, at)
+		return
+	case !p.list(): // one, and its last is not here yet
+		if place == 0 {
+			p = makePosting(0, 1, false)
+		}
+	default:
+		if place < n {
+			w.setEntry(p, place, last)
+		}
+		p = w.shrink(p, n)
+	}
+	w.w[at+1].Store(uint64(p))
+}
+
+// entry is what is at a place of a posting that is that long.
+func (w *Writer) entry(p posting, place uint32) uint32 {
+	if !p.list() {
+		return p.ref()
+	}
+	return half(w.w[p.ref()+1+place/2].Load(), place)
+}
+
+func (w *Writer) setEntry(p posting, place, e uint32) {
+	word := &w.w[p.ref()+1+place/2]
+	shift := 32 * (place & 1)
+	word.Store(word.Load()&^(0xffffffff<<shift) | uint64(e)<<shift)
+}
+
+// listLen is how many words a list with room for n takes.
+func listLen(n uint32) uint64 { return 1 + (uint64(n)+1)/2 }
+
+func (w *Writer) room(p posting) uint32 { return uint32(w.w[p.ref()].Load()) }
+
+func (w *Writer) drop(p posting) { w.space.put(uint64(p.ref()), listLen(w.room(p))) }
+
+// grow makes a posting n long, with nothing at the places that are new.
+func (w *Writer) grow(p posting, n uint32) (posting, bool) {
+	if n <= p.len() {
+		return p, true
+	}
+	if p.list() && n <= w.room(p) {
+		for k := p.len(); k < n; k++ {
+			w.setEntry(p, k, 0)
+		}
+		return makePosting(p.ref(), n, true), true
+	}
+	room := uint32(2)
+	for room < n {
+		room = 2*room + 2 // with the word before, a power of two
+	}
+	return w.list(p, n, room)
+}
+
+// list copies a posting to a new list of n with so much room.
+func (w *Writer) list(p posting, n, room uint32) (posting, bool) {
+	at, ok := w.zeroed(listLen(room))
+	if !ok {
+		return p, false
+	}
+	w.w[at].Store(uint64(room))
+	to := makePosting(uint32(at), n, true)
+	keep := min(n, p.len())
+	if p.list() {
+		words := 8 * (listLen(keep) - 1)
+		copy(w.mem[8*(at+1):], w.mem[8*(uint64(p.ref())+1):][:words])
+		if keep%2 != 0 {
+			w.setEntry(to, keep, 0)
+		}
+		w.drop(p)
+	} else if keep == 1 {
+		w.setEntry(to, 0, p.ref())
+	}
+	return to, true
+}
+
+// shrink makes a list n long, which is less.
+func (w *Writer) shrink(p posting, n uint32) posting {
+	if n == 1 {
+		one := makePosting(w.entry(p, 0), 1, false)
+		w.drop(p)
+		return one
+	}
+	p = makePosting(p.ref(), n, true)
+	if room := w.room(p); room > 64 && n < room/4 {
+		if q, ok := w.list(p, n, room/2); ok {
+			return q
+		}
+	}
+	return p
+}
+
+// table is that of a part.
+func (w *Writer) table(part uint64) (at, mask uint64) {
+	t := w.w[part+1].Load()
+	if t == 0 {
+		return 0, 0
+	}
+	return t >> 32, 1<<(t&0xff) - 1
+}
+
+// find is the place of the slot with h, 0 if there is none.
+func (w *Writer) find(part, h uint64) uint64 {
+	at, mask := w.table(part)
+	if at == 0 {
+		return 0
+	}
+	for i := slotOf(h) & mask; ; i = (i + 1) & mask {
+		switch w.w[at+2*i].Load() {
+		case h:
+			return at + 2*i
+		case 0:
+			return 0
+		}
+	}
+}
+
+// slot is the place of the slot with h, which is made if need be.
+func (w *Writer) slot(part, h uint64) (uint64, bool) {
+	if at := w.find(part, h); at != 0 {
+		return at, true
+	}
+	used := &w.used[(part-atParts)/2]
+	at, mask := w.table(part)
+	if at == 0 || (*used+1)*4 > (mask+1)*3 {
+		log := uint64(3)
+		if at != 0 {
+			log = w.w[part+1].Load()&0xff + 1
+		}
+		to, ok := w.zeroed(2 << log)
+		if !ok {
+			return 0, false
+		}
+		newMask := uint64(1)<<log - 1
+		for i := uint64(0); at != 0 && i <= mask; i++ {
+			if e := w.w[at+2*i].Load(); e != 0 {
+				j := to + 2*w.vacant(to, newMask, e)
+				w.w[j].Store(e)
+				w.w[j+1].Store(w.w[at+2*i+1].Load())
+			}
+		}
+		w.w[part+1].Store(to<<32 | log)
+		if at != 0 {
+			w.space.put(at, 2*(mask+1))
+		}
+		at, mask = to, newMask
+	}
+	*used++
+	s := at + 2*w.vacant(at, mask, h)
+	w.w[s+1].Store(0)
+	w.w[s].Store(h)
+	return s, true
+}
+
+// vacant is the number of the slot where h goes.
+func (w *Writer) vacant(at, mask, h uint64) uint64 {
+	i := slotOf(h) & mask
+	for w.w[at+2*i].Load() != 0 {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+// remove empties the slot at a place.
+func (w *Writer) remove(part, slot uint64) {
+	at, mask := w.table(part)
+	w.used[(part-atParts)/2]--
+	i := (slot - at) / 2
+	for j := i; ; {
+		j = (j + 1) & mask
+		e := w.w[at+2*j].Load()
+		if e == 0 {
+			break
+		}
+		// What probed past i may move into it.
+		if home := slotOf(e) & mask; (j-home)&mask >= (j-i)&mask {
+			w.w[at+2*i].Store(e)
+			w.w[at+2*i+1].Store(w.w[at+2*j+1].Load())
+			i = j
+		}
+	}
+	w.w[at+2*i].Store(0)
+	w.w[at+2*i+1].Store(0)
+}

@@ -1,0 +1,284 @@
+package directory
+
+import (
+	"context"
+	"crypto/hmac"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
+)
+
+// What lets a context find what is on its node without asking: the server makes
+// an image of its database when the first context asks for it, and hands a
+// descriptor to each that does. An image is used as long as the life connection
+// to the server that made it, so what its server did not live to write is never
+// waited for. What it cannot tell, the server is asked as ever.
+
+const (
+	// imageAfter is after how many questions over the socket a context asks for
+	// the image, which costs the server memory.
+	imageAfter = 32
+	// imageTime bounds how long the server may take to make one.
+	imageTime = 30 * time.Second
+)
+
+// WithoutImage keeps a server from making an image of its database: all
+// questions come over the socket.
+func WithoutImage() Option { return func(s *Server) { s.images.off = true } }
+
+// There is no image to be had, or none by the way the directory is reached.
+var (
+	errNoImage = errors.New("directory: no image")
+	errNotUnix = errors.New("directory: no Unix socket, over which alone an image comes")
+)
+
+// images are what a server knows of the image of its database.
+type images struct {
+	off  bool
+	mu   sync.Mutex // one is made at a time
+	ours bool       // the database's present one is this server's
+	said string     // of why there is none
+}
+
+// serveImage hands the image to a context that has joined.
+func (s *Server) serveImage(c *codec) error {
+	m, err := c.read()
+	if err != nil {
+		return err
+	}
+	p := parser{b: m.body}
+	self, token := p.gid(), p.take(32)
+	if err := p.end(); err != nil || m.typ != msgImage {
+		return fmt.Errorf("%w: not a request for the image", ErrProtocol)
+	}
+	s.mu.Lock()
+	joined := s.lives[self] != nil
+	s.mu.Unlock()
+	uc, ok := c.nc.(*net.UnixConn)
+	want := s.id.token(self)
+	switch {
+	case !joined || !hmac.Equal(want[:], token):
+		return c.sendError(m.id, fmt.Errorf("%w: %v", ErrDenied, self))
+	case !ok:
+		return c.sendError(m.id, errNotUnix)
+	}
+	s.settle() // then a no is one
+	fd, size, err := s.image()
+	if err != nil {
+		return c.sendError(m.id, err)
+	}
+	defer unix.Close(fd)
+	c.begin(msgDone, m.id)
+	c.u64(uint64(size))
+	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
+	_, _, err = uc.WriteMsgUnix(c.out, unix.UnixRights(fd), nil)
+	return err
+}
+
+// image is a descriptor of the image, which is made if need be.
+func (s *Server) image() (fd, size int, err error) {
+	im := &s.images
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	switch {
+	case im.off:
+		return -1, 0, fmt.Errorf("%w: they are switched off", errNoImage)
+	case s.life.Err() != nil:
+		return -1, 0, ErrClosed
+	}
+	if im.ours {
+		if fd, size, err = s.db.ImageFile(); err == nil {
+			return fd, size, nil
+		}
+		s.log.Info("directory: making the image anew", "because", err)
+		im.ours = false
+	}
+	begun := time.Now()
+	if err = s.db.Image(s.life, image.DefaultSize); err == nil {
+		im.ours = true
+		s.mu.Lock()
+		s.db.ImageAlone(s.rest() == nil)
+		s.mu.Unlock()
+		s.log.Debug("directory: made an image", "took", time.Since(begun))
+		fd, size, err = s.db.ImageFile()
+	}
+	if err != nil {
+		if text := err.Error(); text != im.said {
+			im.said = text
+			s.log.Warn("directory: no image of the database, all questions come over the socket", "err", err)
+		}
+		return -1, 0, fmt.Errorf("%w: %w", errNoImage, err)
+	}
+	return fd, size, nil
+}
+
+// dropImage ends the image, if it is this server's.
+func (s *Server) dropImage() {
+	im := &s.images
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if im.ours {
+		im.ours = false
+		s.db.DropImage()
+	}
+}
+
+// ClientStats are counts of a client's questions since it joined.
+type ClientStats struct {
+	Mapped uint64 // finds and look-ups answered from the image, without a system call
+	Asked  uint64 // those that went over the socket
+	Image  bool   // there is an image now
+}
+
+// Stats returns the counts as of now.
+func (c *Client) Stats() ClientStats {
+	return ClientStats{c.fromImage.Load(), c.fromSocket.Load(), c.image.Load() != nil}
+}
+
+// Mapped says whether the node's image is at hand.
+func (c *Client) Mapped() bool { return c.image.Load() != nil }
+
+// WithoutImages keeps a client from using images: all it asks goes over the socket.
+func WithoutImages() ClientOption { return func(c *Client) { c.noImages = true } }
+
+// asks counts a question over the socket, and lets an image be fetched once that
+// seems worth it.
+func (c *Client) asks() {
+	c.fromSocket.Add(1)
+	if c.noImages {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lc := c.conn
+	if lc == nil || c.closed || lc.asked > imageAfter {
+		return
+	}
+	if lc.asked++; lc.asked > imageAfter {
+		c.busy.Go(func() { c.openImage(lc) })
+	}
+}
+
+// openImage fetches the image of the server that lc leads to, for as long as it
+// does.
+func (c *Client) openImage(lc *lifeConn) {
+	r, err := c.fetchImage()
+	if err != nil {
+		if c.life.Err() == nil && !errors.Is(err, errNotUnix) {
+			c.log.Info("directory: all questions go over the socket", "err", err)
+		}
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != lc || c.closed {
+		r.Close()
+		return
+	}
+	c.image.Store(r)
+}
+
+func (c *Client) fetchImage() (*image.Reader, error) {
+	nc, err := c.dial(c.life)
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	uc, ok := nc.(*net.UnixConn)
+	if !ok {
+		return nil, errNotUnix
+	}
+	stop := context.AfterFunc(c.life, func() { nc.Close() })
+	defer stop()
+	_ = nc.SetDeadline(time.Now().Add(imageTime))
+	if _, err := nc.Write(greeting(kindImage)); err != nil {
+		return nil, err
+	}
+	k := newCodec(nc)
+	k.begin(msgImage, 0)
+	k.gid(c.self)
+	k.bytes(c.token[:])
+	if err := k.send(); err != nil {
+		return nil, err
+	}
+	m, fd, err := receive(uc)
+	if err != nil {
+		return nil, err
+	}
+	if fd < 0 {
+		return nil, fmt.Errorf("%w: no image came", ErrProtocol)
+	}
+	defer memfd.Close(fd)
+	p := parser{b: m.body}
+	size := p.u64()
+	if m.typ != msgDone || p.end() != nil || size > 1<<40 || uint64(int(size)) != size {
+		return nil, fmt.Errorf("%w: not an image", ErrProtocol)
+	}
+	return image.Open(fd, int(size))
+}
+
+// unmap stops using the image, if there is one. mu is held.
+func (c *Client) unmap() {
+	if r := c.image.Swap(nil); r != nil {
+		r.Close()
+	}
+}
+
+// imageOver stops using r, which has ended, and lets another be fetched in time.
+func (c *Client) imageOver(r *image.Reader) {
+	if !c.image.CompareAndSwap(r, nil) {
+		return
+	}
+	r.Close()
+	c.mu.Lock()
+	if c.conn != nil {
+		c.conn.asked = 0
+	}
+	c.mu.Unlock()
+}
+
+// inImage puts a question to the image. ok says that it could tell; what is not
+// there is nowhere if all says so, or nobody else could know of it.
+func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (image.Record, image.Verdict)) (a Answer, err error, ok bool) {
+	r := c.image.Load()
+	if r == nil || ctx.Err() != nil {
+		return a, nil, false
+	}
+	var buf []byte
+	complete := pattern.Complete()
+	if !complete { // the answer is a copy of some of it
+		b := scratch.Get().(*[scratchLen]byte)
+		defer scratch.Put(b)
+		buf = b[:]
+	}
+	rec, v := ask(r, buf)
+	switch {
+	case v == image.Over:
+		c.imageOver(r)
+		return a, nil, false
+	case v == image.None && (all || r.Alone()):
+		c.fromImage.Add(1)
+		return a, ErrNotFound, true
+	case v != image.Found:
+		return a, nil, false
+	}
+	c.fromImage.Add(1)
+	if !complete {
+		l := pattern.Clone()
+		l.Fill(&rec.Attrs)
+		rec.Attrs = l
+	}
+	return Answer(rec), nil, true
+}
+
+const scratchLen = 2 << 10
+
+var scratch = sync.Pool{New: func() any { return new([scratchLen]byte) }}

@@ -1,0 +1,545 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
+)
+
+// eventually waits for what another goroutine is about to do.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("never: ", what)
+		}
+	}
+}
+
+// mapped lets c ask until it has the image of its server.
+func mapped(t *testing.T, c *Client) {
+	t.Helper()
+	eventually(t, "an image", func() bool {
+		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPartial) {
+			t.Fatal(err)
+		}
+		return c.Stats().Image
+	})
+}
+
+// inPlace checks that f asks the server nothing.
+func inPlace(t *testing.T, s *Server, c *Client, f func()) {
+	t.Helper()
+	questions := func() (n uint64) {
+		for _, q := range s.Stats().Questions {
+			n += q.Found + q.None + q.Partial + q.Failed
+		}
+		return n
+	}
+	before, heard := c.Stats(), questions()
+	f()
+	if after := c.Stats(); after.Asked != before.Asked || questions() != heard || after.Mapped == before.Mapped {
+		t.Errorf("asked %d times, from the image %d times; the server heard %d", after.Asked-before.Asked, after.Mapped-before.Mapped, questions()-heard)
+	}
+}
+
+func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
+	t.Helper()
+	id := c.Self().WithSerial(serial)
+	if _, err := c.Register(t.Context(), id, list(t, a)); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// Answers from the image are those that come over the socket, and nothing is
+// asked for them.
+func TestMapped(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	owner, asker := joined(t, path), joined(t, path)
+	ids := map[resource.GID]bool{}
+	for i := range uint32(100) {
+		ids[register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": fmt.Sprint(i % 4)})] = true
+	}
+	mapped(t, asker)
+	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
+	inPlace(t, s, asker, func() {
+		for i := range uint32(100) {
+			a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": fmt.Sprint(i)}))
+			if err != nil || a.ID != owner.Self().WithSerial(i+1) || a.Owner != owner.Self() || a.Revision != 1 || a.Attrs.GetString("room") != fmt.Sprint(i%4) {
+				t.Fatal(a, err)
+			}
+			a, err = asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(i)}, "room", "none"))
+			if err != nil || a.Attrs.String() != fmt.Sprintf("{n=%d, room=%d, none=?}", i, i%4) {
+				t.Fatal(&a.Attrs, err)
+			}
+		}
+		for id := range ids {
+			a, err := asker.Lookup(t.Context(), id, "n")
+			if err != nil || a.ID != id || a.Attrs.GetString("n") != fmt.Sprint(id.Serial()-1) {
+				t.Fatal(a, err)
+			}
+		}
+		for _, p := range []*resource.List{list(t, resource.Match{"type": "lamp", "room": "5"}), list(t, resource.Match{"type": "chair"})} {
+			if _, err := asker.Find(t.Context(), p); err != ErrNotFound {
+				t.Errorf("%v: %v", p, err)
+			}
+		}
+		for _, id := range []resource.GID{owner.Self().WithSerial(101), resource.MakeGID(s.Node()^1, 1, 1)} {
+			if _, err := asker.Lookup(t.Context(), id); err != ErrNotFound {
+				t.Errorf("%v: %v", id, err)
+			}
+		}
+		some := map[resource.GID]bool{}
+		for range 1000 {
+			a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "lamp"}))
+			if err != nil || !ids[a.ID] {
+				t.Fatal(a, err)
+			}
+			some[a.ID] = true
+		}
+		if len(some) != 100 {
+			t.Errorf("of 100 that match %d are found", len(some))
+		}
+	})
+	for _, p := range []*resource.List{
+		list(t, resource.Match{"n": "7"}), list(t, resource.Match{"n": "7"}, "room", "none"), list(t, resource.Match{AttrKind: "node"}),
+		list(t, resource.Match{AttrKind: "node"}, AttrOS), list(t, resource.Match{"n": "no"}),
+	} {
+		a, e1 := asker.Find(t.Context(), p)
+		b, e2 := over.Find(t.Context(), p)
+		if a.ID != b.ID || !a.Attrs.Equal(&b.Attrs) || a.Revision != b.Revision || !errors.Is(e1, e2) {
+			t.Errorf("%v: %v %v in place, %v %v over the socket", p, a, e1, b, e2)
+		}
+	}
+	if n := over.Stats(); n.Mapped != 0 || n.Image {
+		t.Errorf("without images: %+v", n)
+	}
+}
+
+// Who has registered, changed or deleted something finds that at once, and so do
+// others that hear of it.
+func TestMappedSeesWhatWasDone(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	owner, asker := joined(t, path), joined(t, path)
+	mapped(t, asker)
+	mapped(t, owner)
+	all := list(t, resource.Match{"type": "lamp"})
+	inPlace(t, s, owner, func() {
+		inPlace(t, s, asker, func() {
+			for i := range uint32(300) {
+				id := register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": "1"})
+				for _, c := range []*Client{owner, asker} {
+					if a, err := c.Find(t.Context(), all); err != nil || a.ID != id || a.Revision != 1 {
+						t.Fatal(a, err)
+					}
+				}
+				if _, err := owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})); err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range []*Client{owner, asker} {
+					if a, err := c.Lookup(t.Context(), id); err != nil || a.Revision != 2 || a.Attrs.GetString("n") != "2" {
+						t.Fatal(a, err)
+					}
+					if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": "1"})); err != ErrNotFound {
+						t.Fatal(a, err)
+					}
+				}
+				if err := owner.Delete(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range []*Client{owner, asker} {
+					if a, err := c.Find(t.Context(), all); err != ErrNotFound {
+						t.Fatal(a, err)
+					}
+				}
+			}
+		})
+	})
+}
+
+// When a watch tells that a context's resources are gone, the image has them no more.
+func TestMappedDeath(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	asker := joined(t, path)
+	mapped(t, asker)
+	for range 20 {
+		owner, err := Join(t.Context(), DialSocket(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := register(t, owner, 1, resource.Attrs{"type": "mortal"})
+		if a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})); err != nil || a.ID != id {
+			t.Fatal(a, err)
+		}
+		for ev, err := range asker.Watch(t.Context(), list(t, resource.Match{"type": "mortal"})) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Kind == Synced {
+				owner.Close()
+			}
+			if ev.Kind == Gone {
+				break
+			}
+		}
+		if a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})); err != ErrNotFound {
+			t.Fatal(a, err)
+		}
+		if a, err := asker.Lookup(t.Context(), id); err != ErrNotFound {
+			t.Fatal(a, err)
+		}
+	}
+}
+
+// The next server has an image of its own, and that of the last is not used.
+func TestMappedAcrossServers(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	owner, asker := joined(t, path), joined(t, path)
+	id := register(t, owner, 1, resource.Attrs{"n": "0"})
+	for round := range 4 {
+		mapped(t, asker)
+		if a, err := asker.Lookup(t.Context(), id); err != nil || a.Attrs.GetString("n") != fmt.Sprint(round) {
+			t.Fatal(a, err)
+		}
+		r := asker.image.Load()
+		s.Close()
+		if _, v := r.Lookup(id, nil); v != image.Over {
+			t.Errorf("the image of a server that has ended says %v", v)
+		}
+		s = serve(t, path)
+		// Whatever is told by the new one is so at once.
+		if _, err := owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(round + 1)})); err != nil || a.ID != id {
+			t.Fatal(a, err)
+		}
+	}
+}
+
+// In a cluster what the image lacks is asked for, unless nobody else can have it;
+// also of an image that was made before.
+func TestMappedInCluster(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	here := register(t, c, 1, resource.Attrs{"type": "here"})
+	mapped(t, c)
+	far := resource.MakeGID(s.Node()^1, 1, 1)
+	inPlace(t, s, c, func() {
+		if _, err := c.Lookup(t.Context(), far); err != ErrNotFound {
+			t.Error(err)
+		}
+	})
+	s.Attach(atOnce{database.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}})
+	inPlace(t, s, c, func() {
+		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "here"})); err != nil || a.ID != here {
+			t.Error(a, err)
+		}
+		if a, err := c.Lookup(t.Context(), here.WithSerial(2)); err != ErrNotFound {
+			t.Error(a, err)
+		}
+	})
+	if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "far"})); err != nil || a.ID != far {
+		t.Error(a, err)
+	}
+	if a, err := c.Lookup(t.Context(), far); err != nil || a.ID != far {
+		t.Error(a, err)
+	}
+	d := joined(t, path) // who comes later is told the same
+	mapped(t, d)
+	if a, err := d.Find(t.Context(), list(t, resource.Match{"type": "far"})); err != nil || a.ID != far {
+		t.Error(a, err)
+	}
+}
+
+// Nobody has an image before the server has settled: its no would be none.
+func TestMappedSettles(t *testing.T) {
+	s, c := following(t)
+	ids := offerLater(t, s, c)
+	mapped(t, c)
+	if !s.Settled() {
+		t.Error("there is an image before the server has settled")
+	}
+	for _, id := range ids {
+		if _, err := c.Lookup(t.Context(), id); err != nil {
+			t.Error(id, err)
+		}
+	}
+}
+
+// An image that cannot go on is replaced, and meanwhile the server asked.
+func TestMappedAnew(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
+	for range 3 {
+		mapped(t, c)
+		r := c.image.Load()
+		s.Database().DropImage()
+		if a, err := c.Lookup(t.Context(), id); err != nil || a.ID != id {
+			t.Fatal(a, err)
+		}
+		if c.image.Load() == r {
+			t.Fatal("an image that has ended is kept")
+		}
+	}
+}
+
+// Where there is no image everything works, and both sides say so once.
+func TestWithoutImage(t *testing.T) {
+	path := sock(t)
+	var log lines
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	serve(t, path, WithoutImage())
+	c, err := Join(t.Context(), DialSocket(path), WithClientLogger(logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
+	for range 5 * imageAfter {
+		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})); err != nil || a.ID != id {
+			t.Fatal(a, err)
+		}
+	}
+	eventually(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
+	if n := log.count("over the socket"); n != 1 || c.Stats().Image || c.Stats().Mapped != 0 {
+		t.Errorf("said %d times; %+v", n, c.Stats())
+	}
+}
+
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *lines) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.all.String(), what)
+}
+
+// Who has not joined gets no image, nor does who comes over anything but the
+// Unix socket.
+func TestImageDenied(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	ask := func(dial Dialer, self resource.GID, token []byte) (m message, fd int, err error) {
+		nc, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := nc.Write(greeting(kindImage)); err != nil {
+			t.Fatal(err)
+		}
+		k := newCodec(nc)
+		k.begin(msgImage, 0)
+		k.gid(self)
+		k.bytes(token)
+		if err := k.send(); err != nil {
+			t.Fatal(err)
+		}
+		if uc, ok := nc.(*net.UnixConn); ok {
+			return receive(uc)
+		}
+		m, err = k.read()
+		if err == nil && m.typ == msgError {
+			err = parseError(m.body)
+		}
+		return m, -1, err
+	}
+	if _, fd, err := ask(DialSocket(path), c.self, c.token[:]); err != nil || fd < 0 {
+		t.Fatal(fd, err)
+	} else {
+		memfd.Close(fd)
+	}
+	never := resource.MakeGID(s.Node(), 0xffffff, 0)
+	token := s.id.token(never)
+	for _, q := range []struct {
+		dial  Dialer
+		self  resource.GID
+		token []byte
+	}{
+		{DialSocket(path), c.self, make([]byte, 32)}, {DialSocket(path), never, token[:]}, {s.Dialer(), c.self, c.token[:]},
+		{DialSocket(path), c.self, c.token[:31]}, {DialSocket(path), c.self, append(c.token[:], 0)},
+	} {
+		if m, fd, err := ask(q.dial, q.self, q.token); err == nil || fd >= 0 {
+			t.Errorf("%v was given %d %v", q.self, fd, m)
+		}
+	}
+}
+
+// A server that hands over anything but an image is asked over the socket.
+func TestImageNonsense(t *testing.T) {
+	fd, mem, err := memfd.Create("nonsense", 1<<20)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer memfd.Close(fd)
+	defer memfd.Unmap(mem)
+	path := sock(t)
+	serve(t, path)
+	ln, err := net.Listen("unix", path+"2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for name, answer := range map[string]func(uc *net.UnixConn, k *codec){
+		"nothing":       func(*net.UnixConn, *codec) {},
+		"no descriptor": func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); _ = k.send() },
+		"another type":  func(uc *net.UnixConn, k *codec) { k.begin(msgBeat, 0); k.u64(1 << 20); hand(uc, k, fd) },
+		"no size":       func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); hand(uc, k, fd) },
+		"another size":  func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 21); hand(uc, k, fd) },
+		"a huge size":   func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 63); hand(uc, k, fd) },
+		"no image":      func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); hand(uc, k, fd) },
+		"two":           func(uc *net.UnixConn, k *codec) { k.begin(msgDone, 0); k.u64(1 << 20); hand(uc, k, fd, fd) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := joined(t, path)
+			c.dial = DialSocket(path + "2")
+			var served sync.WaitGroup
+			defer served.Wait()
+			served.Go(func() {
+				nc, err := ln.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer nc.Close()
+				k := newCodec(nc)
+				if kind, err := k.greeted(); err != nil || kind != kindImage {
+					t.Error(kind, err)
+				}
+				if _, err := k.read(); err != nil {
+					t.Error(err)
+				}
+				answer(nc.(*net.UnixConn), k)
+			})
+			if r, err := c.fetchImage(); err == nil {
+				r.Close()
+				t.Error("taken for an image")
+			} else if errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func hand(uc *net.UnixConn, k *codec, fds ...int) {
+	k.out[0] = byte(len(k.out) - 4)
+	if _, _, err := uc.WriteMsgUnix(k.out, unix.UnixRights(fds...), nil); err != nil {
+		panic(err)
+	}
+}
+
+// A serving context asks itself, and a context on another machine's socket has none;
+// neither changes for that there are images.
+func TestImageNotForInMemory(t *testing.T) {
+	s := NewServer()
+	defer s.Close()
+	c, err := Join(t.Context(), s.Dialer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 3 * imageAfter {
+		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != ErrNotFound {
+			t.Fatal(err)
+		}
+	}
+	if s.Database().Stats().ImageBytes != 0 {
+		t.Error("an image was made for nobody")
+	}
+}
+
+// Clients that come, ask and go while servers change leave nothing behind.
+func TestMappedChurn(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	path := sock(t)
+	ctx := t.Context()
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	var wg sync.WaitGroup
+	for n := range 6 {
+		wg.Go(func() {
+			for range 4 {
+				c, err := JoinNode(ctx, path, log, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				id := c.Self().WithSerial(1)
+				mine := resource.Attrs{"who": fmt.Sprint(c.Self())}
+				if _, err := c.Register(ctx, id, list(t, mine)); err != nil {
+					t.Error(err)
+				}
+				for range 40 * (n + 1) {
+					a, err := c.Find(ctx, list(t, mine))
+					if err != nil || a.ID != id {
+						t.Errorf("%v does not find what it has registered: %v %v", c.Self(), a, err)
+						break
+					}
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkMapped(b *testing.B) {
+	path := sock(b)
+	s := serve(b, path)
+	c := joined(b, path)
+	for i := range uint32(1000) {
+		if _, err := s.Database().Put(c.Self().WithSerial(i+1), c.Self(), list(b, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})); err != nil {
+			b.Fatal(err)
+		}
+	}
+	p := list(b, resource.Match{"type": "lamp", "n": "7"})
+	for !c.Stats().Image {
+		if _, err := c.Find(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Find(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package tests
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc64"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+)
+
+// changing are so many resources of a peer that changes them without rest.
+const changing = 50
+
+// restless serves the node and changes its resources without rest; each list says
+// by a checksum whether it is whole.
+func restless(c *lib.Context, who lib.Attrs) error {
+	ctx := context.Background()
+	rs := make([]*lib.Resource, changing)
+	for i := range rs {
+		var err error
+		if rs[i], err = c.Register(ctx, summed(who, i, 0)); err != nil {
+			return err
+		}
+	}
+	fmt.Println("registered")
+	for round := 1; ; round++ {
+		i := rand.IntN(len(rs))
+		if err := rs[i].Update(ctx, summed(who, i, round)); err != nil {
+			return err
+		}
+	}
+}
+
+// summed are attributes of a length that varies, and their checksum.
+func summed(who lib.Attrs, i, round int) lib.Attrs {
+	a := lib.Attrs{"peer": who["peer"], "i": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": fmt.Sprintf("%0*d", round%150, round)}
+	a["sum"] = fmt.Sprintf("%x", sumOf(a))
+	return a
+}
+
+func sumOf(a lib.Attrs) uint64 {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(a["pad"])))
+	return crc64.Checksum([]byte(fmt.Sprint(b, a["peer"], a["i"], a["round"], a["pad"])), table)
+}
+
+// A process that is killed in the midst of changing the image harms nobody: what
+// is read is whole up to the end, and afterwards what is true.
+func TestImageWriterKilled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	sock := socket(t)
+	for round := range 8 {
+		name := fmt.Sprint("restless ", round)
+		p := peer(t, "restless", sock, name)
+		c, err := lib.Open(ctx, lib.WithSocket(sock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine, err := c.Register(ctx, lib.Attrs{"mine": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func() error {
+			want := fmt.Sprint(rand.IntN(changing))
+			f, err := c.Find(ctx, lib.Match{"peer": name, "i": want})
+			if err != nil {
+				return err
+			}
+			got := lib.Attrs{}
+			for k, v := range f.Attrs.All() {
+				got[k] = string(v)
+			}
+			if got["peer"] != name || got["i"] != want || got["sum"] != fmt.Sprintf("%x", sumOf(got)) {
+				t.Fatalf("torn: asked for %s and found %v", want, got)
+			}
+			return nil
+		}
+		for until := 2000 + rand.Uint64N(20_000); c.Stats().Mapped < until; {
+			if err := look(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.cmd.Wait()
+		killed := time.Now()
+		for err = look(); err == nil && time.Since(killed) < 10*time.Second; err = look() {
+		}
+		if !errors.Is(err, lib.ErrNotFound) {
+			t.Fatalf("of a process that is dead for %v: %v", time.Since(killed), err)
+		}
+		t.Logf("noticed after %v, %d answers in place", time.Since(killed).Round(time.Microsecond), c.Stats().Mapped)
+		if f, err := c.Find(ctx, lib.Match{"mine": name}); err != nil || f.ID != mine.ID() {
+			t.Fatal(f, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A writer that is stopped, wherever that is, holds up nobody who reads in place;
+// what it cannot be asked is waited for.
+func TestImageWriterStopped(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	sock := socket(t)
+	p := peer(t, "restless", sock, "stopped")
+	c, err := lib.Open(ctx, lib.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for c.Stats().Mapped == 0 {
+		if _, err := c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		read := 0
+		for i := range changing { // at most one is being changed
+			short, done := context.WithTimeout(ctx, 20*time.Millisecond)
+			_, err := c.Find(short, lib.Match{"i": fmt.Sprint(i)})
+			done()
+			if err == nil {
+				read++
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		if read < changing/2 { // a part of the index may be held too
+			t.Errorf("of %d resources %d are read while the writer is stopped", changing, read)
+		}
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
