@@ -314,7 +314,13 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	}
 	var end time.Time
 	for {
-		if p.Sleep(sleepSlice, &w.state) > 0 {
+		n := 0
+		if p.Naps() {
+			n = p.Nap(&w.state)
+		} else {
+			n = p.Sleep(sleepSlice, &w.state)
+		}
+		if n > 0 {
 			end = time.Time{}
 		}
 		if w.ready() {
@@ -409,6 +415,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			return
 		}
 		d.flushAcks()
+		p.EndNap()
 		if now := d.driven.Load(); now != seen && !asked {
 			seen = now
 			continue

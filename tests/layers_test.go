@@ -16,8 +16,8 @@ const module = "github.com/rocl-go/rocl"
 // layers says how high a package stands: it may import only what is lower.
 // Transports stand beside each other and know nothing of one another.
 var layers = map[string]int{
-	"internal/memfd": -1,
-	"resource":       0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
+	"internal/memfd": -1, "internal/futex": -1,
+	"resource": 0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
@@ -52,6 +52,7 @@ var thirdParty = map[string][]string{
 	"subsys/tcp":    {"golang.org/x/sys"},
 	"subsys/shm":    {"golang.org/x/sys"},
 
+	"internal/futex": {"golang.org/x/sys"},
 	"internal/memfd": {"golang.org/x/sys"},
 
 	"directory/search":  {"github.com/bits-and-blooms/bloom/v3", "github.com/cespare/xxhash/v2"},

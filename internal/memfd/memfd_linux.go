@@ -8,8 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals are those that a file must have to be mapped by others.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
+// Seals that a file must have to be mapped by others: one that all write who are
+// handed it, and one that its maker alone writes.
+const (
+	fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	mine  = fixed | unix.F_SEAL_FUTURE_WRITE
+)
 
 // ErrUnsealed says that a descriptor is not what Create makes.
 var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
@@ -17,6 +21,16 @@ var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
 // Create makes size bytes, mapped for reading and writing. The descriptor is for
 // handing over, and the caller's to close.
 func Create(name string, size int) (fd int, mem []byte, err error) {
+	return create(name, size, mine)
+}
+
+// CreateShared is Create of memory that whoever is handed it may write. What is in
+// it means what any of them likes.
+func CreateShared(name string, size int) (fd int, mem []byte, err error) {
+	return create(name, size, fixed)
+}
+
+func create(name string, size, seals int) (fd int, mem []byte, err error) {
 	// Nobody is to run it; kernels before 6.3 do not know the flag.
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
@@ -52,7 +66,15 @@ func Create(name string, size int) (fd int, mem []byte, err error) {
 
 // Open maps what another process has made, for reading. It refuses what could
 // be cut under the reader, or is not of that size.
-func Open(fd, size int) ([]byte, error) {
+func Open(fd, size int) ([]byte, error) { return open(fd, size, mine, unix.PROT_READ) }
+
+// OpenShared maps what another process has made with CreateShared, for reading and
+// writing.
+func OpenShared(fd, size int) ([]byte, error) {
+	return open(fd, size, fixed, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+func open(fd, size, seals, prot int) ([]byte, error) {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&seals != seals {
 		return nil, ErrUnsealed
@@ -61,7 +83,7 @@ func Open(fd, size int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) {
 		return nil, ErrUnsealed
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
