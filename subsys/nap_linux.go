@@ -31,9 +31,10 @@ type nap struct {
 	word   atomic.Pointer[atomic.Uint32] // stored, and used by who has not the token, under Poller.mu
 	mem    []byte
 	fd     int
-	number uint32 // of naps, but for those that the lower bits count
-	seen   uint32 // by EndNap
-	streak int    // short sleeps that rings have ended, one after another
+	number uint32      // of naps, but for those that the lower bits count
+	seen   uint32      // by EndNap
+	over   atomic.Bool // nobody will end one
+	streak int         // short sleeps that rings have ended, one after another
 }
 
 // While a thread naps Poller.rests is Napping and, above that, the nap's number. Who
@@ -84,15 +85,15 @@ func (n *nap) slept(d time.Duration, frames int) {
 
 // Naps says whether Nap is the way to sleep now, rather than Sleep.
 func (p *Poller) Naps() bool {
-	if p.nap.streak <= 0 || len(p.again) > 0 || p.stuck.Load() > 0 || p.nap.word.Load() == nil {
+	if p.nap.streak <= 0 || p.nap.over.Load() || len(p.again) > 0 || p.stuck.Load() > 0 || p.nap.word.Load() == nil {
 		return false
 	}
 	return p.nap.streak >= napSure || len(*p.list.Load()) == 0
 }
 
-// Nap is Sleep that hears rings, Wake and EndNap only.
-func (p *Poller) Nap(unless *atomic.Uint32) int {
-	var d time.Duration
+// Nap is Sleep that hears rings, Wake and EndNap only. If d is 0 somebody is sure to
+// call EndNap now and then.
+func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	if len(*p.list.Load()) > 0 {
 		d = napBeside
 	}
@@ -101,7 +102,7 @@ func (p *Poller) Nap(unless *atomic.Uint32) int {
 	old := word.Load()
 	n.number += restBits + 1
 	p.rests.Store(n.number | uint32(Napping))
-	slept := unless.Load() == 0 && !p.rest(Napping)
+	slept := unless.Load() == 0 && !n.over.Load() && !p.rest(Napping)
 	if slept {
 		p.count.Sleeps.Add(1)
 		futex.Wait(word, old, d)
@@ -136,8 +137,8 @@ func (p *Poller) napping() (at uint32, yes bool) {
 }
 
 // EndNap ends a nap that is under way since the last call, so that who sleeps hears
-// what else there is. It is for one goroutine, which calls it now and then: a
-// timer of the nap's own would cost a tenth of a round trip.
+// what else there is. It is for one goroutine, which calls it now and then until
+// EndPark: a timer of the nap's own would cost a tenth of a round trip.
 func (p *Poller) EndNap() {
 	at, yes := p.napping()
 	if yes && at == p.nap.seen {

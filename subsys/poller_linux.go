@@ -413,8 +413,15 @@ func (p *Poller) Park() bool {
 	return p.gateC.Read(p.fired) == nil
 }
 
-// EndPark ends a Park under way and every later one.
-func (p *Poller) EndPark() { p.gate.Close() }
+// EndPark ends a Park under way and every later one, and a Nap: there are none
+// afterwards.
+func (p *Poller) EndPark() {
+	p.gate.Close()
+	p.nap.over.Store(true)
+	if at, yes := p.napping(); yes {
+		p.rouse(at, ended)
+	}
+}
 
 // Close frees the descriptors. Sources are the business of their ports.
 func (p *Poller) Close() {
