@@ -14,6 +14,7 @@ const (
 	sleepSlice = time.Millisecond      // how long a sleeping thread does not look at its context.Context
 	sleepMost  = 10 * time.Millisecond // after which a waiter gives its thread back
 	tick       = time.Millisecond      // how often the keeper looks whether anybody makes progress
+	aloneMost  = 16                    // how often others do before the keeper, which rests, is woken to look
 )
 
 // A waiter is one goroutine waiting for one thing: a message, credit, room.
@@ -120,6 +121,7 @@ type progress struct {
 	resting  atomic.Bool   // the keeper is parked on the armed gate
 	call     chan struct{} // to the keeper: look now
 	patience patience      // of who holds the token
+	alone    int           // how often it was taken while the keeper rested; likewise
 	acksDue  atomic.Bool   // some link owes an acknowledgement
 
 	parkedMu    sync.Mutex
@@ -250,8 +252,10 @@ func (d *Dispatcher) pass() {
 // caller holds the token.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	d.driven.Add(1)
-	if d.resting.Load() {
-		p.Wake() // the keeper must neither be woken for each message nor sleep on
+	if !d.resting.Load() {
+		d.alone = 0
+	} else if d.alone++; d.alone == aloneMost {
+		p.Wake()
 	}
 	if !d.poll(done, w, p) {
 		if d.oneP {
@@ -422,7 +426,14 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			seen = now
 			continue
 		}
-		for d.token.TryLock() {
+		for woken := false; d.token.TryLock(); {
+			if woken && p.Poll() > 0 { // what somebody has waited for, for long
+				d.token.Unlock()
+				d.pass()
+				runtime.Gosched() // he first
+				woken = false
+				continue
+			}
 			// The gate fires once, for what comes after it was armed or is
 			// there already, so nothing slips between Settle and Park.
 			more := p.Settle()
@@ -448,6 +459,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			if d.driven.Load() != seen {
 				break // a waiter has taken over
 			}
+			woken = true
 		}
 	}
 }

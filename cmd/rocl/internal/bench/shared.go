@@ -181,14 +181,10 @@ type work struct {
 	steps atomic.Uint64
 	over  atomic.Bool
 	busy  sync.WaitGroup
-	alone float64 // steps a second where nothing else is done
 }
 
 // start has n goroutines compute until stop.
 func (w *work) start(n int) {
-	if n == 0 {
-		return
-	}
 	for range n {
 		w.busy.Go(func() {
 			for x := uint64(1); !w.over.Load(); w.steps.Add(1) {
@@ -203,9 +199,6 @@ func (w *work) start(n int) {
 			}
 		})
 	}
-	done := w.since()
-	time.Sleep(500 * time.Millisecond)
-	w.alone = done()
 }
 
 // since returns what says how many steps a second there were from here on.
@@ -281,12 +274,18 @@ func rttShared(p *pair, o *options) (*Result, error) {
 				return nil, err
 			}
 		}
+		alone := 0.0
+		if o.compute > 0 && i >= 0 {
+			steps := w.since()
+			time.Sleep(300 * time.Millisecond)
+			alone = steps()
+		}
 		before, steps := mallocs(), w.since()
 		if err := round(echo, n, b, of(o.size)); err != nil {
 			return nil, err
 		}
 		if o.compute > 0 && i >= 0 {
-			computed = append(computed, steps()/w.alone)
+			computed = append(computed, steps()/alone)
 		}
 		allocs = (mallocs() - before) / float64(n)
 	}
