@@ -93,11 +93,12 @@ var pollers atomic.Int32
 //
 //	             paid: twice as long, up to the budget
 //	          ┌────┐
-//	          ▼    │    crowded
-//	  ┌───► polling ─────────────► skipping 8, 16, … 1024 waits
-//	  │       │  ▲                    │
-//	  └───────┘  └────────────────────┘
-//	in vain: a quarter, down to 2 µs
+//	          ▼    │    crowded, or in vain for 2 µs
+//	  ┌───► polling ─────────────────────────────► skipping 8, 16, … 1024 waits
+//	  │       │  ▲                                    │        ▲
+//	  └───────┘  └── paid ── polling once, for ◄──────┘        │
+//	in vain: a quarter,      the whole budget ── in vain, crowded
+//	down to 2 µs
 type patience struct {
 	policy  PollPolicy
 	limit   int32 // of pollers; 0: none
@@ -150,13 +151,20 @@ func (a *patience) paid() {
 
 // vain says that it did not.
 func (a *patience) vain() {
-	if a.now > leastSpin {
+	if a.now > leastSpin && a.skipped == 0 {
 		a.now = max(leastSpin, a.now/4)
+	} else {
+		a.pass()
 	}
 }
 
 // crowded says that others wanted the processor.
-func (a *patience) crowded() {
+func (a *patience) crowded() { a.pass() }
+
+// pass lets waits pass, more each time, before the whole budget is tried: two who
+// both sleep find each other's answers late, and would not if both polled.
+func (a *patience) pass() {
+	a.now = a.budget
 	a.skipped = min(max(skipLeast, 2*a.skipped), skipMost)
 	a.skip = a.skipped
 }

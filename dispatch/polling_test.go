@@ -20,15 +20,32 @@ func TestPatience(t *testing.T) {
 	if a.next() != defaultBudget || a.limit != 3 {
 		t.Errorf("at first %v, beside %d", a.next(), a.limit)
 	}
-	for range 10 {
+	for range 3 {
 		a.vain()
 	}
 	if a.next() != leastSpin {
 		t.Errorf("after polling in vain %v", a.next())
 	}
+	a.vain()
+	for range skipLeast {
+		if d := a.next(); d != 0 {
+			t.Errorf("where it is in vain it polls for %v", d)
+		}
+	}
+	if a.next() != defaultBudget {
+		t.Error("it does not try again")
+	}
+	a.vain()
+	if a.skip != 2*skipLeast {
+		t.Errorf("after a second trial %d waits are skipped", a.skip)
+	}
+	a.skip = 0
 	a.paid()
-	if a.next() != 2*leastSpin {
-		t.Errorf("after it has paid %v", a.next())
+	a.vain()
+	a.vain()
+	a.paid()
+	if d := a.next(); d <= leastSpin || d >= defaultBudget {
+		t.Errorf("after it has paid %v", d)
 	}
 	for range 10 {
 		a.paid()
@@ -176,7 +193,7 @@ func TestPolicies(t *testing.T) {
 			}
 			a.token.Lock()
 			defer a.token.Unlock()
-			if policy == PollAdaptive && !a.oneP && a.patience.now > defaultBudget/2 {
+			if policy == PollAdaptive && !a.oneP && a.patience.skipped == 0 {
 				t.Errorf("polls for %v though messages come after 2 ms", a.patience.now)
 			}
 		})
