@@ -175,12 +175,53 @@ func ExampleWithPoll() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
-	c := node.open(rocl.WithPoll(rocl.PollOff))
+	c := node.open(rocl.WithPoll(rocl.PollNever))
 	me := register(c, "me")
 	if err := me.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
 		log.Fatal(err)
 	}
 	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	// Output: hello
+}
+
+// A budget bounds what waiting may cost: here a processor, for 5 µs a message.
+func ExampleWithPollBudget() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(rocl.WithPollBudget(5*time.Microsecond)), "me")
+	if err := me.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	_, err = rocl.Open(ctx, rocl.WithPollBudget(time.Hour))
+	fmt.Println(errors.Is(err, rocl.ErrPolling))
+	// Output:
+	// hello
+	// true
+}
+
+// Of many contexts in one process one at a time polls; the others sleep.
+func ExampleWithPollers() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	one := rocl.WithPollers(1)
+	me, you := register(node.open(one), "me"), register(node.open(one), "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -823,7 +864,7 @@ func ExampleStats() {
 
 // Options are values: a program can keep its own.
 func ExampleOption() {
-	small := []rocl.Option{rocl.WithMemory(8 << 20), rocl.WithMailbox(1 << 20), rocl.WithPoll(rocl.PollOff)}
+	small := []rocl.Option{rocl.WithMemory(8 << 20), rocl.WithMailbox(1 << 20), rocl.WithPoll(rocl.PollNever)}
 	node := newNode()
 	defer node.close()
 	c := node.open(small...) // rocl.Open(ctx, small...)
@@ -1111,7 +1152,7 @@ func ExamplePollPolicy() {
 	defer node.close()
 	for _, p := range []rocl.PollPolicy{
 		rocl.PollAdaptive, // polls where that has paid
-		rocl.PollOff,      // sleeps at once
+		rocl.PollNever,    // sleeps at once
 		rocl.PollAlways,   // never sleeps: for a processor of its own
 	} {
 		me := register(node.open(rocl.WithPoll(p)), "me")

@@ -67,7 +67,7 @@ const (
 // What waiters do before they sleep; see WithPoll.
 const (
 	PollAdaptive = dispatch.PollAdaptive
-	PollOff      = dispatch.PollOff
+	PollNever    = dispatch.PollNever
 	PollAlways   = dispatch.PollAlways
 )
 
@@ -91,6 +91,7 @@ var (
 	ErrGone         = dispatch.ErrGone         // the target does not exist any more
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
+	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
 	ErrTooLarge     = dispatch.ErrTooLarge     // the message is longer than MaxMessage
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than the one that was named
 	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
@@ -143,8 +144,19 @@ func WithTransports(t ...subsys.Transport) Option { return context.WithTransport
 // node alone, and Open refuses other addresses of it.
 func WithListen(urls ...string) Option { return context.WithListen(urls...) }
 
-// WithPoll says whether those who wait for messages poll before they sleep.
+// WithPoll says whether those who wait for messages poll before they sleep. Open
+// refuses a policy that there is not.
 func WithPoll(p PollPolicy) Option { return context.WithPoll(p) }
+
+// WithPollBudget says how long PollAdaptive polls at most before it sleeps, up to a
+// second; 50 µs if not given, or 0.
+func WithPollBudget(d time.Duration) Option { return context.WithPollBudget(d) }
+
+// WithPollers says how many goroutines of this process, whichever contexts they
+// wait in, poll at once; who of this context is one too many sleeps. If not given, or
+// 0, it is one less than GOMAXPROCS for PollAdaptive, and any number for
+// PollAlways. In one context no more than one ever polls, for all who wait.
+func WithPollers(n int) Option { return context.WithPollers(n) }
 
 // WithMailbox sets the byte limit of mailboxes; 16 MiB if not given. Beyond it
 // senders wait.

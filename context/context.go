@@ -80,6 +80,9 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
+	if err := cfg.poll.Check(); err != nil {
+		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+	}
 	news := make(chan struct{}, 1)
 	dir, err := join(ctx, &cfg, news)
 	if err != nil {

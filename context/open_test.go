@@ -159,7 +159,8 @@ func TestOpenForgives(t *testing.T) {
 		"nobody to tell":    context.WithUndelivered(nil),
 		"long cluster name": context.WithCluster(strings.Repeat("x", 1<<20)),
 		"bytes of cluster":  context.WithCluster("\xff\x00"),
-		"unknown policy":    context.WithPoll(dispatch.PollPolicy(99)),
+		"no budget":         context.WithPollBudget(0),
+		"no pollers":        context.WithPollers(0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := cl.Open(0, o), cl.Open(0, o)
@@ -167,6 +168,26 @@ func TestOpenForgives(t *testing.T) {
 			send(t, me, you.ID(), "hello")
 			expect(t, you, "hello")
 		})
+	}
+}
+
+// A way to poll that there is not is refused.
+func TestOpenPolling(t *testing.T) {
+	server := directory.NewServer()
+	defer server.Close()
+	for name, o := range map[string]context.Option{
+		"unknown policy":   context.WithPoll(dispatch.PollPolicy(99)),
+		"negative budget":  context.WithPollBudget(-1),
+		"budget too long":  context.WithPollBudget(2 * time.Second),
+		"negative pollers": context.WithPollers(-1),
+	} {
+		c, err := context.Open(bg, context.WithDirectory(server.Dialer()), o)
+		if !errors.Is(err, dispatch.ErrPolling) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			c.Close()
+		}
 	}
 }
 

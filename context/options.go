@@ -21,7 +21,7 @@ type config struct {
 	dial        func(stdctx.Context) (net.Conn, error)
 	transports  []subsys.Transport
 	listen      []string
-	poll        dispatch.PollPolicy
+	poll        dispatch.Polling
 	mailbox     int
 	memory      int64
 	linger      time.Duration
@@ -76,8 +76,19 @@ func WithTransports(t ...subsys.Transport) Option {
 // node alone, and Open refuses other addresses of it.
 func WithListen(urls ...string) Option { return func(c *config) { c.listen = urls } }
 
-// WithPoll says whether those who wait for messages poll before they sleep.
-func WithPoll(p dispatch.PollPolicy) Option { return func(c *config) { c.poll = p } }
+// WithPoll says whether those who wait for messages poll before they sleep. Open
+// refuses a policy that there is not.
+func WithPoll(p dispatch.PollPolicy) Option { return func(c *config) { c.poll.Policy = p } }
+
+// WithPollBudget says how long PollAdaptive polls at most before it sleeps, up to a
+// second; 50 µs if not given, or 0.
+func WithPollBudget(d time.Duration) Option { return func(c *config) { c.poll.Budget = d } }
+
+// WithPollers says how many goroutines of this process, whichever contexts they
+// wait in, poll at once; who of this context is one too many sleeps. If not given, or
+// 0, it is one less than GOMAXPROCS for PollAdaptive, and any number for
+// PollAlways. In one context no more than one ever polls, for all who wait.
+func WithPollers(n int) Option { return func(c *config) { c.poll.Pollers = n } }
 
 // WithMailbox sets the byte limit of mailboxes; 16 MiB if not given. Beyond it
 // senders wait.

@@ -112,10 +112,10 @@ func soon(t testing.TB) context.Context {
 
 func TestPingPong(t *testing.T) {
 	for name, tr := range transports() {
-		for _, poll := range []PollPolicy{PollAdaptive, PollOff, PollAlways} {
+		for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {
 			t.Run(fmt.Sprint(name, poll), func(t *testing.T) {
 				w := newWorld()
-				policy := func(c *Config) { c.Poll = poll }
+				policy := func(c *Config) { c.Poll.Policy = poll }
 				a, b := w.node(t, 1, tr, policy), w.node(t, 2, tr, policy)
 				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 				ctx := soon(t)

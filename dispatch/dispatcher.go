@@ -78,8 +78,8 @@ type Config struct {
 	Self        resource.GID
 	Pool        *buffers.Pool
 	Resolve     Resolver
-	Trust       func() Trust // asked at each handshake; nil: whoever trusts anybody
-	Poll        PollPolicy
+	Trust       func() Trust  // asked at each handshake; nil: whoever trusts anybody
+	Poll        Polling       // as Check allows it
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
 	Logger      *slog.Logger
@@ -137,10 +137,9 @@ func New(cfg Config) *Dispatcher {
 		links: map[resource.GID]*link{},
 		boxes: map[uint32]*Mailbox{},
 	}
-	d.policy = cfg.Poll
+	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
-	d.spin.Store(int64(spinMost))
 	d.life, d.end = context.WithCancel(context.Background())
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
 	d.running.Add(1)

@@ -10,26 +10,11 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// PollPolicy says what a waiter does before it sleeps.
-type PollPolicy uint8
-
 const (
-	// PollAdaptive polls for as long as it has lately paid to, up to 50 µs,
-	// and not at all on one processor. The default.
-	PollAdaptive PollPolicy = iota
-	// PollOff sleeps at once.
-	PollOff
-	// PollAlways polls until the message is there: the shortest round trip,
-	// for a processor to each waiter.
-	PollAlways
-)
-
-const (
-	spinMost   = 50 * time.Microsecond // how long PollAdaptive polls where it pays
-	spinLeast  = 2 * time.Microsecond  // and where it has not paid lately
 	sleepSlice = time.Millisecond      // how long a sleeping thread does not look at its context.Context
 	sleepMost  = 10 * time.Millisecond // after which a waiter gives its thread back
 	tick       = time.Millisecond      // how often the keeper looks whether anybody makes progress
+	aloneMost  = 16                    // how often others do before the keeper, which rests, is woken to look
 )
 
 // A waiter is one goroutine waiting for one thing: a message, credit, room.
@@ -129,15 +114,15 @@ func (l *waitlist) fireAll() {
 
 // progress is the part of a Dispatcher that drives its sockets.
 type progress struct {
-	poller  atomic.Pointer[subsys.Poller]
-	token   sync.Mutex    // held by whoever drives the poller
-	driven  atomic.Uint64 // how often the token was taken, for the keeper
-	wants   atomic.Int32  // parked waiters that would drive
-	resting atomic.Bool   // the keeper is parked on the armed gate
-	call    chan struct{} // to the keeper: look now
-	spin    atomic.Int64  // PollAdaptive's present patience, ns
-	policy  PollPolicy
-	acksDue atomic.Bool // some link owes an acknowledgement
+	poller   atomic.Pointer[subsys.Poller]
+	token    sync.Mutex    // held by whoever drives the poller
+	driven   atomic.Uint64 // how often the token was taken, for the keeper
+	wants    atomic.Int32  // parked waiters that would drive
+	resting  atomic.Bool   // the keeper is parked on the armed gate
+	call     chan struct{} // to the keeper: look now
+	patience patience      // of who holds the token
+	alone    int           // how often it was taken while the keeper rested; likewise
+	acksDue  atomic.Bool   // some link owes an acknowledgement
 
 	parkedMu    sync.Mutex
 	parkedFirst *waiter
@@ -267,74 +252,125 @@ func (d *Dispatcher) pass() {
 // caller holds the token.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	d.driven.Add(1)
-	if d.resting.Load() {
-		p.Wake() // the keeper must neither be woken for each message nor sleep on
+	if !d.resting.Load() {
+		d.alone = 0
+	} else if d.alone++; d.alone == aloneMost {
+		p.Wake()
 	}
-	defer d.hand(p)
-	patience := d.patience()
-	start := time.Time{}
+	if !d.poll(done, w, p) {
+		if d.oneP {
+			d.summon()
+		} else {
+			d.sleep(done, w, p)
+		}
+	}
+	d.hand(p)
+}
+
+// over says whether w waits no longer.
+func over(done <-chan struct{}, w *waiter) bool {
+	if w.ready() {
+		return true
+	}
+	if done != nil {
+		select {
+		case <-done:
+			return true
+		default:
+		}
+	}
+	return false
+}
+
+// poll looks for news without sleeping, at least once, for as long as there are
+// some and then as long as patience says. It returns whether w waits no longer.
+func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) bool {
+	most := d.patience.next()
+	entered := false
+	var start time.Time // of finding nothing
+	var yielded time.Duration
 	for i := 1; ; i++ {
 		n := p.Poll()
-		if w.ready() {
-			if patience > 0 && i > 1 {
-				d.paid(true)
+		if over(done, w) {
+			if entered {
+				d.patience.leave()
+				if w.ready() {
+					d.patience.paid()
+				}
 			}
-			return
-		}
-		if done != nil {
-			select {
-			case <-done:
-				return
-			default:
-			}
+			return true
 		}
 		if n > 0 {
 			start = time.Time{}
 			continue
 		}
-		if patience == 0 {
-			break
+		if !entered {
+			if most == 0 || !d.patience.enter() {
+				return false
+			}
+			entered = true
 		}
-		if i%128 == 0 {
-			runtime.Gosched()
-		}
-		if d.policy == PollAlways {
+		if d.patience.policy == PollAlways {
+			if i%yieldPolls == 0 {
+				runtime.Gosched()
+			}
 			continue
 		}
 		if start.IsZero() {
-			start = time.Now()
-		} else if time.Since(start) > patience {
-			d.paid(false)
+			start, yielded = time.Now(), 0
+			continue
+		}
+		polled := time.Since(start)
+		if polled > most {
+			d.patience.vain()
 			break
 		}
-	}
-	if d.oneP {
-		d.summon()
-		return
-	}
-	var end time.Time
-	for {
-		if p.Sleep(sleepSlice, &w.state) > 0 {
-			end = time.Time{}
-		}
-		if w.ready() {
-			return
-		}
-		if done != nil {
-			select {
-			case <-done:
-				return
-			default:
+		if polled-yielded > yieldAfter {
+			yielded = polled
+			if yield() {
+				d.patience.crowded()
+				break
 			}
 		}
+	}
+	d.patience.leave()
+	return false
+}
+
+// sleep holds its thread until w waits no longer, or for so long that the keeper
+// is to take over.
+func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+	var end time.Time
+	for {
+		n := 0
+		if p.Naps() {
+			n = p.Nap(d.unkept(), &w.state)
+		} else {
+			n = p.Sleep(sleepSlice, &w.state)
+		}
+		if over(done, w) {
+			return
+		}
 		d.flushAcks()
-		if end.IsZero() {
+		switch {
+		case n > 0:
+			end = time.Time{}
+		case end.IsZero():
 			end = time.Now().Add(sleepMost)
-		} else if time.Now().After(end) {
+		case time.Now().After(end):
 			d.summon()
 			return
 		}
 	}
+}
+
+// unkept is how long a nap may last that the keeper does not end, because it has not
+// noticed yet that somebody makes progress; 0: it does.
+func (d *Dispatcher) unkept() time.Duration {
+	if d.resting.Load() { // what told it may have been polled
+		return sleepSlice
+	}
+	return 0
 }
 
 // hand leaves to the keeper what there is still to do. Called by who holds the
@@ -343,30 +379,6 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 func (d *Dispatcher) hand(p *subsys.Poller) {
 	if d.resting.Load() && (p.Rest() || d.acksDue.Load() || p.More()) {
 		p.Wake()
-	}
-}
-
-// patience is how long to poll before sleeping.
-func (d *Dispatcher) patience() time.Duration {
-	switch {
-	case d.policy == PollAlways:
-		return 1
-	case d.policy == PollOff, d.oneP:
-		return 0
-	}
-	return time.Duration(d.spin.Load())
-}
-
-// paid adapts the patience: polling that ended in a message is worth as much
-// again next time; polling in vain is cut to a quarter.
-func (d *Dispatcher) paid(yes bool) {
-	s := d.spin.Load()
-	if yes {
-		if s < int64(spinMost) {
-			d.spin.Store(min(int64(spinMost), s*2))
-		}
-	} else if s > int64(spinLeast) {
-		d.spin.Store(max(int64(spinLeast), s/4))
 	}
 }
 
@@ -409,11 +421,19 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			return
 		}
 		d.flushAcks()
+		p.EndNap()
 		if now := d.driven.Load(); now != seen && !asked {
 			seen = now
 			continue
 		}
-		for d.token.TryLock() {
+		for woken := false; d.token.TryLock(); {
+			if woken && p.Poll() > 0 { // what somebody has waited for, for long
+				d.token.Unlock()
+				d.pass()
+				runtime.Gosched() // he first
+				woken = false
+				continue
+			}
 			// The gate fires once, for what comes after it was armed or is
 			// there already, so nothing slips between Settle and Park.
 			more := p.Settle()
@@ -439,6 +459,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			if d.driven.Load() != seen {
 				break // a waiter has taken over
 			}
+			woken = true
 		}
 	}
 }

@@ -38,5 +38,7 @@
 // On Linux the descriptors of a context's stream conns are in one epoll set,
 // the [Poller], and whoever waits for a message drives it: by polling, by
 // sleeping in epoll_wait, or, when nobody waits, by a goroutine parked in the
-// runtime's own poller.
+// runtime's own poller. Transports whose news lie in memory are [Ring]s there: each
+// poll looks, and who waits for them may sleep on a futex, shortly, which is sooner
+// over.
 package subsys

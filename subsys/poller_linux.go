@@ -27,10 +27,22 @@ type Ring interface {
 	// Look works on what is there, and returns how many frames it delivered. It
 	// may leave something for the next.
 	Look() (frames int)
-	// Doze tells who rings whether nobody looks. After it has said so, it returns
-	// whether there is something for which nobody may have rung.
-	Doze(asleep bool) (news bool)
+	// Doze tells who rings that nobody looks until the next Look, and what to do then.
+	// After that it returns whether there is something for which nobody may have
+	// rung.
+	Doze(how Rest) (news bool)
 }
+
+// Rest is how one rests from looking at rings, and so what those do who have
+// something for him.
+type Rest uint8
+
+// Kinds of Rest.
+const (
+	Awake   Rest = iota // nothing: he looks
+	Asleep              // they ring the bell's descriptor
+	Napping             // they change the word of the Poller's NapPage, and wake who sleeps on it
+)
 
 // Readiness is what is known of a descriptor.
 type Readiness uint8
@@ -54,8 +66,8 @@ const direct = 3
 // polling or sleeping waiter is about to read does not wake a runtime thread
 // as well.
 //
-// Poll, Settle, Rest, Sleep, More, Arm and Park are called by one goroutine at a time (the dispatcher's
-// progress token sees to it); Add, Remove, WantWrite and Wake by any.
+// Poll, Settle, Rest, Sleep, Naps, Nap, More, Arm and Park are called by one goroutine at a time (the dispatcher's
+// progress token sees to it); Add, Remove, WantWrite, NapPage, Wake and EndNap by any.
 type Poller struct {
 	count *Counters
 	set   int
@@ -69,12 +81,12 @@ type Poller struct {
 	rings   atomic.Pointer[[]Ring]   // and those at which it looks
 	quiet   atomic.Int32             // and how many it leaves to epoll
 
-	polls  uint // of rings
-	dozing bool // the rings have been told that nobody looks
+	polls uint // of rings
+	nap   nap
 
 	again  []Source
-	stuck  atomic.Int32 // sources waiting to be writable
-	asleep atomic.Bool  // a thread is in epoll_wait
+	stuck  atomic.Int32  // sources waiting to be writable
+	rests  atomic.Uint32 // how the thread that makes progress does; see nap
 	events [128]unix.EpollEvent
 
 	// What the runtime's poller calls, made once: closures would be garbage.
@@ -224,23 +236,21 @@ func (p *Poller) Poll() int {
 		}
 	}
 	if len(l) <= direct && p.stuck.Load() == 0 {
+		others := 0
 		for _, s := range l {
 			f, _ := s.Ready(Readable)
-			n += f
+			others += f
 		}
-		return n
+		if others > 0 {
+			p.nap.streak = 0
+		}
+		return n + others
 	}
 	return n + p.harvest(0)
 }
 
 // look lets the rings work on what is there.
 func (p *Poller) look(rings []Ring) (frames int) {
-	if p.dozing {
-		p.dozing = false
-		for _, r := range rings {
-			r.Doze(false)
-		}
-	}
 	for _, r := range rings {
 		frames += r.Look()
 	}
@@ -249,13 +259,12 @@ func (p *Poller) look(rings []Ring) (frames int) {
 
 // Rest tells the rings that nobody looks at them until the next Poll, Settle or
 // Sleep. It returns whether there is something for which nobody may have rung.
-func (p *Poller) Rest() (news bool) {
-	if rings := *p.rings.Load(); len(rings) > 0 {
-		p.dozing = true
-		for _, r := range rings {
-			if r.Doze(true) {
-				news = true
-			}
+func (p *Poller) Rest() (news bool) { return p.rest(Asleep) }
+
+func (p *Poller) rest(how Rest) (news bool) {
+	for _, r := range *p.rings.Load() {
+		if r.Doze(how) {
+			news = true
 		}
 	}
 	return news
@@ -281,16 +290,22 @@ func (p *Poller) More() bool { return len(p.again) > 0 }
 // call Wake if Asleep.
 func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	ms := int((d + time.Millisecond - 1) / time.Millisecond)
-	p.asleep.Store(true)
+	p.rests.Store(uint32(Asleep))
 	if unless.Load() != 0 {
-		p.asleep.Store(false)
+		p.rests.Store(uint32(Awake))
 		return 0
 	}
 	if p.Rest() {
-		p.asleep.Store(false)
+		p.rests.Store(uint32(Awake))
 		return p.look(*p.rings.Load())
 	}
-	return p.harvest(max(ms, 1))
+	if len(*p.rings.Load()) == 0 {
+		return p.harvest(max(ms, 1))
+	}
+	start := time.Now()
+	n := p.harvest(max(ms, 1))
+	p.nap.slept(time.Since(start), n)
+	return n
 }
 
 // harvest asks epoll which sources are ready, waiting up to ms milliseconds,
@@ -300,7 +315,7 @@ func (p *Poller) harvest(ms int) int {
 	if len(p.again) > 0 {
 		again := p.again
 		p.again = nil
-		p.asleep.Store(false)
+		p.rests.Store(uint32(Awake))
 		for _, s := range again {
 			n += p.run(s, Readable|Ended)
 		}
@@ -317,7 +332,7 @@ func (p *Poller) harvest(ms int) int {
 	} else {
 		p.count.Sleeps.Add(1)
 		r, err := unix.EpollWait(p.set, p.events[:], ms)
-		p.asleep.Store(false)
+		p.rests.Store(uint32(Awake))
 		if err != nil { // EINTR: the caller looks again anyway
 			return n
 		}
@@ -357,6 +372,11 @@ func (p *Poller) run(s Source, on Readiness) int {
 	if again {
 		p.again = append(p.again, s)
 	}
+	if f > 0 {
+		if _, ring := s.(Ring); !ring {
+			p.nap.streak = -1 // and none for the sleep that this ended
+		}
+	}
 	return f
 }
 
@@ -365,15 +385,18 @@ func (p *Poller) drainWake() {
 	_, _ = unix.Read(p.wake, b[:])
 }
 
-// Wake ends a Sleep or a Park under way, or the next one.
+// Wake ends a Sleep, a Nap or a Park under way, or the next Sleep or Park.
 func (p *Poller) Wake() {
-	one := [8]byte{1}
 	p.count.Wakeups.Add(1)
+	if at, yes := p.napping(); yes && p.rouse(at, woken) {
+		return
+	}
+	one := [8]byte{1}
 	_, _ = unix.Write(p.wake, one[:])
 }
 
-// Asleep says whether a thread is in Sleep.
-func (p *Poller) Asleep() bool { return p.asleep.Load() }
+// Asleep says whether a thread is in Sleep or in Nap.
+func (p *Poller) Asleep() bool { return p.rests.Load() != uint32(Awake) }
 
 // Arm opens the gate: from here until it fires, once, readiness of a source lets Park return.
 func (p *Poller) Arm() {
@@ -390,12 +413,20 @@ func (p *Poller) Park() bool {
 	return p.gateC.Read(p.fired) == nil
 }
 
-// EndPark ends a Park under way and every later one.
-func (p *Poller) EndPark() { p.gate.Close() }
+// EndPark ends a Park under way and every later one, and a Nap: there are none
+// afterwards.
+func (p *Poller) EndPark() {
+	p.gate.Close()
+	p.nap.over.Store(true)
+	if at, yes := p.napping(); yes {
+		p.rouse(at, ended)
+	}
+}
 
 // Close frees the descriptors. Sources are the business of their ports.
 func (p *Poller) Close() {
 	p.gate.Close()
 	unix.Close(p.set)
 	unix.Close(p.wake)
+	p.freeNapPage()
 }

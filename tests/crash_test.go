@@ -51,15 +51,24 @@ func peer(t *testing.T, part, sock, name string) *child {
 
 // overShm is what a test process opens its context with under TestCrashOverShm.
 func overShm() []lib.Option {
-	if os.Getenv("ROCL_TEST_SHM") == "" {
+	how := lib.PollAdaptive
+	switch os.Getenv("ROCL_TEST_SHM") {
+	case "":
 		return nil
+	case "never":
+		how = lib.PollNever
 	}
-	return []lib.Option{lib.WithTransports(shm.New())}
+	return []lib.Option{lib.WithTransports(shm.New()), lib.WithPoll(how)}
 }
 
 // The same as over TCP is true where messages lie in the memory of who is killed.
-func TestCrashOverShm(t *testing.T) {
-	t.Setenv("ROCL_TEST_SHM", "yes")
+func TestCrashOverShm(t *testing.T) { crashOverShm(t, "adaptive") }
+
+// And where the survivor sleeps on a futex, which no dead process wakes.
+func TestCrashBesideSleeper(t *testing.T) { crashOverShm(t, "never") }
+
+func crashOverShm(t *testing.T, how string) {
+	t.Setenv("ROCL_TEST_SHM", how)
 	t.Run("Sender", TestCrashSender)
 	t.Run("IdleSender", TestCrashIdleSender)
 	t.Run("Receiver", TestCrashReceiver)

@@ -75,7 +75,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	// All here are of one process, and are to talk as if they were not.
 	enter := func(node int) *lib.Context {
-		return open(t, sockets[node], lib.WithTransports(tcp.New()), lib.WithPoll(lib.PollOff))
+		return open(t, sockets[node], lib.WithTransports(tcp.New()), lib.WithPoll(lib.PollNever))
 	}
 	var me []*lib.Resource
 	for i := range nodes {

@@ -5,4 +5,7 @@
 // The kernel sees to it, through seals: nobody can cut the file, so that no
 // access to it ends in SIGBUS, nor make a second writable mapping of it. Nothing
 // has a name in a file system, so nothing is left behind by who is killed.
+//
+// A page in which there is nothing to believe, such as one of a word to sleep on, may
+// be shared for writing.
 package memfd

@@ -8,8 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals are those that a file must have to be mapped by others.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
+// Seals that a file must have to be mapped by others: one that all write who are
+// handed it, and one that its maker alone writes.
+const (
+	fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	mine  = fixed | unix.F_SEAL_FUTURE_WRITE
+)
 
 // ErrUnsealed says that a descriptor is not what Create makes.
 var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
@@ -17,7 +21,13 @@ var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
 // Create makes size bytes, mapped for reading and writing. The descriptor is for
 // handing over, and the caller's to close.
 func Create(name string, size int) (fd int, mem []byte, err error) {
-	return create(name, size, func(fd int) error { return Commit(fd, 0, size) })
+	return create(name, size, mine, func(fd int) error { return Commit(fd, 0, size) })
+}
+
+// CreateShared is Create of memory that whoever is handed it may write. What is in
+// it means what any of them likes.
+func CreateShared(name string, size int) (fd int, mem []byte, err error) {
+	return create(name, size, fixed, func(fd int) error { return Commit(fd, 0, size) })
 }
 
 // Reserve is Create of bytes of which none takes memory yet: what is to be
@@ -27,7 +37,7 @@ func Reserve(name string, size int) (fd int, mem []byte, err error) {
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
 		return -1, nil, fmt.Errorf("%w: files may have %d bytes", errors.ErrUnsupported, most.Cur)
 	}
-	return create(name, size, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
+	return create(name, size, mine, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
 }
 
 // Commit gives memory to the bytes from and below to.
@@ -40,7 +50,7 @@ func Commit(fd, from, to int) error {
 	}
 }
 
-func create(name string, size int, fill func(fd int) error) (fd int, mem []byte, err error) {
+func create(name string, size, seals int, fill func(fd int) error) (fd int, mem []byte, err error) {
 	// Nobody is to run it; kernels before 6.3 do not know the flag.
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
@@ -70,7 +80,15 @@ func create(name string, size int, fill func(fd int) error) (fd int, mem []byte,
 
 // Open maps what another process has made, for reading. It refuses what could
 // be cut under the reader, or is not of that size.
-func Open(fd, size int) ([]byte, error) {
+func Open(fd, size int) ([]byte, error) { return open(fd, size, mine, unix.PROT_READ) }
+
+// OpenShared maps what another process has made with CreateShared, for reading and
+// writing.
+func OpenShared(fd, size int) ([]byte, error) {
+	return open(fd, size, fixed, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+func open(fd, size, seals, prot int) ([]byte, error) {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&seals != seals {
 		return nil, ErrUnsealed
@@ -79,7 +97,7 @@ func Open(fd, size int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) {
 		return nil, ErrUnsealed
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/rocl-go/rocl/internal/futex"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -15,15 +16,20 @@ import (
 
 const bellLen = 4096
 
-// A bell tells who has something for a port whether its context looks. Its word
-// counts the sleeps, and is odd during one. The place for a futex is here: who
-// sleeps would wait on the word, who rings would wake it.
+// A bell tells who has something for a port whether its context looks. The lower
+// bits of its word say how the context rests, the others count its rests.
 type bell struct {
 	word *atomic.Uint64
 	mem  []byte
 	page int // the word's descriptor, to hand over; -1 for another's bell
 	fd   int // the eventfd. It is never read: each write is an edge for epoll
+
+	// The word on which another's context naps.
+	nap    *atomic.Uint32
+	napMem []byte
 }
+
+const restBits = 3
 
 func newBell() (*bell, error) {
 	page, mem, err := memfd.Create("rocl-bell", bellLen)
@@ -37,13 +43,13 @@ func newBell() (*bell, error) {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
 	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
-	b.word.Store(1) // nobody looks before the first Doze
+	b.word.Store(uint64(subsys.Asleep)) // before the first Doze
 	return b, nil
 }
 
 // openBell takes what a peer has handed over. fd is the bell's from here on, if
 // there is no error.
-func openBell(page, fd int) (*bell, error) {
+func openBell(page, nap, fd int) (*bell, error) {
 	// A write to something else could block.
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
@@ -54,25 +60,42 @@ func openBell(page, fd int) (*bell, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a bell's word: %w", err)
 	}
-	return &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: -1, fd: fd}, nil
-}
-
-// doze says whether nobody looks.
-func (b *bell) doze(asleep bool) {
-	w := b.word.Load()
-	if asleep { // also where it is odd: who rang in the last sleep does so again
-		b.word.Store(w + 1 | 1)
-	} else if w&1 != 0 {
-		b.word.Store(w + 1)
+	napMem, err := memfd.OpenShared(nap, subsys.NapPageLen)
+	if err != nil {
+		memfd.Unmap(mem)
+		return nil, fmt.Errorf("a page to nap on: %w", err)
 	}
+	return &bell{
+		word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: -1, fd: fd,
+		nap: (*atomic.Uint32)(unsafe.Pointer(&napMem[0])), napMem: napMem,
+	}, nil
 }
 
-// ring wakes who sleeps, if nobody else has in the same sleep whose number is kept
-// in last.
+// doze says how our context rests.
+func (b *bell) doze(how subsys.Rest) {
+	// It is a new rest also where one follows the other: who rang in the last does
+	// so again.
+	b.word.Store(b.word.Load()&^restBits + restBits + 1 | uint64(how))
+}
+
+// asleep says whether nobody looks.
+func (b *bell) asleep() bool { return b.word.Load()&restBits != uint64(subsys.Awake) }
+
+// ring wakes another's context if it rests, unless the conn has in the same rest, of
+// which last is the word. What it has to say is published.
 func (b *bell) ring(last *atomic.Uint64, count *subsys.Counters) {
-	if w := b.word.Load(); w&1 != 0 && last.Swap(w) != w {
-		b.strike(count)
+	w := b.word.Load()
+	how := subsys.Rest(w & restBits)
+	if how == subsys.Awake || last.Swap(w) == w {
+		return
 	}
+	if how == subsys.Napping {
+		count.Writes.Add(1)
+		b.nap.Add(1)
+		futex.Wake(b.nap)
+		return
+	}
+	b.strike(count)
 }
 
 func (b *bell) strike(count *subsys.Counters) {
@@ -83,6 +106,9 @@ func (b *bell) strike(count *subsys.Counters) {
 
 func (b *bell) close() {
 	memfd.Unmap(b.mem)
+	if b.napMem != nil {
+		memfd.Unmap(b.napMem)
+	}
 	if b.page >= 0 {
 		unix.Close(b.page)
 	}

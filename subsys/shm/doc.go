@@ -17,7 +17,8 @@
 //
 // Everything shared is a sealed memfd (package memfd) that one process writes
 // and others map for reading, which the kernel enforces: arenas, one segment for
-// each end of a conn, one bell for each port. So there are no locks, nothing can
+// each end of a conn, one bell for each port; but for the page on which naps are
+// slept (below). So there are no locks, nothing can
 // be half taken over from who died, and a process that runs wild harms what it
 // says, not what others have. What it says is copied to private memory and
 // checked before it is used; nonsense closes the conn with subsys.ErrProtocol.
@@ -49,11 +50,13 @@
 //
 // # Sleeping
 //
-// A port's bell is a word that says whether its context looks, and an eventfd
-// that is in the context's poller. Who has published something rings if nobody
-// looks, once a sleep. While the other side polls, nothing is paid. (A futex on
-// the word, with one waiter a process, would make short sleeps cheaper: it belongs
-// in subsys.Poller.Sleep and in bell.ring.)
+// A port's bell is a word that says how its context rests, and an eventfd that is in
+// the context's poller. Who has published something rings if nobody looks, once a
+// rest: the eventfd, or for a short rest the futex on which the context's one
+// waiter naps. While the other side polls, nothing is paid. The futex is in the one
+// page that all write who are handed it: a Wait that has not begun yet must see that
+// somebody has rung. Nothing is read from it but that, so who runs wild in it ends a
+// nap, or keeps one that is bounded.
 //
 // # The memory model
 //

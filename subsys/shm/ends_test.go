@@ -92,6 +92,9 @@ func TestHeldWhenConnCloses(t *testing.T) {
 // again as long as its pool lives.
 func TestHeldWhenPortCloses(t *testing.T) {
 	b := start(t)
+	if _, err := b.poller.NapPage(); err != nil { // which stays
+		t.Fatal(err)
+	}
 	_, before := resources()
 	a, err := open("")
 	if err != nil {

@@ -58,7 +58,11 @@ func open(addr string) (*node, error) {
 		var never atomic.Uint32
 		for !n.stop.Load() {
 			n.hold.Lock()
-			n.poller.Sleep(time.Millisecond, &never)
+			if n.poller.Naps() {
+				n.poller.Nap(time.Millisecond, &never)
+			} else {
+				n.poller.Sleep(time.Millisecond, &never)
+			}
 			n.hold.Unlock()
 		}
 	}()

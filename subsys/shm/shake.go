@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What each end says first, with three descriptors: its segment, the word of its
-// bell, the bell's eventfd. The dialler goes first.
+// What each end says first, with four descriptors: its segment, the word of its
+// bell, the page its context naps on, the bell's eventfd. The dialler goes first.
 const (
 	helloLen = 24
-	version  = 1
+	version  = 2
 )
 
 var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
@@ -84,9 +84,13 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	}
 	defer memfd.Close(fd)
 	c.mine = newSegment(mem)
+	nap, err := c.poller.NapPage()
+	if err != nil {
+		return nil, err
+	}
 	say := func() error {
 		h := hello()
-		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fd, p.bell.page, p.bell.fd), nil)
+		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fd, p.bell.page, nap, p.bell.fd), nil)
 		return err
 	}
 	if first {
@@ -136,7 +140,7 @@ func (c *conn) hear(uc *net.UnixConn) error {
 		return e
 	case flags&unix.MSG_CTRUNC != 0:
 		return errors.New("a hello without its descriptors: too many are open here")
-	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello() || len(fds) != 3:
+	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello() || len(fds) != 4:
 		return broken("not a hello of version %d", version)
 	}
 	theirs, err := memfd.Open(fds[0], segmentLen)
@@ -144,10 +148,10 @@ func (c *conn) hear(uc *net.UnixConn) error {
 		return fmt.Errorf("the segment of a peer: %w", err)
 	}
 	c.theirs = newSegment(theirs)
-	if c.bell, err = openBell(fds[1], fds[2]); err != nil {
+	if c.bell, err = openBell(fds[1], fds[2], fds[3]); err != nil {
 		return err
 	}
-	fds = fds[:2] // the third is the bell's now
+	fds = fds[:3] // the fourth is the bell's now
 	return nil
 }
 

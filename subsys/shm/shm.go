@@ -83,6 +83,7 @@ type port struct {
 	// bell's, so that neither is unmapped meanwhile.
 	looking sync.Mutex
 	bell    *bell // nil once closed
+	dozing  bool  // those who ring have been told that nobody looks
 	list    atomic.Pointer[[]*conn]
 
 	mu     sync.Mutex
@@ -213,7 +214,7 @@ func (p *port) enlist(c *conn) bool {
 	}
 	l := append(slices.Clone(*p.list.Load()), c)
 	p.list.Store(&l)
-	p.bell.strike(p.cfg.Count) // what came before rang for nobody
+	p.poller.Wake() // what came before rang for nobody
 	return true
 }
 
@@ -221,8 +222,8 @@ func (p *port) enlist(c *conn) bool {
 func (p *port) nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed && p.bell.word.Load()&1 != 0 {
-		p.bell.strike(p.cfg.Count)
+	if !p.closed && p.poller != nil && p.bell.asleep() {
+		p.poller.Wake()
 	}
 }
 
@@ -246,6 +247,10 @@ func (p *port) Look() (frames int) {
 	if !p.looking.TryLock() { // closing
 		return 0
 	}
+	if p.dozing {
+		p.dozing = false
+		p.bell.doze(subsys.Awake)
+	}
 	for _, c := range *p.list.Load() {
 		frames += c.look()
 		if c.closed.Load() && !c.lingers() {
@@ -260,23 +265,23 @@ func (p *port) Look() (frames int) {
 func (p *port) Ready(subsys.Readiness) (frames int, again bool) { return p.Look(), false }
 
 // Doze implements subsys.Ring.
-func (p *port) Doze(asleep bool) (news bool) {
+func (p *port) Doze(how subsys.Rest) (news bool) {
 	if !p.looking.TryLock() {
 		return false
 	}
-	defer p.looking.Unlock()
-	if p.bell == nil {
-		return false
-	}
-	p.bell.doze(asleep)
-	if asleep {
+	if p.bell != nil {
+		p.dozing = true
+		p.bell.doze(how)
 		for _, c := range *p.list.Load() {
-			c.rest()
+			if how == subsys.Asleep {
+				c.rest()
+			}
 			if c.news() {
 				news = true
 			}
 		}
 	}
+	p.looking.Unlock()
 	return news
 }
 
@@ -332,6 +337,6 @@ func (p *port) Close() error {
 		p.delist(c)
 	}
 	p.bell.close()
-	p.bell = nil
+	p.bell, p.dozing = nil, false
 	return err
 }

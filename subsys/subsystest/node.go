@@ -101,7 +101,11 @@ func (n *node) progress(p *subsys.Poller) {
 			p.Poll()
 			runtime.Gosched()
 		case sleeping:
-			p.Sleep(time.Millisecond, &never)
+			if p.Naps() {
+				p.Nap(time.Millisecond, &never)
+			} else {
+				p.Sleep(time.Millisecond, &never)
+			}
 		case parked:
 			if more := p.Settle(); !more {
 				p.Arm()

@@ -15,24 +15,24 @@ var table = []struct {
 	run func(context.Context, *options) (*Result, error)
 	o   options
 }{
-	{rtt, options{transport: "tcp", size: 64, poll: "on", count: 20_000}},
-	{rtt, options{transport: "tcp", size: 64, poll: "off", count: 20_000}},
+	{rtt, options{transport: "tcp", size: 64, poll: "always", count: 20_000}},
+	{rtt, options{transport: "tcp", size: 64, poll: "never", count: 20_000}},
 	{rtt, options{transport: "inproc", size: 64, poll: "adaptive", count: 200_000}},
 	{rate, options{transport: "tcp", size: 64, poll: "adaptive", count: 2_000_000, senders: 1}},
 	{rate, options{transport: "tcp", size: 64, poll: "adaptive", count: 2_000_000, senders: 4}},
-	{rtt, options{transport: "shm", size: 64, poll: "on", count: 100_000}},
-	{rtt, options{transport: "shm", size: 1 << 20, poll: "on", count: 100_000}},
-	{rtt, options{transport: "shm", size: 64 << 20, poll: "on", count: 100_000}},
-	{rtt, options{transport: "shm", size: 64, poll: "off", count: 20_000}},
+	{rtt, options{transport: "shm", size: 64, poll: "always", count: 100_000}},
+	{rtt, options{transport: "shm", size: 1 << 20, poll: "always", count: 100_000}},
+	{rtt, options{transport: "shm", size: 64 << 20, poll: "always", count: 100_000}},
+	{rtt, options{transport: "shm", size: 64, poll: "never", count: 20_000}},
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 1}},
 	{pairs, options{transport: "shm", size: 4 << 10, count: 64}},
 	{bw, options{transport: "tcp", size: 64 << 20, poll: "adaptive", count: 8}},
 	{db, options{count: 1_000_000}},
 	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
 	{find, options{poll: "adaptive", count: 100_000, resources: 1_000_000}},
-	{find, options{poll: "on", count: 10_000, nodes: 2}},
-	{find, options{poll: "on", count: 10_000, nodes: 2, sealed: true}},
-	{find, options{poll: "off", count: 3_000, nodes: 8}},
+	{find, options{poll: "always", count: 10_000, nodes: 2}},
+	{find, options{poll: "always", count: 10_000, nodes: 2, sealed: true}},
+	{find, options{poll: "never", count: 3_000, nodes: 8}},
 }
 
 func allCommand() *cobra.Command {

@@ -26,6 +26,9 @@ type Result struct {
 	Transport string  `json:"transport,omitempty"`
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
+	Pause     string  `json:"pause,omitempty"`
+	Compute   int     `json:"compute,omitempty"`  // goroutines that computed meanwhile,
+	Computed  float64 `json:"computed,omitempty"` // and how fast, 1 being alone
 	Senders   int     `json:"senders,omitempty"`
 	Nodes     int     `json:"nodes,omitempty"`
 	Sealed    bool    `json:"sealed,omitempty"`
@@ -87,19 +90,18 @@ type options struct {
 	sealed               bool
 	resources            int // found in place, in an image of so many; 0: over the socket
 	rounds               int
+	pause                time.Duration // of both sides before each message (rtt)
+	compute              int           // goroutines that compute meanwhile (rtt)
 	json                 bool
 }
 
 func (o *options) policy() (rocl.PollPolicy, error) {
-	switch o.poll {
-	case "on", "always":
-		return rocl.PollAlways, nil
-	case "off":
-		return rocl.PollOff, nil
-	case "adaptive":
-		return rocl.PollAdaptive, nil
+	for _, p := range []rocl.PollPolicy{rocl.PollNever, rocl.PollAdaptive, rocl.PollAlways} {
+		if o.poll == p.String() {
+			return p, nil
+		}
 	}
-	return 0, cli.Usagef("--poll is on, off or adaptive, not %q", o.poll)
+	return 0, cli.Usagef("--poll is never, adaptive or always, not %q", o.poll)
 }
 
 // check says what is wrong with the flags of a bench.
@@ -128,6 +130,18 @@ func (o *options) check(bench string) error {
 	if bench == "bw" && o.size < 1 {
 		return cli.Usagef("--size must be at least 1 to have bytes to count")
 	}
+	if (o.pause != 0 || o.compute != 0) && (bench != "rtt" || o.transport != "shm") {
+		return cli.Usagef("--pause and --compute are for rtt over shm")
+	}
+	if o.pause != 0 && o.pause < time.Millisecond || o.pause > time.Second || o.compute < 0 || o.compute > 1024 {
+		return cli.Usagef("--pause is 0, or 1ms to 1s; --compute is 0 to 1024")
+	}
+	switch o.poll {
+	case "on":
+		o.poll = "always"
+	case "off":
+		o.poll = "never"
+	}
 	_, err := o.policy()
 	return err
 }
@@ -146,6 +160,9 @@ func Commands() []*cobra.Command {
 			Use: name, Short: short, Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				o.json = cli.Flags(cmd).JSON
+				if o.pause > 0 && !cmd.Flags().Changed("count") {
+					o.count = max(int(time.Second/o.pause), 10)
+				}
 				if err := o.check(name); err != nil {
 					return err
 				}
@@ -173,13 +190,17 @@ func Commands() []*cobra.Command {
 			f.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's image, rather than through its socket")
 			f.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 		}
-		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: on, off or adaptive")
+		if name == "rtt" {
+			f.DurationVar(&o.pause, "pause", 0, "how long each side does something else before it sends, as 20ms; it does not count (shm)")
+			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
+		}
+		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: never, adaptive or always")
 		top.AddCommand(c)
 	}
-	add("rtt", "Round-trip time between two processes", "on", 64, 20_000, rtt)
+	add("rtt", "Round-trip time between two processes", "always", 64, 20_000, rtt)
 	add("rate", "Messages a second, one way", "adaptive", 64, 2_000_000, rate)
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
-	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
+	add("db", "The directory's database, in process", "never", 0, 1_000_000, db)
 	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	top.AddCommand(allCommand())
@@ -234,6 +255,12 @@ func (r *Result) name() string {
 	if r.Poll != "" {
 		s += " poll=" + r.Poll
 	}
+	if r.Pause != "" {
+		s += " pause=" + r.Pause
+	}
+	if r.Compute > 0 {
+		s += fmt.Sprintf(" computing=%d", r.Compute)
+	}
 	if r.Nodes > 0 {
 		s += fmt.Sprintf(" %d nodes", r.Nodes)
 	}
@@ -277,13 +304,22 @@ func newTimes() *times { return &times{all: hdrhistogram.New(1, int64(time.Minut
 
 // round measures count calls of f.
 func (t *times) round(count int, f func() error) error {
+	return t.timed(count, func() (time.Duration, error) {
+		start := time.Now()
+		err := f()
+		return time.Since(start), err
+	})
+}
+
+// timed is round of an f that says how long it took.
+func (t *times) timed(count int, f func() (time.Duration, error)) error {
 	h := hdrhistogram.New(1, int64(time.Minute), 3)
 	for range count {
-		start := time.Now()
-		if err := f(); err != nil {
+		d, err := f()
+		if err != nil {
 			return err
 		}
-		_ = h.RecordValue(int64(time.Since(start)))
+		_ = h.RecordValue(max(int64(d), 1))
 	}
 	t.p50s = append(t.p50s, float64(h.ValueAtQuantile(50))/1e3)
 	t.all.Merge(h)

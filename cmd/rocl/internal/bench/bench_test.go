@@ -250,8 +250,12 @@ func TestMachine(t *testing.T) {
 }
 
 func TestPolicy(t *testing.T) {
-	for name, want := range map[string]rocl.PollPolicy{"on": rocl.PollAlways, "always": rocl.PollAlways, "off": rocl.PollOff, "adaptive": rocl.PollAdaptive} {
-		if p, err := (&options{poll: name}).policy(); err != nil || p != want {
+	for name, want := range map[string]rocl.PollPolicy{"on": rocl.PollAlways, "always": rocl.PollAlways, "off": rocl.PollNever, "never": rocl.PollNever, "adaptive": rocl.PollAdaptive} {
+		o := options{transport: "tcp", poll: name, count: 1, senders: 1, rounds: 1}
+		if err := o.check("rtt"); err != nil {
+			t.Errorf("--poll %s: %v", name, err)
+		}
+		if p, err := o.policy(); err != nil || p != want {
 			t.Errorf("--poll %s: %v, %v", name, p, err)
 		}
 	}
@@ -279,6 +283,12 @@ func TestWrongFlags(t *testing.T) {
 		"rtt --rounds 0",
 		"rtt --transport pigeon",
 		"rtt --transport inproc --poll sometimes",
+		"rtt --pause 1ms",
+		"rtt --compute 1",
+		"rtt --transport shm --pause 1h",
+		"rtt --transport shm --pause -1ms",
+		"rtt --transport shm --compute -1",
+		"rate --pause 1ms",
 		"rtt --nonsense",
 		"rate --senders 0",
 		"rate --senders 4 --count 3",

@@ -25,7 +25,7 @@ func rtt(ctx context.Context, o *options) (*Result, error) {
 
 func rttTCP(p *pair, o *options) (*Result, error) {
 	raw, what, task := any(p.raw), "a bare blocking Go loop", "echo-blocking"
-	if o.poll == "on" {
+	if o.poll == "always" {
 		raw, what, task = p.poll, "a bare polled Go loop", "echo-polled"
 	}
 	rw := raw.(interface {
@@ -69,7 +69,7 @@ func rttTCP(p *pair, o *options) (*Result, error) {
 	}
 	r := &Result{Bench: "rtt", Transport: o.transport, Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
 		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 1.25}
-	if o.poll == "off" {
+	if o.poll == "never" {
 		r.Target = 1.15
 	}
 	r.Allocs = allocs
@@ -166,7 +166,7 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		// the contexts ends the echo.
 		failed := make(chan error, 1)
 		before := mallocs()
-		go func() { failed <- echo(context.Background(), cb, peer, o.count) }()
+		go func() { failed <- echo(context.Background(), cb, peer, o.count, nil) }()
 		err = b.batch(ctx, o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) })
 		if err != nil {
 			closeAll()

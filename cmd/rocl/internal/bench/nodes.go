@@ -75,7 +75,7 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 		if err := k.bare.send(buf, &k.to); err != nil {
 			return err
 		}
-		_, err := k.bare.recv(buf, o.poll == "on")
+		_, err := k.bare.recv(buf, o.poll == "always")
 		return err
 	}
 	a, b, n := newTimes(), newTimes(), newTimes()
@@ -107,12 +107,12 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 		}
 	}
 	what := "a bare blocking UDP round trip"
-	if o.poll == "on" {
+	if o.poll == "always" {
 		what = "a bare polled UDP round trip"
 	}
 	r := &Result{Bench: "find", Nodes: o.nodes, Sealed: o.sealed, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
 		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Allocs: allocs}
-	if o.nodes == 2 && o.poll == "on" && !o.sealed {
+	if o.nodes == 2 && o.poll == "always" && !o.sealed {
 		r.Target = 1.5
 	}
 	r.Ratio = r.P50 / r.Raw
@@ -132,7 +132,7 @@ func (k *cluster) open(ctx context.Context, o *options) (err error) {
 			return err
 		}
 	}
-	k.c, err = rocl.Open(ctx, rocl.WithSocket(filepath.Join(k.dir, "0.sock")), rocl.WithCluster("bench"), member("", k.key, o.poll == "on"))
+	k.c, err = rocl.Open(ctx, rocl.WithSocket(filepath.Join(k.dir, "0.sock")), rocl.WithCluster("bench"), member("", k.key, o.poll == "always"))
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (k *cluster) open(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	for i := 1; i < o.nodes; i++ {
-		if err := k.start(i, me.Attrs.GetString(rocl.AttrAddr), o.poll == "on" && i == 1); err != nil {
+		if err := k.start(i, me.Attrs.GetString(rocl.AttrAddr), o.poll == "always" && i == 1); err != nil {
 			return err
 		}
 	}
@@ -249,7 +249,7 @@ func nodeMain(ctx context.Context, args []string, in io.Reader, out io.Writer) e
 			return err
 		}
 		for range n {
-			k, err := bare.recv(buf, poll == "on")
+			k, err := bare.recv(buf, poll == "always")
 			if err == nil {
 				err = bare.send(buf[:k], &bare.from)
 			}

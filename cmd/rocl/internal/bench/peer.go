@@ -31,21 +31,22 @@ import (
 
 // pair is what the parent holds of a bench.
 type pair struct {
-	dir   string
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines chan string // of the peer's output
-	ended chan struct{}
-	c     *rocl.Context
-	me    *rocl.Resource
-	peer  rocl.GID
-	raw   *net.TCPConn
-	poll  *polled
-	unix  *net.UnixConn
-	words *words
-	ctx   context.Context // ends with the caller's, or with the peer
-	stop  context.CancelCauseFunc
-	buf   []byte
+	dir    string
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	lines  chan string // of the peer's output
+	ended  chan struct{}
+	c      *rocl.Context
+	me     *rocl.Resource
+	peer   rocl.GID
+	raw    *net.TCPConn
+	poll   *polled
+	unix   *net.UnixConn
+	words  *words
+	events *events
+	ctx    context.Context // ends with the caller's, or with the peer
+	stop   context.CancelCauseFunc
+	buf    []byte
 }
 
 // errPeer says that the other process ended before it was told to.
@@ -139,7 +140,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 		return err
 	}
 	p.unix = uc.(*net.UnixConn)
-	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix) })
+	context.AfterFunc(p.ctx, func() { hangUp(p.raw); hangUp(p.unix); p.events.close() })
 	p.c, err = rocl.Open(p.ctx, rocl.WithSocket(sock), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(transportOf(o.transport)), mailbox(o.size),
 		icontext.WithoutImages(), rocl.WithLinger(100*time.Millisecond)) // only what a dead peer has not got can be left
 	if err != nil {
@@ -169,6 +170,9 @@ func (p *pair) start(sock string, o *options) error {
 	}
 	p.cmd = exec.Command(exe, "bench-peer", sock, o.poll, strconv.Itoa(o.size), o.transport)
 	p.cmd.Stderr = os.Stderr
+	if p.events, err = newEvents(p.cmd); err != nil {
+		return err
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return err
@@ -177,7 +181,11 @@ func (p *pair) start(sock string, o *options) error {
 	if err != nil {
 		return err
 	}
-	if err := p.cmd.Start(); err != nil {
+	err = p.cmd.Start()
+	for _, f := range p.cmd.ExtraFiles {
+		f.Close()
+	}
+	if err != nil {
 		return fmt.Errorf("starting the peer: %w", err)
 	}
 	p.lines, p.ended = make(chan string, 4), make(chan struct{}) // it says one line for each it is told
@@ -242,6 +250,9 @@ func (p *pair) close() {
 	}
 	if p.unix != nil {
 		p.unix.Close()
+	}
+	if p.events != nil {
+		p.events.close()
 	}
 	if p.words != nil {
 		p.words.close()
@@ -313,6 +324,12 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 		return err
 	}
 	defer words.close()
+	events, err := inherited()
+	if err != nil {
+		return err
+	}
+	defer events.close()
+	context.AfterFunc(ctx, events.close)
 	tl, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -362,6 +379,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			err = echoRaw(poll, size, n[0])
 		case "echo-words", "echo-futex":
 			err = words.echo(ctx, n[0], what == "echo-futex")
+		case "echo-events":
+			err = words.echoEvents(events, n[0], time.Duration(n[1]))
 		case "echo-blocking":
 			err = echoRaw(nc, size, n[0])
 		case "recv-fixed":
@@ -374,7 +393,9 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			}
 			err = recvBig(nc, big, n[0])
 		case "echo":
-			err = echo(ctx, c, me, n[0])
+			err = echo(ctx, c, me, n[0], nil)
+		case "echo-late":
+			err = echo(ctx, c, me, n[0], func() { words.pause(time.Duration(n[1])) })
 		case "recv":
 			err = recv(ctx, me, n[0], n[1])
 		default:
@@ -388,8 +409,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 }
 
 // echo sends back n messages, each in a buffer of its own as a server's answer
-// would be.
-func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error {
+// would be, and does something before each.
+func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int, first func()) error {
 	for range n {
 		m, err := me.Recv(ctx)
 		if err != nil {
@@ -401,6 +422,9 @@ func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error 
 		}
 		to, tag := m.From(), m.Tag()
 		m.Release()
+		if first != nil {
+			first()
+		}
 		if err := me.Send(ctx, to, tag, b); err != nil {
 			return err
 		}

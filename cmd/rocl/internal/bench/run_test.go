@@ -25,6 +25,8 @@ func TestSmoke(t *testing.T) {
 		"rtt --count 1 --rounds 1 --transport inproc --poll off",
 		"rtt --count 40 --rounds 2 --transport shm",
 		"rtt --count 40 --rounds 2 --transport shm --poll off",
+		"rtt --count 4 --rounds 2 --transport shm --poll adaptive --pause 20ms",
+		"rtt --count 4 --rounds 2 --transport shm --poll never --pause 1ms --compute 2",
 		"rtt --count 10 --rounds 2 --transport shm --size 1000000",
 		"rate --count 100 --rounds 2",
 		"rate --count 1000 --rounds 2 --transport shm",
@@ -73,10 +75,10 @@ var endless = []struct {
 	run  func(*pair, *options) (*Result, error)
 	o    options
 }{
-	{"rtt polled bare", rttTCP, options{poll: "on", size: 64, count: 1 << 40, rounds: 1}},
-	{"rtt polled", rttTCP, options{poll: "on", size: 64, count: 50, rounds: 1 << 40}},
-	{"rtt blocking bare", rttTCP, options{poll: "off", size: 64, count: 1 << 40, rounds: 1}},
-	{"rtt blocking", rttTCP, options{poll: "off", size: 64, count: 50, rounds: 1 << 40}},
+	{"rtt polled bare", rttTCP, options{poll: "always", size: 64, count: 1 << 40, rounds: 1}},
+	{"rtt polled", rttTCP, options{poll: "always", size: 64, count: 50, rounds: 1 << 40}},
+	{"rtt blocking bare", rttTCP, options{poll: "never", size: 64, count: 1 << 40, rounds: 1}},
+	{"rtt blocking", rttTCP, options{poll: "never", size: 64, count: 50, rounds: 1 << 40}},
 	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: 1 << 40, senders: 1, rounds: 1}},
 	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: 1 << 40}},
 	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: 1 << 40, rounds: 1}},

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -13,10 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// words are two words of memory that both processes have mapped, each written by
-// one of them: the least that a round trip over shared memory can be.
+// words are words of memory that both processes have mapped. Two are each written by
+// one of them: the least that a round trip over shared memory can be. One says how
+// long the peer did something else before it answered.
 type words struct {
 	there, back *atomic.Uint32
+	paused      *atomic.Int64
 	mem         []byte
 }
 
@@ -38,7 +43,7 @@ func openWords(dir string) (*words, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &words{(*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&mem[1024])), mem}, nil
+	return &words{(*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&mem[1024])), (*atomic.Int64)(unsafe.Pointer(&mem[2048])), mem}, nil
 }
 
 func (w *words) close() { _ = unix.Munmap(w.mem) }
@@ -93,51 +98,209 @@ func await(ctx context.Context, w *atomic.Uint32, x uint32, futex bool) error {
 	}
 }
 
+// pause does something else for about d, and notes how long it was.
+func (w *words) pause(d time.Duration) {
+	start := time.Now()
+	time.Sleep(d)
+	w.paused.Store(int64(time.Since(start)))
+}
+
+// events are two eventfds that both processes have, in their runtimes' pollers: what
+// a goroutine that sleeps for long can at best be woken by.
+type events struct{ there, back *os.File }
+
+// newEvents makes them, to be inherited by who is about to be started.
+func newEvents(cmd *exec.Cmd) (*events, error) {
+	var fs [2]*os.File
+	for i := range fs {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		if err != nil {
+			return nil, os.NewSyscallError("eventfd", err)
+		}
+		fs[i] = os.NewFile(uintptr(fd), "eventfd")
+		again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // one that exec may make blocking
+		if err != nil {
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(again), "eventfd"))
+	}
+	return &events{fs[0], fs[1]}, nil
+}
+
+// inherited are those of the process that has started this one.
+func inherited() (*events, error) {
+	var fs [2]*os.File
+	for i := range fs {
+		unix.CloseOnExec(3 + i)
+		if err := unix.SetNonblock(3+i, true); err != nil { // exec has undone it, for both processes
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		fs[i] = os.NewFile(uintptr(3+i), "eventfd")
+	}
+	return &events{fs[0], fs[1]}, nil
+}
+
+func (e *events) close() {
+	e.there.Close()
+	e.back.Close()
+}
+
+func tell(f *os.File) error {
+	_, err := f.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0})
+	return err
+}
+
+func hear(f *os.File) error {
+	_, err := f.Read(make([]byte, 8))
+	return err
+}
+
+func (e *events) ping() error {
+	if err := tell(e.there); err != nil {
+		return err
+	}
+	return hear(e.back)
+}
+
+// echoEvents answers n times, late.
+func (w *words) echoEvents(e *events, n int, d time.Duration) error {
+	for range n {
+		if err := hear(e.there); err != nil {
+			return err
+		}
+		w.pause(d)
+		if err := tell(e.back); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// work is what goroutines compute in steps that take some microseconds.
+type work struct {
+	steps atomic.Uint64
+	over  atomic.Bool
+	busy  sync.WaitGroup
+}
+
+// start has n goroutines compute until stop.
+func (w *work) start(n int) {
+	for range n {
+		w.busy.Go(func() {
+			for x := uint64(1); !w.over.Load(); w.steps.Add(1) {
+				for range 5000 {
+					x ^= x << 13
+					x ^= x >> 7
+					x ^= x << 17
+				}
+				if x == 0 {
+					return // never: it is used
+				}
+			}
+		})
+	}
+}
+
+// since returns what says how many steps a second there were from here on.
+func (w *work) since() func() float64 {
+	start, steps := time.Now(), w.steps.Load()
+	return func() float64 { return float64(w.steps.Load()-steps) / time.Since(start).Seconds() }
+}
+
+func (w *work) stop() {
+	w.over.Store(true)
+	w.busy.Wait()
+}
+
 // rttShared is rtt over shared memory. The bare figure does not depend on the
 // size, nor is ours to: with a large one, that of 64 bytes is measured in the same
 // run.
 func rttShared(p *pair, o *options) (*Result, error) {
-	futex, task, what := o.poll == "off", "echo-words", "a bare Go loop over two atomic words"
-	if futex {
-		task, what = "echo-futex", "a bare Go loop over two shared futexes"
+	bare := func(futex bool) func() error {
+		return func() error { return p.words.ping(p.ctx, futex) }
 	}
-	bare := func() error { return p.words.ping(p.ctx, futex) }
+	task, what, raw, target := "echo-words", "a bare Go loop over two atomic words", bare(false), 3.0
+	switch {
+	case o.pause > 0:
+		task, what, raw, target = "echo-events", "a bare Go loop over two eventfds of the runtime's poller", p.events.ping, 1.2
+	case o.poll == "never":
+		task, what, raw, target = "echo-futex", "a bare Go loop over two shared futexes", bare(true), 1.3
+	}
+	round := func(task string, n int, t *times, trip func() error) error {
+		if o.pause == 0 {
+			return p.round(task, n, t, trip)
+		}
+		if err := p.tell(task, n, int(o.pause)); err != nil {
+			return err
+		}
+		err := t.timed(n, func() (time.Duration, error) {
+			time.Sleep(o.pause)
+			start := time.Now()
+			err := trip()
+			return time.Since(start) - time.Duration(p.words.paused.Load()), err
+		})
+		if err != nil {
+			return err
+		}
+		return p.told()
+	}
 	of := func(size int) func() error {
 		return func() error { return pingPong(p.ctx, p.c, p.me, p.peer, size) }
 	}
+	echo := "echo"
+	if o.pause > 0 {
+		echo = "echo-late"
+	}
 	const small = 64
+	var w work
+	defer w.stop()
+	w.start(o.compute)
 	a, b, s := newTimes(), newTimes(), newTimes()
 	var allocs float64
-	for round := -1; round < o.rounds; round++ {
+	var computed []float64
+	for i := -1; i < o.rounds; i++ {
 		n := o.count
-		if round < 0 {
+		if i < 0 {
 			n = min(n, 500) // warm up
 		}
-		if round == 0 {
+		if i == 0 {
 			a, b, s = newTimes(), newTimes(), newTimes()
 		}
-		if err := p.round(task, n, a, bare); err != nil {
+		if err := round(task, n, a, raw); err != nil {
 			return nil, err
 		}
 		if o.size > small {
-			if err := p.round("echo", n, s, of(small)); err != nil {
+			if err := round(echo, n, s, of(small)); err != nil {
 				return nil, err
 			}
 		}
-		before := mallocs()
-		if err := p.round("echo", n, b, of(o.size)); err != nil {
+		alone := 0.0
+		if o.compute > 0 && i >= 0 {
+			steps := w.since()
+			time.Sleep(300 * time.Millisecond)
+			alone = steps()
+		}
+		before, steps := mallocs(), w.since()
+		if err := round(echo, n, b, of(o.size)); err != nil {
 			return nil, err
+		}
+		if o.compute > 0 && i >= 0 {
+			computed = append(computed, steps()/alone)
 		}
 		allocs = (mallocs() - before) / float64(n)
 	}
 	r := &Result{Bench: "rtt", Transport: o.transport, Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", What: what,
-		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: 3, Allocs: allocs}
-	if futex {
-		r.Target = 1.3
-	}
+		P50: b.p50(), P99: b.p99(), Raw: a.p50(), RawP99: a.p99(), Target: target, Allocs: allocs,
+		Compute: o.compute, Computed: median(computed)}
 	r.Ratio = r.P50 / r.Raw
+	if o.pause > 0 {
+		r.Pause = o.pause.String()
+	}
 	if o.size > small {
 		r.Extra = fmt.Sprintf("64 bytes in the same run: p50 %.2f µs; ratio %.2f (at most 1.20)", s.p50(), r.P50/s.p50())
+	}
+	if o.compute > 0 {
+		r.Extra = strings.TrimPrefix(r.Extra+fmt.Sprintf("\ncomputing meanwhile: %.0f %% of what it is alone", 100*r.Computed), "\n")
 	}
 	return r, nil
 }

@@ -1,0 +1,429 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// The machine that says for how long to poll.
+func TestPatience(t *testing.T) {
+	a := newPatience(Polling{}, 4)
+	if a.next() != defaultBudget || a.limit != 3 {
+		t.Errorf("at first %v, beside %d", a.next(), a.limit)
+	}
+	for range 3 {
+		a.vain()
+	}
+	if a.next() != leastSpin {
+		t.Errorf("after polling in vain %v", a.next())
+	}
+	a.vain()
+	for range skipLeast {
+		if d := a.next(); d != 0 {
+			t.Errorf("where it is in vain it polls for %v", d)
+		}
+	}
+	if a.next() != defaultBudget {
+		t.Error("it does not try again")
+	}
+	a.vain()
+	if a.skip != 2*skipLeast {
+		t.Errorf("after a second trial %d waits are skipped", a.skip)
+	}
+	a.skip = 0
+	a.paid()
+	a.vain()
+	a.vain()
+	a.paid()
+	if d := a.next(); d <= leastSpin || d >= defaultBudget {
+		t.Errorf("after it has paid %v", d)
+	}
+	for range 10 {
+		a.paid()
+	}
+	if a.next() != defaultBudget {
+		t.Errorf("where it pays %v", a.next())
+	}
+	for _, skipped := range []int{8, 16, 32, 64, 128, 256, 512, 1024, 1024} {
+		a.crowded()
+		for i := range skipped {
+			if a.next() != 0 {
+				t.Fatalf("crowded: %d waits of %d did not poll", i, skipped)
+			}
+		}
+		if a.next() == 0 {
+			t.Fatalf("crowded: more than %d waits do not poll", skipped)
+		}
+	}
+	a.paid()
+	a.crowded()
+	if a.skip != skipLeast {
+		t.Errorf("when polling has paid again, %d waits are skipped", a.skip)
+	}
+
+	for _, c := range []struct {
+		polling Polling
+		procs   int
+		next    time.Duration
+		limit   int32
+	}{
+		{Polling{}, 1, 0, 1},
+		{Polling{}, 2, defaultBudget, 1},
+		{Polling{Budget: time.Millisecond, Pollers: 7}, 2, time.Millisecond, 7},
+		{Polling{Policy: PollNever, Pollers: 7}, 8, 0, 7},
+		{Polling{Policy: PollAlways}, 1, 1, 0},
+		{Polling{Policy: PollAlways, Pollers: 2}, 1, 1, 2},
+	} {
+		a := newPatience(c.polling, c.procs)
+		if a.next() != c.next || a.limit != c.limit {
+			t.Errorf("%+v on %d processors: %v, beside %d", c.polling, c.procs, a.next(), a.limit)
+		}
+		if err := c.polling.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, p := range []Polling{{Policy: 3}, {Budget: -1}, {Budget: MaxBudget + 1}, {Pollers: -1}} {
+		if err := p.Check(); !errors.Is(err, ErrPolling) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
+func TestPollers(t *testing.T) {
+	a := patience{limit: pollers.Load() + 2}
+	if !a.enter() || !a.enter() || a.enter() {
+		t.Error("not two may poll")
+	}
+	b := patience{}
+	if !b.enter() {
+		t.Error("who has no limit may not poll")
+	}
+	b.leave()
+	a.leave()
+	if !a.enter() {
+		t.Error("who has left counts")
+	}
+	a.leave()
+	a.leave()
+}
+
+// echo answers what comes to m until it is closed.
+func echoing(t *testing.T, d *Dispatcher, m *Mailbox, to *Dispatcher) {
+	t.Helper()
+	back, err := d.Flow(to.self, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			msg, err := m.Recv(context.Background())
+			if err != nil {
+				return
+			}
+			err = back.Send(context.Background(), 1, msg.Tag(), msg.Buffer())
+			msg.Release()
+			if err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// pinging sends n messages over f and waits for the answer to each, at m.
+func pinging(t *testing.T, d *Dispatcher, f *Flow, m *Mailbox, n int) {
+	t.Helper()
+	ctx := soon(t)
+	for i := range uint64(n) {
+		if err := f.Send(ctx, 1, i, buf(t, d, "ping")); err != nil {
+			t.Fatal(err)
+		}
+		msg, err := m.Recv(ctx)
+		if err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+		if msg.Tag() != i {
+			t.Fatalf("answer %d in place of %d", msg.Tag(), i)
+		}
+		msg.Release()
+	}
+}
+
+// Who never polls sleeps for each message; who always does, for hardly any; who
+// adapts sleeps where the message is long in coming, and for that reason no longer
+// polls for long.
+func TestPolicies(t *testing.T) {
+	const rounds = 60
+	for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
+		t.Run(policy.String(), func(t *testing.T) {
+			w := newWorld()
+			a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Policy = policy; c.Poll.Pollers = 100 })
+			b := w.node(t, 2, shm.New(), func(c *Config) { c.Poll.Policy = PollNever })
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			late, err := b.Flow(a.self, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for {
+					msg, err := mb.Recv(context.Background())
+					if err != nil {
+						return
+					}
+					time.Sleep(2 * time.Millisecond)
+					_ = late.Send(context.Background(), 1, msg.Tag(), msg.Buffer())
+					msg.Release()
+				}
+			}()
+			f := flow(t, a, mb)
+			pinging(t, a, f, ma, 5)
+			before := a.Stats()
+			pinging(t, a, f, ma, rounds)
+			slept := a.Stats().Sleeps - before.Sleeps
+			if policy == PollAlways && slept > rounds/2 || policy != PollAlways && slept < rounds {
+				t.Errorf("%d sleeps for %d messages", slept, rounds)
+			}
+			a.token.Lock()
+			defer a.token.Unlock()
+			if policy == PollAdaptive && !a.oneP && a.patience.skipped == 0 {
+				t.Errorf("polls for %v though messages come after 2 ms", a.patience.now)
+			}
+		})
+	}
+}
+
+// Where others have the processors, who adapts polls no longer: long before its
+// budget is used up it sleeps, and those after it do so at once.
+func TestCrowded(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	w := newWorld()
+	a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Budget = MaxBudget; c.Poll.Pollers = 100 })
+	b := w.node(t, 2, shm.New())
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	echoing(t, b, mb, a)
+	f := flow(t, a, mb)
+	pinging(t, a, f, ma, 1)
+	stop := compute(4)
+	defer stop()
+	ctx, cancel := context.WithCancel(soon(t))
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for i := range 20 { // more than one: a thread may be woken for who computes just as it yields
+		one, end := context.WithTimeout(ctx, MaxBudget/2)
+		_, err := ma.Recv(one)
+		end()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		a.token.Lock()
+		skipped := a.patience.skipped
+		a.token.Unlock()
+		if skipped > 0 {
+			return
+		}
+		t.Logf("wait %d polled on", i)
+	}
+	t.Error("nobody is let through")
+}
+
+// compute has n goroutines do nothing but compute until stop.
+func compute(n int) (stop func()) {
+	var over atomic.Bool
+	var busy sync.WaitGroup
+	for range n {
+		busy.Go(func() {
+			for x := 1; !over.Load() && x != 0; x = x*5 | 1 {
+			}
+		})
+	}
+	return func() { over.Store(true); busy.Wait() }
+}
+
+// On one processor messages come and go beside a goroutine that computes without
+// end, whatever the policy.
+func TestOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	stop := compute(1)
+	defer stop()
+	for name, tr := range transports() {
+		for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
+			t.Run(fmt.Sprint(name, " ", policy), func(t *testing.T) {
+				w := newWorld()
+				how := func(c *Config) { c.Poll.Policy = policy }
+				a, b := w.node(t, 1, tr, how), w.node(t, 2, tr, how)
+				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+				echoing(t, b, mb, a)
+				pinging(t, a, flow(t, a, mb), ma, 10)
+			})
+		}
+	}
+}
+
+// napping joins two over shared memory that never poll, until the first sleeps on
+// a futex.
+func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
+	t.Helper()
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("on one processor nobody holds a thread asleep")
+	}
+	never := func(c *Config) { c.Poll.Policy = PollNever }
+	a, b = w.node(t, 1, shm.New(), never), w.node(t, 2, shm.New(), never)
+	ma, mb = box(t, a, 1, 0), box(t, b, 1, 0)
+	echoing(t, b, mb, a)
+	drowse(t, a, ma, flow(t, a, mb))
+	return a, b, ma, mb
+}
+
+// drowse lets a talk over f until its last sleep was short, and the next is a nap.
+func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
+	t.Helper()
+	for range 1000 {
+		pinging(t, a, f, ma, 20)
+		a.token.Lock()
+		naps := a.poller.Load().Naps()
+		a.token.Unlock()
+		if naps {
+			return
+		}
+	}
+	t.Fatal("no sleep was short")
+}
+
+// Most sleeps of two who talk over shared memory are naps, of which epoll knows
+// nothing.
+func TestNaps(t *testing.T) {
+	a, _, ma, mb := napping(t, newWorld())
+	f := flow(t, a, mb)
+	var naps uint64
+	for range 100 { // others may have the machine
+		sleeps, polls := a.count.Sleeps.Load(), a.count.Polls.Load()
+		pinging(t, a, f, ma, 200)
+		if s, p := a.count.Sleeps.Load()-sleeps, a.count.Polls.Load()-polls; s > p {
+			naps += s - p
+		}
+		if naps > 100 {
+			return
+		}
+	}
+	t.Errorf("%d naps", naps)
+}
+
+// Who naps is woken by whatever there may be: the message of a goroutine of its own
+// context, the end of its patience, of its mailbox, of its context, by another
+// transport's frames.
+func TestNapIsEnded(t *testing.T) {
+	recv := func(m *Mailbox, ctx context.Context) chan error {
+		done := make(chan error, 1)
+		go func() {
+			msg, err := m.Recv(ctx)
+			if err == nil {
+				msg.Release()
+			}
+			done <- err
+		}()
+		return done
+	}
+	asleep := func(t *testing.T, d *Dispatcher) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !d.poller.Load().Asleep(); time.Sleep(10 * time.Microsecond) {
+			if time.Now().After(end) {
+				t.Fatal("nobody sleeps")
+			}
+		}
+	}
+	want := func(t *testing.T, done chan error, want error) {
+		t.Helper()
+		select {
+		case err := <-done:
+			if !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("sleeps on")
+		}
+	}
+	t.Run("own", func(t *testing.T) {
+		a, _, ma, _ := napping(t, newWorld())
+		self, err := a.Flow(a.self, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := recv(ma, context.Background())
+		asleep(t, a)
+		if err := self.Send(soon(t), 1, 1, buf(t, a, "hello")); err != nil {
+			t.Fatal(err)
+		}
+		want(t, done, nil)
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		a, _, ma, _ := napping(t, newWorld())
+		ctx, cancel := context.WithCancel(context.Background())
+		done := recv(ma, ctx)
+		asleep(t, a)
+		cancel()
+		want(t, done, context.Canceled)
+	})
+	t.Run("mailbox", func(t *testing.T) {
+		a, _, ma, _ := napping(t, newWorld())
+		done := recv(ma, context.Background())
+		asleep(t, a)
+		ma.Close()
+		want(t, done, ErrClosed)
+	})
+	t.Run("close", func(t *testing.T) {
+		a, _, ma, _ := napping(t, newWorld())
+		done := recv(ma, context.Background())
+		asleep(t, a)
+		if err := a.Close(soon(t)); err != nil {
+			t.Error(err)
+		}
+		want(t, done, ErrClosed)
+	})
+	t.Run("peer", func(t *testing.T) { // its end is told by a descriptor alone
+		a, b, _, mb := napping(t, newWorld())
+		f := flow(t, a, mb)
+		_ = b.Close(soon(t))
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			if err := f.Send(soon(t), 1, 1, buf(t, a, "hello")); errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatal("nothing is noticed")
+			}
+		}
+	})
+	t.Run("tcp", func(t *testing.T) {
+		w := newWorld()
+		a, _, ma, mb := napping(t, w)
+		if err := a.Listen(tcp.New(), ""); err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		w.at[a.self] = a.Addrs()
+		w.mu.Unlock()
+		c := w.node(t, 3, tcp.New())
+		m2 := box(t, a, 2, 0)
+		to, err := c.Flow(a.self, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := flow(t, a, mb)
+		for range 20 {
+			drowse(t, a, ma, f)
+			done := recv(m2, soon(t))
+			if err := to.Send(soon(t), 1, 1, buf(t, c, "hello")); err != nil {
+				t.Fatal(err)
+			}
+			want(t, done, nil)
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package subsys
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/futex"
+	"golang.org/x/sys/unix"
+)
+
+// A drum is a Ring of one counter, rung as others' processes would.
+type drum struct {
+	p    *Poller
+	bell int
+	word *atomic.Uint32
+	how  atomic.Uint32 // Rest
+	news atomic.Int32
+}
+
+func newDrum(t *testing.T, ps ...*pipe) *drum {
+	t.Helper()
+	d := &drum{p: newPoller(t, ps...)}
+	var err error
+	if d.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(d.bell) })
+	if _, err := d.p.NapPage(); err != nil {
+		t.Fatal(err)
+	}
+	d.word = d.p.nap.word.Load()
+	if err := d.p.AddQuiet(d.bell, d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *drum) Ready(Readiness) (int, bool) { return d.Look(), false }
+
+func (d *drum) Look() int {
+	d.how.Store(uint32(Awake))
+	return int(d.news.Swap(0))
+}
+
+func (d *drum) Doze(how Rest) bool {
+	d.how.Store(uint32(how))
+	return d.news.Load() > 0
+}
+
+func (d *drum) beat() {
+	d.news.Add(1)
+	switch Rest(d.how.Load()) {
+	case Asleep:
+		one := [8]byte{1}
+		_, _ = unix.Write(d.bell, one[:])
+	case Napping:
+		d.word.Add(1)
+		futex.Wake(d.word)
+	}
+}
+
+// nap begins one that nobody is sure to end, and returns its result.
+func (d *drum) nap(unless *atomic.Uint32) chan int {
+	done := make(chan int)
+	go func() { done <- d.p.Nap(0, unless) }()
+	for !d.p.Asleep() {
+		time.Sleep(10 * time.Microsecond)
+	}
+	return done
+}
+
+func within(t *testing.T, what string, done chan int, want int) {
+	t.Helper()
+	select {
+	case n := <-done:
+		if n != want {
+			t.Errorf("%s: %d frames, want %d", what, n, want)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: the nap goes on", what)
+	}
+}
+
+// What ends a nap, and what it leaves behind.
+func TestNapEnds(t *testing.T) {
+	d := newDrum(t)
+	p := d.p
+	var unless atomic.Uint32
+	if p.Naps() {
+		t.Error("it naps though no sleep was short")
+	}
+	p.nap.streak = 1
+	if !p.Naps() {
+		t.Fatal("it does not nap after a short sleep")
+	}
+	polls := p.count.Polls.Load()
+
+	done := d.nap(&unless)
+	d.beat()
+	within(t, "rung", done, 1)
+	if !p.Naps() || Rest(d.how.Load()) != Awake {
+		t.Error("a nap that a ring has ended is not followed by one")
+	}
+	done = d.nap(&unless)
+	p.Wake()
+	within(t, "woken", done, 0)
+	if !p.Naps() {
+		t.Error("who is woken has slept for too long")
+	}
+	done = d.nap(&unless)
+	unless.Store(1)
+	p.Wake()
+	within(t, "what is waited for is there", done, 0)
+	if n := p.Nap(0, &unless); n != 0 {
+		t.Errorf("%d frames", n)
+	}
+	unless.Store(0)
+	if n := p.count.Polls.Load(); n != polls {
+		t.Errorf("epoll was asked %d times", n-polls)
+	}
+
+	done = d.nap(&unless)
+	p.EndNap() // it may have just begun
+	select {
+	case <-done:
+		t.Fatal("a nap was ended that had just begun")
+	case <-time.After(10 * time.Millisecond): // it can only be seen not to happen
+	}
+	p.EndNap()
+	within(t, "for too long", done, 0)
+	if p.Naps() {
+		t.Error("after a long nap it is another's turn")
+	}
+
+	p.nap.streak = 1
+	done = d.nap(&unless)
+	p.EndPark()
+	within(t, "at the end", done, 0)
+	p.nap.streak = 1
+	if p.Naps() || p.Nap(0, &unless) != 0 {
+		t.Error("naps after the end")
+	}
+}
+
+// Who has descriptors that hurry naps with care, and not for long.
+func TestNapBeside(t *testing.T) {
+	s := newPipe(t)
+	d := newDrum(t, s)
+	p := d.p
+	var unless atomic.Uint32
+	p.nap.streak = 1
+	if p.Naps() {
+		t.Error("it naps though a descriptor may have been the last")
+	}
+	p.nap.streak = napSure
+	if !p.Naps() {
+		t.Fatal("it does not nap though no descriptor has ended a sleep")
+	}
+	done := make(chan int)
+	s.write(3)
+	go func() { done <- p.Nap(0, &unless) }()
+	within(t, "beside a descriptor", done, 0)
+	if p.Naps() {
+		t.Error("after a nap in vain there is another")
+	}
+	if n := p.Sleep(time.Hour, &unless); n != 3 {
+		t.Errorf("%d of 3 bytes", n)
+	}
+	for _, how := range []func(){func() { p.Poll() }, func() { p.Sleep(time.Hour, &unless) }} {
+		p.nap.streak = napSure
+		s.write(1)
+		if how(); p.Naps() {
+			t.Error("it naps though a descriptor has had something")
+		}
+	}
+	p.nap.streak = napSure
+	p.WantWrite(s.r, true)
+	if p.Naps() {
+		t.Error("it naps though a source waits to write")
+	}
+	p.WantWrite(s.r, false)
+}
+
+// A short sleep that a ring ends is followed by a nap.
+func TestNapAfterShortSleeps(t *testing.T) {
+	d := newDrum(t)
+	var unless atomic.Uint32
+	for i := 0; !d.p.Naps(); i++ {
+		if i == 10_000 {
+			t.Fatal("no sleep was short")
+		}
+		rung := make(chan struct{})
+		go func() {
+			for !d.p.Asleep() {
+			}
+			d.beat()
+			close(rung)
+		}()
+		for d.p.Sleep(time.Second, &unless) == 0 {
+		}
+		<-rung
+	}
+	d.p.nap.slept(napShort, 1)
+	if d.p.Naps() {
+		t.Error("a nap after a long sleep")
+	}
+}
+
+// No beat and no wake is lost, whenever it comes: nobody else ends these naps.
+func TestNapLosesNothing(t *testing.T) {
+	const rounds = 20_000
+	d := newDrum(t)
+	var unless atomic.Uint32
+	done := make(chan int)
+	go func() {
+		n := 0
+		for n < rounds {
+			n += d.p.Nap(0, &unless)
+		}
+		for n < 2*rounds {
+			d.p.Nap(0, &unless)
+			n += int(unless.Swap(0))
+		}
+		done <- n
+	}()
+	end := time.Now().Add(20 * time.Second)
+	until := func(what string, ok func() bool) {
+		for i := 0; !ok(); i++ {
+			if runtime.Gosched(); i%1000 == 999 && time.Now().After(end) {
+				t.Fatalf("%s was lost", what)
+			}
+		}
+	}
+	for range rounds {
+		d.beat()
+		until("a beat", func() bool { return d.news.Load() == 0 })
+	}
+	for range rounds {
+		unless.Store(1)
+		if d.p.Asleep() {
+			d.p.Wake()
+		}
+		until("a wake", func() bool { return unless.Load() == 0 })
+	}
+	within(t, "all", done, 2*rounds)
+}
