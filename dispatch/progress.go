@@ -286,7 +286,7 @@ func over(done <-chan struct{}, w *waiter) bool {
 // some and then as long as patience says. It returns whether w waits no longer.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) bool {
 	most := d.patience.next()
-	entered := false
+	entered, empty := false, 0
 	var start time.Time // of finding nothing
 	var yielded time.Duration
 	for i := 1; ; i++ {
@@ -294,18 +294,24 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 		if over(done, w) {
 			if entered {
 				d.patience.leave()
-				if w.ready() {
-					d.patience.paid()
-				}
+			}
+			if (entered || empty > 0) && w.ready() {
+				d.patience.paid()
 			}
 			return true
 		}
 		if n > 0 {
-			start = time.Time{}
+			start, empty = time.Time{}, 0
+			continue
+		}
+		if most == 0 {
+			return false
+		}
+		if empty++; empty < fewPolls {
 			continue
 		}
 		if !entered {
-			if most == 0 || !d.patience.enter() {
+			if !d.patience.enter() {
 				return false
 			}
 			entered = true
