@@ -323,7 +323,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 			continue
 		}
 		if start.IsZero() {
-			start, yielded = time.Now(), 0
+			start, yielded = time.Now(), firstYield-yieldAfter
 			continue
 		}
 		polled := time.Since(start)
