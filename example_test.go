@@ -167,6 +167,7 @@ func ExampleWithListen() {
 	}
 	// Output:
 	// inproc false
+	// shm false
 	// tcp true
 }
 
@@ -572,7 +573,7 @@ func ExampleContext() {
 	// Output:
 	// true {model=llama, type=server}
 	// questions: 1
-	// addresses: 2
+	// addresses: 3
 	// closing: <nil>
 	// true
 }
@@ -1040,9 +1041,9 @@ func ExampleMessage() {
 	// Output: hello, 5 bytes, tag 7
 }
 
-// A payload is the receiver's to change, but for large ones that came over shared
-// memory: they lie in the sender's.
-func ExampleMessage_readOnly() {
+// A payload is the receiver's to change, but for those above 2 KiB that came over
+// shared memory: they lie in the sender's, and are copied for who wants to write.
+func ExampleMessage_writable() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
@@ -1056,13 +1057,13 @@ func ExampleMessage_readOnly() {
 		log.Fatal(err)
 	}
 	defer m.Release()
-	text := m.Bytes()
-	if m.ReadOnly() {
-		text = bytes.Clone(text)
+	text, err := m.Writable() // m.Bytes(), unless m.ReadOnly()
+	if err != nil {
+		log.Fatal(err)
 	}
 	copy(text, "J")
-	fmt.Printf("%s\n", text)
-	// Output: Jello
+	fmt.Printf("%s %v\n", text, m.ReadOnly())
+	// Output: Jello false
 }
 
 // Selectors narrow a receive; what they leave stays for later.

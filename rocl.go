@@ -132,10 +132,13 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it. In a cluster
-// with a key that is TLS, which takes its place behind TCP if there is TCP and
-// no TLS among those named.
+// default is in-process, then shared memory, then TCP on the loopback interface
+// and, on a node that is in a cluster, at the address by which the other nodes
+// know it. In a cluster with a key that is TLS, which takes its place behind TCP
+// if there is TCP and no TLS among those named.
+//
+// What is above 2 KiB and comes over shared memory can be read only: see
+// [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place

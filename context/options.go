@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -34,7 +35,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		transports: []subsys.Transport{inproc.New(), tcp.New()},
+		transports: []subsys.Transport{inproc.New(), shm.New(), tcp.New()},
 		linger:     5 * time.Second,
 		logger:     slog.New(slog.DiscardHandler),
 	}
@@ -58,10 +59,13 @@ func WithDirectory(dial func(stdctx.Context) (net.Conn, error)) Option {
 }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it. In a cluster
-// with a key that is TLS, which takes its place behind TCP if there is TCP and
-// no TLS among those named.
+// default is in-process, then shared memory, then TCP on the loopback interface
+// and, on a node that is in a cluster, at the address by which the other nodes
+// know it. In a cluster with a key that is TLS, which takes its place behind TCP
+// if there is TCP and no TLS among those named.
+//
+// What is above 2 KiB and comes over shared memory can be read only: see
+// [dispatch.Message.Writable].
 func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }

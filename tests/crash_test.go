@@ -15,6 +15,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // A process that is killed must be this library's, not a command's: the test
@@ -30,7 +31,11 @@ func init() {
 		os.Exit(1)
 	}()
 	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
-	c, err := lib.Open(context.Background(), append(overShm(), lib.WithSocket(os.Args[3]))...)
+	over := overShm()
+	if over == nil {
+		over = []lib.Option{lib.WithTransports(tcp.New())}
+	}
+	c, err := lib.Open(context.Background(), append(over, lib.WithSocket(os.Args[3]))...)
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})
 	}
