@@ -116,6 +116,8 @@ type Dispatcher struct {
 	lost    atomic.Uint64
 	past    traffic // of links that are no more
 	pending atomic.Int32
+
+	complained sync.Map // transports of which was said that they do not work
 }
 
 // New makes a Dispatcher without ports; see Listen.
@@ -183,7 +185,7 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	d.mu.Lock()
 	closing := d.closing
 	if !closing {
-		d.ports = append(d.ports, p)
+		d.ports = append(d.ports[:len(d.ports):len(d.ports)], p)
 	}
 	d.mu.Unlock()
 	if closing {
@@ -191,6 +193,16 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// Reconsider looks for better routes of all links, once: ports have been opened,
+// and others can know.
+func (d *Dispatcher) Reconsider() {
+	d.eachLink(func(l *link) {
+		l.mu.Lock()
+		l.improve()
+		l.mu.Unlock()
+	})
 }
 
 // Addrs are the addresses of the ports, in order of preference.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -71,6 +72,12 @@ type link struct {
 	stream    pace
 	dialling  bool
 	proposed  uint64 // the gen of our handshake under way, or 0
+	binders   int    // who wait for writing to end, to attach another conn
+	ready     bool   // who writes says Ready, and the peer may wait for us
+	since     time.Time
+	over      string // the transport of the conn, or of the last one
+	trial     trial
+	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
 	full      waitlist // senders waiting for room in the session
 	empty     waitlist // closers waiting for the session to be idle
@@ -156,7 +163,10 @@ func (l *link) post() {
 // called; writing must be false.
 func (l *link) pump() {
 	l.writing = true
-	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet(); round++ {
+	if l.trial.resting {
+		l.stir()
+	}
+	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet() && l.binders == 0; round++ {
 		if round > 0 && l.runs && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
 			break // others add as fast as we write: let it become more
 		}
@@ -182,6 +192,28 @@ func (l *link) pump() {
 		}
 	}
 	l.doneWriting()
+}
+
+// hold waits until nobody writes, and keeps others from beginning until unhold.
+// It gives up, and is false, where who writes may wait for our stack. mu is held.
+func (l *link) hold(ours bool) bool {
+	l.binders++
+	for l.writing { // a conn never blocks
+		if ours && l.ready {
+			l.unhold()
+			return false
+		}
+		l.unwritten.Wait()
+	}
+	return true
+}
+
+// unhold lets writing go on. mu is held.
+func (l *link) unhold() {
+	l.binders--
+	if l.binders == 0 && l.conn != nil && !l.writing && !l.stalled && l.dead == nil && !l.s.quiet() {
+		l.pump()
+	}
 }
 
 // doneWriting ends a turn of writing. mu is held.
@@ -214,6 +246,7 @@ func (l *link) lose(c subsys.Conn, err error) {
 		return
 	}
 	l.d.log.Info("dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
+	l.judge(c)
 	l.detach()
 	l.dial()
 }
@@ -340,6 +373,7 @@ func (l *link) bury() {
 	if l.conn != nil {
 		l.detach()
 	}
+	l.endTrial()
 	for _, f := range l.flows {
 		if f.gone == nil {
 			f.gone = l.dead
