@@ -171,6 +171,32 @@ func ExampleWithListen() {
 	// tcp true
 }
 
+// Control goes over TCP, and data another way, at once.
+func ExampleWithRules() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	const control = 1
+	a, b := node.open(rocl.WithRules(rocl.Rule{Tags: []rocl.TagRange{{First: control, Last: control}}, Over: []string{"tcp"}})), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	for tag := range uint64(3) {
+		if err := me.SendBytes(ctx, you.ID(), tag, []byte("hello")); err != nil {
+			log.Fatal(err)
+		}
+		m, err := you.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		m.Release()
+	}
+	fmt.Println(a.Stats().Sent)
+	_, err := rocl.Open(ctx, rocl.WithRules(rocl.Rule{Over: []string{"pigeon"}}))
+	fmt.Println(errors.Is(err, rocl.ErrRule))
+	// Output:
+	// map[inproc:2 tcp:1]
+	// true
+}
+
 // Where the processor has better to do, receivers sleep at once.
 func ExampleWithPoll() {
 	ctx := context.Background()

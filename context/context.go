@@ -80,6 +80,10 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
+	rules, err := cfg.checkRules()
+	if err != nil {
+		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+	}
 	news := make(chan struct{}, 1)
 	dir, err := join(ctx, &cfg, news)
 	if err != nil {
@@ -96,7 +100,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	c.life, c.end = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
-		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust,
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 	})
 	if err := c.open(ctx); err != nil {

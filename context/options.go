@@ -2,9 +2,11 @@ package context
 
 import (
 	stdctx "context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -21,6 +23,7 @@ type config struct {
 	dial        func(stdctx.Context) (net.Conn, error)
 	transports  []subsys.Transport
 	listen      []string
+	rules       []dispatch.Rule
 	poll        dispatch.PollPolicy
 	mailbox     int
 	memory      int64
@@ -70,6 +73,12 @@ func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
 
+// WithRules says over what messages go to other contexts, by tag, by size or all
+// of them: see [dispatch.Rule]. The others need no rules. Open fails with
+// [dispatch.ErrRule] if the rules make no sense or name transports that the
+// context has not.
+func WithRules(r ...dispatch.Rule) Option { return func(c *config) { c.rules = r } }
+
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
 // of the one its transport would choose. In a cluster with a key TCP is for this
 // node alone, and Open refuses other addresses of it.
@@ -109,6 +118,19 @@ func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m
 // $ROCL_TLS_KEY and $ROCL_TLS_CA.
 func WithCertificates(cert, key, ca string) Option {
 	return func(c *config) { c.certs = cluster.Certificates{Cert: cert, Key: key, CA: ca} }
+}
+
+// checkRules checks the rules against the transports. TLS may come with the terms
+// of a cluster.
+func (c *config) checkRules() (*dispatch.Rules, error) {
+	for _, r := range c.rules {
+		for _, name := range r.Over {
+			if name != "tls" && !slices.ContainsFunc(c.transports, func(t subsys.Transport) bool { return t.Name() == name }) {
+				return nil, fmt.Errorf("%w: over %q, which is no transport of this context", dispatch.ErrRule, name)
+			}
+		}
+	}
+	return dispatch.NewRules(c.rules...)
 }
 
 // environment fills in what was not given.

@@ -59,6 +59,9 @@ func (l *link) try(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("finding context %v: %w", l.peer, err)
 	}
+	if l.key.theirs {
+		return errors.New("the peer, whose lane it is, has not connected")
+	}
 	routes := l.routes()
 	failed, err := l.through(ctx, routes, addrs, nil, false)
 	if err != nil {

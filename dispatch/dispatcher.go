@@ -79,6 +79,7 @@ type Config struct {
 	Pool        *buffers.Pool
 	Resolve     Resolver
 	Trust       func() Trust // asked at each handshake; nil: whoever trusts anybody
+	Rules       *Rules       // over what messages go; nil: as the order of the ports is
 	Poll        PollPolicy
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
@@ -111,7 +112,7 @@ type Dispatcher struct {
 	closing bool
 	closed  bool
 	ports   []subsys.Port
-	links   map[resource.GID]*link
+	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
 	lost    atomic.Uint64
 	past    traffic // of links that are no more
@@ -136,7 +137,7 @@ func New(cfg Config) *Dispatcher {
 		oneP:  runtime.GOMAXPROCS(0) < 2,
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
-		links: map[resource.GID]*link{},
+		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 	}
 	d.policy = cfg.Poll
@@ -290,30 +291,13 @@ func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 	return l.flow(dst), nil
 }
 
-func (d *Dispatcher) link(peer resource.GID) (*link, error) {
-	d.mu.RLock()
-	l := d.links[peer]
-	d.mu.RUnlock()
-	if l != nil {
-		return l, nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if l := d.links[peer]; l != nil {
-		return l, nil
-	}
-	if d.closing {
-		return nil, ErrClosed
-	}
-	l = newLink(d, peer, random64())
-	d.links[peer] = l
-	return l, nil
-}
+// link is the common link with peer.
+func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(linkKey{peer: peer}) }
 
 func (d *Dispatcher) unlink(l *link) {
 	d.mu.Lock()
-	if d.links[l.peer] == l {
-		delete(d.links, l.peer)
+	if d.links[l.key] == l {
+		delete(d.links, l.key)
 		d.past.add(&l.traffic)
 	}
 	d.mu.Unlock()

@@ -56,13 +56,14 @@ var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
 
 type hello struct {
 	from, to resource.GID
+	lane     uint8 // of the dialler's rules; 0: the common one
 	cluster  uint64
 	nonce    [16]byte
 }
 
 func (h *hello) append(b []byte) []byte {
 	b = append(b, protoMagic[:]...)
-	b = append(b, protoVersion, 0, 0, 0)
+	b = append(b, protoVersion, h.lane, 0, 0)
 	b = appendGID(b, h.from)
 	b = appendGID(b, h.to)
 	b = binary.LittleEndian.AppendUint64(b, h.cluster)
@@ -75,6 +76,9 @@ func (h *hello) parse(b []byte) error {
 	}
 	if b[4] != protoVersion {
 		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
+	}
+	if h.lane = b[5]; h.lane >= MaxLanes {
+		return fmt.Errorf("%w: lane %d, there are %d", ErrRefused, h.lane, MaxLanes)
 	}
 	h.from, h.to = resource.GetGID(b[8:]), resource.GetGID(b[24:])
 	h.cluster = binary.LittleEndian.Uint64(b[40:])
@@ -214,6 +218,7 @@ type endpoint struct {
 	cluster uint64
 	said    transcript
 	peer    resource.GID
+	lane    uint8       // the acceptor's
 	want    *link       // the dialler's,
 	from    subsys.Conn // which it is to leave; nil: it has none
 	mine    attach      // what we said
@@ -267,7 +272,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		c.Close()
 		return err
 	}
-	h := hello{from: d.self, to: l.peer, cluster: ep.cluster}
+	h := hello{from: d.self, to: l.peer, lane: l.key.lane, cluster: ep.cluster}
 	_, _ = rand.Read(h.nonce[:])
 	ep.said.said = h.append(nil)
 	c.Start()
@@ -395,7 +400,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	if err := ep.trust.over(h.from, c); err != nil {
 		return err
 	}
-	ep.peer = h.from
+	ep.peer, ep.lane = h.from, h.lane
 	ep.said.said = append(ep.said.said, b...)
 	ch := challenge{from: ep.d.self}
 	_, _ = rand.Read(ch.nonce[:])
@@ -445,7 +450,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	}
 	ep.said.said = append(ep.said.said, b...)
 	for {
-		l, err := ep.d.link(ep.peer)
+		l, err := ep.d.linkOf(linkKey{ep.peer, ep.lane, ep.lane > 0})
 		if err != nil {
 			return err
 		}

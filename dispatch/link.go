@@ -49,10 +49,13 @@ const (
 type link struct {
 	d    *Dispatcher
 	peer resource.GID
+	key  linkKey
+	rule *Rule // of its lane; nil if that is the common one, or the peer's
 
 	// rx is held while a batch of received frames is worked on, so that two
-	// conns of one link cannot interleave. It is taken before mu.
-	rx       sync.Mutex
+	// conns of one link cannot interleave, nor two lanes with one peer. It is
+	// taken before mu.
+	rx       *sync.Mutex
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
@@ -80,6 +83,7 @@ type link struct {
 	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
 	full      waitlist // senders waiting for room in the session
+	behind    waitlist // senders waiting for what went before to be acknowledged
 	empty     waitlist // closers waiting for the session to be idle
 	leaving   bool     // we say goodbye
 	dead      error
@@ -91,7 +95,7 @@ type link struct {
 }
 
 func newLink(d *Dispatcher, peer resource.GID, id uint64) *link {
-	l := &link{d: d, peer: peer, id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
+	l := &link{d: d, peer: peer, key: linkKey{peer: peer}, rx: new(sync.Mutex), id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
 	l.unwritten.L = &l.mu
 	return l
 }
@@ -232,6 +236,9 @@ func (l *link) release() {
 	l.s.release()
 	if l.full.first != nil && l.s.pending() <= maxUnacked/2 {
 		l.full.fireAll()
+	}
+	if l.behind.first != nil {
+		l.pass()
 	}
 	if l.empty.first != nil && l.s.idle() {
 		l.empty.fireAll()
@@ -387,6 +394,7 @@ func (l *link) bury() {
 		}
 	})
 	l.full.fireAll()
+	l.behind.fireAll()
 	l.empty.fireAll()
 	l.settle()
 	l.mu.Unlock()

@@ -55,8 +55,12 @@ func transportOf(addr string) string {
 // routes are the ports by which l may go, best first.
 func (l *link) routes() []subsys.Port {
 	l.d.mu.RLock()
-	defer l.d.mu.RUnlock()
-	return l.d.ports
+	ports := l.d.ports
+	l.d.mu.RUnlock()
+	if l.rule != nil {
+		return l.rule.order(ports)
+	}
+	return ports
 }
 
 // rank says how good a transport is among routes; the best has 0.
@@ -73,8 +77,12 @@ func better(routes []subsys.Port, transport string) []subsys.Port {
 	return routes[:rank(routes, transport)]
 }
 
-// worse says whether c is of a worse route than the present conn. mu is held.
+// worse says whether c is of a worse route than the present conn. Over what a
+// lane of the peer's goes is the peer's to say. mu is held.
 func (l *link) worse(c subsys.Conn) bool {
+	if l.key.theirs {
+		return false
+	}
 	routes := l.routes()
 	return rank(routes, c.Transport()) > rank(routes, l.conn.Transport())
 }
@@ -160,7 +168,7 @@ func (l *link) endTrial() {
 // improve starts trying better routes than the present one, unless that or
 // dialling is under way. mu is held.
 func (l *link) improve() {
-	if l.dialling || l.dead != nil || l.conn == nil || l.leaving {
+	if l.dialling || l.dead != nil || l.conn == nil || l.leaving || l.key.theirs {
 		return
 	}
 	l.dialling = true

@@ -48,5 +48,5 @@ func (d *Dispatcher) CountCopy(n int) {
 func (d *Dispatcher) Linked(peer resource.GID) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.links[peer] != nil
+	return d.links[linkKey{peer: peer}] != nil
 }
