@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -195,6 +196,62 @@ func ExampleWithRules() {
 	// Output:
 	// map[inproc:2 tcp:1]
 	// true
+}
+
+// The first rule that fits a message counts; without transports it is as if there
+// were none.
+func ExampleRule() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithRules(
+		rocl.Rule{Tags: []rocl.TagRange{{First: 7, Last: 7}}},
+		rocl.Rule{Min: 1000, Over: []string{"shm", "tcp"}, Only: true},
+	))
+	me, you := register(a, "me"), register(node.open(), "you")
+	for tag := range uint64(10) {
+		if err := me.SendBytes(ctx, you.ID(), tag, make([]byte, 2000)); err != nil {
+			log.Fatal(err)
+		}
+		m, err := you.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		m.Release()
+	}
+	fmt.Println(a.Stats().Sent["inproc"])
+	// Output: 1
+}
+
+func ExampleTagRange() {
+	control, data := rocl.TagRange{First: 0, Last: 99}, rocl.TagRange{First: 100, Last: math.MaxUint64}
+	fmt.Println(control.Last+1 == data.First)
+	// Output: true
+}
+
+// Who talks to whom over what; 'rocl routes' prints it for a whole node.
+func ExampleRoute() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	for _, r := range a.Routes() {
+		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
+	}
+	theirs, err := a.RoutesOf(ctx, b.ID()) // but for the one that carried the question
+	fmt.Println(len(theirs), err)
+	// Output:
+	// true inproc 1 5 0
+	// 0 <nil>
 }
 
 // Where the processor has better to do, receivers sleep at once.

@@ -36,6 +36,7 @@ type (
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	Rule           = dispatch.Rule          // over what messages go; see WithRules
 	TagRange       = dispatch.TagRange      // of a Rule
+	Route          = dispatch.Route         // over what two contexts talk; see Context.Routes
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 	Member         = cluster.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered

@@ -127,6 +127,9 @@ func (c *Context) open(ctx stdctx.Context) error {
 	if err := c.cfg.listens(&terms, c.sealer); err != nil {
 		return err
 	}
+	if err := c.disp.Serve(0, questionsMost, c.answer); err != nil {
+		return err
+	}
 	if err := c.listen(c.cfg.places(&terms, c.sealer)); err != nil {
 		return err
 	}

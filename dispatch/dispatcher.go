@@ -258,6 +258,19 @@ func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
 	return m, nil
 }
 
+// Serve gives what is sent to the resource with the given serial to handle, one
+// message at a time, in place of receivers. What handle does not accept is told
+// to be for a resource that does not exist. It may not keep the message.
+func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
+	m, err := d.Mailbox(serial, limit)
+	if err == nil {
+		m.mu.Lock()
+		m.handle = handle
+		m.mu.Unlock()
+	}
+	return err
+}
+
 func (d *Dispatcher) mailbox(serial uint32) *Mailbox {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

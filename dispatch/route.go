@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -291,4 +293,57 @@ func (l *link) settleFor(routes []subsys.Port, addrs []string, failed map[string
 func (d *Dispatcher) complain(transport string) bool {
 	_, said := d.complained.LoadOrStore(transport, true)
 	return !said
+}
+
+// A Route says over what a link goes, and what has gone over it.
+type Route struct {
+	Peer      resource.GID `json:"peer"`
+	Lane      int          `json:"lane"`             // 0: the common one
+	Theirs    bool         `json:"theirs,omitempty"` // the lane is one of the peer's rules
+	Transport string       `json:"transport"`        // "" while there is no connection
+	Remote    string       `json:"remote"`           // the peer's address
+	Since     time.Time    `json:"since,omitzero"`   // when that connection was made
+	Changes   uint64       `json:"changes"`          // from one transport to another
+	Resumed   uint64       `json:"resumed"`          // broken connections survived
+
+	Sent          uint64 `json:"sent"` // messages, over all connections of the link
+	Received      uint64 `json:"received"`
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
+}
+
+// Routes are those of all links, ordered by peer and lane.
+func (d *Dispatcher) Routes() (all []Route) {
+	d.eachLink(func(l *link) { all = append(all, l.route()) })
+	slices.SortFunc(all, func(a, b Route) int {
+		theirs := func(r *Route) int {
+			if r.Theirs {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(a.Peer.Compare(b.Peer), cmp.Compare(a.Lane, b.Lane), cmp.Compare(theirs(&a), theirs(&b)))
+	})
+	return all
+}
+
+func (l *link) route() Route {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settle()
+	t := &l.traffic
+	r := Route{
+		Peer: l.peer, Lane: int(l.key.lane), Theirs: l.key.theirs, Changes: t.moved, Resumed: t.resumed,
+		SentBytes: t.sentB, ReceivedBytes: t.receivedB,
+	}
+	if l.conn != nil {
+		r.Transport, r.Remote, r.Since = l.conn.Transport(), l.conn.Remote(), l.since
+	}
+	for _, n := range t.sent {
+		r.Sent += n
+	}
+	for _, n := range t.received {
+		r.Received += n
+	}
+	return r
 }

@@ -156,6 +156,7 @@ type spread struct {
 
 	mu    sync.Mutex
 	by    []*Flow       // of the other lanes, once used
+	floor []watermark   // what lanes had taken before the first message, by lane
 	marks [][]watermark // where sizes decide: of each class of messages, by lane
 }
 
@@ -165,7 +166,7 @@ const classes = 16
 
 // A watermark is the last message of a class that took a lane.
 type watermark struct {
-	f   *Flow // nil: none, or it has been acknowledged
+	l   *link // nil: none, or it has been acknowledged
 	seq uint32
 }
 
@@ -212,9 +213,37 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 	}
 	var seq uint32
 	if copied, err = f.accept(ctx, src, tag, p, b, &seq); err == nil && (copied || b != nil) {
-		s.mark(class, n, f, seq)
+		s.mark(class, n, f.l, seq)
 	}
 	return copied, err
+}
+
+// class are the marks of a class of messages. Before its first message there may
+// have been a flow to the same resource over a common link that has ended: what
+// it sent over other lanes may be under way. mu is held.
+func (s *spread) class(n uint64) []watermark {
+	if s.marks == nil {
+		s.marks = make([][]watermark, classes)
+		s.floor = make([]watermark, len(s.rules.lanes))
+		d := s.base.l.d
+		for lane := range s.floor {
+			d.mu.RLock()
+			l := d.links[linkKey{peer: s.base.l.peer, lane: uint8(lane)}]
+			d.mu.RUnlock()
+			if lane == 0 || l == nil {
+				continue
+			}
+			l.mu.Lock()
+			if l.s.next != l.s.head {
+				s.floor[lane] = watermark{l, l.s.next - 1}
+			}
+			l.mu.Unlock()
+		}
+	}
+	if s.marks[n] == nil {
+		s.marks[n] = slices.Clone(s.floor)
+	}
+	return s.marks[n]
 }
 
 // follow waits until what went before in a class over other lanes than n is
@@ -225,15 +254,12 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 			continue
 		}
 		s.mu.Lock()
-		var w watermark
-		if s.marks != nil && s.marks[class] != nil {
-			w = s.marks[class][other]
-		}
+		w := s.class(class)[other]
 		s.mu.Unlock()
-		if w.f == nil {
+		if w.l == nil {
 			continue
 		}
-		if err := w.f.l.passed(ctx, w.seq); err != nil {
+		if err := w.l.passed(ctx, w.seq); err != nil {
 			return err
 		}
 		s.mu.Lock()
@@ -245,17 +271,11 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 	return nil
 }
 
-func (s *spread) mark(class uint64, n uint8, f *Flow, seq uint32) {
+func (s *spread) mark(class uint64, n uint8, l *link, seq uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.marks == nil {
-		s.marks = make([][]watermark, classes)
-	}
-	if s.marks[class] == nil {
-		s.marks[class] = make([]watermark, len(s.rules.lanes))
-	}
-	if m := &s.marks[class][n]; m.f != f || int32(seq-m.seq) > 0 { // others may have been quicker to say so
-		*m = watermark{f, seq}
+	if m := &s.class(class)[n]; m.l != l || int32(seq-m.seq) > 0 { // others may have been quicker to say so
+		*m = watermark{l, seq}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc64"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -30,9 +31,16 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "parent": parent}
 	over := overShm()
-	if over == nil {
+	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
+	case refused != "":
+		if err := refuse(refused); err != nil {
+			fmt.Println("refusing:", err)
+			os.Exit(1)
+		}
+		over = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
+	case over == nil:
 		over = []lib.Option{lib.WithTransports(tcp.New())}
 	}
 	c, err := lib.Open(context.Background(), append(over, lib.WithSocket(os.Args[3]))...)
