@@ -310,7 +310,7 @@ func TestMoves(t *testing.T) {
 	const flows = 3
 	sizes := []int{0, 1, 64, 1000, inline, inline + 1, 5000, 20_000, 70_000, 256 << 10}
 	var stop atomic.Bool
-	var wg sync.WaitGroup
+	var wg, senders sync.WaitGroup
 	var sent, got [2][flows]atomic.Uint64
 	// The payload of message n of a flow, whose tag is n: its numbers again, a
 	// checksum, anything.
@@ -333,7 +333,7 @@ func TestMoves(t *testing.T) {
 	for from := range d {
 		for i := range flows {
 			mb := box(t, d[1-from], uint32(10+i), 1<<20)
-			wg.Go(func() {
+			senders.Go(func() {
 				f := flow(t, d[from], mb)
 				for n := uint64(0); !stop.Load(); n++ {
 					b, err := d[from].Buffer(size(i, n))
@@ -430,6 +430,7 @@ func TestMoves(t *testing.T) {
 		}
 	}
 	stop.Store(true)
+	senders.Wait()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) {
 		done := true
 		for from := range d {
