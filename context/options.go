@@ -124,7 +124,7 @@ func WithCertificates(cert, key, ca string) Option {
 // of a cluster.
 func (c *config) checkRules() (*dispatch.Rules, error) {
 	for _, r := range c.rules {
-		for _, name := range r.Over {
+		for _, name := range r.Transports() {
 			if name != "tls" && !slices.ContainsFunc(c.transports, func(t subsys.Transport) bool { return t.Name() == name }) {
 				return nil, fmt.Errorf("%w: over %q, which is no transport of this context", dispatch.ErrRule, name)
 			}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -54,30 +56,70 @@ func transportOf(addr string) string {
 	return name
 }
 
-// routes are the ports by which l may go, best first.
-func (l *link) routes() []subsys.Port {
-	l.d.mu.RLock()
-	ports := l.d.ports
-	l.d.mu.RUnlock()
-	if l.rule != nil {
-		return l.rule.order(ports)
-	}
-	return ports
+// A route is a port, and to which addresses of its transport it is to be used.
+type route struct {
+	subsys.Port
+	transport string
+	net       netip.Prefix // the zero one: to all
 }
 
-// rank says how good a transport is among routes; the best has 0.
-func rank(routes []subsys.Port, transport string) int {
-	i := slices.IndexFunc(routes, func(p subsys.Port) bool { return transportOf(p.Addr()) == transport })
+func newRoutes(ports []subsys.Port) (out []route) {
+	for _, p := range ports {
+		out = append(out, route{Port: p, transport: transportOf(p.Addr())})
+	}
+	return out
+}
+
+// String is the name of a route as rules write it.
+func (r *route) String() string {
+	if r.net.IsValid() {
+		return r.transport + "://" + r.net.String()
+	}
+	return r.transport
+}
+
+// leads says whether the address of a peer is one of r's.
+func (r *route) leads(addr string) bool {
+	if transportOf(addr) != r.transport || !r.net.IsValid() {
+		return transportOf(addr) == r.transport
+	}
+	u, err := url.Parse(addr)
+	if err != nil {
+		return false
+	}
+	host, err := netip.ParseAddr(u.Hostname())
+	return err == nil && r.net.Contains(host.Unmap())
+}
+
+// reaches says whether one of addrs is r's and can be dialled.
+func (r *route) reaches(addrs []string) bool {
+	return slices.ContainsFunc(addrs, func(a string) bool { return r.leads(a) && r.Reaches(a) })
+}
+
+// routes are those by which l may go, best first.
+func (l *link) routes() []route {
+	l.d.mu.RLock()
+	routes := newRoutes(l.d.ports)
+	l.d.mu.RUnlock()
+	if l.rule != nil {
+		return l.rule.order(routes)
+	}
+	return routes
+}
+
+// rank says how good the route of c is; the best has 0.
+func rank(routes []route, c subsys.Conn) int {
+	i := slices.IndexFunc(routes, func(r route) bool {
+		return r.transport == c.Transport() && (!r.net.IsValid() || r.leads(c.Remote()))
+	})
 	if i < 0 {
 		return len(routes)
 	}
 	return i
 }
 
-// better are the routes that are better than by transport.
-func better(routes []subsys.Port, transport string) []subsys.Port {
-	return routes[:rank(routes, transport)]
-}
+// better are the routes that are better than that of c.
+func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
 
 // worse says whether c is of a worse route than the present conn. Over what a
 // lane of the peer's goes is the peer's to say. mu is held.
@@ -86,28 +128,28 @@ func (l *link) worse(c subsys.Conn) bool {
 		return false
 	}
 	routes := l.routes()
-	return rank(routes, c.Transport()) > rank(routes, l.conn.Transport())
+	return rank(routes, c) > rank(routes, l.conn)
 }
 
-func reaches(ports []subsys.Port, addrs []string) bool {
-	for _, p := range ports {
-		if slices.ContainsFunc(addrs, p.Reaches) {
-			return true
-		}
-	}
-	return false
+func reach(routes []route, addrs []string) bool {
+	return slices.ContainsFunc(routes, func(r route) bool { return r.reaches(addrs) })
 }
 
-// shuns says whether a transport has not worked lately. mu is held.
-func (l *link) shuns(transport string) bool {
-	s := l.shunned[transport]
+// shuns says whether a route has not worked lately. mu is held.
+func (l *link) shuns(r *route) bool {
+	s := l.shunned[r.String()]
 	return s != nil && time.Now().Before(s.until)
 }
 
 // judge draws the lesson of a conn that was lost: one that broke at once is of a
 // route to be shunned. mu is held.
 func (l *link) judge(c subsys.Conn) {
-	name := c.Transport()
+	routes := l.routes()
+	i := rank(routes, c)
+	if i == len(routes) {
+		return
+	}
+	name := routes[i].String()
 	if time.Since(l.since) >= shortLived {
 		delete(l.shunned, name)
 		return
@@ -202,8 +244,8 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 	if err != nil {
 		return true, fmt.Errorf("finding context %v: %w", l.peer, err)
 	}
-	routes := better(l.routes(), from.Transport())
-	if len(routes) > 0 && !reaches(routes, addrs) { // old news: who asks twice gets the newest
+	routes := better(l.routes(), from)
+	if len(routes) > 0 && !reach(routes, addrs) { // old news: who asks twice gets the newest
 		if addrs, err = l.d.cfg.Resolve(ctx, l.peer); err != nil {
 			return true, fmt.Errorf("finding context %v: %w", l.peer, err)
 		}
@@ -212,9 +254,9 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 	l.mu.Lock()
 	left := routes
 	if l.conn != nil {
-		left = better(routes, l.conn.Transport())
+		left = better(routes, l.conn)
 	}
-	more = reaches(left, addrs)
+	more = reach(left, addrs)
 	if l.conn != from && l.conn != nil && more { // a step up, not to the top
 		l.tryLater()
 	}
@@ -222,33 +264,33 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 	return more, err
 }
 
-// through dials addrs over ports, until l has a conn other than from, which may
+// through dials addrs over routes, until l has a conn other than from, which may
 // be nil, or is dead. Those that are shunned are left out, or they alone are
-// tried. failed is what could not be dialled at all, by transport.
-func (l *link) through(ctx context.Context, ports []subsys.Port, addrs []string, from subsys.Conn, shunned bool) (failed map[string]error, err error) {
+// tried. failed is what could not be dialled at all, by route.
+func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool) (failed map[string]error, err error) {
 	err = fmt.Errorf("no transport reaches any of %q", addrs)
 	tried := map[string]bool{} // a second port of a transport reaches no more than the first
-	for _, p := range ports {
-		name := transportOf(p.Addr())
+	for i := range routes {
+		r := &routes[i]
 		l.mu.Lock()
-		shuns := l.shuns(name)
+		shuns := l.shuns(r)
 		l.mu.Unlock()
 		if shuns != shunned {
 			continue
 		}
 		for _, a := range addrs {
-			if tried[a] || !p.Reaches(a) {
+			if tried[a] || !r.leads(a) || !r.Reaches(a) {
 				continue
 			}
 			tried[a] = true
-			if err = l.d.shake(ctx, l, p, a, from); err == nil {
+			if err = l.d.shake(ctx, l, r.Port, a, from); err == nil {
 				return failed, nil
 			}
 			if d := (*dialError)(nil); errors.As(err, &d) && ctx.Err() == nil {
 				if failed == nil {
 					failed = map[string]error{}
 				}
-				failed[name] = d.err
+				failed[r.String()] = d.err
 			}
 			l.mu.Lock()
 			got := l.conn != from || l.dead != nil
@@ -269,29 +311,28 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // settleFor draws up what is to be done about better routes than the one that
 // was just found by dialling.
-func (l *link) settleFor(routes []subsys.Port, addrs []string, failed map[string]error) {
+func (l *link) settleFor(routes []route, addrs []string, failed map[string]error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil || l.dead != nil {
 		return
 	}
-	name := l.conn.Transport()
-	left := better(routes, name)
-	if !reaches(left, addrs) {
+	left := better(routes, l.conn)
+	if !reach(left, addrs) {
 		return
 	}
-	for _, p := range left {
-		t := transportOf(p.Addr())
+	for i := range left {
+		t := left[i].String()
 		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.complain(t) {
-			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", name, "peer", l.peer, "err", err)
+			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}
 	l.tryLater()
 }
 
-// complain says whether it is the first time for a transport.
-func (d *Dispatcher) complain(transport string) bool {
-	_, said := d.complained.LoadOrStore(transport, true)
+// complain says whether it is the first time for a route.
+func (d *Dispatcher) complain(route string) bool {
+	_, said := d.complained.LoadOrStore(route, true)
 	return !said
 }
 

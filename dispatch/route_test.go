@@ -471,3 +471,63 @@ func TestMoves(t *testing.T) {
 		t.Error(fmt.Errorf("only %d moves: this shows nothing", s.Moved))
 	}
 }
+
+// Close may come while links move: it returns, and leaves nothing.
+func TestCloseWhileMoving(t *testing.T) {
+	for round := range 40 {
+		a, b := both(t, ruled(t, Rule{Min: 1000, Over: []string{"tcp", "shm"}}))
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
+		ctx := soon(t)
+		var wg sync.WaitGroup
+		for _, s := range []struct {
+			d    *Dispatcher
+			mine *Mailbox
+			to   *Dispatcher
+		}{{a, ma, b}, {b, mb, a}} {
+			wg.Go(func() {
+				for n := uint64(0); ; n++ {
+					f, err := s.d.Flow(s.to.self, 1)
+					if err != nil {
+						return
+					}
+					if err := f.try(ctx, n%3, int(n%4)*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
+						return
+					} else if ctx.Err() != nil {
+						t.Errorf("stuck: %v", err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					m, err := s.mine.Recv(ctx)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("recv: %v", err)
+						}
+						return
+					}
+					m.Release()
+				}
+			})
+			wg.Go(func() {
+				all := []string{"inproc", "shm", "tcp"}
+				for !s.d.isClosing() {
+					rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+					prefer(a, all...)
+					prefer(b, all...)
+					s.d.Reconsider()
+					time.Sleep(100 * time.Microsecond)
+				}
+			})
+		}
+		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment varies
+		cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		var both sync.WaitGroup
+		both.Go(func() { _ = a.Close(cctx) })
+		both.Go(func() { _ = b.Close(cctx) })
+		both.Wait()
+		cancel()
+		wg.Wait()
+	}
+}

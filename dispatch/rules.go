@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys"
 )
 
 // MaxLanes is how many links two contexts have at most in either's name: the
@@ -35,8 +36,10 @@ type Rule struct {
 	Tags []TagRange // none: any tag
 	Min  int        // the least payload, in bytes
 	Max  int        // the largest; 0: any
-	Over []string   // names of transports, best first; none: the common lane
-	Only bool       // over no others: where none of them reaches a context, it is unreachable
+	// Over names transports, best first; none: the common lane. That of one
+	// network alone is tcp://10.1.0.0/16: the peer listens there.
+	Over []string
+	Only bool // over no others: where none of them reaches a context, it is unreachable
 }
 
 func (r *Rule) tagged(tag uint64) bool {
@@ -67,8 +70,11 @@ func (r *Rule) check() error {
 		return fmt.Errorf("%w: only over transports that are not named", ErrRule)
 	}
 	for i, name := range r.Over {
-		if name == "" || slices.Contains(r.Over[:i], name) {
-			return fmt.Errorf("%w: transports %q", ErrRule, r.Over)
+		if _, _, err := parseOver(name); err != nil {
+			return err
+		}
+		if slices.Contains(r.Over[:i], name) {
+			return fmt.Errorf("%w: over %q, twice", ErrRule, name)
 		}
 	}
 	return nil
@@ -130,23 +136,45 @@ func (p *Rules) pick(tag uint64, size int) (lane uint8, varies bool) {
 	return lane, varies
 }
 
-// order puts ports in the order of a lane, and leaves out those it may not use.
-func (r *Rule) order(ports []subsys.Port) (out []subsys.Port) {
+// order puts routes in the order of a lane, and leaves out those it may not use.
+func (r *Rule) order(routes []route) (out []route) {
 	for _, name := range r.Over {
-		for _, p := range ports {
-			if transportOf(p.Addr()) == name {
-				out = append(out, p)
+		transport, network, _ := parseOver(name) // checked
+		for _, o := range routes {
+			if o.transport == transport {
+				o.net = network
+				out = append(out, o)
 			}
 		}
 	}
 	if !r.Only {
-		for _, p := range ports {
-			if !slices.Contains(r.Over, transportOf(p.Addr())) {
-				out = append(out, p)
+		for _, o := range routes {
+			if !slices.Contains(r.Over, o.transport) {
+				out = append(out, o)
 			}
 		}
 	}
 	return out
+}
+
+// parseOver takes an entry of Rule.Over apart.
+func parseOver(s string) (transport string, network netip.Prefix, err error) {
+	transport, cidr, cut := strings.Cut(s, "://")
+	if cut {
+		network, err = netip.ParsePrefix(cidr)
+	}
+	if err != nil || transport == "" {
+		return "", netip.Prefix{}, fmt.Errorf("%w: over %q, which is neither a transport nor TRANSPORT://NETWORK/BITS", ErrRule, s)
+	}
+	return transport, network.Masked(), nil
+}
+
+// Transports are the names of those that r is about.
+func (r *Rule) Transports() (names []string) {
+	for _, s := range r.Over {
+		names = append(names, transportOf(s))
+	}
+	return names
 }
 
 // A spread is a flow over several lanes.

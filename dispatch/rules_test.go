@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -123,6 +124,55 @@ func TestLaneUnreachable(t *testing.T) {
 	exchange(t, a, mb, 2, 10)
 }
 
+// Of two networks that one transport reaches each lane takes its own; where one
+// does not answer, the other is used unless the rule forbids it.
+func TestLanesOfNetworks(t *testing.T) {
+	w := newWorld()
+	var lost atomic.Int32
+	a := w.node(t, 1, tcp.New(), ruled(t,
+		Rule{Tags: []TagRange{{1, 1}}, Over: []string{"tcp://127.0.1.0/24"}},
+		Rule{Tags: []TagRange{{2, 2}}, Over: []string{"tcp://127.0.2.0/24"}, Only: true},
+	), func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } })
+	b := New(Config{Self: resource.MakeGID(1, 2, 0), Pool: a.cfg.Pool, Resolve: w.resolve, Trust: trusting("", "key")})
+	defer func() { b.Close(soon(t)) }()
+	over := func(lane uint8) string {
+		l := a.links[linkKey{peer: b.self, lane: lane}]
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.conn.Remote()
+	}
+	for _, at := range []string{"tcp://127.0.2.1:0", "tcp://127.0.1.1:0"} {
+		if err := b.Listen(tcp.New(), at); err != nil {
+			t.Skip(err) // not every system has all of 127.0.0.0/8
+		}
+	}
+	addrs := b.Addrs()
+	w.mu.Lock()
+	w.at[b.self] = addrs[:1]
+	w.mu.Unlock()
+	mb := box(t, b, 1, 0)
+	exchange(t, a, mb, 1, 10)
+	if over(1) != addrs[0] {
+		t.Errorf("without its network lane 1 goes to %s", over(1))
+	}
+	w.mu.Lock()
+	w.at[b.self] = addrs
+	w.mu.Unlock()
+	exchange(t, a, mb, 2, 10)
+	exchange(t, a, mb, 3, 10)
+	a.Reconsider()
+	until(t, "lane 1 moves to its network", func() bool {
+		exchange(t, a, mb, 1, 10)
+		return over(1) == addrs[1]
+	})
+	if over(2) != addrs[0] {
+		t.Errorf("lane 2 goes to %s", over(2))
+	}
+	if n := lost.Load(); n > 0 {
+		t.Errorf("%d reported undelivered", n)
+	}
+}
+
 func TestRulesChecked(t *testing.T) {
 	many := make([]Rule, MaxLanes)
 	for i := range many {
@@ -130,7 +180,7 @@ func TestRulesChecked(t *testing.T) {
 	}
 	for _, c := range [][]Rule{
 		{{Tags: []TagRange{{2, 1}}}}, {{Min: -1}}, {{Max: -1}}, {{Min: 2, Max: 1}}, {{Only: true}},
-		{{Over: []string{""}}}, {{Over: []string{"tcp", "tcp"}}}, many,
+		{{Over: []string{""}}}, {{Over: []string{"tcp://"}}}, {{Over: []string{"tcp://10.0.0.1"}}}, {{Over: []string{"://10.0.0.0/8"}}}, {{Over: []string{"tcp", "tcp"}}}, many,
 	} {
 		if _, err := NewRules(c...); !errors.Is(err, ErrRule) {
 			t.Errorf("%+v: %v", c, err)
