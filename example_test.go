@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -167,7 +168,90 @@ func ExampleWithListen() {
 	}
 	// Output:
 	// inproc false
+	// shm false
 	// tcp true
+}
+
+// Control goes over TCP, and data another way, at once.
+func ExampleWithRules() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	const control = 1
+	a, b := node.open(rocl.WithRules(rocl.Rule{Tags: []rocl.TagRange{{First: control, Last: control}}, Over: []string{"tcp"}})), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	for tag := range uint64(3) {
+		if err := me.SendBytes(ctx, you.ID(), tag, []byte("hello")); err != nil {
+			log.Fatal(err)
+		}
+		m, err := you.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		m.Release()
+	}
+	fmt.Println(a.Stats().Sent)
+	_, err := rocl.Open(ctx, rocl.WithRules(rocl.Rule{Over: []string{"pigeon"}}))
+	fmt.Println(errors.Is(err, rocl.ErrRule))
+	// Output:
+	// map[inproc:2 tcp:1]
+	// true
+}
+
+// The first rule that fits a message counts; without transports it is as if there
+// were none.
+func ExampleRule() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a := node.open(rocl.WithRules(
+		rocl.Rule{Tags: []rocl.TagRange{{First: 7, Last: 7}}},
+		rocl.Rule{Min: 1000, Over: []string{"shm", "tcp"}, Only: true},
+	))
+	me, you := register(a, "me"), register(node.open(), "you")
+	for tag := range uint64(10) {
+		if err := me.SendBytes(ctx, you.ID(), tag, make([]byte, 2000)); err != nil {
+			log.Fatal(err)
+		}
+		m, err := you.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		m.Release()
+	}
+	fmt.Println(a.Stats().Sent["inproc"])
+	// Output: 1
+}
+
+func ExampleTagRange() {
+	control, data := rocl.TagRange{First: 0, Last: 99}, rocl.TagRange{First: 100, Last: math.MaxUint64}
+	fmt.Println(control.Last+1 == data.First)
+	// Output: true
+}
+
+// Who talks to whom over what; 'rocl routes' prints it for a whole node.
+func ExampleRoute() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	for _, r := range a.Routes() {
+		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
+	}
+	theirs, err := a.RoutesOf(ctx, b.ID()) // but for the one that carried the question
+	fmt.Println(len(theirs), err)
+	// Output:
+	// true inproc 1 5 0
+	// 0 <nil>
 }
 
 // Where the processor has better to do, receivers sleep at once.
@@ -613,7 +697,7 @@ func ExampleContext() {
 	// Output:
 	// true {model=llama, type=server}
 	// questions: 1
-	// addresses: 2
+	// addresses: 3
 	// closing: <nil>
 	// true
 }
@@ -1081,9 +1165,9 @@ func ExampleMessage() {
 	// Output: hello, 5 bytes, tag 7
 }
 
-// A payload is the receiver's to change, but for large ones that came over shared
-// memory: they lie in the sender's.
-func ExampleMessage_readOnly() {
+// A payload is the receiver's to change, but for those above 2 KiB that came over
+// shared memory: they lie in the sender's, and are copied for who wants to write.
+func ExampleMessage_writable() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
@@ -1097,13 +1181,13 @@ func ExampleMessage_readOnly() {
 		log.Fatal(err)
 	}
 	defer m.Release()
-	text := m.Bytes()
-	if m.ReadOnly() {
-		text = bytes.Clone(text)
+	text, err := m.Writable() // m.Bytes(), unless m.ReadOnly()
+	if err != nil {
+		log.Fatal(err)
 	}
 	copy(text, "J")
-	fmt.Printf("%s\n", text)
-	// Output: Jello
+	fmt.Printf("%s %v\n", text, m.ReadOnly())
+	// Output: Jello false
 }
 
 // Selectors narrow a receive; what they leave stays for later.

@@ -34,6 +34,9 @@ type (
 	Message        = dispatch.Message       // a received message
 	Select         = dispatch.Select        // narrows a receive; see From and Tag
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
+	Rule           = dispatch.Rule          // over what messages go; see WithRules
+	TagRange       = dispatch.TagRange      // of a Rule
+	Route          = dispatch.Route         // over what two contexts talk; see Context.Routes
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 	Member         = cluster.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
@@ -93,6 +96,7 @@ var (
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
 	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
 	ErrTooLarge     = dispatch.ErrTooLarge     // the message is longer than MaxMessage
+	ErrRule         = dispatch.ErrRule         // the rules make no sense; see WithRules
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than the one that was named
 	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are wanted and not given, or given and not wanted, or cannot be used
@@ -133,11 +137,29 @@ func WithSocket(path string) Option { return context.WithSocket(path) }
 func JoinOnly() Option { return context.JoinOnly() }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it. In a cluster
-// with a key that is TLS, which takes its place behind TCP if there is TCP and
-// no TLS among those named.
+// default is in-process, then shared memory, then TCP on the loopback interface
+// and, on a node that is in a cluster, at the address by which the other nodes
+// know it. In a cluster with a key that is TLS, which takes its place behind TCP
+// if there is TCP and no TLS among those named.
+//
+// What is above 2 KiB and comes over shared memory can be read only: see
+// [Message.Writable].
 func WithTransports(t ...subsys.Transport) Option { return context.WithTransports(t...) }
+
+// WithRules says over what messages go to other contexts: control over one
+// transport and data over another at once, by tag or by size. What no rule fits
+// goes as without rules. The other contexts need none.
+//
+//	rocl.WithRules(
+//		rocl.Rule{Tags: []rocl.TagRange{{First: 0, Last: 99}}, Over: []string{"tcp"}, Only: true}, // control
+//		rocl.Rule{Min: 64 << 10, Over: []string{"shm", "tls"}},                                      // large payloads
+//	)
+//
+// Messages of one tag from one resource to another keep their order; those of
+// different tags that take different transports have none among them. Open fails
+// with ErrRule if the rules make no sense or name transports that the context has
+// not.
+func WithRules(r ...Rule) Option { return context.WithRules(r...) }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
 // of the one its transport would choose. In a cluster with a key TCP is for this

@@ -101,6 +101,9 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if isNode(to) {
 		return nil, fmt.Errorf("%w: %v is a node: send to a resource there", dispatch.ErrGone, to)
 	}
+	if to == to.Context() {
+		return nil, fmt.Errorf("%w: %v is a context: send to a resource of it", dispatch.ErrGone, to)
+	}
 	c.cache.mu.RLock()
 	owner, ok := c.cache.owners[to]
 	c.cache.mu.RUnlock()

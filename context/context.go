@@ -80,7 +80,12 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	if err := cfg.poll.Check(); err != nil {
+	err := cfg.poll.Check()
+	var rules *dispatch.Rules
+	if err == nil {
+		rules, err = cfg.checkRules()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("rocl: opening a context: %w", err)
 	}
 	news := make(chan struct{}, 1)
@@ -99,7 +104,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	c.life, c.end = stdctx.WithCancel(stdctx.Background())
 	c.cache.init()
 	c.disp = dispatch.New(dispatch.Config{
-		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust,
+		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
 	})
 	if err := c.open(ctx); err != nil {
@@ -124,6 +129,9 @@ func (c *Context) open(ctx stdctx.Context) error {
 		return err
 	}
 	if err := c.cfg.listens(&terms, c.sealer); err != nil {
+		return err
+	}
+	if err := c.disp.Serve(0, questionsMost, c.answer); err != nil {
 		return err
 	}
 	if err := c.listen(c.cfg.places(&terms, c.sealer)); err != nil {

@@ -2,15 +2,18 @@ package context
 
 import (
 	stdctx "context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -21,6 +24,7 @@ type config struct {
 	dial        func(stdctx.Context) (net.Conn, error)
 	transports  []subsys.Transport
 	listen      []string
+	rules       []dispatch.Rule
 	poll        dispatch.Polling
 	mailbox     int
 	memory      int64
@@ -35,7 +39,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		transports: []subsys.Transport{inproc.New(), tcp.New()},
+		transports: []subsys.Transport{inproc.New(), shm.New(), tcp.New()},
 		linger:     5 * time.Second,
 		logger:     slog.New(slog.DiscardHandler),
 	}
@@ -63,13 +67,22 @@ func WithDirectory(dial func(stdctx.Context) (net.Conn, error)) Option {
 }
 
 // WithTransports names the transports to open a port on, best first. The
-// default is in-process, then TCP on the loopback interface and, on a node that
-// is in a cluster, at the address by which the other nodes know it. In a cluster
-// with a key that is TLS, which takes its place behind TCP if there is TCP and
-// no TLS among those named.
+// default is in-process, then shared memory, then TCP on the loopback interface
+// and, on a node that is in a cluster, at the address by which the other nodes
+// know it. In a cluster with a key that is TLS, which takes its place behind TCP
+// if there is TCP and no TLS among those named.
+//
+// What is above 2 KiB and comes over shared memory can be read only: see
+// [dispatch.Message.Writable].
 func WithTransports(t ...subsys.Transport) Option {
 	return func(c *config) { c.transports = t }
 }
+
+// WithRules says over what messages go to other contexts, by tag, by size or all
+// of them: see [dispatch.Rule]. The others need no rules. Open fails with
+// [dispatch.ErrRule] if the rules make no sense or name transports that the
+// context has not.
+func WithRules(r ...dispatch.Rule) Option { return func(c *config) { c.rules = r } }
 
 // WithListen names addresses to listen at, such as tcp://10.0.0.7:0, in place
 // of the one its transport would choose. In a cluster with a key TCP is for this
@@ -121,6 +134,19 @@ func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m
 // $ROCL_TLS_KEY and $ROCL_TLS_CA.
 func WithCertificates(cert, key, ca string) Option {
 	return func(c *config) { c.certs = cluster.Certificates{Cert: cert, Key: key, CA: ca} }
+}
+
+// checkRules checks the rules against the transports. TLS may come with the terms
+// of a cluster.
+func (c *config) checkRules() (*dispatch.Rules, error) {
+	for _, r := range c.rules {
+		for _, name := range r.Transports() {
+			if name != "tls" && !slices.ContainsFunc(c.transports, func(t subsys.Transport) bool { return t.Name() == name }) {
+				return nil, fmt.Errorf("%w: over %q, which is no transport of this context", dispatch.ErrRule, name)
+			}
+		}
+	}
+	return dispatch.NewRules(c.rules...)
 }
 
 // environment fills in what was not given.

@@ -151,6 +151,7 @@ func (c *Context) follow(was directory.Terms) {
 		if err != nil && c.life.Err() == nil {
 			c.cfg.logger.Warn("rocl: telling the directory new addresses", "err", err)
 		}
+		c.disp.Reconsider()
 	}
 }
 

@@ -32,24 +32,24 @@ func TestPlaces(t *testing.T) {
 		opts  []context.Option
 		want  []string
 	}{
-		"no cluster":          {node(""), nil, []string{"inproc ", "tcp "}},
-		"a cluster":           {node("10.0.0.7"), nil, []string{"inproc ", "tcp ", "tcp tcp://10.0.0.7:0"}},
-		"IPv6":                {node("fd00::7"), nil, []string{"inproc ", "tcp ", "tcp tcp://[fd00::7]:0"}},
-		"all on one machine":  {node("127.0.0.2"), nil, []string{"inproc ", "tcp tcp://127.0.0.2:0"}},
-		"the user's own":      {node("10.0.0.7"), []context.Option{context.WithListen("tcp://10.0.0.8:1")}, []string{"inproc ", "tcp tcp://10.0.0.8:1"}},
+		"no cluster":          {node(""), nil, []string{"inproc ", "shm ", "tcp "}},
+		"a cluster":           {node("10.0.0.7"), nil, []string{"inproc ", "shm ", "tcp ", "tcp tcp://10.0.0.7:0"}},
+		"IPv6":                {node("fd00::7"), nil, []string{"inproc ", "shm ", "tcp ", "tcp tcp://[fd00::7]:0"}},
+		"all on one machine":  {node("127.0.0.2"), nil, []string{"inproc ", "shm ", "tcp tcp://127.0.0.2:0"}},
+		"the user's own":      {node("10.0.0.7"), []context.Option{context.WithListen("tcp://10.0.0.8:1")}, []string{"inproc ", "shm ", "tcp tcp://10.0.0.8:1"}},
 		"TCP alone":           {node("10.0.0.7"), []context.Option{context.WithTransports(tcp.New())}, []string{"tcp ", "tcp tcp://10.0.0.7:0"}},
 		"other transports":    {node("10.0.0.7"), []context.Option{context.WithTransports(inproc.New())}, []string{"inproc "}},
 		"none":                {node("10.0.0.7"), []context.Option{context.WithTransports()}, nil},
-		"sealed":              {sealed("10.0.0.7"), nil, []string{"inproc ", "tcp ", "tls tls://10.0.0.7:0"}},
-		"sealed, one machine": {sealed("127.0.0.2"), nil, []string{"inproc ", "tcp ", "tls tls://127.0.0.2:0"}},
-		"sealed, IPv6":        {sealed("fd00::7"), nil, []string{"inproc ", "tcp ", "tls tls://[fd00::7]:0"}},
+		"sealed":              {sealed("10.0.0.7"), nil, []string{"inproc ", "shm ", "tcp ", "tls tls://10.0.0.7:0"}},
+		"sealed, one machine": {sealed("127.0.0.2"), nil, []string{"inproc ", "shm ", "tcp ", "tls tls://127.0.0.2:0"}},
+		"sealed, IPv6":        {sealed("fd00::7"), nil, []string{"inproc ", "shm ", "tcp ", "tls tls://[fd00::7]:0"}},
 		"sealed, user's TLS":  {sealed("10.0.0.7"), []context.Option{context.WithTransports(own)}, []string{"tls tls://10.0.0.7:0"}},
 		"sealed, user's both": {sealed("10.0.0.7"), []context.Option{context.WithTransports(own, tcp.New())}, []string{"tls tls://10.0.0.7:0", "tcp "}},
 		"sealed, inproc":      {sealed("10.0.0.7"), []context.Option{context.WithTransports(inproc.New())}, []string{"inproc "}},
-		"sealed, user's port": {sealed("10.0.0.7"), []context.Option{context.WithListen("tls://10.0.0.8:1")}, []string{"inproc ", "tcp ", "tls tls://10.0.0.8:1"}},
-		"sealed, local port":  {sealed("10.0.0.7"), []context.Option{context.WithListen("tcp://127.0.0.1:1")}, []string{"inproc ", "tcp tcp://127.0.0.1:1", "tls tls://10.0.0.7:0"}},
+		"sealed, user's port": {sealed("10.0.0.7"), []context.Option{context.WithListen("tls://10.0.0.8:1")}, []string{"inproc ", "shm ", "tcp ", "tls tls://10.0.0.8:1"}},
+		"sealed, local port":  {sealed("10.0.0.7"), []context.Option{context.WithListen("tcp://127.0.0.1:1")}, []string{"inproc ", "shm ", "tcp tcp://127.0.0.1:1", "tls tls://10.0.0.7:0"}},
 		"not sealed, TLS":     {node("10.0.0.7"), []context.Option{context.WithTransports(own)}, []string{"tls "}},
-		"several of the user": {node("10.0.0.7"), []context.Option{context.WithListen("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "tcp tcp://a:1", "tcp tcp://b:2"}},
+		"several of the user": {node("10.0.0.7"), []context.Option{context.WithListen("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "shm ", "tcp tcp://a:1", "tcp tcp://b:2"}},
 	} {
 		if got := context.Places(c.terms, c.opts...); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -195,7 +195,7 @@ func TestKeysChange(t *testing.T) {
 func TestHostLater(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s)
-	if n := len(c.Addrs()); n != 2 {
+	if n := len(c.Addrs()); n != 3 {
 		t.Fatalf("addresses %q", c.Addrs())
 	}
 	const host = "127.0.0.2"
@@ -221,7 +221,7 @@ func TestHostLater(t *testing.T) {
 	nc.Close()
 	// Who comes later listens there at once, and a host that is not ours is an error.
 	later := near(t, s)
-	if a := later.Addrs(); len(a) != 2 || !strings.HasPrefix(a[1], "tcp://"+host+":") {
+	if a := later.Addrs(); len(a) != 3 || !strings.HasPrefix(a[2], "tcp://"+host+":") {
 		t.Errorf("addresses %q", a)
 	}
 	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"})

@@ -52,33 +52,25 @@ func (l *link) connect() {
 	}
 }
 
-// try goes once through the peer's addresses, cheapest transport first.
+// try goes once through the peer's addresses, cheapest transport first. What
+// broke at once lately comes last.
 func (l *link) try(ctx context.Context) error {
 	addrs, err := l.d.cfg.Resolve(ctx, l.peer)
 	if err != nil {
 		return fmt.Errorf("finding context %v: %w", l.peer, err)
 	}
-	l.d.mu.RLock()
-	ports := l.d.ports
-	l.d.mu.RUnlock()
-	err = fmt.Errorf("no transport reaches any of %q", addrs)
-	tried := map[string]bool{} // a second port of a transport reaches no more than the first
-	for _, p := range ports {
-		for _, a := range addrs {
-			if tried[a] || !p.Reaches(a) {
-				continue
-			}
-			tried[a] = true
-			if err = l.d.shake(ctx, l, p, a); err == nil {
-				return nil
-			}
-			l.mu.Lock()
-			got := l.conn != nil || l.dead != nil
-			l.mu.Unlock()
-			if got {
-				return nil
-			}
+	if l.key.theirs {
+		return errors.New("the peer, whose lane it is, has not connected")
+	}
+	routes := l.routes()
+	failed, err := l.through(ctx, routes, addrs, nil, false)
+	if err != nil {
+		if _, again := l.through(ctx, routes, addrs, nil, true); again == nil {
+			err = nil
 		}
+	}
+	if err == nil {
+		l.settleFor(routes, addrs, failed)
 	}
 	return err
 }

@@ -79,6 +79,7 @@ type Config struct {
 	Pool        *buffers.Pool
 	Resolve     Resolver
 	Trust       func() Trust  // asked at each handshake; nil: whoever trusts anybody
+	Rules       *Rules        // over what messages go; nil: as the order of the ports is
 	Poll        Polling       // as Check allows it
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
@@ -111,11 +112,13 @@ type Dispatcher struct {
 	closing bool
 	closed  bool
 	ports   []subsys.Port
-	links   map[resource.GID]*link
+	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
 	lost    atomic.Uint64
 	past    traffic // of links that are no more
 	pending atomic.Int32
+
+	complained sync.Map // transports of which was said that they do not work
 }
 
 // New makes a Dispatcher without ports; see Listen.
@@ -134,7 +137,7 @@ func New(cfg Config) *Dispatcher {
 		oneP:  runtime.GOMAXPROCS(0) < 2,
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
-		links: map[resource.GID]*link{},
+		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 	}
 	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
@@ -182,7 +185,7 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	d.mu.Lock()
 	closing := d.closing
 	if !closing {
-		d.ports = append(d.ports, p)
+		d.ports = append(d.ports[:len(d.ports):len(d.ports)], p)
 	}
 	d.mu.Unlock()
 	if closing {
@@ -190,6 +193,16 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// Reconsider looks for better routes of all links, once: ports have been opened,
+// and others can know.
+func (d *Dispatcher) Reconsider() {
+	d.eachLink(func(l *link) {
+		l.mu.Lock()
+		l.improve()
+		l.mu.Unlock()
+	})
 }
 
 // Addrs are the addresses of the ports, in order of preference.
@@ -244,6 +257,19 @@ func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
 	return m, nil
 }
 
+// Serve gives what is sent to the resource with the given serial to handle, one
+// message at a time, in place of receivers. What handle does not accept is told
+// to be for a resource that does not exist. It may not keep the message.
+func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
+	m, err := d.Mailbox(serial, limit)
+	if err == nil {
+		m.mu.Lock()
+		m.handle = handle
+		m.mu.Unlock()
+	}
+	return err
+}
+
 func (d *Dispatcher) mailbox(serial uint32) *Mailbox {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -277,30 +303,13 @@ func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 	return l.flow(dst), nil
 }
 
-func (d *Dispatcher) link(peer resource.GID) (*link, error) {
-	d.mu.RLock()
-	l := d.links[peer]
-	d.mu.RUnlock()
-	if l != nil {
-		return l, nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if l := d.links[peer]; l != nil {
-		return l, nil
-	}
-	if d.closing {
-		return nil, ErrClosed
-	}
-	l = newLink(d, peer, random64())
-	d.links[peer] = l
-	return l, nil
-}
+// link is the common link with peer.
+func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(linkKey{peer: peer}) }
 
 func (d *Dispatcher) unlink(l *link) {
 	d.mu.Lock()
-	if d.links[l.peer] == l {
-		delete(d.links, l.peer)
+	if d.links[l.key] == l {
+		delete(d.links, l.key)
 		d.past.add(&l.traffic)
 	}
 	d.mu.Unlock()

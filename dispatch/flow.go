@@ -10,7 +10,7 @@ import (
 
 // A Flow is the way from this context to one resource: the link and the
 // credit. Concurrent use is fine; messages sent one after another arrive in
-// that order.
+// that order, or as Rule says.
 type Flow struct {
 	l       *link
 	dst     uint32
@@ -20,7 +20,8 @@ type Flow struct {
 	gone    error
 	waiters waitlist
 
-	local *Mailbox // set for resources of this very context
+	local  *Mailbox // set for resources of this very context
+	spread *spread  // set where there are rules, in the flow of the common lane
 }
 
 func (l *link) flow(dst uint32) *Flow {
@@ -29,6 +30,9 @@ func (l *link) flow(dst uint32) *Flow {
 	f := l.flows[dst]
 	if f == nil { // one that has failed stays so: serials are not used again
 		f = &Flow{l: l, dst: dst, limit: FirstCredit, gone: l.dead}
+		if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
+			f.spread = &spread{rules: r, base: f}
+		}
 		l.flows[dst] = f
 	}
 	return f
@@ -56,7 +60,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	if f.local != nil {
 		return f.local.sendLocal(ctx, src, tag, b)
 	}
-	copied, err := f.accept(ctx, src, tag, b.Bytes(), b)
+	copied, err := f.queue(ctx, src, tag, b.Bytes(), b)
 	if copied {
 		if b.Refs() > 1 { // who keeps it may ask
 			b.SetState(buffers.Delivered)
@@ -70,7 +74,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // is small.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if f.local == nil && len(p) <= inline {
-		copied, err := f.accept(ctx, src, tag, p, nil)
+		copied, err := f.queue(ctx, src, tag, p, nil)
 		if copied || err != nil {
 			return err
 		}
@@ -95,9 +99,18 @@ func (f *Flow) dispatcher() *Dispatcher {
 	return f.l.d
 }
 
+// queue is accept over the lane that the rules say.
+func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
+	if f.spread != nil {
+		return f.spread.accept(ctx, src, tag, p, b)
+	}
+	return f.accept(ctx, src, tag, p, b, nil)
+}
+
 // accept queues a message, whose payload p is that of b. It says whether it
-// made a copy; if it could not and b is nil, it has done nothing.
-func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
+// made a copy; if it could not and b is nil, it has done nothing. The number of
+// the frame goes to seq, if that is not nil.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, seq *uint32) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
@@ -125,6 +138,9 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	} else if len(p) > 0 {
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
+	}
+	if seq != nil {
+		*seq = l.s.next - 1
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))

@@ -57,13 +57,14 @@ var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
 
 type hello struct {
 	from, to resource.GID
+	lane     uint8 // of the dialler's rules; 0: the common one
 	cluster  uint64
 	nonce    [16]byte
 }
 
 func (h *hello) append(b []byte) []byte {
 	b = append(b, protoMagic[:]...)
-	b = append(b, protoVersion, 0, 0, 0)
+	b = append(b, protoVersion, h.lane, 0, 0)
 	b = appendGID(b, h.from)
 	b = appendGID(b, h.to)
 	b = binary.LittleEndian.AppendUint64(b, h.cluster)
@@ -76,6 +77,9 @@ func (h *hello) parse(b []byte) error {
 	}
 	if b[4] != protoVersion {
 		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
+	}
+	if h.lane = b[5]; h.lane >= MaxLanes {
+		return fmt.Errorf("%w: lane %d, there are %d", ErrRefused, h.lane, MaxLanes)
 	}
 	h.from, h.to = resource.GetGID(b[8:]), resource.GetGID(b[24:])
 	h.cluster = binary.LittleEndian.Uint64(b[40:])
@@ -109,6 +113,7 @@ func (c *challenge) parse(b []byte) error {
 type attach struct {
 	session, known, gen uint64
 	have                uint32
+	move                bool // there is a conn that works, over a route that is worse for us
 	mac                 [32]byte
 }
 
@@ -117,7 +122,11 @@ func (a *attach) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, a.known)
 	b = binary.LittleEndian.AppendUint64(b, a.gen)
 	b = binary.LittleEndian.AppendUint32(b, a.have)
-	b = append(b, 0, 0, 0, 0)
+	move := byte(0)
+	if a.move {
+		move = 1
+	}
+	b = append(b, move, 0, 0, 0)
 	return append(b, a.mac[:]...)
 }
 
@@ -129,6 +138,7 @@ func (a *attach) parse(b []byte) error {
 	a.known = binary.LittleEndian.Uint64(b[8:])
 	a.gen = binary.LittleEndian.Uint64(b[16:])
 	a.have = binary.LittleEndian.Uint32(b[24:])
+	a.move = b[28] == 1
 	copy(a.mac[:], b[32:])
 	if a.session == 0 || a.gen == 0 {
 		return fmt.Errorf("%w: attach without session", ErrProtocol)
@@ -143,6 +153,7 @@ const (
 	refusedStale   refusal = 1 + iota // gen is not above ours, which is told
 	refusedBusy                       // we are dialling and go first
 	refusedUnknown                    // the session known of us is no more
+	refusedWorse                      // we have a better conn
 )
 
 func appendGID(b []byte, g resource.GID) []byte {
@@ -208,9 +219,11 @@ type endpoint struct {
 	cluster uint64
 	said    transcript
 	peer    resource.GID
-	want    *link      // the dialler's
-	mine    attach     // what we said
-	outcome chan error // the dialler's, one value
+	lane    uint8       // the acceptor's
+	want    *link       // the dialler's,
+	from    subsys.Conn // which it is to leave; nil: it has none
+	mine    attach      // what we said
+	outcome chan error  // the dialler's, one value
 	expiry  *time.Timer
 }
 
@@ -246,22 +259,21 @@ func (ep *endpoint) settle() {
 	}
 }
 
-// shake dials addr and binds the conn to l.
-func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string) error {
+// shake dials addr and binds the conn to l, in place of from, which may be nil.
+func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string, from subsys.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
 	defer cancel()
 	trust := d.trust()
-	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, peer: l.peer, outcome: make(chan error, 1)}
+	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, from: from, peer: l.peer, outcome: make(chan error, 1)}
 	c, err := p.Dial(ctx, addr, ep)
-	if err == nil {
-		if err = trust.over(l.peer, c); err != nil {
-			c.Close()
-		}
-	}
 	if err != nil {
+		return &dialError{err}
+	}
+	if err = trust.over(l.peer, c); err != nil {
+		c.Close()
 		return err
 	}
-	h := hello{from: d.self, to: l.peer, cluster: ep.cluster}
+	h := hello{from: d.self, to: l.peer, lane: l.key.lane, cluster: ep.cluster}
 	_, _ = rand.Read(h.nonce[:])
 	said := h.append(nil)
 	ep.said.said = slices.Clip(said) // which is another goroutine's from Start on
@@ -390,7 +402,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	if err := ep.trust.over(h.from, c); err != nil {
 		return err
 	}
-	ep.peer = h.from
+	ep.peer, ep.lane = h.from, h.lane
 	ep.said.said = append(ep.said.said, b...)
 	ch := challenge{from: ep.d.self}
 	_, _ = rand.Read(ch.nonce[:])
@@ -415,12 +427,12 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	ep.said.said = append(ep.said.said, b...)
 	l := ep.want
 	l.mu.Lock()
-	if l.conn != nil || l.dead != nil {
+	if l.conn != nil && l.conn != ep.from || l.dead != nil {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
 	l.proposed = l.gen + 1
-	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext}
+	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext, move: l.conn != nil}
 	l.mu.Unlock()
 	part := ep.mine.append(nil)
 	ep.mine.mac = ep.said.mac(ep.said.keys[0], frameAttach, part[:32])
@@ -440,54 +452,46 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	}
 	ep.said.said = append(ep.said.said, b...)
 	for {
-		l, err := ep.d.link(ep.peer)
+		l, err := ep.d.linkOf(linkKey{ep.peer, ep.lane, ep.lane > 0})
 		if err != nil {
 			return err
 		}
 		l.mu.Lock()
-		for l.writing { // on an earlier conn; a conn never blocks
-			l.unwritten.Wait()
+		l.hold(false)
+		why, fatal, again := l.admits(ep.d.self.Compare(ep.peer) < 0, c, &a)
+		if why == 0 && fatal == nil {
+			err = l.bind(c, &a)
 		}
-		switch {
-		case l.dead != nil:
-			l.mu.Unlock()
-			ep.d.unlink(l)
-			continue
-		case a.known != 0 && a.known != l.id:
-			fresh := l.peerID == 0 && l.s.idle()
+		if why != 0 || fatal != nil || err != nil {
 			gen := l.gen
-			l.mu.Unlock()
-			if fresh {
-				l.die(fmt.Errorf("%w: the peer knows another session", ErrUnreachable))
+			if why == refusedBusy {
+				gen = a.gen - 1
 			}
-			return ep.refuse(c, refusedUnknown, gen)
-		case l.peerID != 0 && l.peerID != a.session:
-			// The peer has given the old session up and told its senders; we
-			// tell ours and begin anew.
+			l.unhold()
 			l.mu.Unlock()
-			l.die(fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer))
-			continue
-		case a.gen <= l.gen:
-			gen := l.gen
-			l.mu.Unlock()
-			return ep.refuse(c, refusedStale, gen)
-		case l.proposed >= a.gen && ep.d.self.Compare(ep.peer) < 0:
-			l.mu.Unlock()
-			return ep.refuse(c, refusedBusy, a.gen-1)
-		}
-		if err := l.bind(c, &a); err != nil {
-			l.mu.Unlock()
-			return err
+			if fatal != nil {
+				l.die(fatal)
+			}
+			switch {
+			case err != nil:
+				return err
+			case again:
+				ep.d.unlink(l)
+				continue
+			}
+			return ep.refuse(c, why, gen)
 		}
 		ready := attach{session: l.id, known: a.session, gen: a.gen, have: l.s.rxNext}
 		ep.link.Store(l)
-		l.writing = true // Ready goes first
+		l.writing, l.ready = true, true // Ready goes first
+		l.binders--
 		l.mu.Unlock()
 		part := ready.append(nil)
 		ready.mac = ep.said.mac(ep.said.keys[0], frameReady, part[:32])
 		err = ep.say(c, frameReady, ready.append(part[:0]))
 		ep.settle()
 		l.mu.Lock()
+		l.ready = false
 		if err != nil {
 			l.lose(c, err)
 		}
@@ -498,6 +502,32 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		return nil
 	}
+}
+
+// admits judges an attach over c: why it is refused, or, if fatal is not nil, of
+// what l is to die, and whether to ask its successor then. first says that we go
+// first where both dial. mu is held and nobody writes.
+func (l *link) admits(first bool, c subsys.Conn, a *attach) (why refusal, fatal error, again bool) {
+	switch {
+	case l.dead != nil:
+		return 0, l.dead, true
+	case a.known != 0 && a.known != l.id:
+		if l.peerID == 0 && l.s.idle() {
+			fatal = fmt.Errorf("%w: the peer knows another session", ErrUnreachable)
+		}
+		return refusedUnknown, fatal, false
+	case l.peerID != 0 && l.peerID != a.session:
+		// The peer has given the old session up and told its senders; we tell
+		// ours and begin anew.
+		return 0, fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer), true
+	case a.gen <= l.gen:
+		return refusedStale, nil, false
+	case l.proposed >= a.gen && first:
+		return refusedBusy, nil, false
+	case a.move && l.conn != nil && l.worse(c):
+		return refusedWorse, nil, false
+	}
+	return 0, nil, false
 }
 
 func (ep *endpoint) refuse(c subsys.Conn, why refusal, gen uint64) error {
@@ -537,27 +567,25 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l := ep.want
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.writing {
-		if c.Delivers() {
-			// Our stack is that of the peer's writer: ours may be saying Ready to
-			// the peer, who would wait for that one.
-			return fmt.Errorf("%w: somebody writes still", ErrRefused)
-		}
-		l.unwritten.Wait()
+	// Where c delivers our stack is that of the peer's writer: ours may be saying
+	// Ready to the peer, who would wait for that one.
+	if !l.hold(c.Delivers()) {
+		return fmt.Errorf("%w: somebody writes still", ErrRefused)
 	}
+	defer l.unhold()
 	if l.dead != nil || a.gen != ep.mine.gen || a.gen <= l.gen || a.known != l.id {
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
 	if l.peerID != 0 && l.peerID != a.session {
 		return fmt.Errorf("%w: unknown session", ErrProtocol)
 	}
+	a.move = ep.mine.move // as it was for the peer
 	if err := l.bind(c, &a); err != nil {
 		return err
 	}
 	ep.link.Store(l)
 	l.proposed = 0
 	ep.finish(nil)
-	l.pump()
 	return nil
 }
 
@@ -565,20 +593,32 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 // earlier one, and resumes the session where a says. mu is held and nobody
 // writes.
 func (l *link) bind(c subsys.Conn, a *attach) error {
-	resent := uint64(max(0, int32(l.s.most-a.have)))
-	if err := l.s.resume(a.have); err != nil {
+	resume := l.s.resume
+	if a.move {
+		resume = l.s.handOver
+	}
+	if err := resume(a.have); err != nil {
 		return err
 	}
 	if l.conn != nil {
 		l.detach()
 	}
-	if l.peerID != 0 {
+	l.endTrial()
+	if l.peerID != 0 && !a.move {
 		l.traffic.resumed++
-		l.traffic.resent += resent
 	}
+	l.traffic.resent += uint64(max(0, int32(l.s.most-l.s.sent)))
 	l.peerID, l.gen = a.session, a.gen
 	l.conn, l.stalled, l.stream.heard = c, false, true
 	l.runs = !c.Delivers()
+	l.since = time.Now()
+	if name := c.Transport(); name != l.over {
+		if l.over != "" {
+			l.traffic.moved++
+			l.d.log.Info("dispatch: change of route", "peer", l.peer, "from", l.over, "to", name)
+		}
+		l.over = name
+	}
 	l.release()
 	return nil
 }

@@ -56,6 +56,9 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 		return false, err
 	}
 	l.stream.heard = true
+	if l.trial.resting {
+		l.stir()
+	}
 	l.gotNow += uint64(got.messages)
 	l.traffic.receivedB += uint64(got.bytes)
 	l.unacked += got.wire

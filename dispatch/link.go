@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -48,10 +49,13 @@ const (
 type link struct {
 	d    *Dispatcher
 	peer resource.GID
+	key  linkKey
+	rule *Rule // of its lane; nil if that is the common one, or the peer's
 
 	// rx is held while a batch of received frames is worked on, so that two
-	// conns of one link cannot interleave. It is taken before mu.
-	rx       sync.Mutex
+	// conns of one link cannot interleave, nor two lanes with one peer. It is
+	// taken before mu.
+	rx       *sync.Mutex
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
@@ -71,8 +75,15 @@ type link struct {
 	stream    pace
 	dialling  bool
 	proposed  uint64 // the gen of our handshake under way, or 0
+	binders   int    // who wait for writing to end, to attach another conn
+	ready     bool   // who writes says Ready, and the peer may wait for us
+	since     time.Time
+	over      string // the transport of the conn, or of the last one
+	trial     trial
+	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
 	full      waitlist // senders waiting for room in the session
+	behind    waitlist // senders waiting for what went before to be acknowledged
 	empty     waitlist // closers waiting for the session to be idle
 	leaving   bool     // we say goodbye
 	dead      error
@@ -84,7 +95,7 @@ type link struct {
 }
 
 func newLink(d *Dispatcher, peer resource.GID, id uint64) *link {
-	l := &link{d: d, peer: peer, id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
+	l := &link{d: d, peer: peer, key: linkKey{peer: peer}, rx: new(sync.Mutex), id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
 	l.unwritten.L = &l.mu
 	return l
 }
@@ -156,7 +167,10 @@ func (l *link) post() {
 // called; writing must be false.
 func (l *link) pump() {
 	l.writing = true
-	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet(); round++ {
+	if l.trial.resting {
+		l.stir()
+	}
+	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet() && l.binders == 0; round++ {
 		if round > 0 && l.runs && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
 			break // others add as fast as we write: let it become more
 		}
@@ -184,6 +198,28 @@ func (l *link) pump() {
 	l.doneWriting()
 }
 
+// hold waits until nobody writes, and keeps others from beginning until unhold.
+// It gives up, and is false, where who writes may wait for our stack. mu is held.
+func (l *link) hold(ours bool) bool {
+	l.binders++
+	for l.writing { // a conn never blocks
+		if ours && l.ready {
+			l.unhold()
+			return false
+		}
+		l.unwritten.Wait()
+	}
+	return true
+}
+
+// unhold lets writing go on. mu is held.
+func (l *link) unhold() {
+	l.binders--
+	if l.binders == 0 && l.conn != nil && !l.writing && !l.stalled && l.dead == nil && !l.s.quiet() {
+		l.pump()
+	}
+}
+
 // doneWriting ends a turn of writing. mu is held.
 func (l *link) doneWriting() {
 	l.writing = false
@@ -201,6 +237,9 @@ func (l *link) release() {
 	if l.full.first != nil && l.s.pending() <= maxUnacked/2 {
 		l.full.fireAll()
 	}
+	if l.behind.first != nil {
+		l.pass()
+	}
 	if l.empty.first != nil && l.s.idle() {
 		l.empty.fireAll()
 	}
@@ -214,6 +253,7 @@ func (l *link) lose(c subsys.Conn, err error) {
 		return
 	}
 	l.d.log.Info("dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
+	l.judge(c)
 	l.detach()
 	l.dial()
 }
@@ -340,6 +380,7 @@ func (l *link) bury() {
 	if l.conn != nil {
 		l.detach()
 	}
+	l.endTrial()
 	for _, f := range l.flows {
 		if f.gone == nil {
 			f.gone = l.dead
@@ -353,6 +394,7 @@ func (l *link) bury() {
 		}
 	})
 	l.full.fireAll()
+	l.behind.fireAll()
 	l.empty.fireAll()
 	l.settle()
 	l.mu.Unlock()

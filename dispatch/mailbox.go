@@ -94,6 +94,9 @@ type Mailbox struct {
 	waiters waitlist // receivers
 	space   waitlist // local senders
 	local   inflow
+
+	handle   func(*Message) bool // instead of receivers
+	handling bool
 }
 
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
@@ -158,6 +161,42 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	m.last = msg
 	m.count++
+	if m.handle != nil && !m.handling && !m.closed {
+		m.handling = true
+		m.d.running.Add(1) // before Close, which takes mu
+		go m.serve()
+	}
+}
+
+// serve hands what there is to handle, one message at a time.
+func (m *Mailbox) serve() {
+	defer m.d.running.Done()
+	for {
+		m.mu.Lock()
+		msg := m.match(&Select{})
+		if msg == nil {
+			m.handling = false
+			m.mu.Unlock()
+			return
+		}
+		in := msg.in
+		m.leaveWith(msg)
+		if !m.handle(msg) {
+			m.refuse(in, msg)
+		}
+		msg.Release()
+	}
+}
+
+// refuse tells who sent msg that it was in vain.
+func (m *Mailbox) refuse(in *inflow, msg *Message) {
+	if in.l == nil {
+		m.d.undelivered(Undelivered{From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: msg.Len(), Err: ErrGone})
+		return
+	}
+	src := msg.from.Serial()
+	in.l.push(frameGone, m.serial, src, msg.tag, lost(src, msg.Len())...)
+	in.l.speak()
 }
 
 // match unlinks and returns the first message f wants.
@@ -459,14 +498,8 @@ func (m *Mailbox) Close() {
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next
-		switch in := msg.in; {
-		case in == nil:
-		case in.l != nil:
-			src := msg.from.Serial()
-			in.l.push(frameGone, m.serial, src, msg.tag, lost(src, msg.Len())...)
-			in.l.speak()
-		default:
-			m.d.undelivered(Undelivered{From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: msg.Len(), Err: ErrGone})
+		if msg.in != nil {
+			m.refuse(msg.in, msg)
 		}
 		msg.next, msg.prev, msg.in = nil, nil, nil
 		msg.Release()

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -24,14 +25,42 @@ type Message struct {
 	parcel *parcel     // of one that came with others
 }
 
-// Bytes is the payload: a view of registered memory, valid until Release, and
-// the receiver's to change unless the message is ReadOnly.
+// Bytes is the payload: a view of registered memory, valid until Release, to be
+// read. Who wants to change it asks for it by Writable: payloads above 2 KiB that
+// came from another process of the node lie in that one's memory, and writing to
+// them ends this process.
 func (m *Message) Bytes() []byte { return m.data }
 
 // ReadOnly says that the payload lies in the sender's memory and is mapped for
-// reading: who writes to it ends the process. Such are large messages over shared
-// memory (package subsys/shm), and no others.
+// reading. Such are messages above 2 KiB over shared memory (package subsys/shm),
+// and those sent on to this process from there; no others.
 func (m *Message) ReadOnly() bool { return m.buf != nil && m.buf.ReadOnly() }
+
+// Writable is Bytes for who wants to change them: a payload that is ReadOnly is
+// copied first, and its sender's memory given back; any other stays where it is.
+// From then on that is what Bytes and Buffer are of. It fails as Buffer of the
+// context does, and then the message is as it was. Nobody else may use the
+// message meanwhile.
+func (m *Message) Writable() ([]byte, error) {
+	if !m.ReadOnly() {
+		return m.data, nil
+	}
+	d := m.d
+	if m.parcel != nil {
+		d = m.parcel.d
+	}
+	b, err := d.Buffer(len(m.data))
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: copying a message of %d bytes: %w", len(m.data), err)
+	}
+	copy(b.Bytes(), m.data)
+	d.CountCopy(len(m.data))
+	if m.parcel == nil { // else the parcel holds it, for all
+		m.buf.Release()
+	}
+	m.buf, m.data = b, b.Bytes()
+	return m.data, nil
+}
 
 // Len is the length of the payload in bytes.
 func (m *Message) Len() int { return len(m.data) }
@@ -66,6 +95,9 @@ func (m *Message) Release() {
 	m.data, m.buf, m.d, m.parcel = nil, nil, nil, nil
 	switch {
 	case p != nil:
+		if buf != p.buf { // a copy
+			buf.Release()
+		}
 		p.drop()
 	case d != nil:
 		if buf != nil {

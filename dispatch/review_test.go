@@ -466,7 +466,7 @@ func TestProposedIsTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	lb.gen = 5 // a has missed some
-	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0]); err == nil {
+	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
 		t.Fatal("not refused")
 	}
 	if la.proposed != 0 {

@@ -335,6 +335,15 @@ func (s *session) resume(peerHas uint32) error {
 	return nil
 }
 
+// handOver is resume while the former conn works: the peer has gone on receiving,
+// and acknowledging, since it said what it had.
+func (s *session) handOver(peerHas uint32) error {
+	if s.done-peerHas <= 2*maxUnacked {
+		peerHas = s.done
+	}
+	return s.resume(peerHas)
+}
+
 // skip returns where in a run the frame after the first n begins.
 func skip(run []byte, n uint32) (off int) {
 	var h subsys.Header

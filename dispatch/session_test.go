@@ -171,6 +171,35 @@ func TestSessionModel(t *testing.T) {
 					}
 				}
 			},
+			// One end says what it has and both go on, until the other takes up the
+			// new conn, of which the first hears later still.
+			"hand over": func(t *rapid.T) {
+				i := rapid.IntRange(0, 1).Draw(t, "who")
+				a, b := ends[i], ends[1-i]
+				have := a.s.rxNext
+				speak := func(p, q *peerModel) {
+					p.write(draw)
+					if rapid.Bool().Draw(t, "ack") {
+						p.ack()
+					}
+					p.read(t, q, rapid.IntRange(0, len(p.wire)).Draw(t, "frames"))
+				}
+				for range rapid.IntRange(0, 3).Draw(t, "rounds") {
+					speak(a, b)
+					speak(b, a)
+				}
+				if err := b.s.handOver(have); err != nil {
+					t.Fatalf("handing over: %v", err)
+				}
+				have, a.wire = b.s.rxNext, nil
+				for range rapid.IntRange(0, 2).Draw(t, "late") { // over the old conn
+					b.read(t, a, rapid.IntRange(0, len(b.wire)).Draw(t, "frames"))
+				}
+				b.wire = nil
+				if err := a.s.resume(have); err != nil {
+					t.Fatalf("taking over: %v", err)
+				}
+			},
 		})
 		quiet := 0
 		for !ends[0].s.idle() || !ends[1].s.idle() {

@@ -10,6 +10,7 @@ type Stats struct {
 	Reads, Writes, Polls     uint64            // system calls
 	Sleeps, Wakeups          uint64            // of waiters
 	Resumed, Resent          uint64            // broken connections survived, frames sent again
+	Moved                    uint64            // changes of a link from one transport to another
 	Undelivered              uint64            // accepted and not delivered
 	Links                    int
 }
@@ -33,7 +34,7 @@ func (d *Dispatcher) Stats() Stats {
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
 		Sleeps: c.Sleeps.Load() + c.Woken.Load(), Wakeups: c.Wakeups.Load() + c.Woken.Load(),
-		Resumed: t.resumed, Resent: t.resent, Undelivered: d.lost.Load(), Links: links,
+		Resumed: t.resumed, Resent: t.resent, Moved: t.moved, Undelivered: d.lost.Load(), Links: links,
 	}
 }
 
@@ -47,5 +48,5 @@ func (d *Dispatcher) CountCopy(n int) {
 func (d *Dispatcher) Linked(peer resource.GID) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.links[peer] != nil
+	return d.links[linkKey{peer: peer}] != nil
 }

@@ -7,6 +7,7 @@ type traffic struct {
 	copies, copiedB  uint64 // of small payloads into runs
 	resumed          uint64
 	resent           uint64
+	moved            uint64 // changes of transport
 }
 
 func (t *traffic) add(o *traffic) {
@@ -25,6 +26,7 @@ func (t *traffic) add(o *traffic) {
 	t.copiedB += o.copiedB
 	t.resumed += o.resumed
 	t.resent += o.resent
+	t.moved += o.moved
 }
 
 // settle moves the present conn's counts to where they are kept. mu is held.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc64"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // A process that is killed must be this library's, not a command's: the test
@@ -29,8 +31,19 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless}
-	c, err := lib.Open(context.Background(), append(overShm(), lib.WithSocket(os.Args[3]))...)
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent}
+	over := overShm()
+	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
+	case refused != "":
+		if err := refuse(refused); err != nil {
+			fmt.Println("refusing:", err)
+			os.Exit(1)
+		}
+		over = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
+	case over == nil:
+		over = []lib.Option{lib.WithTransports(tcp.New())}
+	}
+	c, err := lib.Open(context.Background(), append(over, lib.WithSocket(os.Args[3]))...)
 	if err == nil {
 		err = peers[os.Args[2]](c, lib.Attrs{"peer": os.Args[4]})
 	}

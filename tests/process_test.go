@@ -81,7 +81,12 @@ type child struct {
 // error output has a line that contains ready.
 func start(t *testing.T, ready, bin string, args ...string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(bin, args...), lines: make(chan string, 10_000)}
+	return startCommand(t, ready, exec.Command(bin, args...))
+}
+
+func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
+	t.Helper()
+	c := &child{cmd: cmd, lines: make(chan string, 10_000)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

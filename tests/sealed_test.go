@@ -460,7 +460,7 @@ func TestNoDowngrade(t *testing.T) {
 		}
 	}
 	local := open(t, sock, lib.WithListen("tcp://127.0.0.1:0"))
-	if a := local.Addrs(); len(a) != 3 {
+	if a := local.Addrs(); len(a) != 4 {
 		t.Errorf("listening at %q", a)
 	}
 	// One who has the key, is of another node, and comes over TCP.

@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -286,5 +288,52 @@ func TestResetBehindArena(t *testing.T) {
 	}
 	if got, bad := far.frames(); got != 1 || bad != nil {
 		t.Errorf("%d frames came, %v", got, bad)
+	}
+}
+
+// A port may be closed while somebody dials from it, or to it: Dial fails or its
+// conn ends, and nothing stays.
+func TestCloseWhileDialling(t *testing.T) {
+	for round := range 200 {
+		a, err := open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dialling, taking sync.WaitGroup
+		over := make(chan struct{})
+		taking.Go(func() {
+			for {
+				select {
+				case <-b.taken:
+				case <-over:
+					return
+				}
+			}
+		})
+		for range 4 {
+			dialling.Go(func() {
+				for {
+					if _, err := a.dial(b.port.Addr()); err != nil {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(round%20) * 20 * time.Microsecond) // the moment varies
+		first, second := a, b
+		if round%2 > 0 {
+			first, second = b, a
+		}
+		err = first.port.Close()
+		dialling.Wait()
+		close(over)
+		taking.Wait()
+		if err = errors.Join(err, first.close(), second.close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

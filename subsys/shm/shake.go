@@ -37,12 +37,12 @@ func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 // has a descriptor of its own.
 func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn, err error) {
 	defer uc.Close()
+	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before Close can see it and set another
 	untrack, ok := p.track(uc)
 	if !ok {
 		return nil, subsys.ErrClosed
 	}
 	defer untrack()
-	_ = uc.SetDeadline(time.Now().Add(shakeTimeout))
 	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Unix(1, 0)) })()
 	defer func() {
 		if err != nil && ctx.Err() != nil {

@@ -164,7 +164,8 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// track notes a socket for as long as it shakes hands, so that Close can end it.
+// track notes a socket for as long as it shakes hands, so that Close can end it,
+// and waits for who does so: they use the bell.
 func (p *port) track(uc *net.UnixConn) (untrack func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,10 +176,12 @@ func (p *port) track(uc *net.UnixConn) (untrack func(), ok bool) {
 		p.raw = map[*net.UnixConn]struct{}{}
 	}
 	p.raw[uc] = struct{}{}
+	p.running.Add(1)
 	return func() {
 		p.mu.Lock()
 		delete(p.raw, uc)
 		p.mu.Unlock()
+		p.running.Done()
 	}, true
 }
 

@@ -295,6 +295,12 @@ func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
 	return nil
 }
 
+// Routes are those of the agent's context.
+func (a *Agent) Routes(_ struct{}, out *[]rocl.Route) error {
+	*out = a.c.Routes()
+	return nil
+}
+
 // Get reads a page of the node's daemon.
 func (a *Agent) Get(url string, body *string) error {
 	c := http.Client{Timeout: patience}

@@ -47,6 +47,7 @@ type node struct {
 	six  string        // and that of IPv6, where there is any
 	skew time.Duration // its monotonic clock is ahead of the others by this
 	dir  string        // for its socket, which stays with it when the daemon goes
+	box  bool          // what is started now has process and mount namespaces of its own
 
 	daemon *process
 	heard  chan struct{} // closed when all that it logged was read
@@ -262,6 +263,9 @@ func (n *node) bind() string {
 
 // command is one of the node's, which has its clock.
 func (n *node) command(exe string, args ...string) *exec.Cmd {
+	if n.box {
+		return exec.Command("unshare", append([]string{"--pid", "--fork", "--kill-child", "--mount", "--mount-proc", exe}, args...)...)
+	}
 	if n.skew == 0 {
 		return exec.Command(exe, args...)
 	}

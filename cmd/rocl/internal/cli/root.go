@@ -71,7 +71,7 @@ func Root() *cobra.Command {
 	f.String("socket", os.Getenv("ROCL_SOCKET"), "Unix socket of the node's directory (environment ROCL_SOCKET, default "+directory.DefaultSocket()+")")
 	f.BoolP("verbose", "v", false, "log what the library does")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), searchTraceCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
 	root.SetHelpCommand(helpCommand())
 	return root
 }

@@ -1,0 +1,83 @@
+package context
+
+import (
+	stdctx "context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A context answers questions about itself, from contexts of its own node, that
+// are sent to the resource that stands for it. The tag says what is asked for,
+// and the answer has it too.
+const (
+	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
+
+	questionsMost = 64 << 10 // bytes of questions that wait
+)
+
+// Routes says over what this context talks to others, and what has gone there.
+func (c *Context) Routes() []dispatch.Route { return c.disp.Routes() }
+
+// RoutesOf asks another context of this node for its Routes; the link that this
+// takes is not among them.
+func (c *Context) RoutesOf(ctx stdctx.Context, id resource.GID) ([]dispatch.Route, error) {
+	if id = id.Context(); id == c.self {
+		return c.Routes(), nil
+	}
+	routes, err := c.routesOf(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("rocl: asking context %v for its routes: %w", id, err)
+	}
+	return routes, nil
+}
+
+func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) (routes []dispatch.Route, err error) {
+	if _, err := c.Lookup(ctx, id, AttrKind); err != nil {
+		return nil, err
+	}
+	serial := c.serial.Add(1)
+	box, err := c.disp.Mailbox(serial, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer box.Close()
+	f, err := c.disp.Flow(id, 0)
+	if err == nil {
+		err = f.SendBytes(ctx, serial, tagRoutes, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
+	if err != nil {
+		return nil, err
+	}
+	defer m.Release()
+	return routes, json.Unmarshal(m.Bytes(), &routes)
+}
+
+// answer answers what is sent to the context's own resource, if it is a question
+// of one of this node.
+func (c *Context) answer(m *dispatch.Message) bool {
+	who := m.From().Context()
+	if m.Tag() != tagRoutes || who.Node() != c.self.Node() {
+		return false
+	}
+	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == who })
+	b, err := json.Marshal(routes)
+	if err != nil {
+		return false
+	}
+	f, err := c.disp.Flow(who, m.From().Serial())
+	if err == nil {
+		err = f.SendBytes(c.life, 0, tagRoutes, b)
+	}
+	if err != nil {
+		c.cfg.logger.Debug("rocl: answering for routes", "to", m.From(), "err", err)
+	}
+	return true
+}

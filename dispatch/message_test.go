@@ -1,0 +1,104 @@
+package dispatch
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+// A payload in another's memory is copied for who wants to write, and that
+// memory given back; any other stays where it is. So it is also where one buffer
+// came many times, and its messages share a parcel.
+func TestWritable(t *testing.T) {
+	ctx := soon(t)
+	w := newWorld()
+	near := inproc.NewNetwork().Transport()
+	a, b, c := w.node(t, 1, shm.New()), w.node(t, 2, shm.New()), w.node(t, 3, near)
+	if err := b.Listen(near, ""); err != nil {
+		t.Fatal(err)
+	}
+	mb, mc := box(t, b, 1, 0), box(t, c, 1, 0)
+	text := bytes.Repeat([]byte("hello"), 500)
+	send := func(p []byte) *Message {
+		t.Helper()
+		if err := flow(t, a, mb).SendBytes(ctx, 1, 0, p); err != nil {
+			t.Fatal(err)
+		}
+		m, err := mb.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	change := func(m *Message, copied bool) {
+		t.Helper()
+		if m.ReadOnly() != copied {
+			t.Errorf("a message of %d bytes: read-only %v", m.Len(), m.ReadOnly())
+		}
+		was := &m.Bytes()[0]
+		p, err := m.Writable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.ReadOnly() || (&p[0] == was) == copied || &p[0] != &m.Bytes()[0] || !bytes.Equal(p, text[:len(p)]) {
+			t.Errorf("a message of %d bytes: %.20q, moved %v", m.Len(), p, &p[0] != was)
+		}
+		p[0] = 'J'
+		if again, err := m.Writable(); err != nil || &again[0] != &p[0] {
+			t.Errorf("it moves again: %v", err)
+		}
+		d := m.Buffer()
+		if d.Bytes()[0] != 'J' || d.Len() != m.Len() {
+			t.Errorf("its buffer is another one: %.20q", d.Bytes())
+		}
+		d.Release()
+		m.Release()
+	}
+	change(send(text[:100]), false)
+	change(send(text), true)
+
+	m := send(text)
+	const many = 2 * parcelLeast
+	f := flow(t, b, mc)
+	f.l.mu.Lock()
+	f.l.stalled = true // so that all go at once
+	f.l.mu.Unlock()
+	for range many {
+		if err := f.Send(ctx, 1, 0, m.Buffer()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Release()
+	f.l.mu.Lock()
+	f.l.stalled = false
+	f.l.dial()
+	f.l.mu.Unlock()
+	var got []*Message
+	parcels := 0
+	for range many {
+		m, err := mc.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.parcel != nil {
+			parcels++
+		}
+		got = append(got, m)
+	}
+	if parcels == 0 {
+		t.Error("no message came in a parcel: this shows nothing")
+	}
+	for _, m := range got {
+		change(m, true)
+	}
+
+	last := send(text)
+	_ = b.cfg.Pool.Close()
+	if _, err := last.Writable(); !errors.Is(err, ErrClosed) || !last.ReadOnly() || !bytes.Equal(last.Bytes(), text) {
+		t.Errorf("when there is no memory: %v", err)
+	}
+	last.Release()
+}

@@ -1,0 +1,390 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A link that works is moved to a better route when there is one: a handshake
+// over another conn, with one difference, that the old conn carries what there is
+// until the new one is attached.
+//
+// Which of two routes is better each context says for itself, by the order of its
+// ports. A move must be better for who proposes it and no worse for the other, so
+// two contexts of different taste do not move a link to and fro. It is proposed
+// by the side that dialled, which knows what it did not reach, and tried again
+// with growing patience, but not while nothing travels; and by whoever opens a
+// port, once (Reconsider).
+//
+// A route that came up and broke at once is shunned for a while where there is
+// another.
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 30 * time.Second
+	shortLived = time.Second // a conn that lived less has not worked
+)
+
+// A trial is what a link does about a route that would be better: it tries again
+// later, or rests, because nothing travels. Guarded by link.mu.
+type trial struct {
+	timer   *time.Timer
+	wait    time.Duration // before the next
+	resting bool
+	rx, tx  uint32 // numbers at the last look
+}
+
+// shunned is until when a transport is not used if another can be, and for how
+// long the next time.
+type shunned struct {
+	until time.Time
+	wait  time.Duration
+}
+
+// transportOf is the name of the transport of a port or an address.
+func transportOf(addr string) string {
+	name, _, _ := strings.Cut(addr, "://")
+	return name
+}
+
+// A route is a port, and to which addresses of its transport it is to be used.
+type route struct {
+	subsys.Port
+	transport string
+	net       netip.Prefix // the zero one: to all
+}
+
+func newRoutes(ports []subsys.Port) (out []route) {
+	for _, p := range ports {
+		out = append(out, route{Port: p, transport: transportOf(p.Addr())})
+	}
+	return out
+}
+
+// String is the name of a route as rules write it.
+func (r *route) String() string {
+	if r.net.IsValid() {
+		return r.transport + "://" + r.net.String()
+	}
+	return r.transport
+}
+
+// leads says whether the address of a peer is one of r's.
+func (r *route) leads(addr string) bool {
+	if transportOf(addr) != r.transport || !r.net.IsValid() {
+		return transportOf(addr) == r.transport
+	}
+	u, err := url.Parse(addr)
+	if err != nil {
+		return false
+	}
+	host, err := netip.ParseAddr(u.Hostname())
+	return err == nil && r.net.Contains(host.Unmap())
+}
+
+// reaches says whether one of addrs is r's and can be dialled.
+func (r *route) reaches(addrs []string) bool {
+	return slices.ContainsFunc(addrs, func(a string) bool { return r.leads(a) && r.Reaches(a) })
+}
+
+// routes are those by which l may go, best first.
+func (l *link) routes() []route {
+	l.d.mu.RLock()
+	routes := newRoutes(l.d.ports)
+	l.d.mu.RUnlock()
+	if l.rule != nil {
+		return l.rule.order(routes)
+	}
+	return routes
+}
+
+// rank says how good the route of c is; the best has 0.
+func rank(routes []route, c subsys.Conn) int {
+	i := slices.IndexFunc(routes, func(r route) bool {
+		return r.transport == c.Transport() && (!r.net.IsValid() || r.leads(c.Remote()))
+	})
+	if i < 0 {
+		return len(routes)
+	}
+	return i
+}
+
+// better are the routes that are better than that of c.
+func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
+
+// worse says whether c is of a worse route than the present conn. Over what a
+// lane of the peer's goes is the peer's to say. mu is held.
+func (l *link) worse(c subsys.Conn) bool {
+	if l.key.theirs {
+		return false
+	}
+	routes := l.routes()
+	return rank(routes, c) > rank(routes, l.conn)
+}
+
+func reach(routes []route, addrs []string) bool {
+	return slices.ContainsFunc(routes, func(r route) bool { return r.reaches(addrs) })
+}
+
+// shuns says whether a route has not worked lately. mu is held.
+func (l *link) shuns(r *route) bool {
+	s := l.shunned[r.String()]
+	return s != nil && time.Now().Before(s.until)
+}
+
+// judge draws the lesson of a conn that was lost: one that broke at once is of a
+// route to be shunned. mu is held.
+func (l *link) judge(c subsys.Conn) {
+	routes := l.routes()
+	i := rank(routes, c)
+	if i == len(routes) {
+		return
+	}
+	name := routes[i].String()
+	if time.Since(l.since) >= shortLived {
+		delete(l.shunned, name)
+		return
+	}
+	s := l.shunned[name]
+	if s == nil {
+		s = &shunned{wait: shortLived}
+		if l.shunned == nil {
+			l.shunned = map[string]*shunned{}
+		}
+		l.shunned[name] = s
+	}
+	s.until = time.Now().Add(s.wait)
+	s.wait = min(2*s.wait, retryMost)
+}
+
+// tryLater sees to it that a better route is tried later. mu is held.
+func (l *link) tryLater() {
+	t := &l.trial
+	if l.dead != nil {
+		return
+	}
+	t.rx, t.tx = l.s.rxNext, l.s.next
+	t.wait = min(max(2*t.wait, retryFirst), retryMost)
+	if t.timer == nil {
+		t.timer = time.AfterFunc(t.wait, l.again)
+	} else {
+		t.timer.Reset(t.wait)
+	}
+}
+
+// again is when the timer of a trial has fired.
+func (l *link) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch t := &l.trial; {
+	case l.dead != nil || l.conn == nil:
+	case t.rx == l.s.rxNext && t.tx == l.s.next:
+		t.resting = true
+	default:
+		l.improve()
+	}
+}
+
+// stir ends the rest of a trial: something travels. mu is held.
+func (l *link) stir() {
+	l.trial.resting = false
+	l.trial.wait /= 2 // as long as before the rest
+	l.tryLater()
+}
+
+// endTrial forgets it. mu is held.
+func (l *link) endTrial() {
+	if l.trial.timer != nil {
+		l.trial.timer.Stop()
+	}
+	l.trial = trial{}
+}
+
+// improve starts trying better routes than the present one, unless that or
+// dialling is under way. mu is held.
+func (l *link) improve() {
+	if l.dialling || l.dead != nil || l.conn == nil || l.leaving || l.key.theirs {
+		return
+	}
+	l.dialling = true
+	l.d.running.Add(1)
+	go l.move(l.conn)
+}
+
+// move tries to go from one conn to one over a better route.
+func (l *link) move(from subsys.Conn) {
+	defer l.d.running.Done()
+	more, err := l.tryBetter(l.d.life, from)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dialling = false
+	switch {
+	case l.dead != nil:
+	case l.conn == nil: // it broke meanwhile
+		l.dial()
+	case l.conn == from && more:
+		l.d.log.Debug("dispatch: no better route", "peer", l.peer, "transport", from.Transport(), "err", err)
+		l.tryLater()
+	}
+}
+
+// tryBetter goes once through the peer's addresses on better routes than that of
+// a conn. It says whether there are more than it could use.
+func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err error) {
+	addrs, err := l.d.cfg.Resolve(ctx, l.peer)
+	if err != nil {
+		return true, fmt.Errorf("finding context %v: %w", l.peer, err)
+	}
+	routes := better(l.routes(), from)
+	if len(routes) > 0 && !reach(routes, addrs) { // old news: who asks twice gets the newest
+		if addrs, err = l.d.cfg.Resolve(ctx, l.peer); err != nil {
+			return true, fmt.Errorf("finding context %v: %w", l.peer, err)
+		}
+	}
+	_, err = l.through(ctx, routes, addrs, from, false)
+	l.mu.Lock()
+	left := routes
+	if l.conn != nil {
+		left = better(routes, l.conn)
+	}
+	more = reach(left, addrs)
+	if l.conn != from && l.conn != nil && more { // a step up, not to the top
+		l.tryLater()
+	}
+	l.mu.Unlock()
+	return more, err
+}
+
+// through dials addrs over routes, until l has a conn other than from, which may
+// be nil, or is dead. Those that are shunned are left out, or they alone are
+// tried. failed is what could not be dialled at all, by route.
+func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool) (failed map[string]error, err error) {
+	err = fmt.Errorf("no transport reaches any of %q", addrs)
+	tried := map[string]bool{} // a second port of a transport reaches no more than the first
+	for i := range routes {
+		r := &routes[i]
+		l.mu.Lock()
+		shuns := l.shuns(r)
+		l.mu.Unlock()
+		if shuns != shunned {
+			continue
+		}
+		for _, a := range addrs {
+			if tried[a] || !r.leads(a) || !r.Reaches(a) {
+				continue
+			}
+			tried[a] = true
+			if err = l.d.shake(ctx, l, r.Port, a, from); err == nil {
+				return failed, nil
+			}
+			if d := (*dialError)(nil); errors.As(err, &d) && ctx.Err() == nil {
+				if failed == nil {
+					failed = map[string]error{}
+				}
+				failed[r.String()] = d.err
+			}
+			l.mu.Lock()
+			got := l.conn != from || l.dead != nil
+			l.mu.Unlock()
+			if got {
+				return failed, nil
+			}
+		}
+	}
+	return failed, err
+}
+
+// A dialError is one of a transport, before any handshake.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// settleFor draws up what is to be done about better routes than the one that
+// was just found by dialling.
+func (l *link) settleFor(routes []route, addrs []string, failed map[string]error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil || l.dead != nil {
+		return
+	}
+	left := better(routes, l.conn)
+	if !reach(left, addrs) {
+		return
+	}
+	for i := range left {
+		t := left[i].String()
+		if err := failed[t]; err != nil && !errors.Is(err, subsys.ErrNoPeer) && l.d.complain(t) {
+			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
+		}
+	}
+	l.tryLater()
+}
+
+// complain says whether it is the first time for a route.
+func (d *Dispatcher) complain(route string) bool {
+	_, said := d.complained.LoadOrStore(route, true)
+	return !said
+}
+
+// A Route says over what a link goes, and what has gone over it.
+type Route struct {
+	Peer      resource.GID `json:"peer"`
+	Lane      int          `json:"lane"`             // 0: the common one
+	Theirs    bool         `json:"theirs,omitempty"` // the lane is one of the peer's rules
+	Transport string       `json:"transport"`        // "" while there is no connection
+	Remote    string       `json:"remote"`           // the peer's address
+	Since     time.Time    `json:"since,omitzero"`   // when that connection was made
+	Changes   uint64       `json:"changes"`          // from one transport to another
+	Resumed   uint64       `json:"resumed"`          // broken connections survived
+
+	Sent          uint64 `json:"sent"` // messages, over all connections of the link
+	Received      uint64 `json:"received"`
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
+}
+
+// Routes are those of all links, ordered by peer and lane.
+func (d *Dispatcher) Routes() (all []Route) {
+	d.eachLink(func(l *link) { all = append(all, l.route()) })
+	slices.SortFunc(all, func(a, b Route) int {
+		theirs := func(r *Route) int {
+			if r.Theirs {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(a.Peer.Compare(b.Peer), cmp.Compare(a.Lane, b.Lane), cmp.Compare(theirs(&a), theirs(&b)))
+	})
+	return all
+}
+
+func (l *link) route() Route {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settle()
+	t := &l.traffic
+	r := Route{
+		Peer: l.peer, Lane: int(l.key.lane), Theirs: l.key.theirs, Changes: t.moved, Resumed: t.resumed,
+		SentBytes: t.sentB, ReceivedBytes: t.receivedB,
+	}
+	if l.conn != nil {
+		r.Transport, r.Remote, r.Since = l.conn.Transport(), l.conn.Remote(), l.since
+	}
+	for _, n := range t.sent {
+		r.Sent += n
+	}
+	for _, n := range t.received {
+		r.Received += n
+	}
+	return r
+}

@@ -1,0 +1,533 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A barred transport is another that can be made to fail: while err is set it
+// dials nobody.
+type barred struct {
+	subsys.Transport
+	err   atomic.Pointer[error]
+	dials atomic.Int32
+}
+
+func (b *barred) bar(err error) {
+	if err == nil {
+		b.err.Store(nil)
+	} else {
+		b.err.Store(&err)
+	}
+}
+
+func (b *barred) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	p, err := b.Transport.Listen(addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &barredPort{p, b}, nil
+}
+
+type barredPort struct {
+	subsys.Port
+	b *barred
+}
+
+func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	p.b.dials.Add(1)
+	if err := p.b.err.Load(); err != nil {
+		return nil, *err
+	}
+	return p.Port.Dial(ctx, addr, s)
+}
+
+// listenToo opens another port and tells the world.
+func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
+	t.Helper()
+	if err := d.Listen(tr, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.at[d.self] = d.Addrs()
+	w.mu.Unlock()
+}
+
+// prefer puts the ports of d in another order.
+func prefer(d *Dispatcher, names ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ports := slices.Clone(d.ports)
+	slices.SortStableFunc(ports, func(a, b subsys.Port) int {
+		return slices.Index(names, transportOf(a.Addr())) - slices.Index(names, transportOf(b.Addr()))
+	})
+	d.ports = ports
+}
+
+// onlyLink is the link of d with peer, and over what it goes.
+func onlyLink(d, peer *Dispatcher) (l *link, over string) {
+	l, err := d.link(peer.self)
+	if err != nil {
+		return nil, ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		over = l.conn.Transport()
+	}
+	return l, over
+}
+
+// talk sends one message there and waits for it.
+func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
+	t.Helper()
+	ctx := soon(t)
+	if err := flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mb.Recv(ctx)
+	if err != nil || m.Tag() != tag {
+		t.Fatal(m, err)
+	}
+	m.Release()
+}
+
+// A link that came up over TCP because shared memory did not work goes over to it
+// when it does, and that it did not is said once.
+func TestBetterRouteLater(t *testing.T) {
+	w := newWorld()
+	var log logged
+	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	b := w.node(t, 2, tcp.New())
+	c := w.node(t, 3, tcp.New())
+	memory := &barred{Transport: shm.New()}
+	memory.bar(errors.New("no memory today"))
+	w.listenToo(t, a, memory)
+	prefer(a, "shm", "tcp")
+	for _, d := range []*Dispatcher{b, c} {
+		w.listenToo(t, d, shm.New())
+		prefer(d, "shm", "tcp")
+	}
+	mb, mc := box(t, b, 1, 0), box(t, c, 1, 0)
+	talk(t, a, b, mb, 1)
+	talk(t, a, c, mc, 1)
+	if _, over := onlyLink(a, b); over != "tcp" {
+		t.Fatalf("over %s", over)
+	}
+	memory.bar(nil)
+	for tag := uint64(2); ; tag++ {
+		talk(t, a, b, mb, tag)
+		if _, over := onlyLink(a, b); over == "shm" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	talk(t, a, b, mb, 1)
+	talk(t, b, a, box(t, a, 1, 0), 1)
+	if s := a.Stats(); s.Moved < 1 || s.Resumed > 0 || s.Sent["shm"] == 0 || s.Sent["tcp"] < 2 {
+		t.Errorf("%+v", s)
+	}
+	if n := strings.Count(log.String(), "no memory today"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, &log)
+	}
+}
+
+// logged is what was logged.
+type logged struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Where nothing travels nothing is tried; when something does it is again.
+func TestIdleLinksRest(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	memory := &barred{Transport: shm.New()}
+	memory.bar(errors.New("not yet"))
+	w.listenToo(t, a, memory)
+	prefer(a, "shm", "tcp")
+	w.listenToo(t, b, shm.New())
+	prefer(b, "shm", "tcp")
+	mb := box(t, b, 1, 0)
+	talk(t, a, b, mb, 1)
+	l, _ := onlyLink(a, b)
+	until(t, "it rests", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.trial.resting
+	})
+	tried := memory.dials.Load()
+	time.Sleep(4 * retryFirst) // for something that must not happen
+	if n := memory.dials.Load(); n != tried {
+		t.Errorf("an idle link tried %d times more", n-tried)
+	}
+	memory.bar(nil)
+	until(t, "it is moved when it is used", func() bool {
+		talk(t, a, b, mb, 1)
+		_, over := onlyLink(a, b)
+		return over == "shm"
+	})
+}
+
+// Who opens a port that others reach moves its links there, whoever dialled.
+func TestPortLater(t *testing.T) {
+	for _, first := range []int{0, 1} {
+		w := newWorld()
+		near := inproc.NewNetwork().Transport()
+		d := []*Dispatcher{w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())}
+		mb := box(t, d[1], 1, 0)
+		talk(t, d[0], d[1], mb, 1)
+		for _, i := range []int{first, 1 - first} {
+			w.listenToo(t, d[i], near)
+			prefer(d[i], "inproc", "tcp")
+			d[i].Reconsider()
+		}
+		until(t, "the link is moved", func() bool {
+			_, x := onlyLink(d[0], d[1])
+			_, y := onlyLink(d[1], d[0])
+			return x == "inproc" && y == "inproc"
+		})
+		talk(t, d[0], d[1], mb, 2)
+	}
+}
+
+// Two contexts of different taste leave a link where it is.
+func TestTastesDiffer(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	mb := box(t, b, 1, 0)
+	talk(t, a, b, mb, 1)
+	for _, d := range []*Dispatcher{a, b} {
+		w.listenToo(t, d, shm.New())
+	}
+	prefer(a, "shm", "tcp")
+	for range 20 {
+		a.Reconsider()
+		b.Reconsider()
+		talk(t, a, b, mb, 2)
+	}
+	until(t, "all was tried", func() bool {
+		l, _ := onlyLink(a, b)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return !l.dialling
+	})
+	if s := a.Stats(); s.Moved != 0 || s.Received["shm"] != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A transport that breaks as soon as it is used is not tried over and over while
+// there is another.
+func TestShunned(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	for _, d := range []*Dispatcher{a, b} {
+		w.listenToo(t, d, &breaking{shm.New()})
+		prefer(d, "shm", "tcp")
+	}
+	mb := box(t, b, 1, 0)
+	for tag := range uint64(100) {
+		talk(t, a, b, mb, tag)
+	}
+	if _, over := onlyLink(a, b); over != "tcp" {
+		t.Errorf("over %s", over)
+	}
+	if s := a.Stats(); s.Resumed > 10 {
+		t.Errorf("%d connections were made for 100 messages", s.Resumed)
+	}
+}
+
+// breaking makes conns that break when messages are sent.
+type breaking struct{ subsys.Transport }
+
+func (b *breaking) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	accept := cfg.Accept
+	cfg.Accept = func(c subsys.Conn) subsys.Sink {
+		return brokenSink{accept(c)}
+	}
+	return b.Transport.Listen(addr, cfg)
+}
+
+type brokenSink struct{ subsys.Sink }
+
+func (s brokenSink) Frames(c subsys.Conn, fs []subsys.Frame) error {
+	if fs[0].Type >= frameData {
+		return errors.New("broken by the test")
+	}
+	return s.Sink.Frames(c, fs)
+}
+
+var moves = flag.Int("moves", 60, "how often TestMoves moves a link")
+
+// A link is moved to and fro between transports, and conns are cut, while both
+// ends send as fast as they can: nothing is lost, doubled, changed or out of
+// order, whether small messages, large ones, or what lies in the sender's memory.
+func TestMoves(t *testing.T) {
+	w := newWorld()
+	var lost atomic.Int32
+	note := func(c *Config) {
+		c.GiveUp = 20 * time.Second
+		c.Undelivered = func(Undelivered) { lost.Add(1) }
+	}
+	near := inproc.NewNetwork().Transport()
+	d := [2]*Dispatcher{w.node(t, 1, near, note), w.node(t, 2, near, note)}
+	for _, d := range d {
+		w.listenToo(t, d, shm.New())
+		w.listenToo(t, d, tcp.New())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
+	defer cancel()
+	const flows = 3
+	sizes := []int{0, 1, 64, 1000, inline, inline + 1, 5000, 20_000, 70_000, 256 << 10}
+	var stop atomic.Bool
+	var wg, senders sync.WaitGroup
+	var sent, got [2][flows]atomic.Uint64
+	// The payload of message n of a flow, whose tag is n: its numbers again, a
+	// checksum, anything.
+	fill := func(p []byte, from, flow int, n uint64) {
+		r := rand.New(rand.NewPCG(uint64(from*flows+flow), n))
+		for len(p) >= 8 {
+			binary.LittleEndian.PutUint64(p, r.Uint64())
+			p = p[8:]
+		}
+		for i := range p {
+			p[i] = byte(r.Uint32())
+		}
+	}
+	sum := func(from, flow int, n uint64, size int) uint32 {
+		p := make([]byte, size)
+		fill(p, from, flow, n)
+		return crc32.ChecksumIEEE(p)
+	}
+	size := func(flow int, n uint64) int { return sizes[(n*7+uint64(flow)*3+n/11)%uint64(len(sizes))] }
+	for from := range d {
+		for i := range flows {
+			mb := box(t, d[1-from], uint32(10+i), 1<<20)
+			senders.Go(func() {
+				f := flow(t, d[from], mb)
+				for n := uint64(0); !stop.Load(); n++ {
+					b, err := d[from].Buffer(size(i, n))
+					if err == nil {
+						fill(b.Bytes(), from, i, n)
+						err = f.Send(ctx, uint32(i+1), n, b)
+					}
+					if err != nil {
+						t.Errorf("%d: sending %d of flow %d: %v", from, n, i, err)
+						return
+					}
+					sent[from][i].Store(n + 1)
+				}
+			})
+			wg.Go(func() {
+				var kept []*Message // some are held for a while
+				for n := uint64(0); ; n++ {
+					m, err := mb.Recv(ctx)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("%d: receiving %d of flow %d: %v", 1-from, n, i, err)
+						}
+						break
+					}
+					if m.Tag() != n || m.Len() != size(i, n) {
+						t.Errorf("%d: message %d of %d bytes, want %d of %d", 1-from, m.Tag(), m.Len(), n, size(i, n))
+						cancel()
+						return
+					}
+					got[from][i].Store(n + 1)
+					if kept = append(kept, m); len(kept) < 20 {
+						continue
+					}
+					for k, m := range kept {
+						if x := crc32.ChecksumIEEE(m.Bytes()); x != sum(from, i, m.Tag(), m.Len()) {
+							t.Errorf("%d: message %d (%d of the last 20) of %d bytes is damaged", 1-from, m.Tag(), k, m.Len())
+						}
+						m.Release()
+					}
+					kept = kept[:0]
+				}
+				for _, m := range kept {
+					m.Release()
+				}
+			})
+		}
+	}
+	all := []string{"inproc", "shm", "tcp"}
+	routes := map[string]int{}
+	for i := 0; i < *moves && !t.Failed(); i++ {
+		for k := range d { // what was cut is of no bad route
+			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
+				l.mu.Lock()
+				l.shunned = nil
+				l.mu.Unlock()
+			}
+		}
+		switch rand.IntN(4) {
+		case 0: // a conn breaks, as one end sees it
+			k := rand.IntN(2)
+			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
+				l.mu.Lock()
+				c := l.conn
+				l.mu.Unlock()
+				if c != nil {
+					c.Close()
+					l.mu.Lock()
+					l.lose(c, errors.New("cut by the test"))
+					l.mu.Unlock()
+				}
+			}
+		default: // something else is the best now, and one end notices, or both
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			for _, d := range d {
+				prefer(d, all...)
+			}
+			who := rand.IntN(3)
+			if who != 0 {
+				d[0].Reconsider()
+			}
+			if who != 1 {
+				d[1].Reconsider()
+			}
+		}
+		_, over := onlyLink(d[0], d[1])
+		routes[over]++
+		before := got[0][0].Load() + got[1][0].Load()
+		pause := time.Duration(rand.IntN(10)) * time.Millisecond
+		for end := time.Now().Add(pause); time.Now().Before(end) || got[0][0].Load()+got[1][0].Load() == before; time.Sleep(100 * time.Microsecond) {
+			if ctx.Err() != nil || t.Failed() {
+				t.Error("nothing moves")
+				break
+			}
+		}
+	}
+	stop.Store(true)
+	senders.Wait()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) {
+		done := true
+		for from := range d {
+			for i := range flows {
+				done = done && sent[from][i].Load() == got[from][i].Load()
+			}
+		}
+		if done {
+			break
+		}
+		if time.Now().After(end) || t.Failed() {
+			for from := range d {
+				l, over := onlyLink(d[from], d[1-from])
+				l.mu.Lock()
+				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, stalled %v writing %v dialling %v binders %d", from, over, l.s.head, l.s.done, l.s.sent, l.s.next, l.s.rxNext, l.s.rxTold, l.stalled, l.writing, l.dialling, l.binders)
+				l.mu.Unlock()
+			}
+			t.Error("not all that was sent came")
+			break
+		}
+	}
+	total := uint64(0)
+	for from := range d {
+		for i := range flows {
+			total += got[from][i].Load()
+		}
+	}
+	s := d[0].Stats()
+	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
+	if err := errors.Join(d[0].Close(ctx), d[1].Close(ctx)); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if n := lost.Load(); n > 0 {
+		t.Errorf("%d reported undelivered", n)
+	}
+	if s.Moved < uint64(*moves)/10 {
+		t.Error(fmt.Errorf("only %d moves: this shows nothing", s.Moved))
+	}
+}
+
+// Close may come while links move: it returns, and leaves nothing.
+func TestCloseWhileMoving(t *testing.T) {
+	for round := range 40 {
+		a, b := both(t, ruled(t, Rule{Min: 1000, Over: []string{"tcp", "shm"}}))
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
+		ctx := soon(t)
+		var wg sync.WaitGroup
+		for _, s := range []struct {
+			d    *Dispatcher
+			mine *Mailbox
+			to   *Dispatcher
+		}{{a, ma, b}, {b, mb, a}} {
+			wg.Go(func() {
+				for n := uint64(0); ; n++ {
+					f, err := s.d.Flow(s.to.self, 1)
+					if err != nil {
+						return
+					}
+					if err := f.try(ctx, n%3, int(n%4)*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
+						return
+					} else if ctx.Err() != nil {
+						t.Errorf("stuck: %v", err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					m, err := s.mine.Recv(ctx)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("recv: %v", err)
+						}
+						return
+					}
+					m.Release()
+				}
+			})
+			wg.Go(func() {
+				all := []string{"inproc", "shm", "tcp"}
+				for !s.d.isClosing() {
+					rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+					prefer(a, all...)
+					prefer(b, all...)
+					s.d.Reconsider()
+					time.Sleep(100 * time.Microsecond)
+				}
+			})
+		}
+		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment varies
+		cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		var both sync.WaitGroup
+		both.Go(func() { _ = a.Close(cctx) })
+		both.Go(func() { _ = b.Close(cctx) })
+		both.Wait()
+		cancel()
+		wg.Wait()
+	}
+}

@@ -1,0 +1,45 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Over the boundary of a container, a network namespace, there is no shared
+// memory, though it is one kernel and one user: TCP is used, sealed where the
+// cluster has a key. Namespaces for processes and mounts alone are none.
+func TestContainers(t *testing.T) {
+	for _, sealed := range []bool{true, false} {
+		l := newLab(t, 2)
+		far := "tls"
+		if !sealed {
+			l.key, far = "", "tcp"
+		}
+		l.nodes[0].serve()
+		l.nodes[1].serve(l.nodes[0])
+		plain := l.nodes[0].agent()
+		for _, n := range l.nodes {
+			n.box = true
+		}
+		boxed, other := l.nodes[0].agent(), l.nodes[1].agent()
+		plain.register(rocl.Attrs{"who": "plain"})
+		talk := func(to *agent, who, over string) {
+			t.Helper()
+			id := to.register(rocl.Attrs{"who": who})
+			eventually(t, "it is found", func() bool { return plain.find(rocl.Match{"who": who}).How == "" })
+			plain.say(to, id, "hello")
+			for _, r := range do[struct{}, []rocl.Route](plain, "Routes", struct{}{}) {
+				if r.Peer == id.Context() {
+					if r.Transport != over {
+						t.Errorf("%s is reached over %s, not %s", who, r.Transport, over)
+					}
+					return
+				}
+			}
+			t.Errorf("no route to %s", who)
+		}
+		talk(boxed, "boxed", "shm")
+		talk(other, "other", far)
+	}
+}

@@ -1,0 +1,356 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/subsys/tcp"
+	"golang.org/x/sys/unix"
+)
+
+// A shownRoute is a line of rocl routes --json.
+type shownRoute struct {
+	Context lib.GID
+	PID     int
+	Error   string
+	lib.Route
+}
+
+func shownRoutes(t *testing.T, sock string, args ...string) (all []shownRoute, code int) {
+	t.Helper()
+	out, code := run(t, "", rocl, append([]string{"routes", "--json", "--socket", sock}, args...)...)
+	for line := range strings.Lines(out) {
+		var r shownRoute
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, r)
+	}
+	return all, code
+}
+
+// rocl routes shows the links between processes as both ends see them: over shared
+// memory where both have it, over TCP where one has not, and the lanes of rules.
+func TestRoutes(t *testing.T) {
+	sock := socket(t)
+	start(t, "serving", dirserver, "--socket", sock)
+	if all, code := shownRoutes(t, sock); len(all) > 0 || code != 1 {
+		t.Errorf("of a node without contexts: %v, exit code %d", all, code)
+	}
+	peers := map[string]*child{}
+	for _, name := range []string{"any", "tcp"} {
+		t.Setenv("ROCL_TEST_SHM", map[string]string{"any": "yes"}[name])
+		peers[name] = peer(t, "echo", sock, name)
+	}
+	t.Setenv("ROCL_TEST_SHM", "")
+	c := open(t, sock, lib.WithRules(lib.Rule{Tags: []lib.TagRange{{First: 5, Last: 5}}, Over: []string{"tcp"}}))
+	me := register(t, c, lib.Attrs{"me": "yes"})
+	ctx := soon(t, 60*time.Second)
+	echoed := func(name string, tag uint64) lib.GID {
+		t.Helper()
+		f, err := c.Find(ctx, lib.Match{"peer": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := me.SendBytes(ctx, f.ID, tag, []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		m, err := me.Recv(ctx, lib.From(f.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		return f.Context
+	}
+	one, two := echoed("any", 1), echoed("tcp", 1)
+	echoed("tcp", 5)
+	all, code := shownRoutes(t, sock)
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	type end struct {
+		at, peer lib.GID
+		lane     int
+		over     string
+		sent     uint64
+	}
+	var got []end
+	for _, r := range all {
+		got = append(got, end{r.Context, r.Peer, r.Lane, r.Transport, r.Sent})
+		if r.Since.IsZero() || r.Remote == "" && r.Transport != "" || r.Error != "" || r.PID == 0 {
+			t.Errorf("%+v", r)
+		}
+		if r.Sent > 0 && r.SentBytes != 5*r.Sent {
+			t.Errorf("%d bytes of %d messages", r.SentBytes, r.Sent)
+		}
+	}
+	for _, want := range []end{
+		{c.ID(), one, 0, "shm", 1}, {one, c.ID(), 0, "shm", 1},
+		{c.ID(), two, 0, "tcp", 1}, {two, c.ID(), 0, "tcp", 2},
+		{c.ID(), two, 1, "tcp", 1}, {two, c.ID(), 1, "tcp", 0},
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%+v is not shown", want)
+		}
+	}
+	if len(got) != 6 {
+		t.Errorf("%d routes: %+v", len(got), got)
+	}
+	out, _ := run(t, "", rocl, "routes", "--socket", sock)
+	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, "1 (peer's)") || !strings.Contains(out, strconv.Itoa(peers["any"].cmd.Process.Pid)) {
+		t.Errorf("for people:\n%s", out)
+	}
+	// One that stands still is named, and does not hold up the rest.
+	if err := peers["tcp"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	all, code = shownRoutes(t, sock, "--timeout", "300ms")
+	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != two || len(all) != 5 {
+		t.Errorf("exit code %d, %+v", code, all)
+	}
+}
+
+// greet sends the one registered as {peer=name} a message and waits for its echo.
+func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
+	t.Helper()
+	ctx := soon(t, 20*time.Second)
+	f, err := me.Context().Find(ctx, lib.Match{"peer": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := bytes.Repeat([]byte(name), size/len(name)+1)
+	if err := me.SendBytes(ctx, f.ID, 1, p); err != nil {
+		t.Fatal(err)
+	}
+	m, err := me.Recv(ctx, lib.From(f.ID))
+	if err != nil || !bytes.Equal(m.Bytes(), p) {
+		t.Fatal(m, err)
+	}
+	m.Release()
+	return f
+}
+
+// refuse lets a system call fail in this process from here on, as a kernel that
+// has no memory to share does, or a container that may not.
+func refuse(call string) error {
+	what := map[string]struct {
+		nr  uint32
+		err syscall.Errno
+	}{
+		"memfd_create": {unix.SYS_MEMFD_CREATE, syscall.EPERM},
+		"fallocate":    {unix.SYS_FALLOCATE, syscall.ENOSPC},
+	}[call]
+	if what.nr == 0 {
+		return fmt.Errorf("no system call %q here", call)
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: what.nr, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(what.err)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	const setModeFilter, allThreads = 1, 1
+	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, allThreads, uintptr(unsafe.Pointer(&prog))); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Where the kernel refuses memory that can be shared, or has none left, TCP is
+// used, and that is said once.
+func TestNoSharedMemory(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []string{"memfd_create", "fallocate"} {
+		sock := socket(t)
+		start(t, "serving", dirserver, "--socket", sock)
+		t.Setenv("ROCL_TEST_REFUSED", call)
+		p := start(t, "transport=shm", self, "peer", "echo", sock, "poor")
+		p.until(t, "registered")
+		t.Setenv("ROCL_TEST_REFUSED", "")
+		me := register(t, open(t, sock), lib.Attrs{"me": call})
+		for _, size := range []int{10, 100_000} {
+			greet(t, me, "poor", size)
+		}
+		if s := me.Context().Stats(); s.Sent["tcp"] != 2 || s.Received["tcp"] != 2 {
+			t.Errorf("%s is refused: sent %v", call, s.Sent)
+		}
+		for len(p.lines) > 0 {
+			if l := <-p.lines; strings.Contains(l, "WARN") {
+				t.Errorf("%s is refused, and it says more: %s", call, l)
+			}
+		}
+	}
+}
+
+// A /dev/shm that is full, read-only or not there makes no difference: nothing of
+// ours is in it.
+func TestDevShmDoesNotMatter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := socket(t)
+	start(t, "serving", dirserver, "--socket", sock)
+	for name, script := range map[string]string{
+		"full":     `mount -t tmpfs -o size=4k none /dev/shm && cat /dev/zero > /dev/shm/x 2> /dev/null; exec "$@"`,
+		"readonly": `mount -t tmpfs -o ro none /dev/shm && exec "$@"`,
+	} {
+		cmd := exec.Command("/bin/sh", "-c", script, "sh", self, "peer", "echo", sock, name)
+		cmd.Env = append(os.Environ(), "ROCL_TEST_SHM=yes") // nothing else
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		startCommand(t, "registered", cmd)
+		me := register(t, open(t, sock), lib.Attrs{"me": name})
+		greet(t, me, name, 100_000)
+		if s := me.Context().Stats(); s.Sent["shm"] != 1 {
+			t.Errorf("%s: sent %v", name, s.Sent)
+		}
+	}
+}
+
+// Processes of two users of one machine, each with a node of its own, talk over
+// TCP: one user's memory is not shared with another's.
+func TestOtherUserOverTCP(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	const nobody = 65534
+	mine, theirs := socket(t), socket(t)
+	dir := filepath.Dir(theirs)
+	if err := errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)); err != nil {
+		t.Fatal(err)
+	}
+	as := func(bin string, args ...string) *exec.Cmd {
+		cmd := exec.Command(bin, args...)
+		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "XDG_STATE_HOME=" + dir}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		return cmd
+	}
+	first := freePort(t)
+	start(t, "serving", dirserver, "--socket", mine, "--bind", first, "--cluster", "test")
+	startCommand(t, "serving", as(dirserver, "--socket", theirs, "--bind", freePort(t), "--join", first, "--cluster", "test"))
+	startCommand(t, "-", as(rocl, "recv", "--socket", theirs, "name=theirs"))
+	c := open(t, mine)
+	me := register(t, c, nil)
+	ctx := soon(t, 30*time.Second)
+	var f lib.Found
+	eventually(t, "the other user's is found", func() (ok bool) {
+		var err error
+		f, err = c.Find(ctx, lib.Match{"name": "theirs"})
+		return err == nil
+	})
+	for _, size := range []int{10, 100_000} {
+		if err := me.SendBytes(ctx, f.ID, 1, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all is acknowledged", func() bool { s := c.Stats(); return s.Sent["tcp"] == 2 && len(s.Sent) == 1 })
+	if r := c.Routes(); len(r) != 1 || r[0].Transport != "tcp" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A program that is started by one with connections over shared memory has none
+// of its descriptors, and the peer sees the death of the one though the other
+// lives.
+func TestNothingIsInherited(t *testing.T) {
+	sock := socket(t)
+	start(t, "serving", dirserver, "--socket", sock)
+	t.Setenv("ROCL_TEST_SHM", "yes")
+	peer(t, "echo", sock, "other")
+	c := open(t, sock)
+	me := register(t, c, nil)
+	greet(t, me, "other", 100_000)
+	out, err := exec.Command("ls", "-l", "/proc/self/fd").Output()
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, what := range []string{"memfd:", "eventfd", "eventpoll", "socket:"} {
+		if strings.Contains(string(out), what) {
+			t.Errorf("a child has %s:\n%s", what, out)
+		}
+	}
+	p := peer(t, "parent", sock, "parent") // it starts a child that stays
+	greet(t, me, "parent", 100_000)
+	links := c.Stats().Links
+	p.kill(t)
+	eventually(t, "the death is seen", func() bool { return c.Stats().Links == links-1 })
+}
+
+// parent is echo, and has a child that outlives it for a while.
+func parent(c *lib.Context, who lib.Attrs) error {
+	cmd := exec.Command("sleep", "5")
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	return echo(c, who)
+}
+
+// On one processor, where nobody can poll while another works, shared memory works
+// as well, in bulk and there and back.
+func TestOneProcessor(t *testing.T) {
+	sock := socket(t)
+	start(t, "serving", dirserver, "--socket", sock)
+	t.Setenv("ROCL_TEST_SHM", "yes")
+	t.Setenv("GOMAXPROCS", "1")
+	peer(t, "echo", sock, "slow")
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	c := open(t, sock)
+	me := register(t, c, nil)
+	for i := range 300 {
+		greet(t, me, "slow", []int{1, 1000, 5000, 100_000}[i%4])
+	}
+	if n := c.Stats().Sent["shm"]; n != 300 {
+		t.Errorf("%d over shared memory", n)
+	}
+}
+
+// The default is shared memory between processes, and nothing needs to be said
+// for it.
+func TestSharedMemoryByDefault(t *testing.T) {
+	sock := socket(t)
+	start(t, "serving", dirserver, "--socket", sock)
+	start(t, "-", rocl, "recv", "--socket", sock, "name=there")
+	c := open(t, sock)
+	me := register(t, c, nil)
+	ctx := soon(t, 20*time.Second)
+	f, err := c.Find(ctx, lib.Match{"name": "there"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := me.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message is under way", func() bool { return c.Stats().Sent["shm"] == 1 })
+	only := open(t, sock, lib.WithTransports(tcp.New()))
+	you := register(t, only, nil)
+	if err := you.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "so is the other", func() bool { return only.Stats().Sent["tcp"] == 1 })
+}
