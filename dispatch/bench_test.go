@@ -57,6 +57,33 @@ func echo(ctx context.Context, from *Mailbox, back *Flow, pool *buffers.Pool) er
 	return back.Send(ctx, 1, 0, p)
 }
 
+// What a round trip over shared memory costs both sides, one goroutine being
+// both: nobody waits.
+func BenchmarkPath(b *testing.B) {
+	w := newWorld()
+	t := transports()["shm"]
+	x, y := w.node(b, 1, t), w.node(b, 2, t)
+	mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
+	to, back := flow(b, x, my), flow(b, y, mx)
+	ctx := context.Background()
+	var p [64]byte
+	one := func(f *Flow, m *Mailbox) {
+		if err := f.SendBytes(ctx, 1, 0, p[:]); err != nil {
+			b.Fatal(err)
+		}
+		msg, err := m.Recv(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		msg.Release()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		one(to, my)
+		one(back, mx)
+	}
+}
+
 // One way, as fast as it goes.
 func BenchmarkStream(b *testing.B) {
 	w := newWorld()

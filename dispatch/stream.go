@@ -49,10 +49,14 @@ func (l *link) now() bool {
 		l.stream.pumped = true
 		return true
 	}
-	t := time.Now()
 	p := &l.stream
-	fast := !p.heard && t.Sub(p.wrote) < burst
-	p.heard, p.wrote = false, t
+	if p.heard { // an answer, perhaps: no stream, and no clock is asked
+		p.heard, p.wrote = false, time.Time{}
+		return true
+	}
+	t := time.Now()
+	fast := t.Sub(p.wrote) < burst
+	p.wrote = t
 	return !fast || !l.setPace()
 }
 
