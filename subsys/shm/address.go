@@ -15,9 +15,9 @@ import (
 const scheme = "shm://"
 
 // here names what shares a name space for sockets, and a user: this boot of this
-// kernel, this network and user namespace, this user. In another container it is
+// kernel, this network and user namespace, this user or the group that may attach. In another container it is
 // another, and an address with it is not ours to dial.
-func here() (string, error) {
+func (t transport) here() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
@@ -31,7 +31,11 @@ func here() (string, error) {
 		}
 		fmt.Fprintln(h, id)
 	}
-	fmt.Fprintln(h, os.Getuid())
+	if t.group != nil {
+		fmt.Fprintln(h, "group", *t.group)
+	} else {
+		fmt.Fprintln(h, os.Getuid())
+	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 

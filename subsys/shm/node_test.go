@@ -35,13 +35,15 @@ type node struct {
 	taken  chan *sink
 }
 
-func open(addr string) (*node, error) {
+func open(addr string) (*node, error) { return openOver(New(), addr) }
+
+func openOver(tr subsys.Transport, addr string) (*node, error) {
 	n := &node{pool: buffers.New(), ended: make(chan struct{}), taken: make(chan *sink, 64)}
 	var err error
 	if n.poller, err = subsys.NewPoller(&n.count); err != nil {
 		return nil, err
 	}
-	n.port, err = New().Listen(addr, subsys.Config{
+	n.port, err = tr.Listen(addr, subsys.Config{
 		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count,
 		Accept: func(c subsys.Conn) subsys.Sink {
 			s := newSink(c)

@@ -73,8 +73,8 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, fmt.Errorf("asking who the peer is: %w", err)
 	}
-	if int(who.Uid) != os.Getuid() {
-		return nil, fmt.Errorf("user %d listens or dials, not %d", who.Uid, os.Getuid())
+	if err := p.lets(who, raw); err != nil {
+		return nil, err
 	}
 	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // until we know better
 

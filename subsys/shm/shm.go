@@ -29,12 +29,20 @@ const (
 // Listen fails with subsys.ErrUnavailable, and says why.
 func New() subsys.Transport { return transport{} }
 
-type transport struct{}
+// ForGroup is New for contexts of several users, all of them members of a group,
+// given by its number, and all of them of one transport so made. Any of them may
+// read all the memory that another's pool has shared.
+func ForGroup(gid int) subsys.Transport { return transport{group: &gid} }
+
+type transport struct{ group *int }
 
 func (transport) Name() string { return "shm" }
 
-func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	node, err := here()
+func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	if t.group != nil && !member(*t.group) {
+		return nil, fmt.Errorf("shm: %w: this process is not of group %d", subsys.ErrUnavailable, *t.group)
+	}
+	node, err := t.here()
 	if err != nil {
 		return nil, fmt.Errorf("shm: naming this node: %w: %w", subsys.ErrUnavailable, err)
 	}
@@ -52,7 +60,7 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
 	}
-	p := &port{cfg: cfg, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
+	p := &port{cfg: cfg, group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
 	if err = cfg.Pool.Share(); err != nil {
 		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
@@ -73,6 +81,7 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 // A port is one context's. Its lock is taken before those of conns, never after.
 type port struct {
 	cfg     subsys.Config
+	group   *int // that may attach; nil: the same user
 	addr    string
 	node    string
 	ln      *net.UnixListener

@@ -35,10 +35,45 @@ func init() {
 		n, err := c.Read(make([]byte, 100))
 		fmt.Println("answered with", n, err)
 		os.Exit(0)
+	case "member": // of group 0, or not
+		n, err := openOver(ForGroup(0), "")
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(0)
+		}
+		s, err := n.dial(arg)
+		if err == nil {
+			err = n.load(s, 50, 3)
+		}
+		if err == nil {
+			time.Sleep(patience) // until who started us has heard enough
+		}
+		fmt.Println(err)
+		os.Exit(0)
 	}
 }
 
 func run(t *testing.T, part string, as *syscall.Credential) string {
+	t.Helper()
+	cmd := command(t, part, as)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+func launch(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, part, as)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -64,11 +99,7 @@ func run(t *testing.T, part string, as *syscall.Credential) string {
 	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_PART="+part)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return string(out)
+	return cmd
 }
 
 // Other users are not answered.
@@ -86,6 +117,48 @@ func TestOtherUser(t *testing.T) {
 	case <-n.taken:
 		t.Error("another user was taken in")
 	default:
+	}
+}
+
+// Users of the group that was named attach, others of the same group's address do
+// not, whatever they say of themselves.
+func TestGroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	n, err := openOver(ForGroup(0), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if New().(transport).group != nil || start(t).port.Reaches(n.port.Addr()) {
+		t.Error("a port for one user reaches one for a group")
+	}
+	_, name, _ := parse(n.port.Addr())
+	at := socket(n.port.(*port).node, name)
+	if out := run(t, "stranger "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+		t.Errorf("a user who is not of the group: %s", out)
+	}
+	if out := run(t, "member "+n.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not of group 0") {
+		t.Errorf("a port of who is not of the group: %s", out)
+	}
+	select {
+	case <-n.taken:
+		t.Fatal("a user who is not of the group was taken in")
+	default:
+	}
+	for name, as := range map[string]syscall.Credential{"group": {Uid: 65534, Gid: 0}, "other groups": {Uid: 65534, Gid: 65534, Groups: []uint32{7, 0}}} {
+		exe := launch(t, "member "+n.port.Addr(), &as)
+		s := n.accepted(t)
+		eventually(t, name+": frames come", func() bool { got, _ := s.frames(); return got == 50 })
+		_ = exe.Process.Kill()
+		_ = exe.Wait()
+		_ = s.wantDown(t)
+		_, _ = s.release()
 	}
 }
 
