@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
-
-	"github.com/rocl-go/rocl/subsys"
 )
 
 // PollPolicy says whether those who wait poll before they sleep.
@@ -79,7 +77,6 @@ const (
 	// a few, then more each time that it is so again. (The runtime's metrics can be
 	// asked how many goroutines are runnable, for no less time, under the scheduler's
 	// lock; but that counts those too for whom a processor is just being woken.)
-	firstYield  = time.Microsecond
 	yieldAfter  = 5 * time.Microsecond
 	yieldPolls  = 128 // of PollAlways, which asks no clock
 	crowdedFrom = 20 * time.Microsecond
@@ -183,11 +180,9 @@ func (a *patience) enter() bool {
 
 func (a *patience) leave() { pollers.Add(-1) }
 
-// yield lets other goroutines run, and other processes, and says whether they did
-// for long.
+// yield lets other goroutines run, and says whether they did for long.
 func yield() (crowded bool) {
 	start := time.Now()
 	runtime.Gosched()
-	subsys.Yield()
 	return time.Since(start) > crowdedFrom
 }

@@ -317,7 +317,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 			continue
 		}
 		if start.IsZero() {
-			start, yielded = time.Now(), firstYield-yieldAfter
+			start, yielded = time.Now(), 0
 			continue
 		}
 		polled := time.Since(start)
