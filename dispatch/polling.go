@@ -75,8 +75,9 @@ const (
 	// Who polls lets other goroutines run now and then. If they have the processor
 	// for long there was no other for them, and the next waiters sleep at once: first
 	// a few, then more each time that it is so again. (The runtime's metrics can be
-	// asked how many goroutines are runnable, for no less time, under the scheduler's
-	// lock; but that counts those too for whom a processor is just being woken.)
+	// asked how many goroutines are runnable, in 60 ns on two processors to a Gosched's
+	// 94, under the scheduler's lock; but that counts those too for whom a processor is
+	// just being woken, and lets nobody run.)
 	yieldAfter  = 5 * time.Microsecond
 	yieldPolls  = 128 // of PollAlways, which asks no clock
 	crowdedFrom = 20 * time.Microsecond

@@ -97,7 +97,8 @@ func TestPatience(t *testing.T) {
 
 func TestPollers(t *testing.T) {
 	a := patience{limit: pollers.Load() + 2}
-	if !a.enter() || !a.enter() || a.enter() {
+	first, second, third := a.enter(), a.enter(), a.enter()
+	if !first || !second || third {
 		t.Error("not two may poll")
 	}
 	b := patience{}
