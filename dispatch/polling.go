@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
-
-	"github.com/rocl-go/rocl/subsys"
 )
 
 // PollPolicy says whether those who wait poll before they sleep.
@@ -77,15 +75,21 @@ const (
 	// Who polls lets other goroutines run now and then. If they have the processor
 	// for long there was no other for them, and the next waiters sleep at once: first
 	// a few, then more each time that it is so again. (The runtime's metrics can be
-	// asked how many goroutines are runnable, for no less time, under the scheduler's
-	// lock; but that counts those too for whom a processor is just being woken.)
-	firstYield  = time.Microsecond
+	// asked how many goroutines are runnable, in 60 ns on two processors to a Gosched's
+	// 94, under the scheduler's lock; but that counts those too for whom a processor is
+	// just being woken, and lets nobody run.)
 	yieldAfter  = 5 * time.Microsecond
 	yieldPolls  = 128 // of PollAlways, which asks no clock
 	fewPolls    = 8   // that found nothing are over before a clock, or a count, is worth its price
 	crowdedFrom = 20 * time.Microsecond
 	skipLeast   = 8
 	skipMost    = 1024
+
+	// Of two processes on one processor the one that polls keeps the other from
+	// answering. So where even the least is in vain, most waits do without. Not all:
+	// once the kernel has moved one of them, it is polling that keeps them apart.
+	missMost = 128
+	missSkip = 512
 )
 
 // pollers is how many goroutines of this process poll. Like its processors they are
@@ -97,11 +101,11 @@ var pollers atomic.Int32
 //
 //	             paid: twice as long, up to the budget
 //	          ┌────┐
-//	          ▼    │    crowded, or in vain for 2 µs
-//	  ┌───► polling ─────────────────────────────► skipping 8, 16, … 1024 waits
-//	  │       │  ▲                                    │        ▲
-//	  └───────┘  └── paid ── polling once, for ◄──────┘        │
-//	in vain: a quarter,      the whole budget ── in vain, crowded
+//	          ▼    │    crowded: 8, 16, … 1024
+//	  ┌───► polling ──────────────────────────────────► skipping so many waits
+//	  │       │  ▲      2 µs in vain, 128 times: 512      │
+//	  └───────┘  └────────────────────────────────────────┘
+//	in vain: a quarter,
 //	down to 2 µs
 type patience struct {
 	policy  PollPolicy
@@ -109,7 +113,8 @@ type patience struct {
 	budget  time.Duration
 	now     time.Duration // what the next polls
 	skip    int           // waits that are not to poll,
-	skipped int           // and how many they were last
+	skipped int           // and how many they were last, for others' sake
+	missed  int           // how often the least was in vain, one after another
 }
 
 // newPatience is p's on so many processors.
@@ -147,7 +152,7 @@ func (a *patience) next() time.Duration {
 
 // paid says that polling ended in what was waited for.
 func (a *patience) paid() {
-	a.skipped = 0
+	a.skipped, a.missed = 0, 0
 	if a.now < a.budget {
 		a.now = min(a.budget, 2*a.now)
 	}
@@ -155,20 +160,15 @@ func (a *patience) paid() {
 
 // vain says that it did not.
 func (a *patience) vain() {
-	if a.now > leastSpin && a.skipped == 0 {
+	if a.now > leastSpin {
 		a.now = max(leastSpin, a.now/4)
-	} else {
-		a.pass()
+	} else if a.missed++; a.missed == missMost {
+		a.missed, a.skip = 0, missSkip
 	}
 }
 
 // crowded says that others wanted the processor.
-func (a *patience) crowded() { a.pass() }
-
-// pass lets waits pass, more each time, before the whole budget is tried: two who
-// both sleep find each other's answers late, and would not if both polled.
-func (a *patience) pass() {
-	a.now = a.budget
+func (a *patience) crowded() {
 	a.skipped = min(max(skipLeast, 2*a.skipped), skipMost)
 	a.skip = a.skipped
 }
@@ -184,11 +184,9 @@ func (a *patience) enter() bool {
 
 func (a *patience) leave() { pollers.Add(-1) }
 
-// yield lets other goroutines run, and other processes, and says whether they did
-// for long.
+// yield lets other goroutines run, and says whether they did for long.
 func yield() (crowded bool) {
 	start := time.Now()
 	runtime.Gosched()
-	subsys.Yield()
 	return time.Since(start) > crowdedFrom
 }

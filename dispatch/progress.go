@@ -254,8 +254,8 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	d.driven.Add(1)
 	if !d.resting.Load() {
 		d.alone = 0
-	} else if d.alone++; d.alone == aloneMost {
-		p.Wake()
+	} else if d.alone++; d.alone%aloneMost == 0 {
+		p.Wake() // again, should somebody have polled it
 	}
 	if !d.poll(done, w, p) {
 		if d.oneP {
@@ -323,7 +323,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 			continue
 		}
 		if start.IsZero() {
-			start, yielded = time.Now(), firstYield-yieldAfter
+			start, yielded = time.Now(), 0
 			continue
 		}
 		polled := time.Since(start)

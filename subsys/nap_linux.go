@@ -3,7 +3,6 @@ package subsys
 import (
 	"fmt"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -147,10 +146,6 @@ func (p *Poller) EndNap() {
 	}
 	p.nap.seen = at
 }
-
-// Yield lets other threads have the processor, those of other processes too: the one
-// that is to answer may be waiting for it.
-func Yield() { _, _, _ = syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Nap sleeps for d in the kernel, holding a thread: with a processor idle, the
 // runtime rounds a short time.Sleep up to the millisecond that its epoll_wait
