@@ -136,10 +136,12 @@ func TestLanesOfNetworks(t *testing.T) {
 	b := New(Config{Self: resource.MakeGID(1, 2, 0), Pool: a.cfg.Pool, Resolve: w.resolve, Trust: trusting("", "key")})
 	defer func() { b.Close(soon(t)) }()
 	over := func(lane uint8) string {
-		l := a.links[linkKey{peer: b.self, lane: lane}]
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.conn.Remote()
+		for _, r := range a.Routes() {
+			if r.Peer == b.self && r.Lane == int(lane) {
+				return r.Remote
+			}
+		}
+		return ""
 	}
 	for _, at := range []string{"tcp://127.0.2.1:0", "tcp://127.0.1.1:0"} {
 		if err := b.Listen(tcp.New(), at); err != nil {
