@@ -433,12 +433,21 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			continue
 		}
 		for woken := false; d.token.TryLock(); {
-			if woken && p.Poll() > 0 { // what somebody has waited for, for long
-				d.token.Unlock()
-				d.pass()
-				runtime.Gosched() // he first
+			if woken {
 				woken = false
-				continue
+				news := p.Poll() > 0
+				others := d.driven.Load() != seen
+				if news || others {
+					d.token.Unlock()
+					d.pass()
+					if news {
+						runtime.Gosched() // who has waited for it, for long, goes first
+					}
+					if others {
+						break // waiters have made progress meanwhile, and may again
+					}
+					continue
+				}
 			}
 			// The gate fires once, for what comes after it was armed or is
 			// there already, so nothing slips between Settle and Park.
@@ -462,9 +471,6 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 				return
 			}
 			d.resting.Store(false)
-			if d.driven.Load() != seen {
-				break // a waiter has taken over
-			}
 			woken = true
 		}
 	}
