@@ -24,7 +24,7 @@
 // whether it has paid, which is twice as long each time it has, up to the budget, and a
 // quarter when it has not; and to whether other goroutines want the processor, of
 // which a Gosched tells that takes long: then the next 8, 16, … 1024 waits do not poll.
-// Where 2 µs are in vain too, again and again, most waits do not.
+// Where 2 µs are in vain too, thousands of times, as many waits do not.
 // On one processor nobody polls, nor naps or sleeps: a thread that the kernel holds
 // would hold the processor with it. And of a process no more poll than leave
 // a processor to others.

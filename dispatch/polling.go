@@ -86,10 +86,12 @@ const (
 	skipMost    = 1024
 
 	// Of two processes on one processor the one that polls keeps the other from
-	// answering. So where even the least is in vain, most waits do without. Not all:
-	// once the kernel has moved one of them, it is polling that keeps them apart.
-	missMost = 128
-	missSkip = 512
+	// answering, a round trip takes two and a half times as long. So where even the
+	// least is in vain again and again, as many waits do without. Not more: the kernel
+	// takes some 10 ms to move one of two that are awake, and it is polling that keeps
+	// them apart then.
+	missMost = 4096
+	missSkip = 4096
 )
 
 // pollers is how many goroutines of this process poll. Like its processors they are
@@ -103,7 +105,7 @@ var pollers atomic.Int32
 //	          ┌────┐
 //	          ▼    │    crowded: 8, 16, … 1024
 //	  ┌───► polling ──────────────────────────────────► skipping so many waits
-//	  │       │  ▲      2 µs in vain, 128 times: 512      │
+//	  │       │  ▲    2 µs in vain, 4096 times: 4096      │
 //	  └───────┘  └────────────────────────────────────────┘
 //	in vain: a quarter,
 //	down to 2 µs

@@ -49,6 +49,42 @@ func TestOnlyTheMakerWrites(t *testing.T) {
 	}
 }
 
+// Who is handed shared memory may write it, and cut it as little.
+func TestShared(t *testing.T) {
+	const size = 4096
+	fd, mem, err := CreateShared("test", size)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer Close(fd)
+	defer Unmap(mem)
+	theirs, err := OpenShared(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Unmap(theirs)
+	theirs[1] = 7
+	if mem[1] != 7 {
+		t.Error("what was written is not seen")
+	}
+	if unix.Ftruncate(fd, 0) == nil {
+		t.Error("the file was cut")
+	}
+	if _, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
+		t.Errorf("what others write was opened as what they do not: %v", err)
+	}
+	mine, ours, err := Create("test", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Close(mine)
+	defer Unmap(ours)
+	if m, err := OpenShared(mine, size); err == nil {
+		Unmap(m)
+		t.Error("what its maker alone writes was opened for writing")
+	}
+}
+
 // Anything else is not mapped.
 func TestOpenRefuses(t *testing.T) {
 	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

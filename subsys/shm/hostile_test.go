@@ -240,7 +240,11 @@ func TestStrangers(t *testing.T) {
 	}
 	defer memfd.Unmap(mem)
 	defer memfd.Close(seg)
-	page := n.port.(*port).bell.page
+	page, bell := n.port.(*port).bell.page, n.port.(*port).bell.fd
+	nap, err := n.poller.NapPage()
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := hello()
 	other := h
 	other[8]++
@@ -250,8 +254,9 @@ func TestStrangers(t *testing.T) {
 		b   []byte
 		fds []int
 	}{
-		{nil, nil}, {[]byte("x"), nil}, {h[:], nil}, {h[:], []int{seg, page}}, {h[:], []int{seg, page, p[1]}}, {h[:], []int{p[0], page, p[1]}},
-		{h[:], []int{page, seg, p[1]}}, {other[:], []int{seg, page, p[1]}}, {append(h[:], 0), nil}, {h[:], []int{seg, page, p[1], p[0]}},
+		{nil, nil}, {[]byte("x"), nil}, {h[:], nil}, {h[:], []int{seg, page}}, {h[:], []int{seg, page, bell}}, {h[:], []int{seg, page, nap, p[1]}},
+		{h[:], []int{p[0], page, nap, bell}}, {h[:], []int{page, seg, nap, bell}}, {other[:], []int{seg, page, nap, bell}}, {append(h[:], 0), nil},
+		{h[:], []int{seg, page, p[0], bell}}, {h[:], []int{seg, page, page, bell}}, {h[:], []int{seg, page, seg, bell}}, {h[:], []int{seg, page, nap, bell, p[0]}},
 		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
 	} {
 		c, err := net.DialUnix("unixpacket", nil, at)

@@ -1,0 +1,51 @@
+package futex
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A word is found by its file: who sleeps on one mapping is woken by another.
+func TestShared(t *testing.T) {
+	const size = 4096
+	fd, mem, err := memfd.CreateShared("test", size)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer memfd.Close(fd)
+	defer memfd.Unmap(mem)
+	other, err := memfd.OpenShared(fd, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Unmap(other)
+	w, o := (*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&other[0]))
+
+	done := make(chan struct{})
+	go func() {
+		for w.Load() == 0 {
+			Wait(w, 0, 0)
+		}
+		close(done)
+	}()
+	o.Add(1)
+	Wake(o)
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody is woken")
+	}
+	Wait(w, 0, 0) // it has changed
+	start := time.Now()
+	Wait(w, 1, time.Millisecond)
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("slept for %v in place of a millisecond", d)
+	}
+}
