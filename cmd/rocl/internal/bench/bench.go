@@ -88,16 +88,25 @@ type options struct {
 	json                 bool
 }
 
+// policies are what --poll may be, each with its other name.
+var policies = []struct {
+	name, also string
+	is         rocl.PollPolicy
+}{
+	{"off", "never", rocl.PollOff},
+	{"adaptive", "", rocl.PollAdaptive},
+	{"on", "always", rocl.PollAlways},
+}
+
 func (o *options) policy() (rocl.PollPolicy, error) {
-	switch o.poll {
-	case "on", "always":
-		return rocl.PollAlways, nil
-	case "off":
-		return rocl.PollOff, nil
-	case "adaptive":
-		return rocl.PollAdaptive, nil
+	var names []string
+	for _, p := range policies {
+		if o.poll != "" && (o.poll == p.name || o.poll == p.also) {
+			return p.is, nil
+		}
+		names = append(names, p.name)
 	}
-	return 0, cli.Usagef("--poll is on, off or adaptive, not %q", o.poll)
+	return 0, cli.Usagef("--poll is one of %s, not %q", strings.Join(names, ", "), o.poll)
 }
 
 // check says what is wrong with the flags of a bench.
@@ -172,7 +181,7 @@ func Commands() []*cobra.Command {
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
 	add("db", "The directory's database, in process", "off", 0, 1_000_000, db)
 	add("find", "Find through the node's socket", "adaptive", 0, 10_000, find)
-	top.AddCommand(allCommand())
+	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
 		Short: "The other process of a bench; started by bench",

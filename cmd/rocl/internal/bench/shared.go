@@ -14,10 +14,11 @@ import (
 )
 
 // words are two words of memory that both processes have mapped, each written by
-// one of them: the least that a round trip over shared memory can be.
+// one of them: the least that a round trip over shared memory can be. A third one
+// says that the next message is the last, of whatever is being echoed.
 type words struct {
-	there, back *atomic.Uint32
-	mem         []byte
+	there, back, last *atomic.Uint32
+	mem               []byte
 }
 
 const (
@@ -38,7 +39,8 @@ func openWords(dir string) (*words, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &words{(*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&mem[1024])), mem}, nil
+	word := func(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
+	return &words{word(0), word(1024), word(2048), mem}, nil
 }
 
 func (w *words) close() { _ = unix.Munmap(w.mem) }
@@ -50,13 +52,14 @@ func (w *words) ping(ctx context.Context, futex bool) error {
 	return await(ctx, w.back, x, futex)
 }
 
-// echo answers n times.
-func (w *words) echo(ctx context.Context, n int, futex bool) error {
-	for range n {
+// echo answers.
+func (w *words) echo(ctx context.Context, more func() bool, futex bool) error {
+	for again := true; again; {
 		x := w.back.Load() + 1
 		if err := await(ctx, w.there, x, futex); err != nil {
 			return err
 		}
+		again = more()
 		set(w.back, x, futex)
 	}
 	return nil
