@@ -95,13 +95,25 @@ type options struct {
 	json                 bool
 }
 
+// policies are what --poll may be, each with its other name.
+var policies = []struct {
+	name, also string
+	is         rocl.PollPolicy
+}{
+	{"never", "off", rocl.PollNever},
+	{"adaptive", "", rocl.PollAdaptive},
+	{"always", "on", rocl.PollAlways},
+}
+
 func (o *options) policy() (rocl.PollPolicy, error) {
-	for _, p := range []rocl.PollPolicy{rocl.PollNever, rocl.PollAdaptive, rocl.PollAlways} {
-		if o.poll == p.String() {
-			return p, nil
+	var names []string
+	for _, p := range policies {
+		if o.poll != "" && (o.poll == p.name || o.poll == p.also) {
+			return p.is, nil
 		}
+		names = append(names, p.name)
 	}
-	return 0, cli.Usagef("--poll is never, adaptive or always, not %q", o.poll)
+	return 0, cli.Usagef("--poll is one of %s, not %q", strings.Join(names, ", "), o.poll)
 }
 
 // check says what is wrong with the flags of a bench.
@@ -203,7 +215,7 @@ func Commands() []*cobra.Command {
 	add("db", "The directory's database, in process", "never", 0, 1_000_000, db)
 	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
-	top.AddCommand(allCommand())
+	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
 		Short: "The other process of a bench; started by bench",

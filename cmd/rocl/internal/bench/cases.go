@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -24,28 +25,11 @@ func rtt(ctx context.Context, o *options) (*Result, error) {
 }
 
 func rttTCP(p *pair, o *options) (*Result, error) {
-	raw, what, task := any(p.raw), "a bare blocking Go loop", "echo-blocking"
+	raw, what, task := io.ReadWriter(p.raw), "a bare blocking Go loop", "echo-blocking"
 	if o.poll == "always" {
 		raw, what, task = p.poll, "a bare polled Go loop", "echo-polled"
 	}
-	rw := raw.(interface {
-		Read([]byte) (int, error)
-		Write([]byte) (int, error)
-	})
-	size := max(o.size, 1)
-	bare := func() error {
-		if _, err := rw.Write(p.buf[:size]); err != nil {
-			return err
-		}
-		for n := 0; n < size; {
-			k, err := rw.Read(p.buf[n:size])
-			if err != nil {
-				return err
-			}
-			n += k
-		}
-		return nil
-	}
+	bare := func() error { return p.tripRaw(raw, o.size) }
 	ours := func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }
 	a, b := newTimes(), newTimes()
 	var allocs float64
@@ -75,6 +59,22 @@ func rttTCP(p *pair, o *options) (*Result, error) {
 	r.Allocs = allocs
 	r.Ratio = r.P50 / r.Raw
 	return r, nil
+}
+
+// tripRaw is a bare round trip.
+func (p *pair) tripRaw(rw io.ReadWriter, size int) error {
+	b := p.buf[:max(size, 1)]
+	if _, err := rw.Write(b); err != nil {
+		return err
+	}
+	for n := 0; n < len(b); {
+		k, err := rw.Read(b[n:])
+		if err != nil {
+			return err
+		}
+		n += k
+	}
+	return nil
 }
 
 func (p *pair) round(task string, n int, t *times, f func() error) error {
@@ -166,7 +166,7 @@ func rttInproc(ctx context.Context, o *options) (*Result, error) {
 		// the contexts ends the echo.
 		failed := make(chan error, 1)
 		before := mallocs()
-		go func() { failed <- echo(context.Background(), cb, peer, o.count, nil) }()
+		go func() { failed <- echo(context.Background(), cb, peer, counted(o.count), nil) }()
 		err = b.batch(ctx, o.count, func() error { return pingPong(context.Background(), ca, me, peer.ID(), o.size) })
 		if err != nil {
 			closeAll()

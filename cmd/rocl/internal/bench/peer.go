@@ -74,6 +74,20 @@ func mailbox(size int) rocl.Option { return rocl.WithMailbox(max(16<<20, 16*size
 
 // between runs f with a pair of processes.
 func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*Result, error) {
+	p, err := openPair(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	r, err := f(p)
+	if err != nil {
+		return nil, p.why(err)
+	}
+	return r, nil
+}
+
+// openPair starts the other process, and finds it.
+func openPair(ctx context.Context, o *options) (*pair, error) {
 	policy, err := o.policy()
 	if err != nil {
 		return nil, err
@@ -82,16 +96,13 @@ func between(ctx context.Context, o *options, f func(*pair) (*Result, error)) (*
 		return nil, cli.Usagef("between two processes tcp and shm can be measured, not %q", o.transport)
 	}
 	p := &pair{}
-	defer p.close()
 	p.ctx, p.stop = context.WithCancelCause(ctx)
-	var r *Result
-	if err = p.open(o, policy); err == nil {
-		r, err = f(p)
+	if err := p.open(o, policy); err != nil {
+		err = p.why(err)
+		p.close()
+		return nil, err
 	}
-	if err != nil {
-		return nil, p.why(err)
-	}
-	return r, nil
+	return p, nil
 }
 
 // why is the reason behind an error: a peer that dies, or an interruption,
@@ -374,15 +385,19 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 		if k, err := fmt.Sscan(task, &what, &n[0], &n[1]); k < 2 {
 			return err
 		}
+		more := counted(n[0])
+		if n[0] == untilLast {
+			more = func() bool { return words.last.Load() == 0 }
+		}
 		switch what {
 		case "echo-polled":
-			err = echoRaw(poll, size, n[0])
+			err = echoRaw(poll, size, more)
 		case "echo-words", "echo-futex":
-			err = words.echo(ctx, n[0], what == "echo-futex")
+			err = words.echo(ctx, more, what == "echo-futex")
 		case "echo-events":
 			err = words.echoEvents(events, n[0], time.Duration(n[1]))
 		case "echo-blocking":
-			err = echoRaw(nc, size, n[0])
+			err = echoRaw(nc, size, more)
 		case "recv-fixed":
 			err = recvRaw(nc, max(size, 1), n[0], false)
 		case "recv-lengths":
@@ -393,9 +408,9 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			}
 			err = recvBig(nc, big, n[0])
 		case "echo":
-			err = echo(ctx, c, me, n[0], nil)
+			err = echo(ctx, c, me, more, nil)
 		case "echo-late":
-			err = echo(ctx, c, me, n[0], func() { words.pause(time.Duration(n[1])) })
+			err = echo(ctx, c, me, more, func() { words.pause(time.Duration(n[1])) })
 		case "recv":
 			err = recv(ctx, me, n[0], n[1])
 		default:
@@ -408,14 +423,25 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 	}
 }
 
-// echo sends back n messages, each in a buffer of its own as a server's answer
+// untilLast, told to who echoes in place of how many, means until words.last is set.
+const untilLast = 0
+
+// counted is asked by who echoes, once for each message and before it goes back,
+// whether there will be more: n in all. Asked any later it might hear of what
+// the other side did only then.
+func counted(n int) func() bool {
+	return func() bool { n--; return n > 0 }
+}
+
+// echo sends back messages, each in a buffer of its own as a server's answer
 // would be, and does something before each.
-func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int, first func()) error {
-	for range n {
+func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, more func() bool, first func()) error {
+	for again := true; again; {
 		m, err := me.Recv(ctx)
 		if err != nil {
 			return err
 		}
+		again = more()
 		b, err := c.Buffer(m.Len())
 		if err != nil {
 			return err

@@ -58,13 +58,14 @@ func (p *polled) Write(b []byte) (int, error) {
 
 func (p *polled) Close() error { return unix.Close(p.fd) }
 
-// echoRaw sends back count messages of size bytes.
-func echoRaw(rw io.ReadWriter, size, count int) error {
+// echoRaw sends back messages of size bytes.
+func echoRaw(rw io.ReadWriter, size int, more func() bool) error {
 	b := make([]byte, max(size, 1))
-	for range count {
+	for again := true; again; {
 		if _, err := io.ReadFull(rw, b); err != nil {
 			return err
 		}
+		again = more()
 		if _, err := rw.Write(b); err != nil {
 			return err
 		}

@@ -17,12 +17,13 @@ import (
 )
 
 // words are words of memory that both processes have mapped. Two are each written by
-// one of them: the least that a round trip over shared memory can be. One says how
-// long the peer did something else before it answered.
+// one of them: the least that a round trip over shared memory can be. One says that
+// the next message is the last, of whatever is being echoed, and one how long the
+// peer did something else before it answered.
 type words struct {
-	there, back *atomic.Uint32
-	paused      *atomic.Int64
-	mem         []byte
+	there, back, last *atomic.Uint32
+	paused            *atomic.Int64
+	mem               []byte
 }
 
 const (
@@ -43,7 +44,8 @@ func openWords(dir string) (*words, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &words{(*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&mem[1024])), (*atomic.Int64)(unsafe.Pointer(&mem[2048])), mem}, nil
+	word := func(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
+	return &words{word(0), word(1024), word(3072), (*atomic.Int64)(unsafe.Pointer(&mem[2048])), mem}, nil
 }
 
 func (w *words) close() { _ = unix.Munmap(w.mem) }
@@ -55,13 +57,14 @@ func (w *words) ping(ctx context.Context, futex bool) error {
 	return await(ctx, w.back, x, futex)
 }
 
-// echo answers n times.
-func (w *words) echo(ctx context.Context, n int, futex bool) error {
-	for range n {
+// echo answers.
+func (w *words) echo(ctx context.Context, more func() bool, futex bool) error {
+	for again := true; again; {
 		x := w.back.Load() + 1
 		if err := await(ctx, w.there, x, futex); err != nil {
 			return err
 		}
+		again = more()
 		set(w.back, x, futex)
 	}
 	return nil
