@@ -1,4 +1,4 @@
-.PHONY: test race long lint fuzz bench demo ci cluster cluster-figures tools scaling
+.PHONY: test race long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain
 
 test:    ; go test ./...
 race:    ; go test -race ./...
@@ -9,6 +9,7 @@ tools:   ; command -v ip && command -v nft || (apt-get update && DEBIAN_FRONTEND
 lint:    ; gofmt -l . && go vet ./... && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 fuzz:    ; for f in resource:FuzzParseList directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/port:FuzzDatagram directory/port:FuzzStream; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
+sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
 scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run

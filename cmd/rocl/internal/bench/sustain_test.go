@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Every transport is measured with every policy, and the bare loops beside them;
+// the plot is an SVG with a row for each.
+func TestSustain(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	plot := filepath.Join(t.TempDir(), "sustain.svg")
+	out, err := execute(ctx, "bench", "--json", "sustain", "--rounds", "2", "--interval", "3ms", "--plot", plot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	var all []*Sustained
+	for d := json.NewDecoder(strings.NewReader(out)); ; {
+		var s Sustained
+		if err := d.Decode(&s); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if s.Bench != "sustain" || s.Size != 64 || s.Goroutines < 1 || s.Rounds != 2 || s.RTTAlone <= 0 || s.RTTBoth <= 0 || s.Machine.Cores < 1 || s.RateAlone <= 0 {
+			t.Errorf("%+v", s)
+		}
+		got[s.Transport+", "+s.What] = true
+		all = append(all, &s)
+	}
+	want := 0
+	for _, transport := range []string{"inproc", "shm", "tcp"} {
+		for _, p := range policies {
+			want++
+			if !got[transport+", rocl, "+p.name] {
+				t.Errorf("%s is not measured with %s", transport, p.name)
+			}
+		}
+	}
+	for _, b := range bares {
+		want++
+		if !got[b.transport+", "+b.what] {
+			t.Errorf("%s: %s is not measured", b.transport, b.what)
+		}
+	}
+	if len(all) != want {
+		t.Errorf("%d are measured, not %d", len(all), want)
+	}
+	f, err := os.Open(plot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	bars := 0
+	for d := xml.NewDecoder(f); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%s: %v", plot, err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
+			bars++
+		}
+	}
+	if bars < 3*want {
+		t.Errorf("the plot has %d bars for %d rows", bars, want)
+	}
+	var text, table strings.Builder
+	if err := errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text.String(), "\n"); n != want+1 {
+		t.Errorf("%d lines:\n%s", n, text.String())
+	}
+	if n := strings.Count(table.String(), "\n|"); n != want+2 {
+		t.Errorf("%d rows:\n%s", n, table.String())
+	}
+}
+
+// What nobody has done is no share of anything, and the mean is of both.
+func TestSustained(t *testing.T) {
+	m := sides{rateAlone: []float64{100, 90, 110}, rateBoth: []float64{25, 20, 30}, alone: newTrips(), both: newTrips()}
+	m.alone.means, m.both.means = []float64{1, 2, 3}, []float64{2}
+	if s := m.sustained(); s.RelativeRate != 0.25 || s.RelativeRTT != 1 || s.Sustained != 0.5 {
+		t.Errorf("%+v", s)
+	}
+	if s := (&sides{alone: newTrips(), both: newTrips()}).sustained(); s.Sustained != 0 {
+		t.Errorf("of nothing: %+v", s)
+	}
+}
+
+func TestSustainWrongFlags(t *testing.T) {
+	for _, line := range []string{"--rounds 0", "--interval 0", "--size -1", "--json --markdown", "--plot /nowhere/at/all.svg", "more"} {
+		if _, err := execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...); err == nil {
+			t.Errorf("%s is taken", line)
+		}
+	}
+}
