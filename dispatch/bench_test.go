@@ -60,27 +60,34 @@ func echo(ctx context.Context, from *Mailbox, back *Flow, pool *buffers.Pool) er
 // What a round trip over shared memory costs both sides, one goroutine being
 // both: nobody waits.
 func BenchmarkPath(b *testing.B) {
-	w := newWorld()
-	t := transports()["shm"]
-	x, y := w.node(b, 1, t), w.node(b, 2, t)
-	mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
-	to, back := flow(b, x, my), flow(b, y, mx)
-	ctx := context.Background()
-	var p [64]byte
-	one := func(f *Flow, m *Mailbox) {
-		if err := f.SendBytes(ctx, 1, 0, p[:]); err != nil {
-			b.Fatal(err)
-		}
-		msg, err := m.Recv(ctx)
-		if err != nil {
-			b.Fatal(err)
-		}
-		msg.Release()
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		one(to, my)
-		one(back, mx)
+	for name, size := range map[string]int{"small": 64, "lent": 1 << 20, "large": 64 << 20} {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld()
+			t := transports()["shm"]
+			x, y := w.node(b, 1, t), w.node(b, 2, t)
+			mx, my := box(b, x, 1, 1<<30), box(b, y, 1, 1<<30)
+			to, back := flow(b, x, my), flow(b, y, mx)
+			ctx := context.Background()
+			one := func(f *Flow, m *Mailbox, pool *buffers.Pool) {
+				p, err := pool.Get(size)
+				if err == nil {
+					err = f.Send(ctx, 1, 0, p)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				msg, err := m.Recv(ctx)
+				if err != nil {
+					b.Fatal(err)
+				}
+				msg.Release()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				one(to, my, x.cfg.Pool)
+				one(back, mx, y.cfg.Pool)
+			}
+		})
 	}
 }
 

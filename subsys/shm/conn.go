@@ -170,7 +170,9 @@ func (c *conn) news() bool {
 
 // look works on what the peer has published.
 func (c *conn) look() (frames int) {
-	if o := &c.out; c.theirs.returned.Load() != o.seen.Load() || o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
+	came := c.theirs.word(c.in.head).Load() != 0
+	if o := &c.out; c.theirs.returned.Load() != o.seen.Load() && (!came || o.lent.Load() >= manyLoans) || // what came is waited for, what comes back is not
+		o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)
 		} else if writable && !c.closed.Load() {

@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 	"sync"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/subsys"
@@ -161,6 +162,7 @@ type lender struct {
 	loans    []borrowed
 	free     []uint32 // of loans
 	returned uint64
+	holds    bool // the conn, since the first loan
 	closed   bool // no more will be borrowed
 }
 
@@ -168,16 +170,23 @@ type lender struct {
 func (l *lender) over(c *conn) {
 	l.mu.Lock()
 	l.closed = true
-	l.done(c)
+	last := l.done(c)
 	l.mu.Unlock()
+	if last {
+		c.drop()
+	}
 }
 
 // done says so when nothing is borrowed, nor will be. Whatever the peer makes of
-// how far we read, and of what came back, all it has lent is its own then. mu is held.
-func (l *lender) done(c *conn) {
-	if l.closed && len(l.free) == len(l.loans) {
-		c.mine.done.Store(1)
+// how far we read, and of what came back, all it has lent is its own then. mu is
+// held. It says whether the conn is to be dropped.
+func (l *lender) done(c *conn) (last bool) {
+	if !l.closed || len(l.free) < len(l.loans) {
+		return false
 	}
+	c.mine.done.Store(1)
+	last, l.holds = l.holds, false
+	return last
 }
 
 // An arena is mapped until the peer says that it is no more and we hold nothing
@@ -230,7 +239,10 @@ func (c *conn) borrow(d *descriptor) (mem []byte, token uint32, err error) {
 	}
 	l.loans[token], l.last = borrowed{a, d.loan}, a
 	a.held++
-	c.refs.Add(1)
+	if !l.holds {
+		l.holds = true
+		c.refs.Add(1)
+	}
 	return a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], token, nil
 }
 
@@ -245,13 +257,15 @@ func (c *conn) Return(token uint32) {
 	if b.arena.held--; b.arena.held == 0 && b.arena.gone {
 		b.arena.unmap()
 	}
-	c.mine.returns[l.returned%maxLoans].Store(b.loan)
+	*(*uint32)(unsafe.Pointer(&c.mine.returns[l.returned%maxLoans])) = b.loan // seen with returned, as a record is with its word
 	l.returned++
 	c.mine.returned.Store(l.returned)
-	l.done(c)
+	c.ring() // while the conn is held
+	last := l.done(c)
 	l.mu.Unlock()
-	c.ring()
-	c.drop()
+	if last {
+		c.drop()
+	}
 }
 
 // unmap is for a conn that nobody holds.

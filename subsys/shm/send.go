@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	inline   = 2 << 10     // bytes up to which a payload, or a run, is copied into the ring
-	leastBit = 256         // bytes of a payload that are worth a record
-	roomy    = ringLen / 4 // bytes free when a conn that was full is said to be writable
+	manyLoans = maxLoans / 4 // out, with which those that came back are looked for first
+	inline    = 2 << 10      // bytes up to which a payload, or a run, is copied into the ring
+	leastBit  = 256          // bytes of a payload that are worth a record
+	roomy     = ringLen / 4  // bytes free when a conn that was full is said to be writable
 )
 
 // A sender is the part of a conn that writes frames and keeps what it has lent.
@@ -61,7 +62,9 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	if c.dead.Load() {
 		return 0, nil // what it said last may be unread: who reads comes to the end behind it
 	}
-	err = o.reap(c)
+	if o.lent.Load() >= manyLoans {
+		err = o.reap(c)
+	}
 	if o.later || o.isGone.Load() {
 		o.tidy(c)
 	}
@@ -75,6 +78,9 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		}
 	}
 	o.ring(c)
+	if err == nil { // now there is time: the peer has what it waits for
+		err = o.reap(c)
+	}
 	if err != nil {
 		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)
 	}

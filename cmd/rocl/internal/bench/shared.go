@@ -300,7 +300,9 @@ func rttShared(p *pair, o *options) (*Result, error) {
 		r.Pause = o.pause.String()
 	}
 	if o.size > small {
-		r.Extra = fmt.Sprintf("64 bytes in the same run: p50 %.2f µs; ratio %.2f (at most 1.20)", s.p50(), r.P50/s.p50())
+		r.Extra = fmt.Sprintf("%s: p50 %.2f µs", what, r.Raw)
+		r.What, r.Raw, r.RawP99, r.Target = "64 bytes in the same run", s.p50(), s.p99(), 1.2
+		r.Ratio = r.P50 / r.Raw
 	}
 	if o.compute > 0 {
 		r.Extra = strings.TrimPrefix(r.Extra+fmt.Sprintf("\ncomputing meanwhile: %.0f %% of what it is alone", 100*r.Computed), "\n")
