@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -356,4 +357,90 @@ func ExamplePool() {
 	// Output:
 	// hello owned
 	// free
+}
+
+// The large buffer that was released last is had again; it is in nobody's way who
+// wants another, waits for memory, or closes the pool.
+func TestLastLargeOne(t *testing.T) {
+	p := New(WithLimit(8 << 20))
+	a := get(t, p, 3<<20)
+	at := &a.Bytes()[0]
+	a.Release()
+	if n := p.Stats().InUse; n != 0 {
+		t.Errorf("%d are out", n)
+	}
+	if a = get(t, p, 3<<20-5000); &a.Bytes()[0] != at {
+		t.Error("another one is had")
+	}
+	a.Release()
+	b := get(t, p, 7<<20) // for which the other must go
+	if n := p.Stats(); n.InUse != 1 || n.Mapped > 8<<20 {
+		t.Errorf("%+v", n)
+	}
+	got := make(chan error, 1)
+	go func() {
+		c, err := p.GetWait(t.Context(), 3<<20)
+		if err == nil {
+			c.Release()
+		}
+		got <- err
+	}()
+	for {
+		p.mu.Lock()
+		waits := p.waiting > 0
+		p.mu.Unlock()
+		if waits {
+			break
+		}
+		runtime.Gosched()
+	}
+	b.Release()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if b = get(t, p, 2<<20); !debugging { // which panics
+		defer func() {
+			if n := p.Stats().DoubleReleases; n != 1 {
+				t.Errorf("%d double releases were noticed", n)
+			}
+		}()
+		b.Release()
+	}
+	b.Release()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := p.Stats().Mapped; n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}
+
+// Large buffers are had and released by many while the pool is closed: all memory
+// goes with the last of them.
+func TestLargeWhileClosing(t *testing.T) {
+	for range 50 {
+		p := New()
+		var busy sync.WaitGroup
+		for range 4 {
+			busy.Go(func() {
+				for i := 0; ; i++ {
+					b, err := p.Get(2<<20 + i%3*pageSize)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					b.Bytes()[0] = 1
+					b.Release()
+				}
+			})
+		}
+		runtime.Gosched()
+		_ = p.Close()
+		busy.Wait()
+		if n := p.Stats(); n.InUse != 0 || n.Mapped != 0 {
+			t.Fatalf("%+v", n)
+		}
+	}
 }

@@ -25,7 +25,7 @@ const (
 	maxShift  = 20 // 1 MiB, the largest; above it extents are mapped one by one
 	classes   = maxShift - minShift + 1
 	arenaSize = 1 << 20   // bytes mapped at once for small classes
-	maxCached = 256 << 20 // bytes of large extents kept for reuse
+	maxCached = 256 << 20 // bytes of large extents kept for reuse, beside the one released last
 	maxBuffer = 1<<31 - 1 // bytes of the largest buffer
 	pageSize  = 4096
 )
@@ -63,8 +63,9 @@ type Pool struct {
 	limit int64
 	free  [classes]stack
 
-	doubles atomic.Uint64 // releases of free buffers
-	late    atomic.Uint64 // retains of free buffers
+	hot     atomic.Pointer[Buffer] // a released extent for whoever wants such a one next; it counts in largeOut
+	doubles atomic.Uint64          // releases of free buffers
+	late    atomic.Uint64          // retains of free buffers
 
 	mu         sync.Mutex
 	closed     bool
@@ -112,7 +113,7 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 				return nil, err
 			}
 		}
-	} else {
+	} else if b = p.warm(n); b == nil {
 		var err error
 		if b, err = p.extent(n); err != nil {
 			return nil, err
@@ -274,7 +275,7 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 
 // extent finds or maps a buffer above the largest class.
 func (p *Pool) extent(n int) (*Buffer, error) {
-	size := (n + pageSize - 1) &^ (pageSize - 1)
+	size := paged(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -282,7 +283,7 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 	}
 	best := -1
 	for i, b := range p.large {
-		if l := len(b.mem); l >= size && l <= size+size/4 && (best < 0 || l < len(p.large[best].mem)) {
+		if l := len(b.mem); suits(l, size) && (best < 0 || l < len(p.large[best].mem)) {
 			best = i
 		}
 	}
@@ -303,9 +304,56 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 	return &h.bufs[0], nil
 }
 
+func paged(n int) int { return (n + pageSize - 1) &^ (pageSize - 1) }
+
+// suits says whether an extent of l bytes is one for size, and not for more.
+func suits(l, size int) bool { return l >= size && l <= size+size/4 }
+
+// warm is extent of the one that was released last, without a lock; nil if there
+// is none, or another is wanted.
+func (p *Pool) warm(n int) *Buffer {
+	if p.hot.Load() == nil {
+		return nil
+	}
+	b := p.hot.Swap(nil)
+	if b == nil {
+		return nil
+	}
+	if suits(len(b.mem), paged(n)) && p.heed.Load() == 0 {
+		b.free = false
+		return b
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep(b)
+	p.attend()
+	return nil
+}
+
+// pushHot leaves b to the next, if nobody waits there already.
+func (p *Pool) pushHot(b *Buffer) bool {
+	if len(b.mem) > maxCached || p.hot.Load() != nil {
+		return false
+	}
+	b.free = true
+	if p.hot.CompareAndSwap(nil, b) {
+		return true
+	}
+	b.free = false
+	return false
+}
+
+// cool moves the hot extent to the others. mu is held.
+func (p *Pool) cool() {
+	if b := p.hot.Swap(nil); b != nil {
+		p.keep(b)
+	}
+}
+
 // shrink unmaps what is not in use: extents, and arenas whose every buffer is
 // free. mu is held.
 func (p *Pool) shrink() {
+	p.cool()
 	for _, b := range p.large {
 		p.unmap(b.home)
 	}
@@ -341,7 +389,15 @@ func (p *Pool) put(b *Buffer) {
 	case b.abandoned.Load():
 		p.writeOff(b)
 	case b.home.class == classes:
-		p.returnExtent(b)
+		if p.pushHot(b) {
+			if p.heed.Load() == 0 {
+				return
+			}
+		} else {
+			p.mu.Lock()
+			p.keep(b)
+			p.mu.Unlock()
+		}
 	default:
 		if s := &p.free[b.home.class]; !s.pushHot(b) && !s.push(b) {
 			p.double(b)
@@ -353,6 +409,15 @@ func (p *Pool) put(b *Buffer) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.heed.Load() != 0 {
+		p.cool()
+	}
+	p.attend()
+}
+
+// attend tells those who wait that something came back, and ends a closed pool
+// to which all has. mu is held.
+func (p *Pool) attend() {
 	if p.waiting > 0 {
 		close(p.returned)
 		p.returned = make(chan struct{})
@@ -367,10 +432,9 @@ func (p *Pool) double(b *Buffer) {
 	p.debugDouble(b)
 }
 
-// returnExtent keeps b for the next who wants its size, within bounds.
-func (p *Pool) returnExtent(b *Buffer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// keep takes an extent back, for the next who wants its size, within bounds. mu is
+// held.
+func (p *Pool) keep(b *Buffer) {
 	b.free = true
 	p.largeOut--
 	p.large = append(p.large, b)
@@ -396,7 +460,8 @@ func (p *Pool) writeOff(b *Buffer) {
 	p.mu.Unlock()
 }
 
-// out is the number of buffers handed out. mu is held.
+// out is the number of buffers handed out, with the hot extent: who left it there
+// may be about to look whether the pool is closed. mu is held.
 func (p *Pool) out() int {
 	n := p.largeOut
 	for i := range p.free {
@@ -470,7 +535,11 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{len(p.homes), p.mapped, int64(p.out()), p.doubles.Load(), p.late.Load()}
+	out := p.out()
+	if p.hot.Load() != nil {
+		out--
+	}
+	return Stats{len(p.homes), p.mapped, int64(out), p.doubles.Load(), p.late.Load()}
 }
 
 // Close unmaps the pool's memory. Buffers still out stay valid: the memory
