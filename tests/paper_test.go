@@ -573,7 +573,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 		few, many := best(1000), best(50_000)
 		t.Logf("%v among 1000, %v among 50000", few, many)
-		if many > 3*few { // 2 is measured; going through all would make it 50
+		if many > 15*few { // 2 is measured on a quiet machine; going through all would make it 50
 			t.Errorf("%v among 1000, %v among 50000", few, many)
 		}
 	})

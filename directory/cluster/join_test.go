@@ -175,7 +175,7 @@ func TestNameServerHangs(t *testing.T) {
 	a := member(t, 1, nil)
 	begun := time.Now()
 	b := member(t, 2, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:7946", a.Addr()} })
-	if d := time.Since(begun); d > joinTime/2 {
+	if d := time.Since(begun); d >= joinTime { // who waits for the name server takes so long
 		t.Errorf("opened after %v", d)
 	}
 	together(t, a, b)
