@@ -46,20 +46,19 @@ type Buffer struct {
 
 	abandoned atomic.Bool // is not to be used again
 	lender    Lender      // whose memory it is, if not the pool's
-	token     uint32      // what the lender calls it
 	debugBuffer
 }
 
 // A Lender is told when memory that it lent is not used any more.
 type Lender interface {
-	Return(token uint32)
+	Return()
 }
 
-// Borrow wraps memory that is not the pool's in a buffer: the last Release gives
-// it back to l. It cannot be written if l says so; see ReadOnly.
-func (p *Pool) Borrow(mem []byte, l Lender, token uint32) *Buffer {
-	b := slices.Get().(*Buffer)
-	b.mem, b.n, b.pool, b.lender, b.token, b.free = mem, len(mem), p, l, token, false
+// Borrow makes of b, which is the lender's and nobody's until then, a buffer over
+// memory that is not the pool's: the last Release gives it back to l, and with it b.
+// It is not written; see ReadOnly.
+func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
+	b.mem, b.n, b.pool, b.lender, b.free = mem, len(mem), p, l, false
 	b.refs.Store(1)
 	b.state.Store(uint32(Owned))
 	return b

@@ -377,11 +377,9 @@ func (p *Pool) put(b *Buffer) {
 		parent.Release()
 		return
 	}
-	if b.lender != nil {
-		l, token := b.lender, b.token
+	if l := b.lender; l != nil {
 		b.mem, b.lender, b.free = nil, nil, true
-		slices.Put(b)
-		l.Return(token)
+		l.Return()
 		return
 	}
 	p.debugPut(b)

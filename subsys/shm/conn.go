@@ -9,8 +9,8 @@ import (
 )
 
 // A conn is one end. Its memory and its socket are there until nobody holds it:
-// it is held for being open, by the port's list, for each message that lies in the
-// peer's pages, and by who is using it. The socket's end is what tells the peer
+// it is held for being open, by the port's list, while messages lie in the peer's
+// pages, and by who is using it. The socket's end is what tells the peer
 // that none of its pages are read any more, so it comes last.
 type conn struct {
 	port   *port
@@ -29,7 +29,7 @@ type conn struct {
 
 	out  sender
 	in   receiver
-	back lender
+	back returns
 }
 
 func (c *conn) Transport() string { return "shm" }
@@ -61,7 +61,6 @@ func (c *conn) drop() {
 		unix.Close(c.sock)
 	}
 	c.in.free()
-	c.back.unmap()
 	c.mine.unmap()
 	c.theirs.unmap()
 	if c.bell != nil {
@@ -116,7 +115,7 @@ func (c *conn) sayClosed() {
 			c.in.free()
 			c.in.tell(c)
 			c.mine.closed.Store(1)
-			c.back.over(c)
+			c.back.end(c)
 		}
 		c.in.mu.Unlock()
 		c.ring()
@@ -139,7 +138,9 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		return 0, false
 	}
 	defer c.drop()
+	c.in.mu.Lock()
 	ended, err := c.listen()
+	c.in.mu.Unlock()
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
@@ -170,6 +171,7 @@ func (c *conn) news() bool {
 
 // look works on what the peer has published.
 func (c *conn) look() (frames int) {
+	c.back.tell(c)
 	came := c.theirs.word(c.in.head).Load() != 0
 	if o := &c.out; c.theirs.returned.Load() != o.seen.Load() && (!came || o.lent.Load() >= manyLoans) || // what came is waited for, what comes back is not
 		o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
@@ -210,11 +212,12 @@ func (c *conn) look() (frames int) {
 
 // rest gives back what a conn needs only while it is read.
 func (c *conn) rest() {
-	if c.in.used {
-		c.in.used = false
-		c.in.mu.Lock()
-		c.in.reader.Rest()
-		c.in.mu.Unlock()
+	if in := &c.in; in.used || in.made > keptLoans {
+		in.mu.Lock()
+		in.used = false
+		in.reader.Rest()
+		in.trim()
+		in.mu.Unlock()
 	}
 }
 

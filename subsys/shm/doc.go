@@ -33,8 +33,10 @@
 // Frames with up to 2 KiB are copied into the ring and out of it, as are payloads
 // that do not lie in a shared arena, piece by piece. Of larger ones a descriptor
 // travels: arena, place, length and the number of the loan. The receiver's buffer
-// wraps the sender's pages; its last Release writes the number to the list of
-// returns, and then the sender drops its reference. Long runs of small frames
+// wraps the sender's pages; after its last Release the number goes into the list of
+// returns, and then the sender drops its reference. The list is written when there
+// is time, not while somebody waits for an answer, and at the latest when the
+// context rests. Long runs of small frames
 // are lent too, but copied out at once: a run would keep 64 KiB for the sake of
 // one message.
 //

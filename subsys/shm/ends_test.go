@@ -257,9 +257,9 @@ func TestArenaForgotten(t *testing.T) {
 	}
 	c := far.conn.(*conn)
 	eventually(t, "the reader has let go", func() bool {
-		c.back.mu.Lock()
-		defer c.back.mu.Unlock()
-		return len(c.back.arenas) == 0
+		c.in.mu.Lock()
+		defer c.in.mu.Unlock()
+		return len(c.in.arenas) == 0
 	})
 }
 
@@ -336,4 +336,86 @@ func TestCloseWhileDialling(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// What is given back is told when that delays nobody: at the next look, behind what
+// is sent, when the context goes to rest; at once if it rests.
+func TestReturnsInTime(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	far.mu.Lock()
+	far.every = 1
+	far.mu.Unlock()
+	lendSome(t, a, near, 7)
+	keepAll(t, far, 7)
+	b.hold.Lock() // from here on we make its progress
+	defer b.hold.Unlock()
+	p, c := b.port.(*port), far.conn.(*conn)
+	release := func() {
+		far.mu.Lock()
+		defer far.mu.Unlock()
+		far.kept[0].buf.Release()
+		far.kept = far.kept[1:]
+	}
+	for i, step := range []struct {
+		what string
+		do   func()
+		told uint64
+	}{
+		{"released while somebody looks", func() { p.Look(); release() }, 0},
+		{"the next look", func() { p.Look() }, 1},
+		{"released while somebody looks", release, 1},
+		{"going to rest", func() { p.Doze(subsys.Asleep) }, 2},
+		{"released at rest", release, 3},
+		{"released while somebody looks", func() { p.Look(); release() }, 3},
+		{"something is sent", func() {
+			if n, err := c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}); n != 1 || err != nil {
+				t.Fatalf("took %d: %v", n, err)
+			}
+		}, 4},
+		{"released while somebody looks", release, 4},
+		{"going to nap", func() { p.Doze(subsys.Napping) }, 5},
+		{"released in a nap", release, 6},
+		{"released while somebody looks", func() { p.Look(); release() }, 6},
+		{"closing", func() { c.Close() }, 7},
+	} {
+		step.do()
+		if told := c.mine.returned.Load(); told != step.told {
+			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, told, step.told)
+		}
+	}
+}
+
+// A loan that is out cannot be lent again.
+func TestLentTwice(t *testing.T) {
+	a, b := start(t), start(t)
+	near, far := pair(t, a, b)
+	far.mu.Lock()
+	far.every = 1
+	far.mu.Unlock()
+	lendSome(t, a, near, 1)
+	keepAll(t, far, 1)
+	buf, err := a.pool.Get(40_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer buf.Release()
+	o := &near.conn.(*conn).out
+	o.mu.Lock()
+	first := o.loans[0]
+	o.loans = o.loans[:0] // so that the next has this number too
+	o.mu.Unlock()
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: 1, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
+	f.Tag = sign(buf.Bytes(), rand.New(rand.NewPCG(3, 4)))
+	if k, err := near.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
+		t.Fatalf("took %d: %v", k, err)
+	}
+	if err := far.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
+		t.Errorf("it is told as %v", err)
+	}
+	_ = near.wantDown(t)
+	if k, err := far.release(); k != 1 || err != nil {
+		t.Errorf("%d held: %v", k, err)
+	}
+	first.buf.Release()
 }

@@ -33,7 +33,8 @@ func (c *conn) tell(kind, arena uint32, size, fd int) error {
 	return err
 }
 
-// listen reads the notes that are there. It says whether the socket has ended.
+// listen reads the notes that are there. It says whether the socket has ended. in.mu
+// is held.
 func (c *conn) listen() (ended bool, err error) {
 	for {
 		var b [noteLen + 1]byte
@@ -58,7 +59,7 @@ func (c *conn) listen() (ended bool, err error) {
 			case n != noteLen:
 				err = broken("a note of %d bytes", n)
 			default:
-				err = c.back.note(b[:], fds)
+				err = c.in.note(c, b[:], fds)
 			}
 		}
 		for _, fd := range fds {
@@ -71,30 +72,31 @@ func (c *conn) listen() (ended bool, err error) {
 }
 
 // note does what a note says.
-func (l *lender) note(b []byte, fds []int) error {
+func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	kind, id, size := le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.arenas[id]
+	if in.over {
+		return nil
+	}
+	a := in.arenas[id]
 	switch {
 	case kind == noteArena && a == nil && len(fds) == 1 && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
-		if len(l.arenas) >= maxArenas {
+		if len(in.arenas) >= maxArenas {
 			return broken("more than %d arenas", maxArenas)
 		}
 		mem, err := memfd.Open(fds[0], int(size))
 		if err != nil {
 			return err
 		}
-		if l.arenas == nil {
-			l.arenas = map[uint32]*arena{}
+		if in.arenas == nil {
+			in.arenas = map[uint32]*arena{}
 		}
-		l.arenas[id] = &arena{id: id, mem: mem}
+		a = &arena{id: id, mem: mem}
+		a.uses.Store(1)
+		in.arenas[id] = a
+		c.back.uses.Add(1)
+		c.refs.Add(1)
 	case kind == noteGone && a != nil && len(fds) == 0:
-		delete(l.arenas, id)
-		l.last = nil // it may be this one
-		if a.gone = true; a.held == 0 {
-			a.unmap()
-		}
+		in.unlist(c, a)
 	default:
 		return broken("note %d about arena %d, of %d bytes, with %d descriptors", kind, id, size, len(fds))
 	}

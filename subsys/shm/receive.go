@@ -3,15 +3,13 @@ package shm
 import (
 	"fmt"
 	"sync"
-	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 )
 
-// A receiver is the part of a conn that reads frames. Who makes progress uses it;
-// mu is for who closes the conn meanwhile.
+// A receiver is the part of a conn that reads frames, and notes. Who makes progress
+// uses it; mu is for who closes the conn meanwhile.
 type receiver struct {
 	mu     sync.Mutex
 	head   uint64 // bytes of records worked on,
@@ -20,6 +18,10 @@ type receiver struct {
 	over   bool   // the peer has been told that we come no further
 	used   bool   // the reader has been; likewise
 	reader stream.Reader
+	arenas map[uint32]*arena // the peer's
+	last   *arena            // the one of these that was lent in last; nil: none
+	loans  []*borrowed       // by the peer's numbers; nil: not made
+	made   int
 	record [lentLen]byte
 	frames [1]subsys.Frame
 }
@@ -107,11 +109,11 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	var d descriptor
 	c.theirs.get(at, in.record[:descriptorLen])
 	d.parse(in.record[:])
-	mem, token, err := c.borrow(&d)
+	b, mem, err := in.borrow(c, &d)
 	if err != nil {
 		return 0, err
 	}
-	defer c.Return(token)
+	defer b.Return()
 	c.count(len(mem))
 	in.used = true
 	for len(mem) > 0 {
@@ -138,11 +140,11 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeRun || !in.reader.Whole() {
 		return 0, c.from(broken("a frame of %d bytes with %d lent, %v", f.Len, d.n, err))
 	}
-	mem, token, err := c.borrow(&d)
+	b, mem, err := in.borrow(c, &d)
 	if err != nil {
 		return 0, err
 	}
-	f.Data, f.Buf = mem, c.port.cfg.Pool.Borrow(mem, c, token)
+	f.Data, f.Buf = mem, c.port.cfg.Pool.Borrow(&b.buf, mem, b)
 	err = c.sink.Frames(c, in.frames[:])
 	f.Buf.Release()
 	*f = subsys.Frame{}
@@ -152,126 +154,4 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 func (c *conn) count(n int) {
 	c.port.cfg.Count.Copies.Add(1)
 	c.port.cfg.Count.CopiedB.Add(uint64(n))
-}
-
-// A lender is what we have of the peer's: its arenas, and loans in them.
-type lender struct {
-	mu       sync.Mutex
-	arenas   map[uint32]*arena
-	last     *arena // the one of these that was lent in last; nil: none
-	loans    []borrowed
-	free     []uint32 // of loans
-	returned uint64
-	holds    bool // the conn, since the first loan
-	closed   bool // no more will be borrowed
-}
-
-// over notes that nothing more will be borrowed.
-func (l *lender) over(c *conn) {
-	l.mu.Lock()
-	l.closed = true
-	last := l.done(c)
-	l.mu.Unlock()
-	if last {
-		c.drop()
-	}
-}
-
-// done says so when nothing is borrowed, nor will be. Whatever the peer makes of
-// how far we read, and of what came back, all it has lent is its own then. mu is
-// held. It says whether the conn is to be dropped.
-func (l *lender) done(c *conn) (last bool) {
-	if !l.closed || len(l.free) < len(l.loans) {
-		return false
-	}
-	c.mine.done.Store(1)
-	last, l.holds = l.holds, false
-	return last
-}
-
-// An arena is mapped until the peer says that it is no more and we hold nothing
-// in it, whatever the peer says.
-type arena struct {
-	id   uint32
-	mem  []byte
-	held int
-	gone bool
-}
-
-func (a *arena) unmap() { memfd.Unmap(a.mem) }
-
-type borrowed struct {
-	arena *arena
-	loan  uint32
-}
-
-// borrow finds what d describes. It is ours until Return, which gets the token.
-func (c *conn) borrow(d *descriptor) (mem []byte, token uint32, err error) {
-	l := &c.back
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.last
-	if a == nil || a.id != d.arena {
-		a = l.arenas[d.arena]
-	}
-	if a == nil {
-		// Its note was sent before.
-		l.mu.Unlock()
-		_, err := c.listen()
-		l.mu.Lock()
-		if err != nil {
-			return nil, 0, c.from(err)
-		}
-		if a = l.arenas[d.arena]; a == nil {
-			return nil, 0, c.from(broken("a loan in arena %d, which is unknown", d.arena))
-		}
-	}
-	if size := uint64(len(a.mem)); d.off > size || uint64(d.n) > size-d.off || d.n == 0 || d.loan >= maxLoans {
-		return nil, 0, c.from(broken("loan %d of %d bytes at %d of %d", d.loan, d.n, d.off, size))
-	}
-	token = uint32(len(l.loans))
-	if n := len(l.free); n > 0 {
-		token, l.free = l.free[n-1], l.free[:n-1]
-	} else if token == maxLoans {
-		return nil, 0, c.from(broken("more than %d loans", maxLoans))
-	} else {
-		l.loans = append(l.loans, borrowed{})
-	}
-	l.loans[token], l.last = borrowed{a, d.loan}, a
-	a.held++
-	if !l.holds {
-		l.holds = true
-		c.refs.Add(1)
-	}
-	return a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], token, nil
-}
-
-// Return implements buffers.Lender. The returns cannot overflow: as many fit as
-// may be out.
-func (c *conn) Return(token uint32) {
-	l := &c.back
-	l.mu.Lock()
-	b := l.loans[token]
-	l.loans[token].arena = nil
-	l.free = append(l.free, token)
-	if b.arena.held--; b.arena.held == 0 && b.arena.gone {
-		b.arena.unmap()
-	}
-	*(*uint32)(unsafe.Pointer(&c.mine.returns[l.returned%maxLoans])) = b.loan // seen with returned, as a record is with its word
-	l.returned++
-	c.mine.returned.Store(l.returned)
-	c.ring() // while the conn is held
-	last := l.done(c)
-	l.mu.Unlock()
-	if last {
-		c.drop()
-	}
-}
-
-// unmap is for a conn that nobody holds.
-func (l *lender) unmap() {
-	for _, a := range l.arenas {
-		a.unmap()
-	}
-	l.arenas = nil
 }

@@ -13,6 +13,7 @@ import (
 const (
 	returnsAt  = 2 << 10
 	maxLoans   = 512 // out at once, of one end; a power of two
+	keptLoans  = 16  // for which a conn that rests is ready
 	ringAt     = returnsAt + 4*maxLoans
 	ringLen    = 16 << 10 // a power of two
 	segmentLen = ringAt + ringLen
@@ -68,6 +69,12 @@ func (s *segment) get(pos uint64, b []byte) {
 	if n := copy(b, s.ring[at:]); n < len(b) {
 		copy(b[n:], s.ring)
 	}
+}
+
+// line is the first of the record at pos. What is lent has no more.
+func (s *segment) line(pos uint64) []byte {
+	at := pos % ringLen
+	return s.ring[at : at+line : at+line]
 }
 
 // word is the first word of the record at pos, 0 if there is none yet.

@@ -42,7 +42,7 @@ type sender struct {
 	gone   []uint32            // arenas that are no more
 	isGone atomic.Bool
 
-	record [recordLen + lentLen]byte
+	header [subsys.HeaderLen]byte
 }
 
 // A loan is a buffer that the peer may read until it gives it back.
@@ -78,7 +78,8 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		}
 	}
 	o.ring(c)
-	if err == nil { // now there is time: the peer has what it waits for
+	c.back.tell(c) // now there is time: the peer has what it waits for
+	if err == nil {
 		err = o.reap(c)
 	}
 	if err != nil {
@@ -160,13 +161,12 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 	}
 	if n > inline {
 		if d, ok := o.lend(c, f); ok {
-			kind, size := recRun, descriptorLen
+			kind, size, rec := recRun, descriptorLen, c.mine.line(o.tail)[recordLen:]
 			if head > 0 {
 				kind, size = recFrame, lentLen
-				f.Put(o.record[descriptorLen:])
+				f.Put(rec[descriptorLen:])
 			}
-			d.put(o.record[:])
-			c.mine.put(o.tail+recordLen, o.record[:size])
+			d.put(rec)
 			o.publish(c, kind, size)
 			return true, nil
 		}
@@ -174,8 +174,8 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 	part := min(n, o.room()-recordLen-head)
 	at := o.tail + recordLen
 	if head > 0 {
-		f.Put(o.record[:])
-		c.mine.put(at, o.record[:head])
+		f.Put(o.header[:])
+		c.mine.put(at, o.header[:])
 	}
 	c.mine.put(at+uint64(head), f.Data[:part])
 	o.publish(c, recBytes, head+part)

@@ -52,6 +52,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 
 	c := &conn{port: p, remote: scheme + p.node + "/?", sock: -1}
 	c.refs.Store(1)
+	c.back.uses.Store(1)
 	defer func() {
 		if err != nil {
 			c.drop()

@@ -62,6 +62,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	}
 	p := &port{cfg: cfg, group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
+	p.resting.Store(true)
 	if err = cfg.Pool.Share(); err != nil {
 		err = fmt.Errorf("%w: %w", subsys.ErrUnavailable, err)
 	} else if p.bell, err = newBell(); err == nil {
@@ -91,8 +92,8 @@ type port struct {
 	// looking is held while the mapped memory of listed conns is read, or the
 	// bell's, so that neither is unmapped meanwhile.
 	looking sync.Mutex
-	bell    *bell // nil once closed
-	dozing  bool  // those who ring have been told that nobody looks
+	bell    *bell       // nil once closed
+	resting atomic.Bool // nobody looks, as those who ring have been told
 	list    atomic.Pointer[[]*conn]
 
 	mu     sync.Mutex
@@ -259,8 +260,8 @@ func (p *port) Look() (frames int) {
 	if !p.looking.TryLock() { // closing
 		return 0
 	}
-	if p.dozing {
-		p.dozing = false
+	if p.bell != nil && p.resting.Load() {
+		p.resting.Store(false)
 		p.bell.doze(subsys.Awake)
 	}
 	for _, c := range *p.list.Load() {
@@ -282,9 +283,10 @@ func (p *port) Doze(how subsys.Rest) (news bool) {
 		return false
 	}
 	if p.bell != nil {
-		p.dozing = true
+		p.resting.Store(true)
 		p.bell.doze(how)
 		for _, c := range *p.list.Load() {
+			c.back.tell(c)
 			if how == subsys.Asleep {
 				c.rest()
 			}
@@ -349,6 +351,7 @@ func (p *port) Close() error {
 		p.delist(c)
 	}
 	p.bell.close()
-	p.bell, p.dozing = nil, false
+	p.bell = nil
+	p.resting.Store(true)
 	return err
 }

@@ -190,10 +190,10 @@ func TestQuietPair(t *testing.T) {
 		c := s.conn.(*conn)
 		c.out.mu.Lock()
 		defer c.out.mu.Unlock()
-		c.back.mu.Lock()
-		defer c.back.mu.Unlock()
+		c.in.mu.Lock()
+		defer c.in.mu.Unlock()
 		return segmentLen + int(unsafe.Sizeof(*c)) + cap(c.out.loans)*int(unsafe.Sizeof(loan{})) + cap(c.out.free)*4 +
-			cap(c.back.loans)*int(unsafe.Sizeof(borrowed{})) + cap(c.back.free)*4
+			c.in.made*int(unsafe.Sizeof(borrowed{})) + cap(c.in.loans)*8
 	}
 	both := of(near) + of(far)
 	t.Logf("%d bytes", both)

@@ -1,0 +1,167 @@
+package shm
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/memfd"
+)
+
+// An arena is one of the peer's, mapped. It is used by the list of its conn, until
+// the peer says that it is no more, and by each loan in it; it holds the conn.
+type arena struct {
+	id   uint32
+	mem  []byte
+	uses atomic.Int32
+}
+
+// drop ends one use; the last unmaps the arena.
+func (a *arena) drop(c *conn) {
+	if a.uses.Add(-1) == 0 {
+		memfd.Unmap(a.mem)
+		c.back.drop(c)
+		c.drop()
+	}
+}
+
+// A borrowed is a loan of the peer's, of which we have the same number.
+type borrowed struct {
+	conn  *conn
+	loan  uint32
+	arena atomic.Pointer[arena] // nil: it is not out
+	buf   buffers.Buffer        // that a message has
+}
+
+// borrow finds what d describes. It is ours until Return. mu is held.
+func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err error) {
+	a := in.last
+	if a == nil || a.id != d.arena {
+		a = in.arenas[d.arena]
+	}
+	if a == nil {
+		// Its note was sent before.
+		if _, err := c.listen(); err != nil {
+			return nil, nil, c.from(err)
+		}
+		if a = in.arenas[d.arena]; a == nil {
+			return nil, nil, c.from(broken("a loan in arena %d, which is unknown", d.arena))
+		}
+	}
+	if size := uint64(len(a.mem)); d.off > size || uint64(d.n) > size-d.off || d.n == 0 || d.loan >= maxLoans {
+		return nil, nil, c.from(broken("loan %d of %d bytes at %d of %d", d.loan, d.n, d.off, size))
+	}
+	for uint32(len(in.loans)) <= d.loan {
+		in.loans = append(in.loans, nil)
+	}
+	if b = in.loans[d.loan]; b == nil {
+		b = &borrowed{conn: c, loan: d.loan}
+		in.loans[d.loan] = b
+		in.made++
+	} else if b.arena.Load() != nil {
+		return nil, nil, c.from(broken("loan %d while it is out", d.loan))
+	}
+	in.last = a
+	a.uses.Add(1)
+	b.arena.Store(a)
+	return b, a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], nil
+}
+
+// trim gives back most of what many loans at once have left. mu is held.
+func (in *receiver) trim() {
+	for i, b := range in.loans {
+		if in.made <= keptLoans {
+			return
+		}
+		if b != nil && b.arena.Load() == nil {
+			in.loans[i] = nil
+			in.made--
+		}
+	}
+}
+
+// unlist forgets an arena. mu is held.
+func (in *receiver) unlist(c *conn, a *arena) {
+	delete(in.arenas, a.id)
+	in.last = nil // it may be this one
+	a.drop(c)
+}
+
+// Returns are the loans of the peer's that were given back.
+type returns struct {
+	owed  atomic.Bool // there may be some of which the peer has not been told,
+	which [maxLoans / 64]atomic.Uint64
+	over  atomic.Bool // nothing is borrowed any more
+
+	mu   sync.Mutex // of who tells
+	told uint64     // loans, ever
+
+	// The conn's being open, and arenas: while there are such the peer's memory is
+	// read.
+	uses atomic.Int32
+}
+
+// Return implements buffers.Lender.
+//
+// The peer looks at the words that tell it all the time, so to write them costs as
+// much as a message. It is told when there is time: after what is sent next, at the
+// next look at what has come, or before our context rests. If it rests, that is now.
+func (b *borrowed) Return() {
+	c, a := b.conn, b.arena.Load()
+	b.arena.Store(nil) // before the peer may lend it again
+	r := &c.back
+	r.which[b.loan/64].Or(1 << (b.loan % 64))
+	r.owed.Store(true) // before it is seen that somebody looks, who looks for it before he rests
+	if r.over.Load() || c.port.resting.Load() {
+		r.tell(c)
+	}
+	a.drop(c) // by which the conn was held
+}
+
+// tell tells the peer what came back. The numbers cannot overflow: as many fit as
+// may be out.
+func (r *returns) tell(c *conn) {
+	if !r.owed.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.owed.Swap(false) {
+		return
+	}
+	before := r.told
+	for i := range r.which {
+		if r.which[i].Load() == 0 {
+			continue
+		}
+		for set := r.which[i].Swap(0); set != 0; set &= set - 1 {
+			loan := uint32(64*i + bits.TrailingZeros64(set))
+			*(*uint32)(unsafe.Pointer(&c.mine.returns[r.told%maxLoans])) = loan // seen with returned, as a record is with its word
+			r.told++
+		}
+	}
+	if r.told != before {
+		c.mine.returned.Store(r.told)
+		c.ring()
+	}
+}
+
+// end notes that nothing more will be borrowed. in.mu is held.
+func (r *returns) end(c *conn) {
+	for _, a := range c.in.arenas {
+		c.in.unlist(c, a)
+	}
+	r.over.Store(true) // before it is told: Return does so from here on
+	r.tell(c)
+	r.drop(c)
+}
+
+// drop ends one use. With the last all that the peer has lent is its own, whatever
+// it makes of how far we read, and of what came back.
+func (r *returns) drop(c *conn) {
+	if r.uses.Add(-1) == 0 {
+		c.mine.done.Store(1)
+	}
+}
