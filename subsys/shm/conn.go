@@ -141,6 +141,9 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	c.in.mu.Lock()
 	ended, err := c.listen()
 	c.in.mu.Unlock()
+	if c.closed.Load() { // meanwhile, by somebody who found mu taken
+		c.sayClosed()
+	}
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
