@@ -220,6 +220,7 @@ func TestDevShmDoesNotMatter(t *testing.T) {
 	for name, script := range map[string]string{
 		"full":     `mount -t tmpfs -o size=4k none /dev/shm && cat /dev/zero > /dev/shm/x 2> /dev/null; exec "$@"`,
 		"readonly": `mount -t tmpfs -o ro none /dev/shm && exec "$@"`,
+		"absent":   `mount -t tmpfs none /dev && test ! -e /dev/shm && exec "$@"`,
 	} {
 		cmd := exec.Command("/bin/sh", "-c", script, "sh", self, "peer", "echo", sock, name)
 		cmd.Env = append(os.Environ(), "ROCL_TEST_SHM=yes") // nothing else
