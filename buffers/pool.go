@@ -273,83 +273,6 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 	return mine, nil
 }
 
-// extent finds or maps a buffer above the largest class.
-func (p *Pool) extent(n int) (*Buffer, error) {
-	size := paged(n)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, ErrClosed
-	}
-	best := -1
-	for i, b := range p.large {
-		if l := len(b.mem); suits(l, size) && (best < 0 || l < len(p.large[best].mem)) {
-			best = i
-		}
-	}
-	if best >= 0 {
-		b := p.large[best]
-		p.large[best] = p.large[len(p.large)-1]
-		p.large = p.large[:len(p.large)-1]
-		p.largeBytes -= int64(len(b.mem))
-		p.largeOut++
-		b.free = false
-		return b, nil
-	}
-	h, err := p.settle(size, classes, 1)
-	if err != nil {
-		return nil, err
-	}
-	p.largeOut++
-	return &h.bufs[0], nil
-}
-
-func paged(n int) int { return (n + pageSize - 1) &^ (pageSize - 1) }
-
-// suits says whether an extent of l bytes is one for size, and not for more.
-func suits(l, size int) bool { return l >= size && l <= size+size/4 }
-
-// warm is extent of the one that was released last, without a lock; nil if there
-// is none, or another is wanted.
-func (p *Pool) warm(n int) *Buffer {
-	if p.hot.Load() == nil {
-		return nil
-	}
-	b := p.hot.Swap(nil)
-	if b == nil {
-		return nil
-	}
-	if suits(len(b.mem), paged(n)) && p.heed.Load() == 0 {
-		b.free = false
-		return b
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.keep(b)
-	p.attend()
-	return nil
-}
-
-// pushHot leaves b to the next, if nobody waits there already.
-func (p *Pool) pushHot(b *Buffer) bool {
-	if len(b.mem) > maxCached || p.hot.Load() != nil {
-		return false
-	}
-	b.free = true
-	if p.hot.CompareAndSwap(nil, b) {
-		return true
-	}
-	b.free = false
-	return false
-}
-
-// cool moves the hot extent to the others. mu is held.
-func (p *Pool) cool() {
-	if b := p.hot.Swap(nil); b != nil {
-		p.keep(b)
-	}
-}
-
 // shrink unmaps what is not in use: extents, and arenas whose every buffer is
 // free. mu is held.
 func (p *Pool) shrink() {
@@ -428,21 +351,6 @@ func (p *Pool) attend() {
 func (p *Pool) double(b *Buffer) {
 	p.doubles.Add(1)
 	p.debugDouble(b)
-}
-
-// keep takes an extent back, for the next who wants its size, within bounds. mu is
-// held.
-func (p *Pool) keep(b *Buffer) {
-	b.free = true
-	p.largeOut--
-	p.large = append(p.large, b)
-	p.largeBytes += int64(len(b.mem))
-	for p.largeBytes > maxCached || p.closed && len(p.large) > 0 {
-		old := p.large[0]
-		p.large = append(p.large[:0], p.large[1:]...)
-		p.largeBytes -= int64(len(old.mem))
-		p.unmap(old.home)
-	}
 }
 
 // writeOff counts b as returned, and lets nobody have it again.

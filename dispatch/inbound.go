@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -179,4 +180,36 @@ func (l *link) control(f *subsys.Frame) error {
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
 	return nil
+}
+
+// makeRoom judges the length of a large frame before memory is given to it: a
+// message may not be longer than the credit its sender was given.
+func (l *link) makeRoom(h *subsys.Header) (*buffers.Buffer, error) {
+	if h.Type != frameData || h.Len > MaxMessage {
+		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
+	}
+	l.rx.Lock()
+	if l.left {
+		l.rx.Unlock()
+		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
+	}
+	in := l.inflow(h.Dst)
+	l.rx.Unlock()
+	// Frames before this one have been delivered, so received is exact. A
+	// repeated frame was judged when it came first, and is dropped later; one
+	// for a resource that is no more can still have the credit it was given.
+	if h.Seq == l.expected() && in.over(charge(int(h.Len))) {
+		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
+	}
+	b, err := l.d.cfg.Pool.Get(int(h.Len))
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", h.Len, err)
+	}
+	return b, nil
+}
+
+func (l *link) expected() uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.s.rxNext
 }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -9,10 +11,18 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/resource"
 )
 
-// mostAddresses of one name are tried at a time.
-const mostAddresses = 32
+const (
+	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
+	joinTime   = 2 * time.Second        // for one attempt
+	mostMissed = 16                     // of them at a time: one that answers knows the others
+	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
+
+	mostAddresses = 32 // of one name, tried at a time
+)
 
 // addresses are those of HOST:PORT, in no order so that not all members try the
 // same one first, and without this member's own. memberlist would look names up
@@ -81,4 +91,139 @@ type ending struct {
 func (e *ending) Close() error {
 	e.stop()
 	return e.Conn.Close()
+}
+
+// keepJoined joins those it was told of until each was reached once, and looks
+// for those it has met for as long as they are not seen alive: memberlist gives
+// the dead up, and a cluster that was parted would stay so. While it is alone it
+// makes itself known to the group; and so does, less often, the first of several:
+// there may be others whom none of them has ever met.
+func (c *Cluster) keepJoined() {
+	defer c.busy.Done()
+	told := map[string]bool{} // and not reached yet
+	c.nmu.Lock()
+	for _, addr := range c.cfg.Join {
+		if told[addr] = addr != c.Addr(); told[addr] {
+			c.wanting[addr] = &wanting{since: time.Now(), said: sayAgain}
+		}
+	}
+	c.nmu.Unlock()
+	var shown time.Time
+	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
+		c.nmu.Lock()
+		for addr := range told {
+			if told[addr] {
+				c.look(addr, func() { told[addr] = false })
+			}
+		}
+		for _, addr := range c.missed(time.Now()) {
+			c.look(addr, func() {})
+		}
+		c.nmu.Unlock()
+		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
+			shown = time.Now()
+			c.port.Beacon()
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-c.life.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// missed are some of those it has met and does not see alive. c.nmu is held.
+func (c *Cluster) missed(now time.Time) (addrs []string) {
+	for id, m := range c.nodes {
+		switch {
+		case m.alive || m.away != nil:
+		case now.Sub(m.lost) > forget:
+			delete(c.nodes, id)
+		case len(addrs) < mostMissed: // in no order: others the next time
+			addrs = append(addrs, m.addr)
+		}
+	}
+	return addrs
+}
+
+// look joins whoever is at an address, and calls found if somebody is, with
+// c.nmu held. A packet goes first: whoever is cut off would hold a connection
+// up for seconds, and whoever does not hear packets is no use as a member.
+// c.nmu is held.
+func (c *Cluster) look(addr string, found func()) {
+	if c.looking[addr] || c.life.Err() != nil {
+		return
+	}
+	c.looking[addr] = true
+	c.busy.Go(func() {
+		err := c.join(addr)
+		c.nmu.Lock()
+		defer c.nmu.Unlock()
+		delete(c.looking, addr)
+		if err == nil {
+			c.reached()
+			delete(c.wanting, addr)
+			found()
+		} else if c.life.Err() == nil {
+			c.log.Debug("cluster: joining", "addr", addr, "err", err)
+			c.want(addr, err)
+		}
+	})
+}
+
+// wanting is about a member that we were told of and have not reached yet.
+type wanting struct {
+	since time.Time
+	said  time.Duration // after which it is said, and again after twice that
+}
+
+// want says that a member is not reached: nothing else tells an operator that an
+// address, a key or the cluster's name is wrong. c.nmu is held.
+func (c *Cluster) want(addr string, err error) {
+	w := c.wanting[addr]
+	if w == nil || time.Since(w.since) < w.said {
+		return
+	}
+	c.log.Warn("cluster: a member to join is not reached yet", "addr", addr, "for", w.said, "err", err)
+	w.said *= 2
+}
+
+func (c *Cluster) join(addr string) error {
+	to, err := c.addresses(addr)
+	if err != nil {
+		c.count.unresolved.Add(1)
+		return err
+	}
+	var failed []error
+	for _, at := range to { // all: they may not know each other
+		_, err := c.list.Ping("", net.UDPAddrFromAddrPort(at))
+		if err == nil {
+			_, err = c.list.Join([]string{at.String()})
+		}
+		if c.life.Err() != nil {
+			return err
+		}
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) < len(to) {
+		return nil
+	}
+	c.count.notJoined.Add(1)
+	if len(to) == 0 {
+		return fmt.Errorf("%s: nobody else is there by now, or at no address that can be reached from %s", addr, c.Addr())
+	}
+	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
+}
+
+// heardBeacon works on a member's telling that it is there.
+func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if m := c.nodes[id]; m == nil || !m.alive {
+		c.look(addr.String(), func() {})
+	}
 }

@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/resource"
+)
+
+const (
+	gossipTime = 100 * time.Millisecond // how often rumours are told
+
+	labelMark = "rocl " // before the cluster's name, in the label of each packet
+
+	sayAgain = 10 * time.Second // after which what keeps going wrong is said again
+)
+
+// What a member tells of itself by gossip: version u8 | flags u8 | epoch u64.
+const (
+	metaVersion = 1
+	metaLen     = 10
+	metaAway    = 1 << 0
+)
+
+// gossip makes memberlist's member out of the port.
+func (c *Cluster) gossip() error {
+	m := memberlist.DefaultLANConfig()
+	m.Name = name(c.cfg.Node)
+	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
+	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
+	m.Label = labelMark + c.cfg.Name
+	m.Delegate, m.Events, m.Conflict, m.Ping = delegate{c}, events{c}, events{c}, probes{&c.count}
+	m.EnableCompression = false // cost without gain
+	m.TCPTimeout = joinTime
+	// A node that falls silent is suspected after two or three probes' time and
+	// dead 0.9 s after three others have found the same, 5.4 s if they have not: so
+	// chance losses have time to be denied. Rumours are told often enough that
+	// nobody misses one.
+	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
+	m.SuspicionMult = 5
+	m.GossipInterval, m.RetransmitMult = gossipTime, 8
+	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
+	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
+	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
+	if len(c.cfg.Keys) > 0 {
+		var of [][]byte
+		for _, k := range c.cfg.Keys {
+			of = append(of, gossipKey(k))
+		}
+		var err error
+		if m.Keyring, err = memberlist.NewKeyring(of, of[0]); err != nil {
+			return err
+		}
+		c.ring = m.Keyring
+	}
+	var err error
+	c.list, err = memberlist.Create(m)
+	return err
+}
+
+func gossipKey(key []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte("rocl gossip"))
+	return h.Sum(nil)
+}
+
+// rekey brings memberlist's keyring to the keys given.
+func (c *Cluster) rekey(of [][]byte) error {
+	if len(c.cfg.Keys) == 0 || len(of) == 0 {
+		return errors.New("a cluster has a key from its beginning to its end, or never")
+	}
+	ring := c.ring
+	var err error
+	for _, k := range of {
+		err = errors.Join(err, ring.AddKey(gossipKey(k)))
+	}
+	err = errors.Join(err, ring.UseKey(gossipKey(of[0])))
+	for _, old := range slices.Clone(ring.GetKeys()) {
+		if !slices.ContainsFunc(of, func(k []byte) bool { return hmac.Equal(gossipKey(k), old) }) {
+			err = errors.Join(err, ring.RemoveKey(old))
+		}
+	}
+	return err
+}
+
+func (c *Cluster) meta() []byte {
+	b := []byte{metaVersion, 0}
+	if c.going.Load() {
+		b[1] |= metaAway
+	}
+	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
+}
+
+func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
+	if len(b) < metaLen || b[0] != metaVersion {
+		return 0, 0, false
+	}
+	return binary.LittleEndian.Uint64(b[2:]), b[1], true
+}
+
+// name is a node's for memberlist.
+func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
+
+func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
+	id, err := strconv.ParseUint(n.Name, 16, 48)
+	return resource.NodeID(id), err == nil && id != 0 && n.Name == name(resource.NodeID(id))
+}
+
+type events struct{ c *Cluster }
+
+func (e events) NotifyJoin(n *memberlist.Node) { e.c.seen(n, true) }
+
+func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
+
+func (e events) NotifyLeave(n *memberlist.Node) { e.c.seen(n, false) }
+
+// NotifyConflict hears that a node is said to be elsewhere than where it is known
+// to live. One that has moved is believed when its old place is dead. Else two
+// have one number, and only one of them is seen by each member: that must not
+// pass in silence.
+func (e events) NotifyConflict(n, other *memberlist.Node) {
+	what := n.Name + " " + n.Address() + " " + other.Address()
+	e.c.nmu.Lock()
+	said := e.c.conflict == what
+	e.c.conflict = what
+	e.c.nmu.Unlock()
+	if !said {
+		e.c.log.Warn("cluster: a node is in two places: it has moved a moment ago, or two nodes have one number (a copied .node file, a cloned machine)",
+			"node", n.Name, "addr", n.Address(), "other", other.Address(), "this node", n.Name == name(e.c.cfg.Node))
+	}
+}
+
+// heardGossip works on somebody's gossiping with us. Who knows nobody and is
+// known has been a member before, of those who joined it and need not be told
+// of: to them it never was away, so they do not look for it.
+// Strangers are not answered: what does not open was said by one.
+func (c *Cluster) heardGossip(from *net.UDPAddr, packet []byte) {
+	if len(*c.members.Load()) > 1 || !c.opens(packet) {
+		return
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if len(c.looking) < mostMissed { // it may be anybody who says so
+		c.look(from.String(), func() {})
+	}
+}
+
+// opens says whether a packet of gossip is of this cluster, as memberlist seals
+// them: version u8 (1), nonce, AES-GCM over the label too.
+func (c *Cluster) opens(packet []byte) bool {
+	b, label, err := memberlist.RemoveLabelHeaderFromPacket(packet)
+	if err != nil || label != labelMark+c.cfg.Name {
+		return false
+	}
+	if c.ring == nil {
+		return true
+	}
+	const version, nonce = 1, 12
+	if len(b) < 1+nonce || b[0] != version {
+		return false
+	}
+	return slices.ContainsFunc(c.ring.GetKeys(), func(key []byte) bool {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return false
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			return false
+		}
+		_, err = gcm.Open(nil, b[1:1+nonce], b[1+nonce:], []byte(label))
+		return err == nil
+	})
+}
+
+// quiet passes memberlist's lines on at level debug, but for those that an
+// operator looks for: somebody's gossip does not open, or is of another cluster.
+// They are said once in a while, since whoever likes can send packets.
+type quiet struct {
+	slog.Handler
+	mu   sync.Mutex
+	said time.Time
+}
+
+func (q *quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelInfo)
+}
+
+func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
+	refused := ""
+	switch {
+	case strings.Contains(r.Message, "Decrypt packet failed"):
+		refused = "cluster: gossip refused: with another key, or with none"
+	case strings.Contains(r.Message, "unacceptable label"):
+		refused = "cluster: gossip refused: of another cluster"
+	}
+	if refused != "" {
+		q.mu.Lock()
+		again := r.Time.Sub(q.said) > sayAgain
+		if again {
+			q.said = r.Time
+		}
+		q.mu.Unlock()
+		if again {
+			says := slog.NewRecord(r.Time, slog.LevelInfo, refused, r.PC)
+			says.AddAttrs(slog.String("memberlist", r.Message))
+			return q.Handler.Handle(ctx, says)
+		}
+	}
+	if !q.Handler.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+type delegate struct{ c *Cluster }
+
+func (d delegate) NodeMeta(int) []byte { return d.c.meta() }
+
+func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
+
+func (delegate) LocalState(bool) []byte { return nil }
+
+func (delegate) MergeRemoteState([]byte, bool) {}
+
+func (delegate) NotifyMsg([]byte) {}
