@@ -4,8 +4,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -418,4 +420,34 @@ func TestLentTwice(t *testing.T) {
 		t.Errorf("%d held: %v", k, err)
 	}
 	first.buf.Release()
+}
+
+// Who closes while notes are read is heard all the same.
+func TestCloseWhileListening(t *testing.T) {
+	a, b := start(t), start(t)
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
+	for range rounds {
+		near, far := pair(t, a, b)
+		c := near.conn.(*conn)
+		var stop atomic.Bool
+		var telling sync.WaitGroup
+		telling.Go(func() {
+			for id := uint32(1 << 20); !stop.Load(); id++ { // arenas of which nothing is lent
+				if c.tell(noteArena, id, bellLen, a.port.(*port).bell.page) != nil {
+					runtime.Gosched()
+				}
+			}
+		})
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond) // the notes are under way
+		far.conn.Close()
+		if err := near.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
+			t.Errorf("it is told as %v", err)
+		}
+		stop.Store(true)
+		telling.Wait()
+	}
+	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
