@@ -552,9 +552,13 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 // Delete makes a resource of the context unknown.
 func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	c.mu.Lock()
+	had := c.owned[id] != nil
 	delete(c.owned, id)
 	c.mu.Unlock()
 	_, err := c.call(ctx, msgDelete, id, nil)
+	if had && errors.Is(err, ErrNotFound) {
+		return nil // the server is a new one, to which it was not offered any more
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -59,6 +60,30 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 			}
 		case <-time.After(20 * time.Second):
 			t.Fatal("it does not close")
+		}
+	}
+}
+
+// What is deleted while there is no server is not offered to the next one, which
+// then does not know it: that is what was asked for.
+func TestDeleteWhileJoiningAgain(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	c := joined(t, path)
+	for i := range uint32(20) {
+		id := c.Self().WithSerial(i + 1)
+		if _, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})); err != nil {
+			t.Fatal(err)
+		}
+		deleted := make(chan error)
+		s.Close()
+		go func() { deleted <- c.Delete(t.Context(), id) }()
+		s = serve(t, path)
+		if err := <-deleted; err != nil {
+			t.Errorf("the first delete: %v", err)
+		}
+		if err := c.Delete(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("another: %v", err)
 		}
 	}
 }

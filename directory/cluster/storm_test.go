@@ -57,26 +57,46 @@ func TestCancelled(t *testing.T) {
 // A thousand questions at a time are all answered.
 func TestThousandAtOnce(t *testing.T) {
 	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
-		a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
-		b, c := member(t, 2, nil, a), member(t, 3, nil, a)
-		together(t, a, b, c)
-		ids := map[int]resource.GID{}
-		for i := range 10 {
-			ids[i] = put(t, []*Cluster{b, c}[i%2], uint32(i+1), resource.Attrs{"i": fmt.Sprint(i)})
+		for tries := 1; !thousand(t, poll); tries++ {
+			if tries == 10 {
+				t.Skip("this machine has too much to do: members are taken for dead")
+			}
 		}
-		var wg sync.WaitGroup
-		for i := range 1000 {
-			wg.Go(func() {
-				r, err := a.Find(t.Context(), pattern(resource.Match{"i": fmt.Sprint(i % 20)}))
-				if id, there := ids[i%20]; there && (err != nil || r.ID != id) || !there && !errors.Is(err, directory.ErrNotFound) {
-					t.Errorf("%d: %v: %v", i%20, r.ID, err)
-				}
-			})
-		}
-		wg.Wait()
-		eventually(t, "nothing is left", func() bool { return left(a) == "" })
-		a.Close()
-		b.Close()
-		c.Close()
 	}
+}
+
+// thousand asks. It is false if a member was taken for dead meanwhile: then what
+// it has is not to be found, and nothing is to be seen.
+func thousand(t *testing.T, poll time.Duration) bool {
+	a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
+	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+	together(t, a, b, c)
+	ids := map[int]resource.GID{}
+	for i := range 10 {
+		ids[i] = put(t, []*Cluster{b, c}[i%2], uint32(i+1), resource.Attrs{"i": fmt.Sprint(i)})
+	}
+	var wg sync.WaitGroup
+	wrong := make(chan string, 1000)
+	for i := range 1000 {
+		wg.Go(func() {
+			r, err := a.Find(t.Context(), pattern(resource.Match{"i": fmt.Sprint(i % 20)}))
+			if id, there := ids[i%20]; there && (err != nil || r.ID != id) || !there && !errors.Is(err, directory.ErrNotFound) {
+				wrong <- fmt.Sprintf("%d: %v: %v", i%20, r.ID, err)
+			}
+		})
+	}
+	wg.Wait()
+	deaths := a.Stats().Deaths
+	eventually(t, "nothing is left", func() bool { return left(a) == "" })
+	a.Close()
+	b.Close()
+	c.Close()
+	if deaths > 0 {
+		return false
+	}
+	close(wrong)
+	for w := range wrong {
+		t.Error(w)
+	}
+	return true
 }
