@@ -8,7 +8,6 @@ import (
 	"log"
 	"log/slog"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -527,12 +527,11 @@ func ExampleWithCertificates() {
 
 // freeAddr is an address of the loopback interface that nobody has just now.
 func freeAddr() string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeaddr.Loopback()
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 func ExampleWithLogger() {

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,17 +9,17 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/freeaddr"
 )
 
 // freePort is a port of the loopback interface that nobody has just now.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeaddr.Loopback()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 // Three daemons, each with a node of its own: what is registered at one is

@@ -114,17 +114,19 @@ func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 func (c *child) until(t *testing.T, what string) string {
 	t.Helper()
 	limit := time.After(30 * time.Second)
+	var said []string
 	for {
 		select {
 		case l, ok := <-c.lines:
 			if !ok {
-				t.Fatalf("%v ended without saying %q", c.cmd.Args, what)
+				t.Fatalf("%v ended without saying %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
 			}
 			if strings.Contains(l, what) {
 				return l
 			}
+			said = append(said, l)
 		case <-limit:
-			t.Fatalf("%v never said %q", c.cmd.Args, what)
+			t.Fatalf("%v never said %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
 		}
 	}
 }

@@ -1,0 +1,33 @@
+package freeaddr
+
+import (
+	"net"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLoopback(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		addr, err := Loopback()
+		if err != nil || seen[addr] {
+			t.Fatalf("%s: %v, again: %v", addr, err, seen[addr])
+		}
+		seen[addr] = true
+	}
+	addr, err := Loopback()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pc.Close()
+	if free(addr) {
+		t.Error("what somebody has over UDP is not free")
+	}
+}
