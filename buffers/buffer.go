@@ -59,8 +59,12 @@ type Lender interface {
 // It is not written; see ReadOnly.
 func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
 	b.mem, b.n, b.pool, b.lender, b.free = mem, len(mem), p, l, false
-	b.refs.Store(1)
-	b.state.Store(uint32(Owned))
+	if b.refs.Load() != 1 { // it is not new
+		b.refs.Store(1)
+	}
+	if b.State() != Owned {
+		b.state.Store(uint32(Owned))
+	}
 	return b
 }
 

@@ -132,7 +132,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 		if n < parcelLeast {
 			n = 1
 		}
-		for i, msg := range m.d.messages(n, fs[0].Buf) {
+		for i, msg := range m.d.messages(fs[:n]) {
 			f := &fs[i]
 			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
 			msg.from = in.l.peer.WithSerial(f.Src)

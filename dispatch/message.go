@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // A Message is one received message. It belongs to whoever received it until
@@ -145,13 +146,20 @@ func (d *Dispatcher) message() *Message {
 	return m
 }
 
-// messages yields n messages, at most parcelLen, that hold b together.
-func (d *Dispatcher) messages(n int, b *buffers.Buffer) iter.Seq2[int, *Message] {
+// messages yields a message for each of fs, at most parcelLen, which together hold
+// the buffer that they lie in.
+func (d *Dispatcher) messages(fs []subsys.Frame) iter.Seq2[int, *Message] {
 	return func(yield func(int, *Message) bool) {
+		n, b := len(fs), fs[0].Buf
 		if n == 1 || b == nil {
-			for i := range n {
+			for i := range fs {
 				m := d.message()
-				if m.buf = b; b != nil {
+				m.buf = b
+				switch {
+				case b == nil:
+				case fs[i].Spare:
+					fs[i].Buf = nil
+				default:
 					b.Retain()
 				}
 				yield(i, m)

@@ -69,6 +69,10 @@ type Frame struct {
 	Header
 	Data []byte
 	Buf  *buffers.Buffer
+
+	// Spare says, to a sink, that it need not retain Buf to keep it: it may take the
+	// conn's reference, and make Buf nil.
+	Spare bool
 }
 
 // Split appends the frames of a run to fs. Their payloads lie where the run

@@ -162,7 +162,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 // news says whether there is something to look at.
 func (c *conn) news() bool {
 	o := &c.out
-	if c.theirs.returned.Load() != o.seen.Load() || o.isGone.Load() {
+	if o.due(c) || o.isGone.Load() {
 		return true
 	}
 	over := c.theirs.closed.Load() != 0
@@ -176,7 +176,9 @@ func (c *conn) news() bool {
 func (c *conn) look() (frames int) {
 	c.back.tell(c)
 	came := c.theirs.word(c.in.head).Load() != 0
-	if o := &c.out; c.theirs.returned.Load() != o.seen.Load() && (!came || o.lent.Load() >= manyLoans) || // what came is waited for, what comes back is not
+	// What came is waited for, what comes back is not: then we do not even look at
+	// that line, which the peer writes as soon as it has published.
+	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.due(c) ||
 		o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
 		if writable, err := o.resume(c); err != nil {
 			c.fail(err)

@@ -28,6 +28,12 @@
 // atomic store of its first word, whole or not at all. docs/PROTOCOL.md has the
 // layout.
 //
+// What costs is to get a line of memory from the other processor, some 100 ns. So
+// each line has one writer, who writes it while the other does not wait for it where
+// that can be: the lines of the next records are made ours, and their first words 0,
+// when a record has gone (sender.prepare), and a return that is one word says all
+// there is to say.
+//
 // # Payloads
 //
 // Frames with up to 2 KiB are copied into the ring and out of it, as are payloads

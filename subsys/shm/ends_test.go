@@ -382,7 +382,7 @@ func TestReturnsInTime(t *testing.T) {
 		{"closing", func() { c.Close() }, 7},
 	} {
 		step.do()
-		if told := c.mine.returned.Load(); told != step.told {
+		if told := c.back.told; told != step.told {
 			t.Errorf("step %d, %s: %d loans are told of, want %d", i, step.what, told, step.told)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/memfd"
@@ -137,13 +136,11 @@ func (r *returns) tell(c *conn) {
 			continue
 		}
 		for set := r.which[i].Swap(0); set != 0; set &= set - 1 {
-			loan := uint32(64*i + bits.TrailingZeros64(set))
-			*(*uint32)(unsafe.Pointer(&c.mine.returns[r.told%maxLoans])) = loan // seen with returned, as a record is with its word
+			c.mine.giveBack(r.told, uint32(64*i+bits.TrailingZeros64(set)))
 			r.told++
 		}
 	}
 	if r.told != before {
-		c.mine.returned.Store(r.told)
 		c.ring()
 	}
 }

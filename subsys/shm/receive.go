@@ -144,9 +144,11 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	f.Data, f.Buf = mem, c.port.cfg.Pool.Borrow(&b.buf, mem, b)
+	f.Data, f.Buf, f.Spare = mem, c.port.cfg.Pool.Borrow(&b.buf, mem, b), true
 	err = c.sink.Frames(c, in.frames[:])
-	f.Buf.Release()
+	if f.Buf != nil {
+		f.Buf.Release()
+	}
 	*f = subsys.Frame{}
 	return 1, err
 }

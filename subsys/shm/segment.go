@@ -22,19 +22,17 @@ const (
 // words are at the start of a segment. Each line has one writer, and words that
 // change at different times have lines of their own.
 type words struct {
-	head     atomic.Uint64 // bytes of the other's records worked on, ever
-	_        [56]byte
-	returned atomic.Uint64 // loans given back, ever
-	_        [56]byte
-	wants    atomic.Uint32 // the writer waits for room in its ring
-	closed   atomic.Uint32 // no record comes any more, and head stays as it is,
-	done     atomic.Uint32 // and nothing that the other has lent is read any more
+	head   atomic.Uint64 // bytes of the other's records worked on, ever
+	_      [56]byte
+	wants  atomic.Uint32 // the writer waits for room in its ring
+	closed atomic.Uint32 // no record comes any more, and head stays as it is,
+	done   atomic.Uint32 // and nothing that the other has lent is read any more
 }
 
 // A segment is one end's, mapped: by that end for writing.
 type segment struct {
 	*words
-	returns *[maxLoans]atomic.Uint32 // numbers of loans, at returned modulo their count
+	returns *[maxLoans]atomic.Uint32 // see giveBack
 	ring    []byte
 	mem     []byte
 }
@@ -46,6 +44,19 @@ func newSegment(mem []byte) segment {
 		ring:    mem[ringAt:segmentLen:segmentLen],
 		mem:     mem,
 	}
+}
+
+// The k-th loan given back, ever, is at k modulo their count: its number and 1, and
+// above that how often all places were used before, so that each word says by itself
+// that it is there.
+func (s *segment) giveBack(k uint64, loan uint32) {
+	s.returns[k%maxLoans].Store(uint32(k/maxLoans)<<16 | loan + 1)
+}
+
+// givenBack is the k-th loan given back, if it is there. The number may be any.
+func (s *segment) givenBack(k uint64) (loan uint32, ok bool) {
+	w := s.returns[k%maxLoans].Load()
+	return w&0xffff - 1, w&0xffff != 0 && w>>16 == uint32(k/maxLoans)&0xffff
 }
 
 func (s *segment) unmap() {

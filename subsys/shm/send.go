@@ -14,25 +14,29 @@ const (
 	manyLoans = maxLoans / 4 // out, with which those that came back are looked for first
 	inline    = 2 << 10      // bytes up to which a payload, or a run, is copied into the ring
 	leastBit  = 256          // bytes of a payload that are worth a record
+	ahead     = 4 * line     // bytes that are wiped before they are needed
 	roomy     = ringLen / 4  // bytes free when a conn that was full is said to be writable
 )
+
+// never is in place of a number of returns when they do not matter any more.
+const never = 1<<64 - 1
 
 // A sender is the part of a conn that writes frames and keeps what it has lent.
 type sender struct {
 	mu    sync.Mutex // buffers are released under it, so a pool's lock comes after
 	tail  uint64     // bytes of records written, ever,
 	rung  uint64     // and when the bell was rung
+	blank uint64     // from tail to here the first words of lines are 0
 	head  atomic.Uint64
 	rest  []byte // of a frame that was taken and is not all in the ring,
 	buf   *buffers.Buffer
 	over  bool        // nothing more is sent
-	bad   bool        // the peer has returned nonsense
 	stuck atomic.Bool // Send took too little; Writable is owed
 
 	loans []loan
 	free  []uint32 // of loans
 	lent  atomic.Int32
-	seen  atomic.Uint64 // returns
+	seen  atomic.Uint64 // returns, or never
 	swept atomic.Bool   // and what a peer that closed did not come to
 
 	told   map[uint32]struct{} // arenas that the peer knows
@@ -81,6 +85,9 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	c.back.tell(c) // now there is time: the peer has what it waits for
 	if err == nil {
 		err = o.reap(c)
+	}
+	if err == nil {
+		err = o.prepare(c)
 	}
 	if err != nil {
 		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)
@@ -144,8 +151,36 @@ func (o *sender) unstick(c *conn) {
 func (o *sender) publish(c *conn, kind, n int) {
 	at := o.tail
 	o.tail += spanned(n)
-	*(*uint64)(unsafe.Pointer(c.mine.word(o.tail))) = 0
+	if o.tail >= o.blank {
+		o.blank = o.tail
+		o.wipe(c)
+	}
 	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
+}
+
+// wipe makes the first word of one more line 0.
+func (o *sender) wipe(c *conn) {
+	*(*uint64)(unsafe.Pointer(c.mine.word(o.blank))) = 0
+	o.blank += line
+}
+
+// prepare wipes the lines of the next records while there is time. The peer has
+// read them once, so it takes a transfer to make them ours again, and until the
+// word of a record's successor is 0 its own cannot be written: meanwhile who polls
+// it would take that line away again.
+func (o *sender) prepare(c *conn) error {
+	for o.blank-o.tail < ahead {
+		if o.blank+line-o.head.Load() > ringLen {
+			if err := o.refresh(c); err != nil {
+				return err
+			}
+			if o.blank+line-o.head.Load() > ringLen {
+				break
+			}
+		}
+		o.wipe(c)
+	}
+	return nil
 }
 
 // put writes a frame, or what there is room for of one that is to be copied; the
@@ -291,25 +326,29 @@ func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	how(b)
 }
 
+// due says whether a loan has come back that was not seen.
+func (o *sender) due(c *conn) bool {
+	k := o.seen.Load()
+	if k == never {
+		return false
+	}
+	_, ok := c.theirs.givenBack(k)
+	return ok
+}
+
 // reap ends the loans that were given back.
 func (o *sender) reap(c *conn) error {
-	r, seen := c.theirs.returned.Load(), o.seen.Load()
-	if r == seen {
-		return nil
-	}
-	defer o.seen.Store(r)
-	if o.bad {
-		return nil
-	}
-	if o.bad = r-seen > uint64(o.lent.Load()); o.bad {
-		return broken("%d loans came back, %d are out", r-seen, o.lent.Load())
-	}
-	for ; seen != r; seen++ {
-		id := c.theirs.returns[seen%maxLoans].Load()
-		if o.bad = id >= uint32(len(o.loans)) || o.loans[id].buf == nil; o.bad {
+	for k := o.seen.Load(); k != never; k++ {
+		id, ok := c.theirs.givenBack(k)
+		if !ok {
+			break
+		}
+		if id >= uint32(len(o.loans)) || o.loans[id].buf == nil {
+			o.seen.Store(never)
 			return broken("loan %d came back, which is not out", id)
 		}
 		o.end(id, (*buffers.Buffer).Release)
+		o.seen.Store(k + 1)
 	}
 	return nil
 }
@@ -327,7 +366,7 @@ func (o *sender) sweep(c *conn) {
 
 // all ends all loans.
 func (o *sender) all(how func(*buffers.Buffer)) {
-	o.bad = true // what still comes means nothing
+	o.seen.Store(never) // what still comes means nothing
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
 			o.end(uint32(id), how)

@@ -17,7 +17,7 @@ import (
 // bell, the page its context naps on, the bell's eventfd. The dialler goes first.
 const (
 	helloLen = 24
-	version  = 2
+	version  = 3
 )
 
 var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
