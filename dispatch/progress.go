@@ -137,9 +137,8 @@ func (d *Dispatcher) waiter() *waiter {
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.who, w.grant, w.sel = nil, nil, 0, Select{}
 	w.state.Store(awake)
-	select {
-	case <-w.ch:
-	default:
+	if len(w.ch) > 0 { // nobody else takes it
+		<-w.ch
 	}
 	d.waiters.Put(w)
 }
@@ -209,7 +208,9 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 			d.count.Sleeps.Add(1)
 		}
 	}
-	w.state.CompareAndSwap(parked, awake)
+	if !w.ready() {
+		w.state.CompareAndSwap(parked, awake)
+	}
 	if drives {
 		d.unpark(w)
 	}
