@@ -451,3 +451,37 @@ func TestCloseWhileListening(t *testing.T) {
 	}
 	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
+
+// Who goes to rest with a ring that was full hears that it is not any more, also if
+// something was to be sent meanwhile.
+func TestNewsOfRoom(t *testing.T) {
+	a, b := start(t), start(t)
+	near, _ := pair(t, a, b)
+	a.hold.Lock() // from here on we make their progress
+	defer a.hold.Unlock()
+	b.hold.Lock()
+	defer b.hold.Unlock()
+	fs := make([]subsys.Frame, 100)
+	for i := range fs {
+		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 1000}, Data: make([]byte, 1000)}
+		fs[i].Tag = sign(fs[i].Data, rand.New(rand.NewPCG(1, 2)))
+	}
+	a.port.(*port).Look()
+	n, err := near.conn.Send(fs)
+	if n == 0 || n == len(fs) || err != nil {
+		t.Fatalf("took %d of %d: %v", n, len(fs), err)
+	}
+	b.port.(*port).Look()
+	if k, err := near.conn.Send(fs[n:]); k != 0 || err != nil {
+		t.Fatalf("took %d before it is writable: %v", k, err)
+	}
+	if !a.port.(*port).Doze(subsys.Asleep) {
+		t.Error("there is room, and who rests does not hear of it")
+	}
+	a.port.(*port).Look()
+	select {
+	case <-near.writable:
+	default:
+		t.Error("it is not writable")
+	}
+}

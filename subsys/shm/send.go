@@ -169,6 +169,9 @@ func (o *sender) wipe(c *conn) {
 // word of a record's successor is 0 its own cannot be written: meanwhile who polls
 // it would take that line away again.
 func (o *sender) prepare(c *conn) error {
+	if o.stuck.Load() {
+		return nil // how far the peer has read is for who goes on: that it is further wakes him
+	}
 	for o.blank-o.tail < ahead {
 		if o.blank+line-o.head.Load() > ringLen {
 			if err := o.refresh(c); err != nil {
