@@ -461,9 +461,9 @@ func TestNewsOfRoom(t *testing.T) {
 	defer a.hold.Unlock()
 	b.hold.Lock()
 	defer b.hold.Unlock()
-	fs := make([]subsys.Frame, 100)
+	fs := make([]subsys.Frame, 100) // of four lines: hardly any stay free
 	for i := range fs {
-		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 1000}, Data: make([]byte, 1000)}
+		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 200}, Data: make([]byte, 200)}
 		fs[i].Tag = sign(fs[i].Data, rand.New(rand.NewPCG(1, 2)))
 	}
 	a.port.(*port).Look()
