@@ -461,9 +461,9 @@ func TestNewsOfRoom(t *testing.T) {
 	defer a.hold.Unlock()
 	b.hold.Lock()
 	defer b.hold.Unlock()
-	fs := make([]subsys.Frame, 100) // of four lines: hardly any stay free
+	fs := make([]subsys.Frame, 200) // of two lines: none stays free
 	for i := range fs {
-		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 200}, Data: make([]byte, 200)}
+		fs[i] = subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 64}, Data: make([]byte, 64)}
 		fs[i].Tag = sign(fs[i].Data, rand.New(rand.NewPCG(1, 2)))
 	}
 	a.port.(*port).Look()
