@@ -346,7 +346,18 @@ func TestMidst(t *testing.T) {
 	find("a", "1", Ask)
 	d.index(0, &l)
 	find("a", "1", Found)
-	find("a", "2", None)
+	denied := 0 // but for those that have, by chance, the place of what changes
+	for i := range 100 {
+		p := list(t, resource.Match{"a": fmt.Sprint("not ", i)})
+		if _, v := r.Find(&p, nil); v == None {
+			denied++
+		} else if v != Ask {
+			t.Errorf("a=not %d: %v", i, v)
+		}
+	}
+	if denied == 0 {
+		t.Error("nothing is denied")
+	}
 	if s.stood(&before) {
 		t.Error("a change under way is not noticed")
 	}
