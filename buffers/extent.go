@@ -39,10 +39,7 @@ func suits(l, size int) bool { return l >= size && l <= size+size/4 }
 // warm is extent of the one that was released last, without a lock; nil if there
 // is none, or another is wanted.
 func (p *Pool) warm(n int) *Buffer {
-	if p.hot.Load() == nil {
-		return nil
-	}
-	b := p.hot.Swap(nil)
+	b := p.hot.take()
 	if b == nil {
 		return nil
 	}
@@ -57,22 +54,9 @@ func (p *Pool) warm(n int) *Buffer {
 	return nil
 }
 
-// pushHot leaves b to the next, if nobody waits there already.
-func (p *Pool) pushHot(b *Buffer) bool {
-	if len(b.mem) > maxCached || p.hot.Load() != nil {
-		return false
-	}
-	b.free = true
-	if p.hot.CompareAndSwap(nil, b) {
-		return true
-	}
-	b.free = false
-	return false
-}
-
 // cool moves the hot extent to the others. mu is held.
 func (p *Pool) cool() {
-	if b := p.hot.Swap(nil); b != nil {
+	if b := p.hot.take(); b != nil {
 		p.keep(b)
 	}
 }

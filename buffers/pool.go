@@ -63,9 +63,9 @@ type Pool struct {
 	limit int64
 	free  [classes]stack
 
-	hot     atomic.Pointer[Buffer] // a released extent for whoever wants such a one next; it counts in largeOut
-	doubles atomic.Uint64          // releases of free buffers
-	late    atomic.Uint64          // retains of free buffers
+	hot     slot          // a released extent for whoever wants such a one next; it counts in largeOut
+	doubles atomic.Uint64 // releases of free buffers
+	late    atomic.Uint64 // retains of free buffers
 
 	mu         sync.Mutex
 	closed     bool
@@ -306,21 +306,16 @@ func (p *Pool) put(b *Buffer) {
 		return
 	}
 	p.debugPut(b)
+	extent := false // that goes to the others, not into the slot
 	switch {
 	case b.abandoned.Load():
 		p.writeOff(b)
 	case b.home.class == classes:
-		if p.pushHot(b) {
-			if p.heed.Load() == 0 {
-				return
-			}
-		} else {
-			p.mu.Lock()
-			p.keep(b)
-			p.mu.Unlock()
+		if extent = len(b.mem) > maxCached || !p.hot.put(b); !extent && p.heed.Load() == 0 {
+			return
 		}
 	default:
-		if s := &p.free[b.home.class]; !s.pushHot(b) && !s.push(b) {
+		if s := &p.free[b.home.class]; !s.hot.put(b) && !s.push(b) {
 			p.double(b)
 			return
 		}
@@ -330,6 +325,9 @@ func (p *Pool) put(b *Buffer) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if extent {
+		p.keep(b)
+	}
 	if p.heed.Load() != 0 {
 		p.cool()
 	}

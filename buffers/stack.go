@@ -12,7 +12,7 @@ import (
 // stream do, rarely meet: pop works on one, push on the other, and they are
 // swapped when the first is empty.
 type stack struct {
-	hot   atomic.Pointer[Buffer] // counted neither in gets nor in puts
+	hot   slot // counted neither in gets nor in puts
 	_     [56]byte
 	getMu sync.Mutex
 	ready *Buffer
@@ -24,15 +24,37 @@ type stack struct {
 	_     [40]byte
 }
 
+// A slot is a place for one free buffer.
+type slot struct{ atomic.Pointer[Buffer] }
+
+// take empties it; nil if it is.
+func (s *slot) take() *Buffer {
+	if s.Load() == nil {
+		return nil
+	}
+	return s.Swap(nil)
+}
+
+// put frees b into it, if it is empty.
+func (s *slot) put(b *Buffer) bool {
+	if s.Load() != nil {
+		return false
+	}
+	b.free = true
+	if s.CompareAndSwap(nil, b) {
+		return true
+	}
+	b.free = false
+	return false
+}
+
 func (s *stack) pop() *Buffer {
-	if s.hot.Load() != nil {
-		if b := s.hot.Swap(nil); b != nil {
-			b.free = false
-			if b.refs.Load() == 1 {
-				return b
-			}
-			b.refs.Add(-1) // retained late, as below; it counts as out
+	if b := s.hot.take(); b != nil {
+		b.free = false
+		if b.refs.Load() == 1 {
+			return b
 		}
+		b.refs.Add(-1) // retained late, as below; it counts as out
 	}
 	s.getMu.Lock()
 	for {
@@ -59,22 +81,9 @@ func (s *stack) pop() *Buffer {
 	return nil
 }
 
-// pushHot is push into the slot, if that is empty.
-func (s *stack) pushHot(b *Buffer) bool {
-	if s.hot.Load() != nil {
-		return false
-	}
-	b.free = true
-	if s.hot.CompareAndSwap(nil, b) {
-		return true
-	}
-	b.free = false
-	return false
-}
-
 // cool moves the buffer in the slot to the list.
 func (s *stack) cool() {
-	if b := s.hot.Swap(nil); b != nil {
+	if b := s.hot.take(); b != nil {
 		b.free = false
 		s.push(b)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -37,12 +37,11 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 // Each way of asking everybody finds what one holds and denies what none does,
 // with a group and without, asked by somebody who sleeps and by one who polls.
 func TestWays(t *testing.T) {
-	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	port, err := freeaddr.Port()
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := fmt.Sprint("127.255.255.255:", udp.LocalAddr().(*net.UDPAddr).Port)
-	udp.Close()
+	group := fmt.Sprint("127.255.255.255:", port)
 	for name, way := range map[string]search.Way{"auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree} {
 		for _, group := range []string{"", group} {
 			t.Run(fmt.Sprintf("%s, group %q", name, group), func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -253,12 +254,10 @@ func TestAnswersStayAtHome(t *testing.T) {
 // and met again, and when both were started anew. Datagrams, casts, what
 // is said of casts, and streams.
 func TestReplays(t *testing.T) {
-	free, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	groupPort, err := freeaddr.Port()
 	if err != nil {
 		t.Fatal(err)
 	}
-	groupPort := free.LocalAddr().(*net.UDPAddr).Port
-	free.Close()
 	change := func(c *Config) { keyed("key")(c); c.Group = fmt.Sprint("127.255.255.255:", groupPort) }
 	a, b := start(t, 1, change), start(t, 2, change)
 	ra, rb := record(t, a), record(t, b)

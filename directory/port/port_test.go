@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -530,12 +531,11 @@ func TestCast(t *testing.T) {
 		"at every address":          {"0.0.0.0:0", "239.77.66.55:"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+			free, err := freeaddr.Port()
 			if err != nil {
 				t.Fatal(err)
 			}
-			group := v.group + fmt.Sprint(udp.LocalAddr().(*net.UDPAddr).Port)
-			udp.Close()
+			group := fmt.Sprint(v.group, free)
 			var ns []*node
 			for i := range resource.NodeID(3) {
 				n, err := try(i+1, func(c *Config) { keyed("k")(c); c.Bind, c.Group = v.bind, group })

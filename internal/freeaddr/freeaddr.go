@@ -18,14 +18,20 @@ var next atomic.Uint32
 // Loopback is HOST:PORT on 127.0.0.1 where nobody listens, over TCP or UDP. It is
 // not given out twice, and it is unlikely that another process is given it.
 func Loopback() (string, error) {
+	port, err := Port()
+	return fmt.Sprint("127.0.0.1:", port), err
+}
+
+// Port is the port of such an address, for who listens at another address too.
+func Port() (int, error) {
 	next.CompareAndSwap(0, 1+rand.Uint32N(count))
 	for range count {
-		addr := fmt.Sprintf("127.0.0.1:%d", first+next.Add(1)%count)
-		if free(addr) {
-			return addr, nil
+		port := int(first + next.Add(1)%count)
+		if free(fmt.Sprint("127.0.0.1:", port)) {
+			return port, nil
 		}
 	}
-	return "", fmt.Errorf("freeaddr: none of %d ports is free", count)
+	return 0, fmt.Errorf("freeaddr: none of %d ports is free", count)
 }
 
 func free(addr string) bool {

@@ -78,9 +78,6 @@ func (b *bell) doze(how subsys.Rest) {
 	b.word.Store(b.word.Load()&^restBits + restBits + 1 | uint64(how))
 }
 
-// asleep says whether nobody looks.
-func (b *bell) asleep() bool { return b.word.Load()&restBits != uint64(subsys.Awake) }
-
 // ring wakes another's context if it rests, unless the conn has in the same rest, of
 // which last is the word. What it has to say is published.
 func (b *bell) ring(last *atomic.Uint64, count *subsys.Counters) {

@@ -38,9 +38,7 @@ func peer(addr string) int {
 		println(err.Error())
 		return 1
 	}
-	s.mu.Lock()
-	s.every = 5
-	s.mu.Unlock()
+	s.keep(5)
 	go func() {
 		for range time.Tick(2 * time.Millisecond) {
 			if _, err := s.release(); err != nil {
@@ -97,9 +95,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		}
 		c := spawn(t, n.port.Addr())
 		s := n.accepted(t)
-		s.mu.Lock()
-		s.every = 3
-		s.mu.Unlock()
+		s.keep(3)
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
 		time.Sleep(time.Duration(rnd.IntN(12_000)) * time.Microsecond)

@@ -68,9 +68,7 @@ func TestHeldWhenConnCloses(t *testing.T) {
 	for _, nearCloses := range []bool{true, false} {
 		a, b := start(t), start(t)
 		near, far := pair(t, a, b)
-		far.mu.Lock()
-		far.every = 1
-		far.mu.Unlock()
+		far.keep(1)
 		lendSome(t, a, near, 20)
 		keepAll(t, far, 20)
 		if nearCloses {
@@ -105,9 +103,7 @@ func TestHeldWhenPortCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	near, far := pair(t, a, b)
-	far.mu.Lock()
-	far.every = 1
-	far.mu.Unlock()
+	far.keep(1)
 	lendSome(t, a, near, 20)
 	keepAll(t, far, 20)
 	if err := a.port.Close(); err != nil {
@@ -132,9 +128,7 @@ func TestHeldWhenReceiverCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	near, far := pair(t, a, b)
-	far.mu.Lock()
-	far.every = 1
-	far.mu.Unlock()
+	far.keep(1)
 	lendSome(t, a, near, 20)
 	keepAll(t, far, 20)
 	if err := b.close(); err != nil {
@@ -184,9 +178,7 @@ func TestAllLoansOut(t *testing.T) {
 
 	near, far = pair(t, a, b)
 	var held []interface{ Release() }
-	far.mu.Lock()
-	far.every = 1
-	far.mu.Unlock()
+	far.keep(1)
 	done := make(chan error, 1)
 	go func() { done <- a.load(near, 2*maxLoans, 1) }()
 	for end := false; !end; {
@@ -345,9 +337,7 @@ func TestCloseWhileDialling(t *testing.T) {
 func TestReturnsInTime(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	far.mu.Lock()
-	far.every = 1
-	far.mu.Unlock()
+	far.keep(1)
 	lendSome(t, a, near, 7)
 	keepAll(t, far, 7)
 	b.hold.Lock() // from here on we make its progress
@@ -392,9 +382,7 @@ func TestReturnsInTime(t *testing.T) {
 func TestLentTwice(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	far.mu.Lock()
-	far.every = 1
-	far.mu.Unlock()
+	far.keep(1)
 	lendSome(t, a, near, 1)
 	keepAll(t, far, 1)
 	buf, err := a.pool.Get(40_000)

@@ -139,9 +139,7 @@ func TestArenaTakenBack(t *testing.T) {
 	evil, n := start(t), start(t)
 	c := raw(t, evil, n.port.Addr())
 	s := n.accepted(t)
-	s.mu.Lock()
-	s.every = 1
-	s.mu.Unlock()
+	s.keep(1)
 	fd, mem, err := memfd.Create("evil", 8192)
 	if err != nil {
 		t.Fatal(err)

@@ -202,7 +202,14 @@ func (s *sink) frames() (int, error) {
 	return s.got, s.bad
 }
 
-// check verifies what was kept and lets go of it.
+// keep has the sink retain one of so many payloads from here on.
+func (s *sink) keep(every int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.every = every
+}
+
+// release verifies what was kept and lets go of it.
 func (s *sink) release() (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

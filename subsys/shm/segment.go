@@ -50,7 +50,7 @@ func newSegment(mem []byte) segment {
 // above that how often all places were used before, so that each word says by itself
 // that it is there.
 func (s *segment) giveBack(k uint64, loan uint32) {
-	s.returns[k%maxLoans].Store(uint32(k/maxLoans)<<16 | loan + 1)
+	s.returns[k%maxLoans].Store(uint32(k/maxLoans)<<16 | (loan + 1))
 }
 
 // givenBack is the k-th loan given back, if it is there. The number may be any.

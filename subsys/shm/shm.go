@@ -235,7 +235,7 @@ func (p *port) enlist(c *conn) bool {
 func (p *port) nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed && p.poller != nil && p.bell.asleep() {
+	if !p.closed && p.poller != nil && p.resting.Load() {
 		p.poller.Wake()
 	}
 }
