@@ -1,7 +1,8 @@
-.PHONY: test race long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain
+.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain
 
 test:    ; go test ./...
 race:    ; go test -race ./...
+repeat:  ; .ci/repeat 30 # the whole suite, thirty times, beside busy loops: hours
 long:    ; go test -timeout 30m -run TestCutAnywhere ./dispatch -long && go test -run TestSession ./dispatch -rapid.checks=20000
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
