@@ -1,0 +1,154 @@
+// Package ratelog limits how often a log line is repeated. It is for lines that a peer, a stranger or a retry can cause any number of
+// times: a connection refused, a call of accept that fails.
+//
+// A [Logger] writes the first [Burst] lines with the same message and source, and then one every [Interval]. Each line says how many were
+// suppressed before it. Memory is bounded too: sources beyond a fixed number share one limit for each message, so that a stranger with
+// many addresses causes no more lines than one with a few.
+package ratelog
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// The limits of each pair of message and source.
+const (
+	Burst    = 4                // lines that are written at once
+	Interval = 10 * time.Second // after which one more is written
+)
+
+// maxSources is how many sources of one message have a limit of their own.
+const maxSources = 16
+
+// suppressed is the attribute that says how many lines were not written.
+const suppressed = "suppressed"
+
+// A Logger writes to a slog.Logger. Its methods may be called concurrently.
+type Logger struct {
+	log *slog.Logger
+
+	mu     sync.Mutex // guards all below
+	limits map[string]*message
+}
+
+// message has the limits of one message.
+type message struct {
+	sources map[string]*limit
+	others  limit // shared by the sources for which there is no room
+}
+
+// limit is a token bucket, kept as the time at which it is full again.
+type limit struct {
+	full       time.Time
+	suppressed int
+}
+
+// New returns a Logger that writes to log; nil discards.
+func New(log *slog.Logger) *Logger {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Logger{log: log, limits: map[string]*message{}}
+}
+
+// Source returns the source of lines about a connection from addr: the IP address without the port, or the first half of an IPv6 address,
+// since one machine commonly has all of the second. Other addresses have one source for each network.
+func Source(addr net.Addr) string {
+	if addr == nil {
+		return ""
+	}
+	at, err := netip.ParseAddrPort(addr.String())
+	if err != nil {
+		return addr.Network()
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if p, err := ip.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return ip.String()
+}
+
+// Info writes a line at level Info unless it is suppressed. msg must be a constant. source is who can cause the line, see Source; it is
+// empty for what this process does itself.
+func (l *Logger) Info(source, msg string, args ...any) {
+	l.write(slog.LevelInfo, source, msg, args)
+}
+
+// Warn is Info at level Warn.
+func (l *Logger) Warn(source, msg string, args ...any) {
+	l.write(slog.LevelWarn, source, msg, args)
+}
+
+func (l *Logger) write(level slog.Level, source, msg string, args []any) {
+	ctx := context.Background()
+	if !l.log.Enabled(ctx, level) {
+		return
+	}
+	now := time.Now()
+	n, ok := l.allow(now, source, msg)
+	if !ok {
+		return
+	}
+	var pc [1]uintptr
+	runtime.Callers(3, pc[:]) // the caller of Info or Warn
+	r := slog.NewRecord(now, level, msg, pc[0])
+	r.Add(args...)
+	if n > 0 {
+		r.AddAttrs(slog.Int(suppressed, n))
+	}
+	_ = l.log.Handler().Handle(ctx, r) // as slog does
+}
+
+// allow reports whether a line may be written, and how many were suppressed since the last.
+func (l *Logger) allow(now time.Time, source, msg string) (before int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.limits[msg]
+	if m == nil {
+		m = &message{sources: map[string]*limit{}}
+		l.limits[msg] = m
+	}
+	return m.of(now, source).take(now)
+}
+
+// of returns the limit of a source.
+func (m *message) of(now time.Time, source string) *limit {
+	if b := m.sources[source]; b != nil {
+		return b
+	}
+	if len(m.sources) >= maxSources {
+		for s, b := range m.sources {
+			if now.Before(b.full) {
+				continue
+			}
+			m.others.suppressed += b.suppressed // the next line without a limit of its own tells them
+			delete(m.sources, s)
+		}
+	}
+	if len(m.sources) >= maxSources {
+		return &m.others
+	}
+	b := &limit{}
+	m.sources[source] = b
+	return b
+}
+
+func (b *limit) take(now time.Time) (before int, ok bool) {
+	if b.full.Sub(now) > (Burst-1)*Interval {
+		b.suppressed++
+		return 0, false
+	}
+	if b.full.Before(now) {
+		b.full = now
+	}
+	b.full = b.full.Add(Interval)
+	before, b.suppressed = b.suppressed, 0
+	return before, true
+}
