@@ -67,7 +67,7 @@ type Client struct {
 	closed bool
 	owned  map[resource.GID]*own
 	conn   *lifeConn     // nil while there is none
-	joined chan struct{} // closed when conn is set; replaced when it is lost
+	joined chan struct{} // closed when conn is set; only lost replaces it
 	idle   []*askConn
 }
 
@@ -220,21 +220,29 @@ func (c *Client) publish(lc *lifeConn) bool {
 	return true
 }
 
-// live reads the life connection and replaces it when it ends.
-func (c *Client) live(lc *lifeConn) {
-	defer c.busy.Done()
-	for {
-		c.run(lc)
-		c.mu.Lock()
+// lost forgets lc, which has ended, and everything that leads to its server. It
+// reports whether the client is closed. Only the first call for lc makes a new
+// joined: callers of current already wait on it when the second call comes.
+func (c *Client) lost(lc *lifeConn) (closed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == lc {
 		c.conn, c.joined = nil, make(chan struct{})
 		c.unmap()
 		for _, a := range c.idle {
 			a.c.nc.Close()
 		}
 		c.idle = nil
-		closed := c.closed
-		c.mu.Unlock()
-		if closed {
+	}
+	return c.closed
+}
+
+// live reads the life connection and replaces it when it ends.
+func (c *Client) live(lc *lifeConn) {
+	defer c.busy.Done()
+	for {
+		c.run(lc)
+		if closed := c.lost(lc); closed {
 			return
 		}
 		c.log.Info("directory: server lost")
@@ -435,12 +443,7 @@ func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(
 			lc.mu.Unlock()
 			return 0, context.Cause(ctx)
 		}
-		c.mu.Lock()
-		if c.conn == lc { // not noticed yet by live
-			c.conn, c.joined = nil, make(chan struct{})
-			c.unmap()
-		}
-		c.mu.Unlock()
+		c.lost(lc) // live may not have noticed yet
 	}
 }
 
