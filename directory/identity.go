@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -27,6 +26,8 @@ type Identity struct {
 	labels Labels
 	count  atomic.Uint64
 }
+
+const nodeMark = "rocl node " // an identity begins with it
 
 const epochMost = 1<<24 - 1
 
@@ -80,7 +81,7 @@ func bootID() string {
 // it. The caller holds the node's lock.
 func loadIdentity(path string, labels *Labels) (*Identity, error) {
 	id, err := readIdentity(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return nil, err
 	}
 	if id == nil || id.Epoch >= epochMost {
@@ -97,14 +98,14 @@ func loadIdentity(path string, labels *Labels) (*Identity, error) {
 // readIdentity returns nil for one of another boot, or not to be understood:
 // then the node is a new one.
 func readIdentity(path string) (*Identity, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("directory: reading the node's identity: %w", err)
+	b, err := readNode(path)
+	if err != nil || len(b) == 0 {
+		return nil, err
 	}
 	var node, epoch uint64
 	var boot, key string
 	first, rest, _ := strings.Cut(string(b), "\n")
-	if n, err := fmt.Sscanf(first, "rocl node %x boot %s epoch %d key %s", &node, &boot, &epoch, &key); err != nil || n != 4 {
+	if n, err := fmt.Sscanf(first, nodeMark+"%x boot %s epoch %d key %s", &node, &boot, &epoch, &key); err != nil || n != 4 {
 		return nil, nil
 	}
 	id := &Identity{Node: resource.NodeID(node), Epoch: epoch}
@@ -117,21 +118,21 @@ func readIdentity(path string) (*Identity, error) {
 	return id, nil
 }
 
-// writeIdentity replaces the file as a whole: a crash leaves the old or the new.
+// readNode reads what is at the place of a node's identity: nothing, an identity,
+// or the note of a second path. Any other file is an error.
+func readNode(path string) ([]byte, error) {
+	b, err := readSide(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && len(b) > 0 && !strings.HasPrefix(string(b), nodeMark) && !strings.HasPrefix(string(b), also) {
+		err = fmt.Errorf("directory: reading %s: %w: it is not a node's identity", path, ErrOccupied)
+	}
+	return b, err
+}
+
 func writeIdentity(path string, id *Identity) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-node-*")
-	if err != nil {
-		return fmt.Errorf("directory: keeping the node's identity: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "rocl node %012x boot %s epoch %d key %x\n%s", uint64(id.Node), bootID(), id.Epoch, id.key, id.labels.line())
-	if err := errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("directory: keeping the node's identity: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("directory: keeping the node's identity: %w", err)
-	}
-	return nil
+	return writeSide(path, fmt.Appendf(nil, nodeMark+"%012x boot %s epoch %d key %x\n%s", uint64(id.Node), bootID(), id.Epoch, id.key, id.labels.line()))
 }
 
 // Sibling makes the identity of another node whose contexts trust those of i:

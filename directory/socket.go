@@ -51,6 +51,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	path = b.path
 	if of := alsoOf(path); of != "" && !s.daemon {
 		b.lock.Close()
 		return nil, fmt.Errorf("%w: %s is served by the daemon of %s", ErrNoDirectory, path, of)
@@ -59,7 +60,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	if s.labelled || s.daemon {
 		labels = &s.labels
 	}
-	id, err := loadIdentity(path+".node", labels)
+	id, err := loadIdentity(path+nodeSuffix, labels)
 	if err == nil {
 		s.id, s.labels = id, id.labels
 		s.enrol("")
@@ -90,7 +91,10 @@ func (s *Server) Also(path string) error {
 	s.mu.Lock()
 	proper := s.bound[0].path
 	s.mu.Unlock()
-	if err = os.WriteFile(path+".node", []byte(also+proper+"\n"), 0o600); err == nil {
+	if _, err = readNode(b.path + nodeSuffix); err == nil {
+		err = writeSide(b.path+nodeSuffix, []byte(also+proper+"\n"))
+	}
+	if err == nil {
 		err = s.listen(b)
 	}
 	if err != nil {
@@ -104,7 +108,7 @@ const also = "rocl also of "
 
 // alsoOf is the path proper of the server whose other path this is, or "".
 func alsoOf(path string) string {
-	b, err := os.ReadFile(path + ".node")
+	b, err := readSide(path + nodeSuffix)
 	if err != nil {
 		return ""
 	}
@@ -115,8 +119,16 @@ func alsoOf(path string) string {
 	return strings.TrimSpace(of)
 }
 
-// lock takes the node's lock, or ErrInUse. A daemon asks a context to give way.
+const (
+	yieldTime = 2 * time.Second       // for how long a daemon asks a context for its place
+	dyingTime = 50 * time.Millisecond // in which the kernel closes what a killed server had
+	lockStep  = 5 * time.Millisecond  // flock tells nobody when it could be had
+)
+
+// lock takes the node's lock and makes the socket's path free, or returns
+// ErrInUse. A daemon asks a context to give way.
 func (s *Server) lock(path string) (*socket, error) {
+	path = place(path)
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
 	}
@@ -129,33 +141,49 @@ func (s *Server) lock(path string) (*socket, error) {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("directory: opening the node's lock: %w", err)
-	}
-	for try := 0; ; try++ {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for begun := time.Now(); ; time.Sleep(lockStep) {
+		f, err := takeLock(path)
 		if err == nil {
-			return &socket{path: path, lock: f}, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			break
-		}
-		if !s.daemon || try >= 200 {
-			err = ErrInUse
-			break
-		}
-		var lock *os.File
-		if lock, err = askToYield(path); err == nil {
+			if err = vacate(path); err == nil {
+				return &socket{path: path, lock: f}, nil
+			}
 			f.Close()
-			return &socket{path: path, lock: lock}, nil
 		}
-		if errors.Is(err, ErrInUse) {
-			break
+		if !errors.Is(err, ErrInUse) {
+			return nil, err
 		}
-		time.Sleep(5 * time.Millisecond) // flock tells nobody when it could be had
+		patience := time.Duration(0)
+		if errors.Is(err, errServed) {
+			patience = dyingTime
+		}
+		if s.daemon {
+			lock, e := askToYield(path)
+			if e == nil {
+				return &socket{path: path, lock: lock}, nil
+			}
+			if patience = yieldTime; errors.Is(e, ErrInUse) {
+				patience = 0
+			}
+		}
+		if time.Since(begun) >= patience {
+			return nil, err
+		}
+	}
+}
+
+// takeLock takes the node's lock, or returns ErrInUse if a process has it.
+func takeLock(path string) (*os.File, error) {
+	f, err := openSide(path+lockSuffix, os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		return f, nil
 	}
 	f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrInUse
+	}
 	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
 }
 
@@ -194,7 +222,7 @@ func askToYield(path string) (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	return os.NewFile(uintptr(fd), path+".lock"), nil
+	return os.NewFile(uintptr(fd), path+lockSuffix), nil
 }
 
 // receive reads the one answer of a connection and the descriptor that comes with
@@ -222,16 +250,11 @@ func receive(nc *net.UnixConn) (m message, fd int, err error) {
 	return m, -1, err
 }
 
+// listen serves at b, whose lock is held and whose path is free.
 func (s *Server) listen(b *socket) error {
-	if err := os.Remove(b.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("directory: removing a stale socket: %w", err)
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.path, Net: "unix"})
-	if err == nil {
-		err = os.Chmod(b.path, 0o600) // who came before is refused by its credentials
-	}
+	ln, err := bind(b.path)
 	if err != nil {
-		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
+		return err
 	}
 	b.ln = ln
 	s.mu.Lock()
@@ -314,6 +337,7 @@ func DialSocket(path string) Dialer {
 	if IsTCP(path) {
 		return dialTCP(path)
 	}
+	path = place(path)
 	return func(ctx context.Context) (net.Conn, error) {
 		if len(path) > maxPath {
 			return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)

@@ -1,0 +1,153 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrOccupied is returned when something lies where the directory would put a
+// file of its own and is not the directory's to remove.
+var ErrOccupied = errors.New("rocl: the directory's path is occupied")
+
+// errServed says that a process accepts connections at the socket's path.
+var errServed = fmt.Errorf("%w: its socket accepts connections", ErrInUse)
+
+// A path has a suffix for each file beside the socket.
+const (
+	lockSuffix = ".lock"
+	nodeSuffix = ".node"
+)
+
+// sideMost bounds what is read of a side file: labels have 16 KiB at most, in
+// base64.
+const sideMost = 64 << 10
+
+// place returns path as a file system path for every call: net takes a leading @
+// for the kernel's abstract names, which any user may take.
+func place(path string) string {
+	if strings.HasPrefix(path, "@") {
+		return "./" + path
+	}
+	return path
+}
+
+// openSide opens a file beside the socket. It follows no symbolic link, does not
+// wait for the other end of a pipe, and opens nothing but a regular file.
+func openSide(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("directory: opening %s: %w: it is a symbolic link", path, ErrOccupied)
+	}
+	if errors.Is(err, unix.EISDIR) {
+		return nil, fmt.Errorf("directory: opening %s: %w: it is a folder", path, ErrOccupied)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("directory: %w", err)
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = fmt.Errorf("%w: it is no regular file (%v)", ErrOccupied, fi.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("directory: opening %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// readSide reads a file beside the socket.
+func readSide(path string) ([]byte, error) {
+	f, err := openSide(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, sideMost+1))
+	if err == nil && len(b) > sideMost {
+		err = fmt.Errorf("%w: it has more than %d bytes", ErrOccupied, sideMost)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("directory: reading %s: %w", path, err)
+	}
+	return b, nil
+}
+
+// writeSide replaces a file beside the socket as a whole: a crash leaves the old
+// one or the new one. What a symbolic link leads to is not touched.
+func writeSide(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-node-*")
+	if err != nil {
+		return fmt.Errorf("directory: writing %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(0o600), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("directory: writing %s: %w", path, err)
+	}
+	return nil
+}
+
+// vacate makes the socket's path free. It removes nothing but a socket that no
+// process serves. The node's lock must be held.
+func vacate(path string) error {
+	fi, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("directory: serving %s: %w", path, err)
+	}
+	if fi.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("directory: serving %s: %w: it is not a socket (%v)", path, ErrOccupied, fi.Mode())
+	}
+	nc, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		nc.Close()
+		err = errServed
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // too many wait to be accepted
+		err = errServed
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, unix.ECONNREFUSED):
+		if err = unix.Unlink(path); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		err = fmt.Errorf("removing the socket that a dead server left: %w", err)
+	default: // EPROTOTYPE: a socket of another type
+		err = fmt.Errorf("%w: %w", ErrOccupied, err)
+	}
+	return fmt.Errorf("directory: serving %s: %w", path, err)
+}
+
+// bind listens at path, where nothing may be. The socket has mode 0600 from the
+// moment it can be seen.
+func bind(path string) (*net.UnixListener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if e := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	ln, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
+	}
+	return ln.(*net.UnixListener), nil
+}
