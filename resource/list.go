@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/rocl-go/rocl/internal/display"
 )
 
 // Limits of attribute lists.
@@ -328,21 +331,20 @@ func (l *List) Reset() {
 // Equal says whether two lists have the same attributes in the same order.
 func (l *List) Equal(o *List) bool { return bytes.Equal(l.Wire(), o.Wire()) }
 
-// String writes the list for people: {name=value, other=?}.
+// String returns the list for people: {name=value, other=?}. A name or a value is
+// in double quotes, with Go's escapes, if it has characters that a terminal would
+// not just show, or if it could be taken for something else.
 func (l *List) String() string {
 	b := []byte{'{'}
 	for a := range each(l.Wire()) {
 		if len(b) > 1 {
 			b = append(b, ", "...)
 		}
-		b = append(b, a.name...)
+		name, value := string(a.name), string(a.value)
+		b = append(b, display.QuoteIf(strings.ContainsAny(name, `=",`), name)...)
 		if a.known {
 			b = append(b, '=')
-			if utf8.Valid(a.value) {
-				b = append(b, a.value...)
-			} else {
-				b = fmt.Appendf(b, "%q", a.value)
-			}
+			b = append(b, display.QuoteIf(value == "?" || strings.HasPrefix(value, `"`) || strings.Contains(value, ", "), value)...)
 		} else {
 			b = append(b, "=?"...)
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -103,13 +104,13 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"):
-		fmt.Fprintf(errOut, "dirserver: %v\nTry 'dirserver --help'.\n", err)
+		fmt.Fprintf(errOut, "dirserver: %s\nTry 'dirserver --help'.\n", display.Error(err))
 		return 2
 	case errors.Is(err, directory.ErrInUse):
-		fmt.Fprintf(errOut, "dirserver: %v\nAnother dirserver is running there; stop it, or choose another --socket.\n", err)
+		fmt.Fprintf(errOut, "dirserver: %s\nAnother dirserver is running there; stop it, or choose another --socket.\n", display.Error(err))
 		return 3
 	}
-	fmt.Fprintf(errOut, "dirserver: %v\n", err)
+	fmt.Fprintf(errOut, "dirserver: %s\n", display.Error(err))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		fmt.Fprintln(errOut, "Another process listens there; stop it, or choose another address.")
@@ -211,7 +212,7 @@ func (s *config) logger(w io.Writer) *slog.Logger {
 		text = ok && term.IsTerminal(int(f.Fd()))
 	}
 	if text {
-		return slog.New(slog.NewTextHandler(w, opts))
+		return slog.New(slog.NewTextHandler(display.Text(w), opts))
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	return slog.New(slog.NewJSONHandler(display.JSONLines(w), opts))
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -216,6 +217,23 @@ func TestLogger(t *testing.T) {
 		log.Warn("loud")
 		if b.Len() == 0 || strings.Contains(b.String(), "quiet") || (b.Bytes()[0] == '{') != json {
 			t.Errorf("format %q: %q", format, b.String())
+		}
+	}
+}
+
+// What strangers chose is in the log as text, not as what moves the cursor.
+func TestLogIsSafe(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var b bytes.Buffer
+		s := &config{format: setting{value: format}}
+		s.logger(&b).Info("refused\x1b[2J", "peer\u202e", "a\u009b31m\u200b\u3164\n", "err", errors.New("\x7f\x1b]0;x\a"))
+		for _, r := range strings.TrimSuffix(b.String(), "\n") {
+			if !display.IsSafe(r) {
+				t.Errorf("%s: %q in %q", format, r, b.String())
+			}
+		}
+		if format == "json" && !json.Valid(b.Bytes()) {
+			t.Errorf("%q is not JSON", b.String())
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -217,8 +218,10 @@ func TestGlobals(t *testing.T) {
 			t.Errorf("rocl %s: %+v, %v, want %+v", line, got, err, want)
 		}
 	}
-	if n, m := len(Globals{}.Options()), len(Globals{Verbose: true}.Options()); n != 1 || m != 2 {
-		t.Errorf("%d options, %d with --verbose", n, m)
+	for verbose, want := range map[bool]bool{false: false, true: true} {
+		if got := (Globals{Verbose: verbose}).Logger().Enabled(t.Context(), slog.LevelDebug); got != want {
+			t.Errorf("with --verbose=%v the library logs: %v", verbose, got)
+		}
 	}
 }
 

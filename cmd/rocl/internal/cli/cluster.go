@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
@@ -151,20 +150,10 @@ func printNodes(w io.Writer, g Globals, all []nodeJSON) error {
 		if n.labels.Len() > 0 {
 			labels = strings.TrimSuffix(strings.TrimPrefix(n.labels.String(), "{"), "}")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), printable(n.Host), printable(n.OS), printable(n.Arch),
-			n.Cores, gib(n.Memory), cmp.Or(printable(n.Addr), "-"), cmp.Or(printable(labels), "-"))
+		fmt.Fprintf(t, "%s\t%s\t%s/%s\t%d\t%s\t%s\t%s\n", nodeName(n.Node), display.Quote(n.Host), display.Quote(n.OS), display.Quote(n.Arch),
+			n.Cores, gib(n.Memory), cmp.Or(display.Quote(n.Addr), "-"), cmp.Or(labels, "-"))
 	}
 	return t.Flush()
-}
-
-// printable keeps what other nodes say from moving the cursor or the columns.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }
 
 func gib(b uint64) string { return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30)) }
@@ -225,11 +214,7 @@ func trace(ctx context.Context, g Globals, way directory.Way, l *rocl.List) (dir
 	if path == "" {
 		path = directory.DefaultSocket()
 	}
-	log := slog.New(slog.DiscardHandler)
-	if g.Verbose {
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	c, err := directory.Join(ctx, directory.DialSocket(path), directory.WithClientLogger(log))
+	c, err := directory.Join(ctx, directory.DialSocket(path), directory.WithClientLogger(g.Logger()))
 	if err != nil {
 		return directory.Trace{}, err
 	}
@@ -257,7 +242,7 @@ func printTrace(w io.Writer, t *directory.Trace, tree bool) error {
 		if s.Took == 0 {
 			took = "-"
 		}
-		fmt.Fprintf(tw, "%s%s\t%s\t%s\t%s\t%s\t%s\n", branch, nodeName(s.Node), printable(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
+		fmt.Fprintf(tw, "%s%s\t%s\t%s\t%s\t%s\t%s\n", branch, nodeName(s.Node), display.Quote(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -299,7 +284,7 @@ func answer(s *directory.TraceStep) string {
 	case "":
 		return "not waited for"
 	}
-	return printable(s.Outcome)
+	return display.Quote(s.Outcome)
 }
 
 func count(n int, what string) string {

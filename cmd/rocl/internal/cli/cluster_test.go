@@ -214,7 +214,7 @@ func TestPrintTrace(t *testing.T) {
 	for _, tree := range []bool{false, true} {
 		lines := print(tree)
 		for i, want := range []string{
-			"", "none", "none", "none of 4, 1 not reached", "silent", "not waited for", "found " + id.String(), "new?",
+			"", "none", "none", "none of 4, 1 not reached", "silent", "not waited for", "found " + id.String(), `"new\n"`,
 			"and 2 more", "not found in 2.00 ms, and 1 of 5 nodes could not be asked", "could not be asked: 000000000009",
 			"messages: 6 sent and 3 received by this node, 14 at least in all",
 		} {
@@ -222,7 +222,7 @@ func TestPrintTrace(t *testing.T) {
 				t.Fatalf("line %d of %q does not end in %q", i, lines, want)
 			}
 		}
-		if !strings.Contains(lines[2], "summary  1 node   +0.10 ms  0.50 ms") || !strings.Contains(lines[3], "5 nodes") {
+		if !strings.Contains(strings.Join(strings.Fields(lines[2]), " "), "summary 1 node +0.10 ms 0.50 ms") || !strings.Contains(lines[3], "5 nodes") {
 			t.Errorf("%q, %q", lines[2], lines[3])
 		}
 		if branch := strings.HasPrefix(lines[1], "├─ ") && strings.HasPrefix(lines[7], "└─ "); branch != tree {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
 
@@ -55,7 +56,7 @@ func recvCommand() *cobra.Command {
 				case raw:
 					_, err = out.Write(m.Bytes())
 				default:
-					_, err = fmt.Fprintf(out, "%s\n", m.Bytes())
+					_, err = fmt.Fprintln(out, display.Line(m.Bytes()))
 				}
 				m.Release()
 				if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -112,13 +113,17 @@ func Flags(cmd *cobra.Command) Globals {
 	return g
 }
 
+// Logger is where the library logs to: nowhere unless --verbose is given.
+func (g Globals) Logger() *slog.Logger {
+	if !g.Verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(display.Text(os.Stderr), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
 // Options are the options of rocl.Open that the flags ask for.
 func (g Globals) Options() []rocl.Option {
-	o := []rocl.Option{rocl.WithSocket(g.Socket)}
-	if g.Verbose {
-		o = append(o, rocl.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))))
-	}
-	return o
+	return []rocl.Option{rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger())}
 }
 
 // Run runs the command line and returns the exit code.
@@ -137,7 +142,7 @@ func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int
 	case errors.Is(err, errPartial):
 		return exitPartial
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
-		fmt.Fprintf(w, "rocl: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
+		fmt.Fprintf(w, "rocl: %s\nTry '%s --help'.\n", display.Error(err), cmd.CommandPath())
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted
@@ -153,7 +158,7 @@ func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int
 }
 
 // text is an error that may say already that it is rocl's.
-func text(err error) string { return strings.TrimPrefix(err.Error(), "rocl: ") }
+func text(err error) string { return strings.TrimPrefix(display.Error(err), "rocl: ") }
 
 // attributes reads k=v arguments; order is kept and names may repeat.
 func attributes(args []string) (*rocl.List, error) {
@@ -170,11 +175,12 @@ func attributes(args []string) (*rocl.List, error) {
 	return l, nil
 }
 
-// Print writes one JSON object as a line.
+// Print writes one JSON object as a line, with \u escapes in place of what a
+// terminal would not just show.
 func Print(w io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil {
-		_, err = w.Write(append(b, '\n'))
+		_, err = w.Write(append(display.JSON(b), '\n'))
 	}
 	return err
 }

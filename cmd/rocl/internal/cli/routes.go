@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
 
@@ -116,7 +117,7 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 	for i := range all {
 		r := &all[i]
 		if r.Route == nil {
-			fmt.Fprintf(t, "%v\t%d\t%s\t\t\t\t\t\t\t\n", r.Context, r.PID, printable(r.Error))
+			fmt.Fprintf(t, "%v\t%d\t%s\t\t\t\t\t\t\t\n", r.Context, r.PID, display.Quote(r.Error))
 			continue
 		}
 		lane := strconv.Itoa(r.Lane)
@@ -127,7 +128,7 @@ func printRoutes(w io.Writer, g Globals, all []routeJSON) error {
 		if !r.Since.IsZero() {
 			since = r.Since.Local().Format(time.TimeOnly)
 		}
-		fmt.Fprintf(t, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(printable(r.Transport), "-"), cmp.Or(printable(r.Remote), "-"),
+		fmt.Fprintf(t, "%v\t%d\t%v\t%s\t%s\t%s\t%s\t%d\t%d (%d B)\t%d (%d B)\n", r.Context, r.PID, r.Peer, lane, cmp.Or(display.Quote(r.Transport), "-"), cmp.Or(display.Quote(r.Remote), "-"),
 			since, r.Changes, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
 	}
 	return t.Flush()

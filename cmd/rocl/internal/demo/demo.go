@@ -22,7 +22,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -196,7 +196,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	r.Crawlers, r.Indexers = o.crawlers, o.indexers
 	r.Skipped = append(bad, r.Skipped...)
 	for _, s := range r.Skipped {
-		fmt.Fprintln(errOut, "skipped:", printable(s))
+		fmt.Fprintln(errOut, "skipped:", display.Quote(s))
 	}
 	if o.json {
 		if r.Skipped == nil {
@@ -206,7 +206,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	fmt.Fprintf(out, "%q is in %d of %d text files (%d others are binary, %d unreadable)\n", r.Word, r.Matches, r.Files, r.Binary, len(r.Skipped))
 	for _, name := range t.Names {
-		fmt.Fprintln(out, "  "+printable(string(name)))
+		fmt.Fprintln(out, "  "+display.Quote(string(name)))
 	}
 	if r.Matches > len(t.Names) {
 		fmt.Fprintf(out, "  and %d more\n", r.Matches-len(t.Names))
@@ -218,15 +218,6 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	_, err = fmt.Fprintln(out)
 	return err
-}
-
-// printable is a name as it is, or quoted if a terminal would do something
-// else than show it.
-func printable(name string) string {
-	if q := strconv.Quote(name); q[1:len(q)-1] != name {
-		return q
-	}
-	return name
 }
 
 func processesOf(n int) string {

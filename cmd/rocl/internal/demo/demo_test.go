@@ -341,11 +341,3 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 }
-
-func TestPrintable(t *testing.T) {
-	for name, want := range map[string]string{"a b": "a b", "é": "é", "a\nb": `"a\nb"`, "\x1b[31m": `"\x1b[31m"`, "\xff": `"\xff"`} {
-		if got := printable(name); got != want {
-			t.Errorf("%q is printed as %s", name, got)
-		}
-	}
-}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// evil moves the cursor, sets the title, turns text round and hides some.
+const evil = "\x1b[2J\x1b]0;owned\a\u009b31m\x7f\u202e\u200b\u3164\r\n\tx"
+
+// unsafe is the first character of printed text that a terminal would not just
+// show.
+func unsafe(s string) string {
+	for _, r := range s {
+		if !display.IsSafe(r) && r != '\n' {
+			return fmt.Sprintf("%q", r)
+		}
+	}
+	return ""
+}
+
+// What another process chose never reaches the terminal as it is: not with
+// attributes, not with labels, payloads or errors, not in JSON, which means the
+// same nevertheless.
+func TestNothingUnsafeIsPrinted(t *testing.T) {
+	_, sock := labelled(t, resource.Attrs{"label" + evil: evil})
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Register(t.Context(), rocl.Attrs{"evil": "yes", "name" + evil: evil, "bytes": "\xff\x9b"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"find evil=yes", "find --cluster evil=yes", "find --contexts", "nodes", "search-trace evil=yes", "search-trace name" + evil + "=x", "routes",
+		"find x" + evil, "find x" + evil + "=\x1b --first --cluster", "find --want x" + evil, "no" + evil, "help " + evil, "search-trace --way " + evil + " a=b", "recv --count " + evil + " a=b"} {
+		for _, format := range []string{"", "--json"} {
+			words := strings.Split(args, " ")
+			if format != "" {
+				words = append(words, format)
+			}
+			out, errOut, code := execute(t.Context(), nil, append(words, "--socket", sock)...)
+			if out+errOut == "" && code == 0 {
+				t.Errorf("%q printed nothing", words)
+			}
+			if u := unsafe(out + errOut); u != "" {
+				t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
+			}
+			for line := range strings.Lines(out) {
+				if format != "" && !json.Valid([]byte(line)) {
+					t.Errorf("%q printed %q, which is not JSON", words, line)
+				}
+			}
+		}
+	}
+	out, _, _ := execute(t.Context(), nil, "find", "--json", "--socket", sock, "evil=yes")
+	var f struct{ Attrs map[string]any }
+	if err := json.Unmarshal([]byte(out), &f); err != nil || f.Attrs["name"+evil] != evil {
+		t.Errorf("%q means %v (%v)", out, f.Attrs, err)
+	}
+
+	for _, format := range [][]string{nil, {"--json"}} {
+		w := start(t, append(format, "watch", "--socket", sock, "evil=yes")...)
+		l := w.line()
+		if format != nil {
+			l += w.line() // the first says that it is synced
+		}
+		if u := unsafe(l); u != "" || !strings.Contains(l, "appeared") {
+			t.Errorf("watch printed %s: %q", u, l)
+		}
+		w.stop()
+		r := start(t, append(format, "recv", "--socket", sock, "--count", "2", "name=there")...)
+		r.line()
+		if _, errOut, code := execute(t.Context(), strings.NewReader(strings.ReplaceAll(evil, "\n", "")+"\none\ttwo\n"), "send", "--socket", sock, "--wait", "10s", "name=there"); code != 0 {
+			t.Fatal(errOut)
+		}
+		one, two := r.line(), r.line()
+		if u := unsafe(one + strings.ReplaceAll(two, "\t", "")); u != "" || format == nil && two != "one\ttwo" {
+			t.Errorf("recv printed %s: %q, %q", u, one, two)
+		}
+		r.stop()
+	}
+
+	var e strings.Builder
+	report(context.Background(), &e, Root(), errors.Join(errors.New("no"+evil), fmt.Errorf("%w: \x1b[2J", directory.ErrNoDirectory)))
+	if u := unsafe(e.String()); u != "" {
+		t.Errorf("an error was printed with %s: %q", u, e.String())
+	}
+}
+
+// A list is printed so that values cannot be taken for other attributes.
+func TestListsAreUnambiguous(t *testing.T) {
+	l, err := attributes([]string{"a=b", "list=a,b", "c=d, e=f", `q="x"`, "what=?", "=x"}[:5])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.String(); got != `{a=b, list=a,b, c="d, e=f", q="\"x\"", what="?"}` {
+		t.Errorf("%s", got)
+	}
+	if !slices.Contains([]string{l.String()}, fmt.Sprint(l)) {
+		t.Errorf("%v", l)
+	}
+}

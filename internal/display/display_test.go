@@ -1,0 +1,105 @@
+package display
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestQuote(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                   "",
+		"plain, é 日本 ❤ = \\": "plain, é 日本 ❤ = \\",
+		"\x1b[2J":            `"\x1b[2J"`,
+		"\u009b31m":          `"\u009b31m"`, // CSI as one character of C1
+		"\x9b31m":            `"\x9b31m"`,
+		"a\x7f":              `"a\x7f"`,
+		"a\tb\r\n":           `"a\tb\r\n"`,
+		"nul\x00":            `"nul\x00"`,
+		"a\u202eb":           `"a\u202eb"`,
+		"a\u2066b\u2069":     `"a\u2066b\u2069"`,
+		"a\u200bb\ufeff":     `"a\u200bb\ufeff"`,
+		"\u3164":             `"\u3164"`, // Hangul filler: a letter that is not seen
+		"tag\U000e0041":      `"tag\U000e0041"`,
+		"\u00a0":             `"\u00a0"`,
+		"\u2028":             `"\u2028"`,
+		"\ufffd":             "\ufffd",
+		"\xff":               `"\xff"`,
+		"say \"x\"\\\a":      `"say \"x\"\\\a"`,
+	} {
+		if got := Quote(in); got != want {
+			t.Errorf("%q is shown as %s, want %s", in, got, want)
+		}
+	}
+	if got := QuoteIf(true, "a"); got != `"a"` {
+		t.Error(got)
+	}
+}
+
+func TestLine(t *testing.T) {
+	for in, want := range map[string]string{"a\tb": "a\tb", "a\tb\n": `"a\tb\n"`, "\x1b]0;x\a": `"\x1b]0;x\a"`, `"a"`: `"a"`, "\xff": `"\xff"`} {
+		if got := Line([]byte(in)); got != want {
+			t.Errorf("%q is shown as %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestEscape(t *testing.T) {
+	if got := Escape("no \x1b[2Jsuch \"thing\"\n\u200b\u3164\xff"); got != `no \x1b[2Jsuch "thing"\n\u200b\u3164\xff` {
+		t.Errorf("%s", got)
+	}
+	if got := Error(errors.New("one\ntwo\x1b\n")); got != "one\n  two\\x1b\n  " {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	const text = "a\x1b\u009b\x7f\u202e\u3164\U000e0041é\n"
+	b, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	safe := JSON(append(b, '\n'))
+	for _, r := range string(safe) {
+		if !IsSafe(r) && r != '\n' {
+			t.Errorf("%q has %q", safe, r)
+		}
+	}
+	var back string
+	if err := json.Unmarshal(safe, &back); err != nil || back != text {
+		t.Errorf("%s means %q, want %q (%v)", safe, back, text, err)
+	}
+	if plain := []byte("{\"a\":\"é\"}\n"); !bytes.Equal(JSON(plain), plain) {
+		t.Errorf("%s is not as it was", plain)
+	}
+}
+
+func TestWriters(t *testing.T) {
+	var b bytes.Buffer
+	for _, in := range []string{"a\n", "b\x1b\u200b\n", "\"\\n\"\n"} {
+		if n, err := Text(&b).Write([]byte(in)); n != len(in) || err != nil {
+			t.Errorf("%q: %d, %v", in, n, err)
+		}
+	}
+	if want := "a\nb\\x1b\\u200b\n\"\\n\"\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+	b.Reset()
+	if n, err := JSONLines(&b).Write([]byte("\"\u202e\"\n")); n != 6 || err != nil || b.String() != "\"\\u202e\"\n" {
+		t.Errorf("%d, %v, %q", n, err, b.String())
+	}
+}
+
+// Nothing that is not safe is left, whatever the text is.
+func FuzzSafe(f *testing.F) {
+	f.Add("\x1b[2J\u009b\u202e\xff\U000e0041")
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, out := range []string{Quote(s), Escape(s), strings.ReplaceAll(Line([]byte(s)), "\t", "")} {
+			if !isSafe(out) {
+				t.Errorf("%q became %q", s, out)
+			}
+		}
+	})
+}
