@@ -1,0 +1,32 @@
+package version
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The release that --version prints is the latest in the changelog, which has a
+// place for what comes after it.
+func TestChangelogAgrees(t *testing.T) {
+	text, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads := regexp.MustCompile(`(?m)^## \[(.*)\](.*)$`).FindAllStringSubmatch(string(text), -1)
+	if len(heads) < 2 || heads[0][1] != "Unreleased" || heads[0][2] != "" {
+		t.Fatalf("the changelog does not begin with [Unreleased] and a release: %q", heads)
+	}
+	if heads[1][1] != Version {
+		t.Errorf("the latest release in the changelog is %s, in the code %s", heads[1][1], Version)
+	}
+	for _, h := range heads[1:] {
+		if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(h[1]) || !regexp.MustCompile(`^ - \d{4}-\d\d-\d\d$`).MatchString(h[2]) {
+			t.Errorf("%q is not [VERSION] - DATE", h[0])
+		}
+	}
+	if !strings.HasPrefix(String(), Version) {
+		t.Errorf("--version prints %q", String())
+	}
+}
