@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -16,7 +17,8 @@ type Flow struct {
 	dst     uint32
 	sent    uint64 // charged bytes, in all; guarded by l.mu like the rest
 	limit   uint64
-	asked   uint64
+	asked   uint64 // the limit that was asked for last
+	unasked uint64 // and one that was asked for before, for which no sender waits any more
 	gone    error
 	waiters waitlist
 
@@ -173,13 +175,40 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	}
 	// Who is fired from the list has been given its credit, or f has failed.
 	if err := l.await(ctx, &f.waiters, w); err != nil {
-		if f.serve() { // the next one may need less
+		if f.serve() || f.waiters.first == nil && f.unask() { // the next one may need less
 			l.post()
 		}
 		return err
 	}
 	return f.gone
 }
+
+// unask tells the receiver that no sender waits any more. It reports whether there
+// is something to write. mu is held.
+func (f *Flow) unask() bool {
+	if f.gone != nil || f.asked <= f.limit {
+		return false
+	}
+	f.unasked, f.asked = f.asked, 0
+	f.l.put(frameNeed, f.dst, 0, f.limit)
+	return true
+}
+
+// giveBack returns the credit that was granted to a sender which does not wait any
+// more: others may wait for it. It reports whether there is something to write. mu is
+// held.
+func (f *Flow) giveBack() bool {
+	if f.waiters.first != nil || f.limit != f.asked && f.limit != f.unasked || f.limit-f.sent <= FirstCredit {
+		return false
+	}
+	held := f.limit
+	f.limit, f.asked, f.unasked = f.sent+FirstCredit, 0, 0
+	f.l.put(frameNeed, f.dst, 0, f.limit, held8(held)...)
+	return true
+}
+
+// held8 is the payload of a Need that gives credit back.
+func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 // serve gives what credit there is to those who wait for it, in order, and asks
 // for what the first one left lacks. mu is held; who calls sees to it that the

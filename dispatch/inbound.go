@@ -143,18 +143,24 @@ func (l *link) control(f *subsys.Frame) error {
 		l.mu.Lock()
 		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
 			fl.limit = f.Tag
-			l.answered = fl.serve() || l.answered
+			l.answered = fl.serve() || fl.giveBack() || l.answered
 		}
 		l.mu.Unlock()
 	case frameNeed:
 		in := l.inflow(f.Dst)
 		g, err := uint64(0), ErrGone
-		if in.mb != nil {
+		switch {
+		case in.mb == nil:
+		case len(f.Data) == 0:
 			g, err = in.mb.needs(in, f.Tag)
+		case len(f.Data) == 8:
+			err = in.mb.takeBack(in, f.Tag, binary.LittleEndian.Uint64(f.Data))
+		default:
+			err = ErrProtocol
 		}
 		switch {
 		case errors.Is(err, ErrProtocol):
-			return fmt.Errorf("%w: asks for %d bytes of credit", err, f.Tag)
+			return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
 		case err != nil:
 			in.mb = nil
 			l.answer(frameGone, f.Dst, 0, 0)

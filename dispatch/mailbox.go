@@ -73,9 +73,10 @@ func (in *inflow) over(c uint64) bool {
 // origin and tag, first come first served among equals.
 //
 // Its limit, in charged bytes, bounds what is stored: senders get credit out
-// of it and wait when there is none. Each sending context may always have
-// FirstCredit bytes under way, and a single message above the limit is let in
-// alone.
+// of it and wait when there is none. Beyond the limit each sending context may
+// always have FirstCredit bytes that are not received yet, and one sending context
+// at a time gets the credit for a message that does not fit: when nothing is
+// stored, or when a receiver waits for what is not stored.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
@@ -90,6 +91,8 @@ type Mailbox struct {
 	flows   int
 	window  uint64    // share of each flow
 	needy   []*inflow // senders waiting for more credit than they have, in order
+	over    *inflow   // the one sender with a grant beyond the limit; nil: none
+	overEnd uint64    // that grant: over ends when as much of it is consumed
 	closed  bool
 	waiters waitlist // receivers
 	space   waitlist // local senders
@@ -237,9 +240,14 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	} else {
 		m.promise -= c
 	}
+	if m.over == in && in.consumed >= m.overEnd {
+		m.over = nil
+	}
 	if len(m.needy) > 0 {
-		if who = m.needy[0]; m.fits(who.need - who.granted) {
-			m.needy = m.needy[1:]
+		if in.need != 0 && in.need-in.consumed <= FirstCredit {
+			return in, m.give(in)
+		}
+		if who = m.next(); who != nil {
 			return who, m.give(who)
 		}
 	}
@@ -275,15 +283,63 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 	return 0
 }
 
-// fits says whether more credit may be promised for a waiting sender: within
-// the limit, or, for what is too large ever to be, while nothing is stored.
-func (m *Mailbox) fits(more uint64) bool { return m.promise+more <= m.limit || m.stored == 0 }
+// fits reports whether a waiting sender may be promised the credit it needs.
+func (m *Mailbox) fits(in *inflow) bool {
+	switch {
+	case in.need-in.consumed <= FirstCredit, m.promise+in.need-in.granted <= m.limit:
+		return true
+	case m.over != nil && m.over != in:
+		return false
+	}
+	return m.stored == 0 || m.awaits(in)
+}
 
-// give grants what a sender waits for.
+// awaits reports whether a receiver waits for a message that in's peer may send.
+func (m *Mailbox) awaits(in *inflow) bool {
+	for w := m.waiters.first; w != nil; w = w.next {
+		if !w.sel.hasFrom || w.sel.from.Context() == in.l.peer {
+			return true
+		}
+	}
+	return false
+}
+
+// next returns the waiting sender whose need is met next, or nil. That is the first
+// one, unless a receiver waits for another one.
+func (m *Mailbox) next() *inflow {
+	if len(m.needy) == 0 {
+		return nil
+	}
+	if m.fits(m.needy[0]) {
+		return m.needy[0]
+	}
+	if m.waiters.first != nil {
+		for _, in := range m.needy[1:] {
+			if m.awaits(in) && m.fits(in) {
+				return in
+			}
+		}
+	}
+	return nil
+}
+
+// give grants what a sender waits for, which waits no longer.
 func (m *Mailbox) give(in *inflow) uint64 {
 	m.promise += in.need - in.granted
-	in.granted, in.need = in.need, 0
+	if in.need-in.consumed > FirstCredit && m.promise > m.limit {
+		m.over, m.overEnd = in, in.need
+	}
+	in.granted = in.need
+	m.unneed(in)
 	return in.granted
+}
+
+// unneed notes that a sender does not wait.
+func (m *Mailbox) unneed(in *inflow) {
+	if in.need != 0 {
+		in.need = 0
+		m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
+	}
 }
 
 // needs notes that a sender waits for credit up to total and returns the grant
@@ -298,28 +354,54 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 		return 0, ErrProtocol
 	}
 	first := len(m.needy) > 0 && m.needy[0] == in
-	if total <= in.granted { // it has been told already
-		if in.need != 0 { // for a larger message, which it has given up
-			in.need = 0
-			m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
-		}
+	if total <= in.granted { // it has been told already, or waits no longer
+		m.unneed(in)
 	} else {
 		if in.need == 0 {
 			m.needy = append(m.needy, in)
 		}
 		in.need = total
-		if m.needy[0] == in && m.fits(total-in.granted) {
-			m.needy = m.needy[1:]
+		if m.next() == in || m.fits(in) && in.need-in.consumed <= FirstCredit {
 			grant = m.give(in)
 		}
 	}
-	if first && len(m.needy) > 0 && m.needy[0] != in {
-		go func() { // our caller holds locks
+	if first && (len(m.needy) == 0 || m.needy[0] != in) {
+		m.nextNeedySoon()
+	}
+	return grant, nil
+}
+
+// takeBack lowers to total what a sender was granted. The sender knew of a grant of
+// held: if more has been granted since, it keeps that.
+func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrGone
+	case held > in.granted || total > held || total < in.received+FirstCredit:
+		return ErrProtocol
+	case held < in.granted:
+		return nil
+	}
+	m.unneed(in)
+	m.promise -= in.granted - total
+	in.granted = total
+	if m.over == in {
+		m.over = nil
+	}
+	m.nextNeedySoon()
+	return nil
+}
+
+// nextNeedySoon is nextNeedy for callers that hold locks.
+func (m *Mailbox) nextNeedySoon() {
+	if len(m.needy) > 0 {
+		go func() {
 			m.mu.Lock()
 			m.nextNeedy()
 		}()
 	}
-	return grant, nil
 }
 
 // admit and leave count the contexts that send to the mailbox.
@@ -339,8 +421,11 @@ func (m *Mailbox) leave(in *inflow) {
 	m.mu.Lock()
 	defer m.nextNeedy()
 	m.promise -= in.granted - in.received // what is stored is consumed later
-	in.granted, in.need, in.left = in.received, 0, true
-	m.needy = slices.DeleteFunc(m.needy, func(o *inflow) bool { return o == in })
+	in.granted, in.left = in.received, true
+	m.unneed(in)
+	if m.over == in {
+		m.over = nil
+	}
 	m.share(m.flows - 1)
 }
 
@@ -348,9 +433,7 @@ func (m *Mailbox) leave(in *inflow) {
 // unlocks mu. Not the first one only: he may have given up waiting meanwhile, and
 // then nothing that he sends will be consumed and let the next one have theirs.
 func (m *Mailbox) nextNeedy() {
-	for len(m.needy) > 0 && m.fits(m.needy[0].need-m.needy[0].granted) {
-		who := m.needy[0]
-		m.needy = m.needy[1:]
+	for who := m.next(); who != nil; who = m.next() {
 		grant := m.give(who)
 		m.mu.Unlock()
 		who.l.credit(who.dst, grant)
@@ -375,7 +458,11 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	w := m.d.waiter()
 	w.sel = f
 	m.waiters.push(w)
-	m.mu.Unlock()
+	if len(m.needy) > 0 {
+		m.nextNeedy()
+	} else {
+		m.mu.Unlock()
+	}
 
 	err := m.d.wait(ctx, w)
 	if err != nil {

@@ -1,0 +1,247 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// promised returns the charged bytes of mb that are stored or may still arrive.
+func promised(mb *Mailbox) uint64 {
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	return mb.promise
+}
+
+// Of many senders whose messages exceed the mailbox's limit, one at a time is
+// granted the credit for its message.
+func TestOneOversizeGrant(t *testing.T) {
+	const senders, limit, large = 20, 1 << 20, 8 << 20
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			b := w.node(t, 100, tr)
+			mb := box(t, b, 1, limit)
+			sent := make(chan error, senders)
+			for i := range uint64(senders) {
+				f := flow(t, w.node(t, 1+i, tr), mb)
+				go func() { sent <- f.try(soon(t), 1, large) }()
+			}
+			const most = limit + senders*FirstCredit + large + overhead
+			for i := range senders {
+				msg, err := mb.Recv(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				msg.Release()
+				if _, stored := mb.Len(); stored > large+overhead {
+					t.Fatalf("after %d messages %d bytes are stored", i+1, stored)
+				}
+				if p := promised(mb); p > most {
+					t.Fatalf("after %d messages %d bytes are promised, at most %d may be", i+1, p, most)
+				}
+			}
+			for range senders {
+				if err := <-sent; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A sender that is granted credit beyond the mailbox's limit and does not use it
+// gives it back, so that the next sender gets credit.
+func TestOversizeGrantGivenBack(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			mb := box(t, b, 1, FirstCredit)
+			fa, fc := flow(t, a, mb), flow(t, c, mb)
+			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+				t.Fatal(err)
+			}
+			until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+
+			ctx, cancel := context.WithCancel(brief(t))
+			gaveUp := make(chan error, 1)
+			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
+			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			// The grant is made while the sender gives up: it arrives when nobody waits.
+			mb.mu.Lock()
+			in := mb.needy[0]
+			grant := mb.give(in)
+			mb.mu.Unlock()
+			cancel()
+			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			in.l.credit(in.dst, grant)
+			until(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			take(t, mb)
+			within(t, "another large message", func() {
+				if err := fc.try(brief(t), 2, 8*FirstCredit); err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, mb, Tag(2))
+			for i := range 40 { // both sides still count alike
+				if err := fa.try(brief(t), 3, 50_000); err != nil {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				take(t, mb, Tag(3))
+			}
+		})
+	}
+}
+
+// A mailbox that is full of one sender's messages still takes FirstCredit of
+// another's, as often as they are received.
+func TestFirstCreditWhileFull(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			mb := box(t, b, 1, 4*FirstCredit)
+			fc := flow(t, c, mb)
+			full, stop := context.WithCancel(brief(t))
+			filled := make(chan error, 1)
+			go func() {
+				for {
+					if err := fc.try(full, 7, 10_000); err != nil {
+						filled <- err
+						return
+					}
+				}
+			}()
+			until(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			fa := flow(t, a, mb)
+			const messages = 100
+			sent := make(chan error, 1)
+			go func() {
+				for range messages {
+					if err := fa.try(brief(t), 1, 10_000); err != nil {
+						sent <- err
+						return
+					}
+				}
+				sent <- nil
+			}()
+			for range messages {
+				take(t, mb, From(a.self.WithSerial(1)))
+			}
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+			stop()
+			<-filled
+		})
+	}
+}
+
+// A receiver that waits for one sender gets that sender's message also where the
+// message needs more credit than FirstCredit and others' messages fill the mailbox.
+func TestLargeFromOneWhileFull(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			mb := box(t, b, 1, FirstCredit)
+			if err := flow(t, c, mb).try(brief(t), 7, 60_000); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+			fa := flow(t, a, mb)
+			for i := range 3 {
+				sent := make(chan error, 1)
+				go func() { sent <- fa.try(brief(t), 1, 4*FirstCredit) }()
+				if i == 0 { // the need comes before the receiver, then at any time
+					until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+				}
+				take(t, mb, From(a.self.WithSerial(1)))
+				if err := <-sent; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// needs counts what senders ask for, whatever the order in which they ask, give
+// up and leave.
+func TestGrantsAreCounted(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 1<<20)
+	var ins []*inflow
+	for i := range uint64(20) {
+		l := newLink(d, resource.MakeGID(1, 2+i, 0), 1)
+		in := &inflow{l: l, dst: 1, mb: mb}
+		mb.admit(in)
+		ins = append(ins, in)
+	}
+	granted := 0
+	for i, in := range ins {
+		g, err := mb.needs(in, charge(8<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g != 0 {
+			if granted++; i != 0 {
+				t.Errorf("sender %d goes before the first", i)
+			}
+		}
+	}
+	if granted != 1 {
+		t.Errorf("%d senders were granted 8 MiB of 1 MiB at once", granted)
+	}
+	for _, in := range ins {
+		mb.leave(in)
+	}
+	if p := promised(mb); p != 0 || mb.over != nil {
+		t.Errorf("%d bytes are promised to nobody", p)
+	}
+}
+
+// A peer that gives back credit it has not is cut, and one that gives back credit
+// as the mailbox grants more keeps what it was granted last.
+func TestGiveBack(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 1<<20)
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	say := func(tag, held uint64) error {
+		f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: tag}}
+		if held > 0 {
+			f.Data = held8(held)
+		}
+		return l.control(&f)
+	}
+	if err := say(1<<19, 0); err != nil { // asks
+		t.Fatal(err)
+	}
+	in := l.inflow(1)
+	if in.granted != 1<<19 {
+		t.Fatalf("%d granted", in.granted)
+	}
+	if err := say(FirstCredit, FirstCredit); err != nil || in.granted != 1<<19 {
+		t.Errorf("a late return: %v, %d granted", err, in.granted)
+	}
+	if err := say(FirstCredit, 1<<19); err != nil || in.granted != FirstCredit || promised(mb) != FirstCredit {
+		t.Errorf("a return: %v, %d granted, %d promised", err, in.granted, promised(mb))
+	}
+	for _, wrong := range []uint64{0, FirstCredit - 1} {
+		if err := say(wrong, FirstCredit); !errors.Is(err, ErrProtocol) {
+			t.Errorf("a return to %d: %v", wrong, err)
+		}
+	}
+	if err := l.control(&subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: 1}, Data: []byte("short")}); !errors.Is(err, ErrProtocol) {
+		t.Errorf("a short return: %v", err)
+	}
+	mb.Close()
+}
