@@ -161,7 +161,7 @@ func (ep *endpoint) Room(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, erro
 	if l == nil {
 		return nil, fmt.Errorf("%w: %d bytes before the handshake", ErrProtocol, h.Len)
 	}
-	return l.makeRoom(h)
+	return l.makeRoom(c, h)
 }
 
 // Writable implements subsys.Sink.

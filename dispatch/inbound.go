@@ -96,21 +96,24 @@ func (l *link) work(fs []subsys.Frame) error {
 		}
 		j := i + 1
 		bytes := len(f.Data)
+		whole := bytes == int(f.Len) // else its payload was skipped
 		for j < len(fs) && fs[j].Type == frameData && fs[j].Dst == f.Dst {
 			bytes += len(fs[j].Data)
 			j++
 		}
 		in := l.inflow(f.Dst)
 		err := ErrGone
-		if in.mb != nil {
+		if in.mb != nil && whole {
 			err = in.mb.deliver(in, fs[i:j], bytes)
 		}
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrGone):
-			in.mb = nil
+			if whole {
+				in.mb = nil
+			}
 			for ; i < j; i++ {
-				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, len(fs[i].Data))...)
+				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, int(fs[i].Len))...)
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -188,34 +191,42 @@ func (l *link) control(f *subsys.Frame) error {
 	return nil
 }
 
-// makeRoom judges the length of a large frame before memory is given to it: a
-// message may not be longer than the credit its sender was given.
-func (l *link) makeRoom(h *subsys.Header) (*buffers.Buffer, error) {
+// makeRoom judges the length of a large frame that comes over c before memory is given
+// to it: a message may not be longer than the credit its sender was given. It returns
+// nil for a frame whose payload is not needed: one that has come before, or one for a
+// resource that does not exist.
+func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	if h.Type != frameData || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
 	l.rx.Lock()
+	defer l.rx.Unlock()
 	if l.left {
-		l.rx.Unlock()
 		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
 	}
+	l.mu.Lock()
+	current, next := l.conn == c, l.s.rxNext
+	l.mu.Unlock()
+	switch d := h.Seq - next; {
+	case !current:
+		return nil, fmt.Errorf("%w: the link has another connection", subsys.ErrClosed)
+	case d > 1<<31: // judged when it came first; the session drops it
+		return nil, nil
+	case d > 0:
+		return nil, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, h.Seq, next)
+	}
+	// Frames before this one have been delivered, so received is exact. A frame for a
+	// resource that has gone may still use the credit it was given.
 	in := l.inflow(h.Dst)
-	l.rx.Unlock()
-	// Frames before this one have been delivered, so received is exact. A
-	// repeated frame was judged when it came first, and is dropped later; one
-	// for a resource that is no more can still have the credit it was given.
-	if h.Seq == l.expected() && in.over(charge(int(h.Len))) {
+	if in.over(charge(int(h.Len))) {
 		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
+	}
+	if in.mb == nil {
+		return nil, nil
 	}
 	b, err := l.d.cfg.Pool.Get(int(h.Len))
 	if err != nil {
 		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", h.Len, err)
 	}
 	return b, nil
-}
-
-func (l *link) expected() uint32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.s.rxNext
 }

@@ -313,7 +313,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	}
 	l.die(ErrUnreachable)
 	l.leave()
-	b, err := l.makeRoom(&subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
+	b, err := l.makeRoom(nil, &subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
 	if err == nil {
 		b.Release()
 	}

@@ -278,14 +278,14 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 		}
 		got.wire += subsys.HeaderLen
 		if len(f.Data) <= inline || f.Buf == nil || !f.Buf.ReadOnly() { // else its sender gets it back when we release it
-			got.wire += len(f.Data)
+			got.wire += int(f.Len)
 		}
 		switch d := f.Seq - next; {
 		case d == 0:
 			next++
 			if f.Type == frameData {
 				got.messages++
-				got.bytes += len(f.Data)
+				got.bytes += int(f.Len)
 			}
 		case d > 1<<31 && next == s.rxNext:
 			first = i + 1

@@ -87,7 +87,8 @@ type Sink interface {
 	// Room returns the buffer into which the payload of a large frame is to
 	// be read, of at least h.Len bytes; its reference passes to the conn. An
 	// error cuts the conn: this is where an announced length is judged before
-	// memory is given to it.
+	// memory is given to it. Without buffer and error the payload is skipped:
+	// its frame comes with Data and Buf nil.
 	Room(c Conn, h *Header) (*buffers.Buffer, error)
 	// Writable says that Send, which took too little, may be tried again.
 	Writable(c Conn)

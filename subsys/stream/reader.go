@@ -37,6 +37,7 @@ type Reader struct {
 
 	large  subsys.Frame // the frame whose payload is being read into its own buffer
 	have   int
+	skip   int    // bytes still to come of the payload of large, which are discarded
 	frames *batch // nil at rest
 	most   int    // of them were used
 }
@@ -66,7 +67,7 @@ func (r *Reader) Free() {
 }
 
 // Whole says that no frame has begun that is not delivered.
-func (r *Reader) Whole() bool { return r.large.Buf == nil && r.start == r.end }
+func (r *Reader) Whole() bool { return r.large.Buf == nil && r.skip == 0 && r.start == r.end }
 
 // Rest gives back, while nothing comes, what can be had again.
 func (r *Reader) Rest() {
@@ -90,8 +91,14 @@ func (r *Reader) Space() ([]byte, error) {
 	if r.large.Buf != nil {
 		return r.large.Data[r.have:], nil
 	}
+	if r.skip > 0 {
+		r.want = mostRead
+	}
 	if err := r.makeRoom(); err != nil {
 		return nil, err
+	}
+	if r.skip > 0 {
+		return r.mem[r.end:min(len(r.mem), r.end+r.skip)], nil
 	}
 	return r.mem[r.end:min(len(r.mem), r.end+r.want)], nil
 }
@@ -145,6 +152,12 @@ func (r *Reader) Took(n int) (frames int, err error) {
 		r.frames[0] = subsys.Frame{}
 		return 1, err
 	}
+	if r.skip > 0 { // what was read stays outside start:end, and the next bytes overwrite it
+		if r.skip -= n; r.skip > 0 {
+			return 0, nil
+		}
+		return 1, r.skipped()
+	}
 	filled := n == min(r.want, len(r.mem)-r.end)
 	r.end += n
 	for {
@@ -178,7 +191,18 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	return frames, r.apart()
 }
 
-// apart gives the payload that has begun, if it is large, a buffer of its own.
+// skipped delivers the frame whose payload has been skipped, without payload.
+func (r *Reader) skipped() error {
+	r.want = firstRead
+	r.frames[0] = r.large
+	r.large = subsys.Frame{}
+	err := r.sink.Frames(r.conn, r.frames[:1])
+	r.frames[0] = subsys.Frame{}
+	return err
+}
+
+// apart gives the payload that has begun, if it is large, a buffer of its own. If the
+// sink gives none, the payload is skipped.
 func (r *Reader) apart() error {
 	if r.end-r.start < subsys.HeaderLen {
 		return nil
@@ -193,6 +217,12 @@ func (r *Reader) apart() error {
 	b, err := r.sink.Room(r.conn, &h)
 	if err != nil {
 		return r.from(err)
+	}
+	if b == nil {
+		r.large = subsys.Frame{Header: h}
+		r.skip = int(h.Len) - (r.end - r.start - subsys.HeaderLen)
+		r.start = r.end
+		return nil
 	}
 	r.large = subsys.Frame{Header: h, Data: b.Bytes()[:h.Len:h.Len], Buf: b}
 	r.have = copy(r.large.Data, r.mem[r.start+subsys.HeaderLen:r.end])

@@ -41,7 +41,7 @@ func Test(t *testing.T, o Options) {
 				{"Order", order}, {"BothWays", bothWays}, {"Large", large}, {"ManyConns", manyConns},
 				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
 				{"CloseWhileSending", closeWhileSending}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
-				{"RoomRefuses", roomRefuses}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
+				{"RoomRefuses", roomRefuses}, {"RoomSkips", roomSkips}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
 				{"NoAllocs", noAllocs},
 			} {
 				t.Run(c.name, func(t *testing.T) { c.f(t, o, d) })
@@ -421,6 +421,48 @@ func roomRefuses(t *testing.T, o Options, d drive) {
 	}
 	near.wantDown()
 	buf.Release()
+}
+
+// roomSkips checks that a payload for which the sink gives no buffer is skipped: its
+// frame arrives without payload, the frames around it arrive whole, and nothing of its
+// size is mapped.
+func roomSkips(t *testing.T, o Options, d drive) {
+	tr := o.New()
+	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	const frames, size = 30, 3 << 20
+	skipped := func(h *subsys.Header) bool { return h.Seq%3 == 1 }
+	b.accepting(func(subsys.Conn) *sink {
+		s := newSink(t)
+		s.skips = skipped
+		return s
+	})
+	near, far := a.dial(b)
+	if near.conn.Delivers() {
+		t.Skip("frames are handed over as they are")
+	}
+	before := b.pool.Stats().Mapped
+	for seq := range uint32(frames) {
+		n := 100
+		switch seq % 3 {
+		case 1:
+			n = size + int(seq)
+		case 2:
+			n = 20_000
+		}
+		buf := a.buffer(n, uint64(seq))
+		f := frame(seq, buf)
+		if o.Lends && n > 20_000 {
+			f.Buf = nil // plain memory, as far as the conn can tell
+		}
+		if err := near.send(f); err != nil {
+			t.Fatal(err)
+		}
+		far.want(int(seq) + 1) // the payload is not read after this
+		buf.Release()
+	}
+	if n := b.pool.Stats().Mapped - before; n >= size {
+		t.Errorf("%d bytes were mapped to skip payloads of %d", n, size)
+	}
 }
 
 // A conn that is not accepted fails to dial or goes down at once.

@@ -1,0 +1,118 @@
+package dispatch
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// linked is a link of d whose connection is c, and the sink that c would call.
+func linked(t testing.TB, d *Dispatcher, c subsys.Conn) (*link, *endpoint) {
+	t.Helper()
+	ep := d.welcome(c).(*endpoint)
+	ep.settle()
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	err = l.bind(c, &attach{session: 7, gen: 1})
+	l.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep.link.Store(l)
+	t.Cleanup(func() { l.die(ErrUnreachable) }) // nobody acknowledges anything
+	return l, ep
+}
+
+// Memory is given only to a large frame with the next number. A frame whose number leaves
+// a gap is refused before its payload is read. A repeated frame, one for a resource that
+// does not exist, and one over a connection that was replaced, get none.
+func TestRoomByNumber(t *testing.T) {
+	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	c := &fakeConn{}
+	l, ep := linked(t, d, c)
+	l.mu.Lock()
+	l.s.rxNext, l.s.rxTold = 10, 10
+	l.mu.Unlock()
+	before := d.cfg.Pool.Stats()
+	for name, o := range map[string]struct {
+		h    subsys.Header
+		want error
+	}{
+		"a gap":               {subsys.Header{Type: frameData, Seq: 11, Dst: 1, Len: MaxMessage}, ErrProtocol},
+		"a far gap":           {subsys.Header{Type: frameData, Seq: 10 + 1<<30, Dst: 1, Len: MaxMessage}, ErrProtocol},
+		"a repeat":            {subsys.Header{Type: frameData, Seq: 9, Dst: 1, Len: MaxMessage}, nil},
+		"an old repeat":       {subsys.Header{Type: frameData, Seq: 1<<32 - 100, Dst: 1, Len: MaxMessage}, nil},
+		"an unknown resource": {subsys.Header{Type: frameData, Seq: 10, Dst: 9, Len: 60_000}, nil},
+		"above the credit":    {subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: FirstCredit}, ErrProtocol},
+	} {
+		b, err := ep.Room(c, &o.h)
+		if b != nil || !errors.Is(err, o.want) {
+			t.Errorf("%s: memory %v, %v", name, b != nil, err)
+		}
+		if b != nil {
+			b.Release()
+		}
+	}
+	if b, err := ep.Room(&fakeConn{}, &subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, subsys.ErrClosed) {
+		t.Errorf("over another connection: memory %v, %v", b != nil, err)
+	}
+	if after := d.cfg.Pool.Stats(); after.Mapped != before.Mapped {
+		t.Errorf("%d bytes were mapped", after.Mapped-before.Mapped)
+	}
+
+	// What was skipped does its work without a payload: a repeat does nothing, and the
+	// sender of a message to nobody is told its size.
+	skipped := func(h subsys.Header) {
+		t.Helper()
+		if err := ep.Frames(c, []subsys.Frame{{Header: h}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	skipped(subsys.Header{Type: frameData, Seq: 9, Dst: 1, Src: 5, Len: 50_000})
+	if n, _ := mb.Len(); n != 0 {
+		t.Error("a repeat was delivered")
+	}
+	skipped(subsys.Header{Type: frameData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
+	told := 0
+	for _, f := range sentFrames(c) {
+		if f.Type == frameGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("the sender is told %d times", told)
+	}
+
+	// A resource that comes into being behind the judgement gets no empty message.
+	mb2 := box(t, d, 9, 0)
+	skipped(subsys.Header{Type: frameData, Seq: 11, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
+	if n, _ := mb2.Len(); n != 0 {
+		t.Error("a message whose payload was skipped was delivered")
+	}
+	f := subsys.Frame{Header: subsys.Header{Type: frameData, Seq: 12, Dst: 9, Src: 5, Tag: 3, Len: 5}, Data: []byte("hello")}
+	if err := ep.Frames(c, []subsys.Frame{f}); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := mb2.Len(); n != 1 {
+		t.Error("the message behind it was not delivered")
+	}
+}
+
+// sentFrames are the frames that were handed to c, those of runs one by one.
+func sentFrames(c *fakeConn) (fs []subsys.Frame) {
+	for i := range c.sent {
+		if c.sent[i].Type == subsys.TypeRun {
+			fs = c.sent[i].Split(fs)
+		} else {
+			fs = append(fs, c.sent[i])
+		}
+	}
+	return fs
+}
