@@ -168,8 +168,13 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithUndelivered calls f for each message that was accepted by Send and could
-// not be delivered, because its resource or context is gone. f must not block.
+// WithUndelivered calls f for each message that Send accepted and that could not
+// be delivered, because its resource or context is gone. One goroutine makes the
+// calls, one at a time, in the order in which the library learned of them. No lock
+// is held: f may block, and may use and close the context. Reports wait
+// meanwhile, up to 1,048,576; further ones are dropped, logged once and counted in
+// Stats.Unreported. Close waits for the calls as long as WithLinger says, and at
+// least a second. A panic in f ends the program.
 func WithUndelivered(f func(dispatch.Undelivered)) Option {
 	return func(c *config) { c.undelivered = f }
 }

@@ -84,7 +84,7 @@ type Config struct {
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
 	Logger      *slog.Logger
-	Undelivered func(Undelivered) // called without locks held; may be nil
+	Undelivered func(Undelivered) // called by a goroutine of its own, one call at a time; may be nil
 }
 
 // A Dispatcher is the message half of a context: its links to other contexts,
@@ -115,8 +115,11 @@ type Dispatcher struct {
 	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
 	lost    atomic.Uint64
-	past    traffic // of links that are no more
-	pending atomic.Int32
+	reports reports
+	// unreported counts messages of lost whose report was dropped.
+	unreported atomic.Uint64
+	past       traffic // of links that are no more
+	pending    atomic.Int32
 
 	complained sync.Map // transports of which was said that they do not work
 }
@@ -140,6 +143,7 @@ func New(cfg Config) *Dispatcher {
 		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 	}
+	d.reports.call, d.reports.most = cfg.Undelivered, reportsMost
 	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
@@ -341,14 +345,25 @@ func random64() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// InReport reports whether the calling goroutine is in a call of
+// Config.Undelivered of some dispatcher.
+func InReport() bool { return inReport() }
+
 // Close stops accepting, waits until everything that was accepted has been
 // acknowledged or ctx ends, tells the peers, and frees everything. It returns
 // an error naming the number of messages that could not be delivered.
+//
+// Close returns after the last call of Config.Undelivered, unless that does not
+// return before ctx ends, with a grace of a second: then the reports that wait
+// are dropped, and the error says how many. Config.Undelivered may call Close,
+// which then does not wait for reports, nor for another Close.
 func (d *Dispatcher) Close(ctx context.Context) error {
 	d.mu.Lock()
 	if d.closing {
 		d.mu.Unlock()
-		<-d.done
+		if !inReport() {
+			<-d.done
+		}
 		return nil
 	}
 	d.closing = true
@@ -383,9 +398,15 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 		p.Close()
 		// The token stays locked: nobody may drive a closed poller.
 	}
+	dropped := d.reports.drain(ctx)
 	close(d.done)
+	var errs []error
 	if n := d.lost.Load() - before; n > 0 {
-		return fmt.Errorf("dispatch: closing: %d messages accepted and not delivered", n)
+		errs = append(errs, fmt.Errorf("dispatch: closing: %d messages accepted and not delivered", n))
 	}
-	return nil
+	if dropped > 0 {
+		d.unreported.Add(uint64(dropped))
+		errs = append(errs, fmt.Errorf("dispatch: closing: %d reports of undelivered messages dropped, because the function for them did not return", dropped))
+	}
+	return errors.Join(errs...)
 }

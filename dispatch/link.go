@@ -418,11 +418,15 @@ func (l *link) leave() {
 	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
 }
 
+// undelivered counts a message that cannot be delivered, and queues the report
+// of it. It calls nothing of the user's but the logger.
 func (d *Dispatcher) undelivered(u Undelivered) {
 	d.lost.Add(1)
 	d.log.Debug("dispatch: undelivered", "to", u.To, "from", u.From, "tag", u.Tag, "err", u.Err)
-	if d.cfg.Undelivered != nil {
-		d.cfg.Undelivered(u)
+	if !d.reports.add(u) {
+		if n := d.unreported.Add(1); n == 1 {
+			d.log.Error("dispatch: dropping reports of undelivered messages: the function for them does not return in time", "waiting", d.reports.most)
+		}
 	}
 }
 

@@ -238,10 +238,11 @@ func TestStrangers(t *testing.T) {
 		func(c *Config) { c.Trust = trusting("", "one", "another") },
 		func(c *Config) { c.Trust = nil },
 	} {
-		s := w.node(t, uint64(10+i), tcp.New(), change, func(c *Config) { c.GiveUp = 50 * time.Millisecond })
-		f := flow(t, s, mb)
 		told := make(chan error, 1)
-		s.cfg.Undelivered = func(u Undelivered) { told <- u.Err }
+		s := w.node(t, uint64(10+i), tcp.New(), change, func(c *Config) {
+			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { told <- u.Err }
+		})
+		f := flow(t, s, mb)
 		if err := f.Send(ctx, 1, 0, buf(t, s, "x")); err != nil {
 			t.Fatal(err)
 		}

@@ -358,8 +358,9 @@ func TestNeedOfTheLargest(t *testing.T) {
 func TestUndeliveredMaySend(t *testing.T) {
 	w := newWorld()
 	tr := inproc.NewNetwork().Transport()
-	var both sync.WaitGroup
+	var both, sent sync.WaitGroup
 	both.Add(2)
+	sent.Add(2)
 	var ds [2]*Dispatcher
 	tell := func(i int) func(*Config) {
 		return func(c *Config) {
@@ -367,6 +368,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 				if u.Tag != 1 {
 					return
 				}
+				defer sent.Done()
 				both.Done()
 				both.Wait() // both are here
 				f, err := ds[i].Flow(ds[1-i].self, 77)
@@ -400,6 +402,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 			wg.Go(boxes[i].Close)
 		}
 		wg.Wait()
+		sent.Wait()
 	})
 }
 

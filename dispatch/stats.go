@@ -12,6 +12,7 @@ type Stats struct {
 	Resumed, Resent          uint64            // broken connections survived, frames sent again
 	Moved                    uint64            // changes of a link from one transport to another
 	Undelivered              uint64            // accepted and not delivered
+	Unreported               uint64            // of these, whose report was dropped
 	Links                    int
 }
 
@@ -34,7 +35,7 @@ func (d *Dispatcher) Stats() Stats {
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
 		Sleeps: c.Sleeps.Load() + c.Woken.Load(), Wakeups: c.Wakeups.Load() + c.Woken.Load(),
-		Resumed: t.resumed, Resent: t.resent, Moved: t.moved, Undelivered: d.lost.Load(), Links: links,
+		Resumed: t.resumed, Resent: t.resent, Moved: t.moved, Undelivered: d.lost.Load(), Unreported: d.unreported.Load(), Links: links,
 	}
 }
 

@@ -1,0 +1,207 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// While the function for reports blocks, messages move, mailboxes open and
+// close, and further reports wait. They come in order, one at a time, with
+// nothing held by the dispatcher.
+func TestBlockedReportStallsNothing(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			begun, goOn := make(chan struct{}, 1), make(chan struct{})
+			var tags []uint64
+			all := make(chan struct{})
+			const lost = 100
+			a := w.node(t, 1, tr, func(c *Config) {
+				c.Undelivered = func(u Undelivered) {
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+					<-goOn
+					if tags = append(tags, u.Tag); len(tags) == lost {
+						close(all)
+					}
+				}
+			})
+			b := w.node(t, 2, tr)
+			unblock := sync.OnceFunc(func() { close(goOn) })
+			defer unblock()
+			gone, kept, mine := box(t, b, 1, 0), box(t, b, 2, 0), box(t, a, 1, 0)
+			for i := range uint64(lost) {
+				if err := flow(t, a, gone).try(brief(t), i, 10); err != nil {
+					t.Fatal(err)
+				}
+			}
+			until(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
+			gone.Close()
+			within(t, "the first report", func() { <-begun })
+			until(t, "the other reports", func() bool { return a.lost.Load() == lost })
+			within(t, "messages beside a blocked report", func() {
+				for i := range uint64(50) {
+					if err := errors.Join(flow(t, a, kept).try(brief(t), i, 3000), flow(t, b, mine).try(brief(t), i, 10)); err != nil {
+						t.Error(err)
+						return
+					}
+					take(t, kept, Tag(i))
+					take(t, mine, Tag(i))
+				}
+				box(t, a, 7, 0).Close()
+			})
+			unblock()
+			within(t, "the reports", func() { <-all })
+			for i, tag := range tags {
+				if tag != uint64(i) {
+					t.Fatalf("report %d is of message %d", i, tag)
+				}
+			}
+		})
+	}
+}
+
+// loseAt sends n messages from a to nobody at b.
+func loseAt(t *testing.T, a, b *Dispatcher, n int) {
+	t.Helper()
+	m := box(t, b, 99, 0)
+	for i := range n {
+		if err := flow(t, a, m).try(brief(t), uint64(i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the messages", func() bool { k, _ := m.Len(); return k == n })
+	m.Close()
+}
+
+// The function for reports may use the dispatcher: send, receive, open a
+// mailbox, and close it, from several contexts at once.
+func TestReportMayClose(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			var a *Dispatcher
+			var told []uint64
+			closed := make(chan error, 1)
+			b := w.node(t, 2, tr)
+			kept := box(t, b, 1, 0)
+			ready := make(chan struct{})
+			a = w.node(t, 1, tr, func(c *Config) {
+				c.Undelivered = func(u Undelivered) {
+					<-ready
+					told = append(told, u.Tag)
+					if len(told) > 1 {
+						if len(told) == 5 {
+							closed <- nil
+						}
+						return
+					}
+					f, err := a.Flow(b.self, 1)
+					if err == nil {
+						err = f.SendBytes(context.Background(), 1, 2, []byte("x"))
+					}
+					m, err2 := a.Mailbox(3, 0)
+					if err2 == nil {
+						_, err2 = m.TryRecv()
+						m.Close()
+					}
+					if errors.Is(err2, ErrEmpty) {
+						err2 = nil
+					}
+					if err = errors.Join(err, err2, a.Close(brief(t)), a.Close(brief(t))); err != nil {
+						closed <- err
+					}
+				}
+			})
+			loseAt(t, a, b, 5)
+			until(t, "the reports", func() bool { return a.lost.Load() == 5 })
+			close(ready)
+			within(t, "closing within a report", func() {
+				if err := <-closed; err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, kept)
+			if !slices.Equal(told, []uint64{0, 1, 2, 3, 4}) {
+				t.Errorf("told %v", told)
+			}
+		})
+	}
+}
+
+// Close waits for the reports that are queued. It does not wait for ever for a
+// function that does not return: the error says how many reports it dropped.
+func TestCloseWaitsForReports(t *testing.T) {
+	w := newWorld()
+	tr := transports()["inproc"]
+	b := w.node(t, 9, tr)
+	done := 0
+	a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { runtime.Gosched(); done++ } })
+	const lost = 2000
+	for n := 1; n <= 4; n++ {
+		m := box(t, b, uint32(n), 0)
+		for range lost / 4 {
+			if err := flow(t, a, m).try(brief(t), 0, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
+		m.Close()
+	}
+	if err := a.Close(brief(t)); err != nil {
+		t.Error(err)
+	}
+	if done != lost {
+		t.Errorf("%d reports after Close, want %d", done, lost)
+	}
+
+	goOn := make(chan struct{})
+	stuck := w.node(t, 2, tr, func(c *Config) { c.Undelivered = func(Undelivered) { <-goOn } })
+	loseAt(t, stuck, b, 10)
+	until(t, "the reports", func() bool { return stuck.lost.Load() == 10 })
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	within(t, "closing while a report blocks", func() {
+		err := stuck.Close(over)
+		if n := stuck.Stats().Unreported; err == nil || n < 9 {
+			t.Errorf("closed with %v, %d unreported", err, n)
+		}
+	})
+	close(goOn)
+}
+
+// Reports that wait are bounded; what is dropped is counted. runtime.Goexit in
+// the function takes none of them along.
+func TestReportsBounded(t *testing.T) {
+	goOn := make(chan struct{})
+	var told []uint64
+	r := reports{most: 10, call: func(u Undelivered) {
+		<-goOn
+		if told = append(told, u.Tag); u.Tag%3 == 0 {
+			runtime.Goexit()
+		}
+	}}
+	queued := 0
+	for i := range uint64(100) {
+		if r.add(Undelivered{Tag: i}) {
+			queued++
+		}
+	}
+	close(goOn)
+	if dropped := r.drain(brief(t)); dropped > 0 {
+		t.Errorf("dropped %d", dropped)
+	}
+	if len(told) != queued || queued < 10 || queued > 11 { // one may have begun
+		t.Errorf("%d queued, %v told", queued, told)
+	}
+	if !slices.IsSorted(told) {
+		t.Error(fmt.Sprint("out of order: ", told))
+	}
+}
