@@ -96,6 +96,7 @@ type Server struct {
 	late     bool
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
 	leave    func(handOver bool) // what begin returned
+	marked   string              // the path of the node that was made a member; see memberSuffix
 	labels   Labels
 	labelled bool // labels were given
 
@@ -382,9 +383,7 @@ func (s *Server) closeOf(self resource.GID) error {
 	}
 	s.busy.Wait()
 	s.dropImage() // it may have been made just then
-	if s.leave != nil {
-		s.leave(handOver)
-	}
+	s.ends(handOver)
 	var err error
 	for _, b := range bound {
 		err = errors.Join(err, b.unlock())

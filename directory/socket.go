@@ -64,10 +64,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	if err == nil {
 		s.id, s.labels = id, id.labels
 		s.enrol("")
-		if s.begin != nil {
-			s.leave, err = s.begin(s, s.late)
-		}
-		if err == nil {
+		if err = s.membership(path); err == nil {
 			err = s.listen(b)
 		}
 		s.opens()

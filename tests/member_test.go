@@ -136,3 +136,79 @@ func TestMembersWithoutDaemons(t *testing.T) {
 		c.Close()
 	}
 }
+
+// A node's daemon is killed, and a program without the settings of a member
+// serves the node: it denies nothing of other nodes for certain until the node
+// is a member again, or until an operator ends the membership.
+func TestMemberServedWithoutSettings(t *testing.T) {
+	ctx := soon(t, 100*time.Second)
+	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
+	daemon := func(i int) *child {
+		return start(t, `"serving"`, dirserver, "--socket", sockets[i], "--bind", binds[i], "--join", strings.Join(binds, ","), "--cluster", "test")
+	}
+	daemon(1)
+	start(t, "-", rocl, "register", "--socket", sockets[1], "who=far")
+	d := daemon(0)
+	me := open(t, sockets[0])
+	found := func() lib.Found {
+		t.Helper()
+		var f lib.Found
+		eventually(t, "what another node has is found", func() (ok bool) {
+			var err error
+			if f, err = me.Find(ctx, lib.Match{"who": "far"}); errors.Is(err, lib.ErrNotFound) {
+				t.Fatalf("denied for certain: %v", err)
+			}
+			return err == nil
+		})
+		return f
+	}
+	far := found()
+	// uncertain asks in each way until the answer has been ErrPartial for a while.
+	uncertain := func(what string) {
+		t.Helper()
+		for good := 0; good < 20; time.Sleep(5 * time.Millisecond) {
+			_, err := me.Find(ctx, lib.Match{"who": "far"})
+			if errors.Is(err, lib.ErrNotFound) || ctx.Err() != nil {
+				t.Fatalf("%s: find: %v", what, err)
+			}
+			if errors.Is(err, lib.ErrPartial) {
+				good++
+			}
+		}
+		if _, err := me.Lookup(ctx, far.ID); !errors.Is(err, lib.ErrPartial) || !strings.Contains(err.Error(), `"test"`) {
+			t.Errorf("%s: lookup: %v, want ErrPartial with the cluster's name", what, err)
+		}
+		var err error
+		for _, err = range me.FindAll(ctx, lib.Match{"who": "far"}) {
+			if err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, lib.ErrPartial) {
+			t.Errorf("%s: find all: %v, want ErrPartial", what, err)
+		}
+		if out, code := run(t, "", rocl, "find", "--socket", sockets[0], "who=far"); code != 3 {
+			t.Errorf("%s: rocl find: exit code %d, want 3: %s", what, code, out)
+		}
+	}
+	stop := func(d *child) {
+		t.Helper()
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	d.kill(t)
+	uncertain("the daemon was killed")
+	d = daemon(0)
+	found()
+	stop(d)
+	uncertain("the daemon was stopped while a context lives")
+	stop(start(t, `"serving"`, dirserver, "--socket", sockets[0])) // without --bind: the node is a member no more
+	eventually(t, "the node answers for itself", func() bool {
+		_, err := me.Find(ctx, lib.Match{"who": "far"})
+		return errors.Is(err, lib.ErrNotFound)
+	})
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -16,9 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/search"
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
@@ -178,7 +175,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	}
 	if err != nil {
 		m.log.Warn("cluster: the node is served, and is not a member yet", "err", err)
-		s.Attach(apart{err})
+		s.Attach(directory.Unreachable(fmt.Errorf("this node is not a member of its cluster yet: %w", err)))
 		busy.Go(func() { m.keepEntering(life, s) })
 	}
 	return func(handOver bool) {
@@ -291,41 +288,4 @@ func host(at string) string {
 func loopback(at string) bool {
 	a, err := netip.ParseAddrPort(at)
 	return err == nil && a.Addr().Unmap().IsLoopback()
-}
-
-// apart answers for the cluster while the node is not a member: nobody knows.
-type apart struct{ err error }
-
-func (a apart) why() error {
-	return fmt.Errorf("%w: the node is not a member of its cluster yet: %w", directory.ErrPartial, a.err)
-}
-
-func (a apart) Find(context.Context, *resource.List) (database.Record, error) {
-	return database.Record{}, a.why()
-}
-
-func (a apart) Lookup(context.Context, resource.GID, *resource.List) (database.Record, error) {
-	return database.Record{}, a.why()
-}
-
-// Addr is nowhere: nobody reaches the node as a member.
-func (a apart) Addr() string { return "" }
-
-func (a apart) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
-	return directory.Trace{}, a.why()
-}
-
-// Watch waits for what the node may be a member of in a moment.
-func (a apart) Watch(_ *resource.List, w *database.Watch) (end func()) {
-	w.Hold()
-	t := time.AfterFunc(syncTime, w.Release)
-	return func() {
-		if t.Stop() {
-			w.Release()
-		}
-	}
-}
-
-func (a apart) All(context.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {
-	return func(yield func(database.Record, error) bool) { yield(database.Record{}, a.why()) }
 }

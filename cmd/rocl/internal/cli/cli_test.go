@@ -161,6 +161,7 @@ func TestReport(t *testing.T) {
 		{live, context.DeadlineExceeded, 1, "rocl: context deadline exceeded\n"},
 		{live, fmt.Errorf("at x: %w", rocl.ErrNoDirectory), 2, "dirserver"},
 		{live, fmt.Errorf("at x: %w", rocl.ErrNotFound), 1, "no resource matches"},
+		{live, fmt.Errorf("at x: %w", rocl.ErrPartial), 3, "not every node could be asked"},
 		{live, errors.New("something else"), 1, "rocl: something else\n"},
 	} {
 		var w strings.Builder

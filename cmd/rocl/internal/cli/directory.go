@@ -64,7 +64,7 @@ func findCommand() *cobra.Command {
 		Short: "Print the resources that have these attributes",
 		Long: "Print the resources that have these attributes, all if none is given.\n" +
 			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
-			"Exit code 1 if there are none, 2 if no directory serves the node, with --cluster 3 if some node could not be asked.",
+			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)

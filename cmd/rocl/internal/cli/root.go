@@ -154,6 +154,9 @@ func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int
 		return exitFailed
 	}
 	fmt.Fprintf(w, "rocl: %s\n", text(err))
+	if errors.Is(err, rocl.ErrPartial) { // "there is none" would be wrong
+		return exitPartial
+	}
 	return exitFailed
 }
 
