@@ -80,6 +80,15 @@ func (b *Buffer) root() *Buffer {
 // it. Such is what large messages over shared memory lie in.
 func (b *Buffer) ReadOnly() bool { return b.root().lender != nil }
 
+// Footprint is the number of p's bytes that b itself keeps from being used again. It is
+// 0 for a slice, and for memory of another pool or of a lender.
+func (b *Buffer) Footprint(p *Pool) int {
+	if b.pool != p || b.parent != nil || b.lender != nil {
+		return 0
+	}
+	return len(b.mem)
+}
+
 // Locate returns the arena in which data lies, which must be within b, and
 // where. ok is false if other processes cannot be given it.
 func (b *Buffer) Locate(data []byte) (a *Arena, off int, ok bool) {

@@ -444,3 +444,20 @@ func TestLargeWhileClosing(t *testing.T) {
 		}
 	}
 }
+
+// A slice and memory of another pool keep nothing of a pool's memory by themselves.
+func TestFootprint(t *testing.T) {
+	p, other := New(), New()
+	defer p.Close()
+	defer other.Close()
+	b, err := p.Get(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := b.Slice(10, 20)
+	if got := [...]int{b.Footprint(p), b.Footprint(other), s.Footprint(p)}; got != [...]int{128, 0, 0} {
+		t.Errorf("%v", got)
+	}
+	s.Release()
+	b.Release()
+}

@@ -56,6 +56,7 @@ type inflow struct {
 	received uint64   // has arrived
 	consumed uint64   // has left the mailbox
 	need     uint64   // the sender waits for this much
+	pin      *pin     // what the last message that was stored lies in
 	left     bool     // the link has ended
 }
 
@@ -82,21 +83,24 @@ type Mailbox struct {
 	serial uint32
 	limit  uint64
 
-	mu      sync.Mutex
-	first   *Message
-	last    *Message
-	count   int
-	stored  uint64 // charged bytes of the messages kept
-	promise uint64 // charged bytes granted and not yet consumed, stored ones included
-	flows   int
-	window  uint64    // share of each flow
-	needy   []*inflow // senders waiting for more credit than they have, in order
-	over    *inflow   // the one sender with a grant beyond the limit; nil: none
-	overEnd uint64    // that grant: over ends when as much of it is consumed
-	closed  bool
-	waiters waitlist // receivers
-	space   waitlist // local senders
-	local   inflow
+	mu        sync.Mutex
+	first     *Message
+	last      *Message
+	count     int
+	stored    uint64   // charged bytes of the messages kept
+	promise   uint64   // charged bytes granted and not yet consumed, stored ones included
+	held      uint64   // bytes that the stored messages keep from being used again
+	pins      *pin     // unused ones
+	compacted *Message // the last one that compact came to
+	flows     int
+	window    uint64    // share of each flow
+	needy     []*inflow // senders waiting for more credit than they have, in order
+	over      *inflow   // the one sender with a grant beyond the limit; nil: none
+	overEnd   uint64    // that grant: over ends when as much of it is consumed
+	closed    bool
+	waiters   waitlist // receivers
+	space     waitlist // local senders
+	local     inflow
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool
@@ -164,6 +168,9 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	m.last = msg
 	m.count++
+	if m.hold(msg); m.held > 2*m.limit {
+		m.compact()
+	}
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
 		m.d.running.Add(1) // before Close, which takes mu
@@ -221,8 +228,12 @@ func (m *Mailbox) match(f *Select) *Message {
 	} else {
 		m.last = msg.prev
 	}
+	if m.compacted == msg {
+		m.compacted = msg.prev
+	}
 	msg.next, msg.prev = nil, nil
 	m.count--
+	m.unhold(msg)
 	return msg
 }
 
@@ -574,6 +585,7 @@ func (m *Mailbox) Close() {
 	m.closed = true
 	msgs, needy := m.first, m.needy
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
+	m.held, m.pins, m.compacted = 0, nil, nil
 	m.waiters.fireAll()
 	m.space.fireAll()
 	m.mu.Unlock()
@@ -588,7 +600,7 @@ func (m *Mailbox) Close() {
 		if msg.in != nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.next, msg.prev, msg.in = nil, nil, nil
+		msg.next, msg.prev, msg.in, msg.pin = nil, nil, nil, nil
 		msg.Release()
 	}
 }

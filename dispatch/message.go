@@ -24,6 +24,7 @@ type Message struct {
 	prev   *Message
 	d      *Dispatcher // of a message by itself
 	parcel *parcel     // of one that came with others
+	pin    *pin        // of one that is stored
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be
