@@ -303,6 +303,10 @@ func (c *Client) rejoin() *lifeConn {
 				c.log.Warn("directory: cannot serve the node", "err", err)
 			}
 		}
+		if errors.Is(err, ErrUntrusted) && err.Error() != said {
+			said = err.Error()
+			c.log.Warn("directory: not joining the directory that serves now", "err", err)
+		}
 		if err == nil {
 			stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
 			err = c.offer(lc)

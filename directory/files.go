@@ -56,8 +56,15 @@ func openSide(path string, flags int) (*os.File, error) {
 		return nil, fmt.Errorf("directory: %w", err)
 	}
 	fi, err := f.Stat()
-	if err == nil && !fi.Mode().IsRegular() {
-		err = fmt.Errorf("%w: it is no regular file (%v)", ErrOccupied, fi.Mode())
+	if err == nil {
+		switch st, ok := fi.Sys().(*syscall.Stat_t); {
+		case !fi.Mode().IsRegular():
+			err = fmt.Errorf("%w: it is no regular file (%v)", ErrOccupied, fi.Mode())
+		case ok && !mayServe(st.Uid, filepath.Dir(path)):
+			err = fmt.Errorf("%w: it is of user %d", ErrUntrusted, st.Uid)
+		case fi.Mode().Perm()&0o077 != 0:
+			err = fmt.Errorf("%w: other users have rights to it (%v)", ErrUntrusted, fi.Mode())
+		}
 	}
 	if err != nil {
 		f.Close()

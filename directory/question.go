@@ -44,6 +44,9 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if errors.Is(err, ErrUntrusted) {
+			return nil, err
+		}
 		// The server is going: wait for the life connection to notice.
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, err

@@ -133,7 +133,7 @@ func (s *Server) lock(path string) (*socket, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
 	}
-	if path == builtin() {
+	if filepath.Clean(path) == builtin() {
 		if err := private(dir); err != nil {
 			return nil, err
 		}
@@ -154,9 +154,12 @@ func (s *Server) lock(path string) (*socket, error) {
 			patience = dyingTime
 		}
 		if s.daemon {
-			lock, e := askToYield(path)
+			lock, e := askToYield(s.life, path)
 			if e == nil {
 				return &socket{path: path, lock: lock}, nil
+			}
+			if errors.Is(e, ErrUntrusted) {
+				return nil, e
 			}
 			if patience = yieldTime; errors.Is(e, ErrInUse) {
 				patience = 0
@@ -174,6 +177,11 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
+		f.Close()
+		return nil, fmt.Errorf("directory: serving %s: %w: %s is of user %d, who alone can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
+	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		return f, nil
 	}
@@ -184,23 +192,12 @@ func takeLock(path string) (*os.File, error) {
 	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
 }
 
-// private refuses a directory into which others could put a socket of theirs.
-func private(dir string) error {
-	fi, err := os.Lstat(dir)
-	if err != nil {
-		return fmt.Errorf("directory: %w", err)
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !fi.IsDir() || fi.Mode().Perm()&0o077 != 0 || ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("directory: %s must be a directory of yours with mode 0700, it is %v", dir, fi.Mode())
-	}
-	return nil
-}
-
 // askToYield asks the context that serves at path for its place and returns
 // the node's lock, which comes over the socket. A daemon refuses with ErrInUse.
-func askToYield(path string) (*os.File, error) {
-	nc, err := net.DialTimeout("unix", path, time.Second)
+func askToYield(ctx context.Context, path string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	nc, err := dialUnix(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +206,7 @@ func askToYield(path string) (*os.File, error) {
 	if _, err := nc.Write(greeting(kindYield)); err != nil {
 		return nil, err
 	}
-	m, fd, err := receive(nc.(*net.UnixConn))
+	m, fd, err := receive(nc)
 	switch {
 	case err != nil:
 		return nil, err
@@ -297,18 +294,9 @@ func (s *Server) admit(nc net.Conn) {
 
 // allowed checks that the peer is the same user, or root.
 func allowed(nc *net.UnixConn) error {
-	raw, err := nc.SyscallConn()
+	cred, err := peerOf(nc)
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil {
-		return e
-	}
-	if err != nil {
-		return fmt.Errorf("directory: asking who the peer is: %w", err)
 	}
 	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
 		return fmt.Errorf("%w: process %d is of user %d", ErrDenied, cred.Pid, cred.Uid)
@@ -327,22 +315,18 @@ func (b *socket) unlock() error { return b.lock.Close() }
 // A Dialer connects to a node's directory.
 type Dialer func(ctx context.Context) (net.Conn, error)
 
-// DialSocket connects to the directory at a Unix socket. Nobody serving there
-// is ErrNoDirectory.
-// A path that starts with tcp:// is that of [Server.ListenTCP].
+// DialSocket connects to the directory at a Unix socket. It fails with
+// ErrNoDirectory if no process serves there, and with ErrUntrusted if another
+// user's does. A path that starts with tcp:// is that of [Server.ListenTCP].
 func DialSocket(path string) Dialer {
 	if IsTCP(path) {
 		return dialTCP(path)
 	}
 	path = place(path)
 	return func(ctx context.Context) (net.Conn, error) {
-		if len(path) > maxPath {
-			return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
-		}
-		var d net.Dialer
-		nc, err := d.DialContext(ctx, "unix", path)
+		nc, err := dialUnix(ctx, path)
 		if err != nil {
-			return nil, unreached(path, err)
+			return nil, err
 		}
 		return nc, nil
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -14,13 +16,34 @@ import (
 
 const tcpScheme = "tcp://"
 
+// Over TCP both ends prove that they know the node's key before anything else is
+// said. The server begins:
+//
+//	server  "RDTC", version u8, 3 zero bytes, its nonce 32
+//	client  its nonce 32, its proof 32
+//	server  its proof 32
+//
+// A proof is an HMAC under the node's key of the prover's role, both nonces and
+// the server's address as that end sees it. So neither a proof sent back nor one
+// relayed from a server at another address is worth anything.
+const (
+	tcpNonce = 32
+	tcpProof = 32
+	// serverTime is how long a stranger has to prove that it knows the key,
+	// clientTime how long a server has.
+	serverTime = 2 * time.Second
+	clientTime = 5 * time.Second
+)
+
+var tcpHello = [8]byte{'R', 'D', 'T', 'C', 2}
+
 // IsTCP says whether a directory's address is that of a TCP port rather than
 // the path of a Unix socket.
 func IsTCP(addr string) bool { return strings.HasPrefix(addr, tcpScheme) }
 
 // ListenTCP lets the server serve at tcp://HOST:PORT of the loopback interface
 // as well, and returns the address, with the port chosen if it was 0. A socket
-// has no owner there: who connects must know the node's key, which is in a file
+// has no owner there: both ends must know the node's key, which is in a file
 // that only its user can read. What is said is not sealed, so addresses that
 // others could listen to are refused.
 func (s *Server) ListenTCP(addr string) (string, error) {
@@ -47,17 +70,29 @@ func (s *Server) ListenTCP(addr string) (string, error) {
 	return tcpScheme + ln.Addr().String(), nil
 }
 
-// challenge serves who proves that it knows the node's key.
-func (s *Server) challenge(nc net.Conn) {
-	var nonce [16]byte
-	var answer [32]byte
-	_, _ = rand.Read(nonce[:])
-	_ = nc.SetDeadline(time.Now().Add(2 * time.Second))
-	_, err := nc.Write(nonce[:])
-	if err == nil {
-		_, err = io.ReadFull(nc, answer[:])
+// A handshake is what the proofs of one connection are made of.
+type handshake struct {
+	id             *Identity
+	at             net.Addr // the server's
+	server, client [tcpNonce]byte
+}
+
+// proof returns what the end with that role, "server" or "client", must send.
+func (h *handshake) proof(role string) [tcpProof]byte {
+	at := h.at.String()
+	if a, err := netip.ParseAddrPort(at); err == nil {
+		at = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
 	}
-	if want := s.id.derive("tcp", nonce[:]); err != nil || !hmac.Equal(want[:], answer[:]) {
+	b := append(append(h.server[:tcpNonce:tcpNonce], h.client[:]...), at...)
+	return h.id.derive("tcp "+role, b)
+}
+
+var errProof = errors.New("it does not know the node's key")
+
+// challenge serves a client that proves that it knows the node's key.
+func (s *Server) challenge(nc net.Conn) {
+	_ = nc.SetDeadline(time.Now().Add(serverTime))
+	if err := s.prove(nc); err != nil {
 		s.log.Warn("directory: refused", "remote", nc.RemoteAddr(), "err", err)
 		nc.Close()
 		return
@@ -66,9 +101,58 @@ func (s *Server) challenge(nc net.Conn) {
 	s.ServeConn(nc)
 }
 
+// prove is the server's side of the handshake.
+func (s *Server) prove(nc net.Conn) error {
+	h := handshake{id: s.id, at: nc.LocalAddr()}
+	_, _ = rand.Read(h.server[:])
+	if _, err := nc.Write(append(tcpHello[:len(tcpHello):len(tcpHello)], h.server[:]...)); err != nil {
+		return err
+	}
+	var answer [tcpNonce + tcpProof]byte
+	if _, err := io.ReadFull(nc, answer[:]); err != nil {
+		return err
+	}
+	copy(h.client[:], answer[:])
+	if want := h.proof("client"); !hmac.Equal(want[:], answer[tcpNonce:]) {
+		return errProof
+	}
+	ours := h.proof("server")
+	_, err := nc.Write(ours[:])
+	return err
+}
+
+// meet is the client's side of the handshake.
+func meet(nc net.Conn, id *Identity) error {
+	h := handshake{id: id, at: nc.RemoteAddr()}
+	var hello [len(tcpHello) + tcpNonce]byte
+	if _, err := io.ReadFull(nc, hello[:]); err != nil {
+		return err
+	}
+	if [len(tcpHello)]byte(hello[:]) != tcpHello {
+		return fmt.Errorf("%w: no directory of this version answers", ErrUntrusted)
+	}
+	copy(h.server[:], hello[len(tcpHello):])
+	_, _ = rand.Read(h.client[:])
+	ours := h.proof("client")
+	if _, err := nc.Write(append(h.client[:tcpNonce:tcpNonce], ours[:]...)); err != nil {
+		return err
+	}
+	var theirs [tcpProof]byte
+	if _, err := io.ReadFull(nc, theirs[:]); err != nil {
+		return err
+	}
+	if want := h.proof("server"); !hmac.Equal(want[:], theirs[:]) {
+		return fmt.Errorf("%w: %w", ErrUntrusted, errProof)
+	}
+	return nil
+}
+
 // dialTCP connects to tcp://HOST:PORT?node=FILE, where FILE is the node's
 // identity, PATH.node beside its socket.
-func dialTCP(addr string) Dialer {
+func dialTCP(addr string) Dialer { return dialTCPWithin(addr, clientTime) }
+
+// dialTCPWithin is dialTCP to a server that has limit to prove who it is.
+func dialTCPWithin(addr string, limit time.Duration) Dialer {
 	return func(ctx context.Context) (net.Conn, error) {
 		u, err := url.Parse(addr)
 		if err != nil || u.Host == "" {
@@ -83,7 +167,7 @@ func dialTCP(addr string) Dialer {
 			return nil, err
 		}
 		if id == nil {
-			return nil, fmt.Errorf("directory: %s is not the identity of a node of this machine", file)
+			return nil, fmt.Errorf("directory: %s is not the identity of a node of this machine since it was started", file)
 		}
 		var d net.Dialer
 		nc, err := d.DialContext(ctx, "tcp", u.Host)
@@ -92,13 +176,15 @@ func dialTCP(addr string) Dialer {
 		}
 		stop := context.AfterFunc(ctx, func() { nc.Close() })
 		defer stop()
-		var nonce [16]byte
-		if _, err = io.ReadFull(nc, nonce[:]); err == nil {
-			answer := id.derive("tcp", nonce[:])
-			_, err = nc.Write(answer[:])
+		_ = nc.SetDeadline(time.Now().Add(limit))
+		if err = meet(nc, id); err == nil {
+			err = nc.SetDeadline(time.Time{})
 		}
 		if err != nil {
 			nc.Close()
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			return nil, fmt.Errorf("directory: connecting to %s: %w", addr, err)
 		}
 		return nc, nil

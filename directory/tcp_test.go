@@ -45,11 +45,11 @@ func TestTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if _, err := nc.Write(append(make([]byte, 32), greeting(kindAsk)...)); err != nil {
+	if _, err := nc.Write(append(make([]byte, tcpNonce+tcpProof), greeting(kindAsk)...)); err != nil {
 		t.Fatal(err)
 	}
 	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if b, err := io.ReadAll(nc); len(b) != 16 {
+	if b, err := io.ReadAll(nc); len(b) != len(tcpHello)+tcpNonce {
 		t.Errorf("a stranger is told %d bytes: %v", len(b), err)
 	}
 	for _, bad := range []string{"tcp://0.0.0.0:0", "tcp://192.0.2.1:0", "tcp://127.0.0.1", "127.0.0.1:0", "tcp://%zz"} {

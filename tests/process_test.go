@@ -363,6 +363,46 @@ func TestOtherUserRefused(t *testing.T) {
 	}
 }
 
+// A user who makes the default folder of another user first, and serves a
+// directory there, is told nothing.
+func TestPreparedFolderRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	const nobody = 65534
+	tmp := filepath.Dir(socket(t))
+	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(dirserver), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("ROCL_SOCKET", "")
+	folder := filepath.Join(tmp, "rocl-0")
+	cmd := exec.Command(dirserver, "--socket", filepath.Join(folder, "directory.sock"), "--log-level", "debug")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	thief := startCommand(t, `"serving"`, cmd)
+	for _, args := range [][]string{{"recv", "a=b"}, {"send", "a=b"}, {"find"}} {
+		cmd := exec.Command(rocl, args...)
+		cmd.Stdin = strings.NewReader("a secret\n")
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "not trusted") || !strings.Contains(string(out), folder) {
+			t.Errorf("rocl %v: %v, %s", args, err, out)
+		}
+	}
+	if out, code := run(t, "", dirserver); code != 1 {
+		t.Errorf("dirserver: exit code %d, %s", code, out)
+	}
+	if err := thief.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if l := thief.until(t, "stopping"); !strings.Contains(l, `"contexts":0`) {
+		t.Errorf("the other user's directory was joined: %s", l)
+	}
+}
+
 func TestDrainsOnTerm(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)

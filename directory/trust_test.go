@@ -1,0 +1,324 @@
+package directory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const nobody = 65534
+
+// asNobody runs f as another user: the thread of f is, the process is not.
+func asNobody(t *testing.T, f func() error) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this
+		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
+			if _, _, e := syscall.RawSyscall(call, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
+				done <- e
+				return
+			}
+		}
+		done <- f()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An impostor listens where a directory is expected, and keeps what it is sent.
+type impostor struct {
+	ln   net.Listener
+	busy sync.WaitGroup
+	mu   sync.Mutex
+	got  bytes.Buffer
+}
+
+// impostorAt listens at path as another user.
+func impostorAt(t *testing.T, path string) *impostor {
+	var f *os.File
+	asNobody(t, func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f = os.NewFile(uintptr(fd), path)
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			return err
+		}
+		return errors.Join(os.Chmod(path, 0o777), unix.Listen(fd, 16))
+	})
+	ln, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	return impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
+}
+
+// impostorOf lets serve have the connections of ln.
+func impostorOf(t *testing.T, ln net.Listener, serve func(nc net.Conn, got io.Writer)) *impostor {
+	i := &impostor{ln: ln}
+	i.busy.Go(func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			i.busy.Go(func() {
+				defer nc.Close()
+				serve(nc, i)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		i.busy.Wait()
+	})
+	return i
+}
+
+func (i *impostor) Write(b []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.got.Write(b)
+}
+
+// all returns what the impostor was sent, after all its connections have ended.
+func (i *impostor) all() string {
+	i.ln.Close()
+	i.busy.Wait()
+	return i.got.String()
+}
+
+// sticky is a folder that every user may write to, as /tmp.
+func sticky(t *testing.T) string {
+	dir := filepath.Dir(sock(t))
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A client tells nothing to a directory of another user, who made the default
+// folder first, or put a socket where the directory is expected.
+func TestOtherUsersDirectory(t *testing.T) {
+	for what, prepare := range map[string]func(t *testing.T, tmp, folder string) (path string){
+		"made the folder": func(t *testing.T, _, folder string) string {
+			asNobody(t, func() error { return os.Mkdir(folder, 0o755) })
+			return filepath.Join(folder, "directory.sock")
+		},
+		"made the folder a link": func(t *testing.T, tmp, folder string) string {
+			asNobody(t, func() error {
+				return errors.Join(os.Mkdir(filepath.Join(tmp, "own"), 0o755), os.Symlink(filepath.Join(tmp, "own"), folder))
+			})
+			return filepath.Join(folder, "directory.sock")
+		},
+		"may write to the folder": func(t *testing.T, _, folder string) string {
+			if err := errors.Join(os.Mkdir(folder, 0o700), os.Chmod(folder, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			return filepath.Join(folder, "directory.sock")
+		},
+		"has the path that was named": func(t *testing.T, tmp, _ string) string {
+			return filepath.Join(tmp, "d.sock")
+		},
+		"has it in a folder of another user": func(t *testing.T, tmp, _ string) string {
+			asNobody(t, func() error {
+				return errors.Join(os.Mkdir(filepath.Join(tmp, "own"), 0o700), os.Chmod(filepath.Join(tmp, "own"), 0o777))
+			})
+			return filepath.Join(tmp, "own", "d.sock")
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tmp := sticky(t)
+			t.Setenv("TMPDIR", tmp)
+			t.Setenv("XDG_RUNTIME_DIR", "")
+			t.Setenv("ROCL_SOCKET", "")
+			path := prepare(t, tmp, filepath.Join(tmp, fmt.Sprintf("rocl-%d", os.Getuid())))
+			thief := impostorAt(t, path)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err := DialSocket(path)(ctx)
+			if !errors.Is(err, ErrUntrusted) || errors.Is(err, ErrNoDirectory) {
+				t.Errorf("dialled: %v", err)
+			}
+			names(t, err, filepath.Dir(path))
+			if _, err := JoinNode(ctx, path, NewServer().log, nil); !errors.Is(err, ErrUntrusted) {
+				t.Errorf("joined: %v", err)
+			}
+			if s, err := Listen(path, AsDaemon()); err == nil {
+				s.Close()
+				t.Error("served")
+			}
+			if _, err := askToYield(ctx, path); !errors.Is(err, ErrUntrusted) {
+				t.Errorf("asked for the lock: %v", err)
+			}
+			if got := thief.all(); got != "" {
+				t.Errorf("the other user received %q", got)
+			}
+		})
+	}
+}
+
+// Root may use the directory of a user where that user alone could put it.
+func TestRootUsesUsersDirectory(t *testing.T) {
+	own := filepath.Join(sticky(t), "own")
+	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
+	impostorAt(t, filepath.Join(own, "d.sock"))
+	nc, err := DialSocket(filepath.Join(own, "d.sock"))(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+}
+
+// Files of another user beside the socket are not used: who wrote the node's
+// identity knows its key.
+func TestOtherUsersFiles(t *testing.T) {
+	for _, suffix := range []string{lockSuffix, nodeSuffix} {
+		t.Run(suffix, func(t *testing.T) {
+			path := filepath.Join(sticky(t), "d.sock")
+			id := NewIdentity()
+			asNobody(t, func() error {
+				return writeIdentity(path+suffix, id)
+			})
+			s, err := Listen(path)
+			if err == nil {
+				s.Close()
+			}
+			names(t, err, path+suffix)
+			_, err = DialSocket("tcp://127.0.0.1:1?node=" + path + suffix)(t.Context())
+			if !errors.Is(err, ErrUntrusted) {
+				t.Errorf("the key of another user's file is used: %v", err)
+			}
+		})
+	}
+	path := filepath.Join(sticky(t), "d.sock")
+	serve(t, path).Close()
+	if err := os.Chmod(path+nodeSuffix, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Listen(path)
+	if err == nil {
+		s.Close()
+	}
+	if names(t, err, path+nodeSuffix); !errors.Is(err, ErrUntrusted) {
+		t.Errorf("a key that all can read is used: %v", err)
+	}
+}
+
+// A client over TCP tells nothing to a server that does not prove that it knows
+// the node's key, whatever that server does.
+func TestFalseTCPServers(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	proper, err := s.ListenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	properAt := strings.TrimPrefix(proper, tcpScheme)
+	nonce := append(append([]byte{}, tcpHello[:]...), make([]byte, tcpNonce)...)
+	reads := func(nc net.Conn, n int) []byte {
+		b := make([]byte, n)
+		_, _ = io.ReadFull(nc, b)
+		return b
+	}
+	for what, serve := range map[string]func(nc net.Conn){
+		"zeros":           func(nc net.Conn) { _, _ = nc.Write(make([]byte, 4096)) },
+		"an old server":   func(nc net.Conn) { _, _ = nc.Write(nonce[len(tcpHello):]) },
+		"a nonce alone":   func(nc net.Conn) { _, _ = nc.Write(nonce) },
+		"a random proof":  func(nc net.Conn) { _, _ = nc.Write(append(append([]byte{}, nonce...), nonce[:32]...)) },
+		"its own proof":   func(nc net.Conn) { _, _ = nc.Write(nonce); _, _ = nc.Write(reads(nc, tcpNonce+32)[tcpNonce:]) },
+		"all it is told":  func(nc net.Conn) { _, _ = nc.Write(nonce); b := reads(nc, tcpNonce+32); _, _ = nc.Write(b) },
+		"the end at once": func(nc net.Conn) {},
+		"the proof of the proper server, relayed": func(nc net.Conn) {
+			far, err := net.Dial("tcp", properAt)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer far.Close()
+			_, _ = nc.Write(reads(far, len(tcpHello)+tcpNonce))
+			_, _ = far.Write(reads(nc, tcpNonce+32))
+			_, _ = io.Copy(nc, far)
+		},
+		"a client's proof in a server's place": func(nc net.Conn) {
+			// The proper server's nonce is told to the client, and the client's
+			// answer to the proper server as if it came from another client.
+			far, err := net.Dial("tcp", properAt)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer far.Close()
+			_, _ = nc.Write(reads(far, len(tcpHello)+tcpNonce))
+			b := reads(nc, tcpNonce+32)
+			_, _ = far.Write(b)
+			_, _ = nc.Write(b[tcpNonce:])
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			over := make(chan int64, 10)
+			i := impostorOf(t, ln, func(nc net.Conn, got io.Writer) {
+				serve(nc)
+				_ = nc.(*net.TCPConn).CloseWrite()
+				n, _ := io.Copy(io.Discard, nc)
+				over <- n
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err = Join(ctx, DialSocket(tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix))
+			if err == nil || errors.Is(err, ErrNoDirectory) {
+				t.Errorf("joined: %v", err)
+			}
+			i.all()
+			if n := <-over; n > tcpNonce+32 {
+				t.Errorf("it was sent %d bytes more than the proof", n-tcpNonce-32)
+			}
+		})
+	}
+	if n := s.Stats().Contexts; n != 0 {
+		t.Errorf("%d contexts have joined", n)
+	}
+}
+
+// A server that says nothing over TCP does not hold its client for ever.
+func TestSilentTCPServer(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
+	nc, err := dialTCPWithin(tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond)(context.Background())
+	if err == nil {
+		nc.Close()
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a silent server: %v", err)
+	}
+}
