@@ -389,6 +389,10 @@ func (c *Context) wrap(err error) error {
 	return err
 }
 
+// withdrawTime is how long Close waits for the directory to withdraw the context's
+// resources. A directory that stands still must not use up the linger time.
+const withdrawTime = time.Second
+
 // Close withdraws the context's resources, waits until every message accepted
 // has been delivered (or the linger time is over), and frees everything: ports,
 // goroutines, memory. Blocked calls return ErrClosed. Messages and buffers
@@ -408,7 +412,9 @@ func (c *Context) Close() error {
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), c.cfg.linger)
 	defer cancel()
 	// First nobody finds us any more; what is under way still needs our addresses.
-	if err := c.dir.Withdraw(ctx); err != nil {
+	wctx, wcancel := stdctx.WithTimeout(ctx, withdrawTime)
+	err := c.dir.Withdraw(wctx)
+	if wcancel(); err != nil {
 		c.cfg.logger.Info("rocl: closing: withdrawing resources", "err", err)
 	}
 	c.closeErr = c.disp.Close(ctx)

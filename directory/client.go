@@ -2,11 +2,11 @@ package directory
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,22 +77,6 @@ type own struct {
 	attrs    resource.List
 }
 
-// lifeConn is a life connection with its questions under way.
-type lifeConn struct {
-	c       *codec
-	wmu     sync.Mutex
-	mu      sync.Mutex
-	next    uint64
-	pending map[uint64]chan reply
-	gone    chan struct{}
-	asked   int // questions over other connections, until the image was asked for; the client's mu is of it
-}
-
-type reply struct {
-	rev uint64
-	err error
-}
-
 // Join connects to the directory and becomes a context of the node. ctx bounds
 // the joining only.
 func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, error) {
@@ -118,9 +102,8 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 			c.end()
 			return nil, err
 		}
-		c.publish(lc)
-		c.busy.Add(1)
-		go c.live(lc)
+		c.publish(lc, nil)
+		c.busy.Go(func() { c.live(lc) })
 		return c, nil
 	}
 }
@@ -140,6 +123,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("directory: joining: %w", context.Cause(ctx))
+		}
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
@@ -188,7 +174,7 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 		}
 		return nil, fmt.Errorf("directory: joining: %w", err)
 	}
-	return &lifeConn{c: k, pending: map[uint64]chan reply{}, gone: make(chan struct{})}, nil
+	return newLifeConn(k), nil
 }
 
 // agree takes the terms that are the rest of a message.
@@ -207,17 +193,27 @@ func (c *Client) agree(p parser) error {
 	return nil
 }
 
-// publish makes lc the connection that operations use, and says whether there
-// will be any: Close does not wait for a connection that it has not seen.
-func (c *Client) publish(lc *lifeConn) bool {
+// publish makes lc the connection that operations use. Of what was offered over
+// lc it returns instead what the context does not own any more: the server is to
+// forget that first. open is false when the client was closed meanwhile; Close
+// does not wait for a connection that it has not seen.
+func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return false
+		return nil, false
 	}
-	c.conn = lc
-	close(c.joined)
-	return true
+	for i := range offered {
+		if c.owned[offered[i].id] != offered[i].own {
+			forget = append(forget, offered[i].id)
+		}
+	}
+	if len(forget) == 0 {
+		c.conn = lc
+		close(c.joined)
+		c.busy.Go(lc.write)
+	}
+	return forget, true
 }
 
 // lost forgets lc, which has ended, and everything that leads to its server. It
@@ -239,7 +235,6 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 
 // live reads the life connection and replaces it when it ends.
 func (c *Client) live(lc *lifeConn) {
-	defer c.busy.Done()
 	for {
 		c.run(lc)
 		if closed := c.lost(lc); closed {
@@ -266,22 +261,7 @@ func (c *Client) run(lc *lifeConn) {
 		if err != nil {
 			break
 		}
-		r := reply{}
-		switch {
-		case m.typ == msgError:
-			r.err = parseError(m.body)
-		case m.typ == msgDone && len(m.body) == 8:
-			r.rev = binary.LittleEndian.Uint64(m.body)
-		default:
-			r.err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
-		}
-		lc.mu.Lock()
-		ch := lc.pending[m.id]
-		delete(lc.pending, m.id)
-		lc.mu.Unlock()
-		if ch != nil {
-			ch <- r
-		}
+		lc.answered(&m)
 	}
 	lc.c.nc.Close()
 	close(lc.gone)
@@ -308,10 +288,8 @@ func (c *Client) rejoin() *lifeConn {
 			c.log.Warn("directory: not joining the directory that serves now", "err", err)
 		}
 		if err == nil {
-			stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
-			err = c.offer(lc)
-			stop()
-			if err == nil && c.publish(lc) {
+			var open bool
+			if open, err = c.offer(lc); open {
 				return lc
 			}
 			lc.c.nc.Close()
@@ -330,29 +308,66 @@ func (c *Client) rejoin() *lifeConn {
 	}
 }
 
-// offer registers everything the context owns with a new server. It writes
-// and reads side by side, many at a time.
-func (c *Client) offer(lc *lifeConn) error {
+// offered is a resource as it is offered to a new server.
+type offered struct {
+	id       resource.GID
+	own      *own
+	revision uint64
+	attrs    resource.List
+}
+
+// owns returns what the context has registered. A resource whose registration has
+// not been answered is not among it: its caller asks the next server again.
+func (c *Client) owns() []offered {
 	c.mu.Lock()
-	type rec struct {
-		id resource.GID
-		own
-	}
-	recs := make([]rec, 0, len(c.owned))
+	defer c.mu.Unlock()
+	all := make([]offered, 0, len(c.owned))
 	for id, o := range c.owned {
-		if o.revision > 0 { // else whoever registers it asks again
-			recs = append(recs, rec{id, *o})
+		if o.revision > 0 {
+			all = append(all, offered{id, o, o.revision, o.attrs})
 		}
 	}
-	c.mu.Unlock()
+	return all
+}
+
+// offer registers everything the context owns with a new server, and lets
+// operations use lc. What is deleted meanwhile the server is told before that.
+// open is false if the client was closed meanwhile.
+func (c *Client) offer(lc *lifeConn) (open bool, err error) {
+	stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
+	defer stop()
+	all := c.owns()
+	err = c.stream(lc, len(all), func(w *codec, i int) {
+		w.begin(msgRegister, uint64(i))
+		w.gid(all[i].id)
+		w.u64(all[i].revision)
+		w.bytes(all[i].attrs.Wire())
+	})
+	for err == nil {
+		var forget []resource.GID
+		if forget, open = c.publish(lc, all); len(forget) == 0 {
+			return open, nil
+		}
+		gone := make(map[resource.GID]bool, len(forget))
+		for _, id := range forget {
+			gone[id] = true
+		}
+		all = slices.DeleteFunc(all, func(o offered) bool { return gone[o.id] })
+		err = c.stream(lc, len(forget), func(w *codec, i int) {
+			w.begin(msgDelete, uint64(i))
+			w.gid(forget[i])
+		})
+	}
+	return false, err
+}
+
+// stream writes n messages and reads their answers side by side.
+func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
 		w := &codec{nc: lc.c.nc}
-		for i := range recs {
-			w.begin(msgRegister, uint64(i))
-			w.gid(recs[i].id)
-			w.u64(max(recs[i].revision, 1))
-			w.bytes(recs[i].attrs.Wire())
+		for i := range n {
+			message(w, i)
 			if err := w.send(); err != nil {
 				wrote <- err
 				return
@@ -361,18 +376,18 @@ func (c *Client) offer(lc *lifeConn) error {
 		wrote <- nil
 	}()
 	var err error
-	for n := 0; n < len(recs) && err == nil; {
-		var m message
-		if m, err = lc.c.read(); err != nil {
-			break
-		}
-		if m.typ == msgTerms {
+	for got := 0; got < n && err == nil; {
+		m, e := lc.c.read()
+		switch {
+		case e != nil:
+			err = e
+		case m.typ == msgTerms:
 			err = c.agree(parser{b: m.body})
-			continue
-		}
-		n++
-		if m.typ == msgError {
-			c.log.Warn("directory: offering again", "err", parseError(m.body))
+		default:
+			got++
+			if m.typ == msgError {
+				c.log.Warn("directory: offering again", "err", parseError(m.body))
+			}
 		}
 	}
 	if err != nil {
@@ -410,63 +425,6 @@ func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 			return nil, ErrClosed
 		}
 	}
-}
-
-// call sends one message over the life connection and waits for the answer,
-// again if the server is lost meanwhile.
-func (c *Client) call(ctx context.Context, typ byte, id resource.GID, rest func(k *codec)) (uint64, error) {
-	for {
-		lc, err := c.current(ctx)
-		if err != nil {
-			return 0, err
-		}
-		ch := make(chan reply, 1)
-		lc.mu.Lock()
-		lc.next++
-		n := lc.next
-		lc.pending[n] = ch
-		lc.mu.Unlock()
-		lc.wmu.Lock()
-		lc.c.begin(typ, n)
-		lc.c.gid(id)
-		if rest != nil {
-			rest(lc.c)
-		}
-		err = lc.c.send()
-		lc.wmu.Unlock()
-		if err != nil {
-			lc.c.nc.Close() // the reader notices and joins again
-		}
-		select {
-		case r := <-ch:
-			return r.rev, r.err
-		case <-lc.gone:
-		case <-ctx.Done():
-			lc.mu.Lock()
-			delete(lc.pending, n)
-			lc.mu.Unlock()
-			return 0, context.Cause(ctx)
-		}
-		c.lost(lc) // live may not have noticed yet
-	}
-}
-
-// tell sends a message whose answer nobody waits for. A server that is lost
-// meanwhile knows nothing to be told.
-func (c *Client) tell(typ byte, id resource.GID) {
-	c.mu.Lock()
-	lc := c.conn
-	c.mu.Unlock()
-	if lc == nil {
-		return
-	}
-	lc.wmu.Lock()
-	defer lc.wmu.Unlock()
-	lc.c.begin(typ, 0)
-	if typ != msgLeave {
-		lc.c.gid(id)
-	}
-	_ = lc.c.send()
 }
 
 // Withdraw deletes all resources of the context but the context's own, and
@@ -509,30 +467,41 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	}
 	c.owned[id] = o
 	c.mu.Unlock()
-	first := true
-	rev, err := c.call(ctx, msgRegister, id, func(k *codec) {
-		// Asked a second time, the server may have it already.
-		if first {
-			k.u64(0)
-		} else {
-			k.u64(1)
-		}
-		first = false
-		k.bytes(o.attrs.Wire())
+	asked := uint64(0)
+	rev, said, err := c.call(ctx, request{typ: msgRegister, id: id,
+		body: func(k *codec) {
+			k.u64(asked)
+			k.bytes(o.attrs.Wire())
+			asked = 1 // asked a second time, the server may have it already
+		},
+		// Noted before the caller can run: the next server is offered what the
+		// last one has acknowledged.
+		noted: func(rev uint64) { c.note(id, o, rev, nil) },
 	})
 	if err != nil {
 		c.mu.Lock()
 		delete(c.owned, id)
 		c.mu.Unlock()
-		if ctx.Err() != nil { // the server may have it, or get it yet
+		if said && ctx.Err() != nil {
 			c.tell(msgDelete, id)
 		}
 		return 0, err
 	}
+	return rev, nil
+}
+
+// note keeps what the server has acknowledged of o; attrs is nil if they are the
+// same.
+func (c *Client) note(id resource.GID, o *own, rev uint64, attrs *resource.List) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o.revision = max(o.revision, rev)
-	return rev, nil
+	if c.owned[id] != o || rev <= o.revision {
+		return
+	}
+	o.revision = rev
+	if attrs != nil {
+		o.attrs = *attrs
+	}
 }
 
 // Update replaces the attributes of a resource of the context if its revision
@@ -541,28 +510,35 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
 	}
-	rev, err := c.call(ctx, msgUpdate, id, func(k *codec) {
-		k.u64(expect)
-		k.bytes(l.Wire())
+	attrs := l.Clone()
+	c.mu.Lock()
+	o := c.owned[id]
+	c.mu.Unlock()
+	rev, _, err := c.call(ctx, request{typ: msgUpdate, id: id,
+		body: func(k *codec) {
+			k.u64(expect)
+			k.bytes(attrs.Wire())
+		},
+		noted: func(rev uint64) {
+			if o != nil {
+				c.note(id, o, rev, &attrs)
+			}
+		},
 	})
 	if err != nil {
 		return 0, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if o := c.owned[id]; o != nil && rev > o.revision {
-		o.revision, o.attrs = rev, l.Clone()
-	}
 	return rev, nil
 }
 
-// Delete makes a resource of the context unknown.
+// Delete makes a resource of the context unknown. The resource is deleted also if
+// ctx ends first: as soon as a server answers again.
 func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	c.mu.Lock()
 	had := c.owned[id] != nil
 	delete(c.owned, id)
 	c.mu.Unlock()
-	_, err := c.call(ctx, msgDelete, id, nil)
+	_, _, err := c.call(ctx, request{typ: msgDelete, id: id, insist: had})
 	if had && errors.Is(err, ErrNotFound) {
 		return nil // the server is a new one, to which it was not offered any more
 	}
@@ -587,9 +563,14 @@ func (c *Client) Close() error {
 		a.c.nc.Close()
 	}
 	if lc != nil {
-		// The server hangs up when it has forgotten us.
-		c.tell(msgLeave, c.self)
-		t := time.AfterFunc(leaveTime, func() { lc.c.nc.Close() })
+		// The server hangs up when it has forgotten us. One that stands still is
+		// not waited for: it sees the end of the connection.
+		lc.put(request{typ: msgLeave}, false)
+		wait := leaveTime
+		if lc.isSilent() {
+			wait = 0
+		}
+		t := time.AfterFunc(wait, func() { lc.c.nc.Close() })
 		<-lc.gone
 		t.Stop()
 	}

@@ -36,7 +36,9 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		}
 		nc, err := c.dial(ctx)
 		if err == nil {
-			if _, err = nc.Write(greeting(kind)); err == nil {
+			stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+			_, err = nc.Write(greeting(kind))
+			if stop(); err == nil {
 				return &askConn{c: newCodec(nc)}, nil
 			}
 			nc.Close()

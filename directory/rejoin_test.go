@@ -87,3 +87,59 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 		}
 	}
 }
+
+// What is deleted while it is being offered to the next server is not left behind
+// there, though the caller gave up; nor does it stand in the way of a resource
+// that is registered under its identifier.
+func TestDeleteWhileOffering(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	var c *Client
+	gone, anew, kept := uint32(1), uint32(2), uint32(3)
+	l := list(t, resource.Attrs{"a": "b"})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	dials, registered := 0, make(chan error, 1)
+	dial := func(ctx context.Context) (net.Conn, error) {
+		nc, err := DialSocket(path)(ctx)
+		if dials++; err != nil || dials == 1 {
+			return nc, err
+		}
+		return &stalling{Conn: nc, reach: func() {
+			for _, n := range []uint32{gone, anew} {
+				if err := c.Delete(over, c.self.WithSerial(n)); err == nil {
+					t.Error("deleted without a server")
+				}
+			}
+			go func() {
+				_, err := c.Register(t.Context(), c.self.WithSerial(anew), l)
+				registered <- err
+			}()
+			for owned := false; !owned; { // the registration waits for the next server
+				c.mu.Lock()
+				owned = c.owned[c.self.WithSerial(anew)] != nil
+				c.mu.Unlock()
+			}
+		}}, nil
+	}
+	c, err := Join(t.Context(), dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, n := range []uint32{gone, anew, kept} {
+		if _, err := c.Register(t.Context(), c.self.WithSerial(n), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	s = serve(t, path)
+	if err := <-registered; err != nil {
+		t.Errorf("registered again: %v", err)
+	}
+	for n, want := range map[uint32]bool{gone: false, anew: true, kept: true} {
+		if _, ok := s.Database().Get(c.self.WithSerial(n)); ok != want {
+			t.Errorf("resource %d is there: %v, want %v", n, ok, want)
+		}
+	}
+}

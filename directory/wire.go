@@ -208,9 +208,12 @@ func (c *codec) gid(g resource.GID) {
 func (c *codec) u64(v uint64)   { c.out = binary.LittleEndian.AppendUint64(c.out, v) }
 func (c *codec) bytes(b []byte) { c.out = append(c.out, b...) }
 
+// seal completes the message begun.
+func (c *codec) seal() { binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4)) }
+
 // send writes the message begun.
 func (c *codec) send() error {
-	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
+	c.seal()
 	_, err := c.nc.Write(c.out)
 	if cap(c.out) > 1<<20 {
 		c.out = nil

@@ -1,0 +1,201 @@
+package directory
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// mostTaken is about how many bytes of requests the writer takes at a time. What
+// it has not taken yet can still be withdrawn.
+const mostTaken = 64 << 10
+
+// lifeConn is a life connection with the requests under way on it. Callers put
+// requests into a queue and never write themselves: a server that stands still
+// blocks the writer alone.
+type lifeConn struct {
+	c     *codec // of the reader
+	gone  chan struct{}
+	some  chan struct{} // has a value when the queue may have one
+	asked int           // questions over other connections, until the image was asked for; the client's mu is of it
+
+	mu      sync.Mutex
+	next    uint64
+	queue   []*request
+	pending map[uint64]*request // wait for their answers
+	silent  bool                // a caller gave up, and nothing has come since
+}
+
+func newLifeConn(c *codec) *lifeConn {
+	return &lifeConn{c: c, gone: make(chan struct{}), some: make(chan struct{}, 1), pending: map[uint64]*request{}}
+}
+
+// A request is one message of a client and its answer.
+type request struct {
+	typ    byte
+	id     resource.GID
+	body   func(*codec)     // writes what follows the identifier; nil if nothing does
+	noted  func(rev uint64) // called by the reader before the answer is delivered; nil if nothing is to be noted
+	insist bool             // the request is sent though its caller gives up
+
+	// What put adds:
+	n      uint64 // the number on the connection; 0: nobody waits for the answer
+	bytes  []byte // the message; nil once the writer has taken it
+	answer chan reply
+}
+
+type reply struct {
+	rev uint64
+	err error
+}
+
+// put queues a copy of q, which is returned.
+func (lc *lifeConn) put(q request, waits bool) *request {
+	r := &q
+	lc.mu.Lock()
+	if waits {
+		lc.next++
+		r.n = lc.next
+		r.answer = make(chan reply, 1)
+		lc.pending[r.n] = r
+	}
+	k := codec{}
+	k.begin(r.typ, r.n)
+	if r.typ != msgLeave {
+		k.gid(r.id)
+	}
+	if r.body != nil {
+		r.body(&k)
+	}
+	k.seal()
+	r.bytes = k.out
+	lc.queue = append(lc.queue, r)
+	lc.mu.Unlock()
+	select {
+	case lc.some <- struct{}{}:
+	default:
+	}
+	return r
+}
+
+// withdraw says that the caller of r has given up. It reports whether the server
+// may get r nevertheless; then the answer is still noted.
+func (lc *lifeConn) withdraw(r *request) (said bool) {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	lc.silent = true
+	if i := slices.Index(lc.queue, r); i >= 0 && !r.insist {
+		lc.queue = slices.Delete(lc.queue, i, i+1)
+		delete(lc.pending, r.n)
+		return false
+	}
+	return true
+}
+
+// take removes the next requests from the queue and appends them to b.
+func (lc *lifeConn) take(b []byte) []byte {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	n := 0
+	for n < len(lc.queue) && (n == 0 || len(b)+len(lc.queue[n].bytes) <= mostTaken) {
+		b = append(b, lc.queue[n].bytes...)
+		lc.queue[n].bytes = nil
+		n++
+	}
+	lc.queue = slices.Delete(lc.queue, 0, n)
+	return b
+}
+
+// write sends what is queued until the connection ends.
+func (lc *lifeConn) write() {
+	var b []byte
+	for {
+		select {
+		case <-lc.some:
+		case <-lc.gone:
+			return
+		}
+		for b = lc.take(b[:0]); len(b) > 0; b = lc.take(b[:0]) {
+			if _, err := lc.c.nc.Write(b); err != nil {
+				lc.c.nc.Close() // the reader notices and joins again
+				return
+			}
+			if cap(b) > 1<<20 {
+				b = nil
+			}
+		}
+	}
+}
+
+// answered notes and delivers the answer m.
+func (lc *lifeConn) answered(m *message) {
+	a := reply{}
+	switch {
+	case m.typ == msgError:
+		a.err = parseError(m.body)
+	case m.typ == msgDone && len(m.body) == 8:
+		a.rev = binary.LittleEndian.Uint64(m.body)
+	default:
+		a.err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
+	}
+	lc.mu.Lock()
+	lc.silent = false
+	r := lc.pending[m.id]
+	delete(lc.pending, m.id)
+	lc.mu.Unlock()
+	if r == nil {
+		return
+	}
+	if a.err == nil && r.noted != nil {
+		r.noted(a.rev)
+	}
+	r.answer <- a
+}
+
+// isSilent reports whether a caller gave up and nothing has come since.
+func (lc *lifeConn) isSilent() bool {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	return lc.silent
+}
+
+// call puts q to the server and waits for the answer, again if the server is
+// lost meanwhile. said reports, with an error of ctx, whether the present server
+// may have got q or get it yet.
+func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, err error) {
+	for {
+		lc, err := c.current(ctx)
+		if err != nil {
+			return 0, false, err
+		}
+		r := lc.put(q, true)
+		select {
+		case a := <-r.answer:
+			return a.rev, true, a.err
+		case <-lc.gone:
+			select { // what came before the end counts
+			case a := <-r.answer:
+				return a.rev, true, a.err
+			default:
+			}
+		case <-ctx.Done():
+			return 0, lc.withdraw(r), context.Cause(ctx)
+		}
+		c.lost(lc) // live may not have noticed yet
+	}
+}
+
+// tell queues a message whose answer nobody waits for. It does nothing without a
+// server: the next one is told what the context owns by then.
+func (c *Client) tell(typ byte, id resource.GID) {
+	c.mu.Lock()
+	lc := c.conn
+	c.mu.Unlock()
+	if lc != nil {
+		lc.put(request{typ: typ, id: id}, false)
+	}
+}

@@ -1,0 +1,78 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/resource"
+)
+
+// While the daemon is stopped, each question of a program returns when its
+// context ends. When the daemon goes on, so does the program.
+func TestStoppedDirectory(t *testing.T) {
+	sock := socket(t)
+	d := start(t, "serving", dirserver, "--socket", sock)
+	c, err := lib.Open(t.Context(), lib.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	lamp := lib.Attrs{"type": "lamp"}
+	r, err := c.Register(t.Context(), lamp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	questions := map[string]func(context.Context) error{
+		"Open":     func(ctx context.Context) error { _, err := lib.Open(ctx, lib.WithSocket(sock)); return err },
+		"Register": func(ctx context.Context) error { _, err := c.Register(ctx, lib.Attrs{"type": "other"}); return err },
+		"Update":   func(ctx context.Context) error { return r.Update(ctx, lamp) },
+		"Find":     func(ctx context.Context) error { _, err := c.Find(ctx, lib.Match{"type": "lamp"}); return err },
+		"Lookup":   func(ctx context.Context) error { _, err := c.Lookup(ctx, r.ID()); return err },
+		"FindAll": func(ctx context.Context) error {
+			for _, err := range c.FindAll(ctx, lib.Match{"type": "lamp"}) {
+				return err
+			}
+			return nil
+		},
+		"Watch": func(ctx context.Context) error {
+			for _, err := range c.Watch(ctx, lib.Match{"type": "lamp"}) {
+				return err
+			}
+			return nil
+		},
+		"RoutesOf": func(ctx context.Context) error {
+			_, err := c.RoutesOf(ctx, resource.MakeGID(c.ID().Node(), 99, 0))
+			return err
+		},
+	}
+	for name, ask := range questions {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		answered := make(chan error, 1)
+		go func() { answered <- ask(ctx) }()
+		select {
+		case err := <-answered:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s of a directory that is stopped: %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s does not return", name)
+		}
+		cancel()
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := c.Find(t.Context(), lib.Match{"type": "lamp"}); err != nil || f.ID != r.ID() {
+		t.Errorf("when it goes on: %v, %v", f.ID, err)
+	}
+	if _, err := c.Find(t.Context(), lib.Match{"type": "other"}); !errors.Is(err, lib.ErrNotFound) {
+		t.Errorf("what was given up: %v", err)
+	}
+}
