@@ -423,6 +423,9 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 		l.traffic.resumed++
 	}
 	l.traffic.resent += uint64(max(0, int32(l.s.most-l.s.sent)))
+	if c, ok := c.(subsys.Admitter); ok {
+		c.Admit()
+	}
 	l.peerID, l.gen = a.session, a.gen
 	l.conn, l.stalled, l.stream.heard = c, false, true
 	l.runs = !c.Delivers()

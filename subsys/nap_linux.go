@@ -21,6 +21,7 @@ const (
 	napShort  = 200 * time.Microsecond // a sleep after which the next may be a nap
 	napBeside = 50 * time.Microsecond  // how long a nap is where there are descriptors that hurry,
 	napSure   = 16                     // and after how many sleeps that none of them ended
+	napBound  = time.Millisecond       // how long a nap is where another user has the page
 )
 
 // nap is the part of a Poller that sleeps on a futex. The word is in a page that
@@ -34,6 +35,7 @@ type nap struct {
 	number uint32      // of naps, but for those that the lower bits count
 	seen   uint32      // by EndNap
 	over   atomic.Bool // nobody will end one
+	bound  atomic.Bool // the kernel ends each; see BoundNaps
 	streak int         // short sleeps that rings have ended, one after another
 }
 
@@ -62,6 +64,12 @@ func (p *Poller) NapPage() (fd int, err error) {
 	}
 	return p.nap.fd, nil
 }
+
+// BoundNaps has the kernel end each nap after a millisecond, which costs a tenth of a
+// round trip. A Ring calls it before it hands the NapPage to another user's process:
+// whoever has mapped the page can move its sleepers to another word (FUTEX_REQUEUE),
+// where neither Wake nor EndNap finds them.
+func (p *Poller) BoundNaps() { p.nap.bound.Store(true) }
 
 func (p *Poller) freeNapPage() {
 	p.mu.Lock()
@@ -98,6 +106,9 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 		d = napBeside
 	}
 	n := &p.nap
+	if n.bound.Load() && (d == 0 || d > napBound) {
+		d = napBound
+	}
 	word := n.word.Load()
 	old := word.Load()
 	n.number += restBits + 1
@@ -108,7 +119,11 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 		futex.Wait(word, old, d)
 	}
 	how := p.rests.Swap(uint32(Awake))
-	frames := p.look(*p.rings.Load())
+	times := uint(askBusy)
+	if slept {
+		times = askNap
+	}
+	frames := p.lookAndAsk(times)
 	switch {
 	case frames > 0:
 		n.streak++

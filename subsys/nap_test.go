@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/futex"
 	"golang.org/x/sys/unix"
@@ -245,4 +246,41 @@ func TestNapLosesNothing(t *testing.T) {
 		until("a wake", func() bool { return unless.Load() == 0 })
 	}
 	within(t, "all", done, 2*rounds)
+}
+
+// Whoever has the page may move its sleepers to another word. A bounded nap ends
+// nevertheless.
+func TestNapMoved(t *testing.T) {
+	d := newDrum(t)
+	d.p.BoundNaps()
+	var unless atomic.Uint32
+	other := (*atomic.Uint32)(unsafe.Pointer(&d.p.nap.mem[64]))
+	for moved := false; !moved; {
+		done := make(chan int)
+		go func() { done <- d.p.Nap(0, &unless) }()
+		for !moved && len(done) == 0 && d.p.Asleep() {
+			const requeue = 3
+			n, _, _ := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(d.word)), requeue, 0, 1, uintptr(unsafe.Pointer(other)), 0)
+			moved = n > 0
+		}
+		within(t, "moved", done, 0)
+	}
+}
+
+// A ring that always has something keeps no descriptor from being heard.
+func TestBusyRing(t *testing.T) {
+	s := newPipe(t)
+	d := newDrum(t, s)
+	var unless atomic.Uint32
+	for name, sleep := range map[string]func(time.Duration, *atomic.Uint32) int{"Sleep": d.p.Sleep, "Nap": d.p.Nap} {
+		before := s.bytes.Load()
+		s.write(1)
+		for i := 0; s.bytes.Load() == before; i++ {
+			if i == 10_000 {
+				t.Fatalf("%s does not hear a descriptor", name)
+			}
+			d.news.Store(1)
+			sleep(time.Millisecond, &unless)
+		}
+	}
 }

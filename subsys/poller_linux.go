@@ -106,6 +106,7 @@ type entry struct {
 const (
 	askBusy = 16
 	askIdle = 256
+	askNap  = 64 // of naps that were slept
 )
 
 // NewPoller makes a Poller. It fails only when descriptors run out.
@@ -249,6 +250,16 @@ func (p *Poller) Poll() int {
 	return n + p.harvest(0)
 }
 
+// lookAndAsk is look that asks epoll about the rest once in so many times: rings that
+// always have something would keep the others from being heard.
+func (p *Poller) lookAndAsk(times uint) (frames int) {
+	frames = p.look(*p.rings.Load())
+	if p.polls++; p.polls%times == 0 {
+		frames += p.harvest(0)
+	}
+	return frames
+}
+
 // look lets the rings work on what is there.
 func (p *Poller) look(rings []Ring) (frames int) {
 	for _, r := range rings {
@@ -297,7 +308,7 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	}
 	if p.Rest() {
 		p.rests.Store(uint32(Awake))
-		return p.look(*p.rings.Load())
+		return p.lookAndAsk(askBusy)
 	}
 	if len(*p.rings.Load()) == 0 {
 		return p.harvest(max(ms, 1))

@@ -76,6 +76,13 @@ type Conn interface {
 	Close() error
 }
 
+// An Admitter is a Conn that lets its peer use little of this process until the sink
+// knows the peer. The sink calls Admit when the handshake has succeeded.
+type Admitter interface {
+	Conn
+	Admit()
+}
+
 // A Sink is what a conn delivers to. Calls for one conn never overlap, but for
 // Down, which may come while Frames is under way: a sink may see the one call
 // that another goroutine was about to make begin after it.

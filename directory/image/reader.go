@@ -47,7 +47,7 @@ func Open(fd, size int) (*Reader, error) {
 	if size < minSize || size%8 != 0 {
 		return nil, ErrMalformed
 	}
-	mem, err := memfd.Open(fd, size)
+	mem, err := memfd.OpenReserved(fd, size)
 	if err != nil {
 		return nil, err
 	}

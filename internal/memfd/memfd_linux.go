@@ -15,7 +15,7 @@ const (
 	mine  = fixed | unix.F_SEAL_FUTURE_WRITE
 )
 
-// ErrUnsealed says that a descriptor is not what Create makes.
+// ErrUnsealed is returned for a descriptor that is not what Create makes.
 var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
 
 // Create makes size bytes, mapped for reading and writing. The descriptor is for
@@ -78,23 +78,28 @@ func create(name string, size, seals int, fill func(fd int) error) (fd int, mem 
 	return fd, mem, nil
 }
 
-// Open maps what another process has made, for reading. It refuses what could
-// be cut under the reader, or is not of that size.
-func Open(fd, size int) ([]byte, error) { return open(fd, size, mine, unix.PROT_READ) }
+// Open maps for reading what another process has made with Create. It refuses a file
+// that could be cut under the reader, is not of that size, or has pages without
+// memory: a reader of such a page would pay for it, or get SIGBUS if there is none.
+func Open(fd, size int) ([]byte, error) { return open(fd, size, mine, true, unix.PROT_READ) }
+
+// OpenReserved is Open for what another process has made with Reserve: pages may be
+// without memory.
+func OpenReserved(fd, size int) ([]byte, error) { return open(fd, size, mine, false, unix.PROT_READ) }
 
 // OpenShared maps what another process has made with CreateShared, for reading and
 // writing.
 func OpenShared(fd, size int) ([]byte, error) {
-	return open(fd, size, fixed, unix.PROT_READ|unix.PROT_WRITE)
+	return open(fd, size, fixed, true, unix.PROT_READ|unix.PROT_WRITE)
 }
 
-func open(fd, size, seals, prot int) ([]byte, error) {
+func open(fd, size, seals int, full bool, prot int) ([]byte, error) {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&seals != seals {
 		return nil, ErrUnsealed
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) {
+	if err := unix.Fstat(fd, &st); err != nil || size <= 0 || st.Size != int64(size) || full && st.Blocks*512 < st.Size {
 		return nil, ErrUnsealed
 	}
 	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED|unix.MAP_NORESERVE)

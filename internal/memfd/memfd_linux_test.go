@@ -143,7 +143,10 @@ func TestReserve(t *testing.T) {
 	if err := Commit(fd, size, size+some); err == nil {
 		t.Error("more than was reserved was committed")
 	}
-	theirs, err := Open(fd, size)
+	if m, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
+		t.Errorf("a file with pages that have no memory was opened: %d bytes, %v", len(m), err)
+	}
+	theirs, err := OpenReserved(fd, size)
 	if err != nil {
 		t.Fatal(err)
 	}

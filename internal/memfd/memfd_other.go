@@ -16,6 +16,9 @@ func Commit(fd, from, to int) error { return errors.ErrUnsupported }
 // Open fails likewise.
 func Open(fd, size int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
+// OpenReserved fails likewise.
+func OpenReserved(fd, size int) ([]byte, error) { return nil, errors.ErrUnsupported }
+
 // Dup fails likewise.
 func Dup(fd int) (int, error) { return -1, errors.ErrUnsupported }
 

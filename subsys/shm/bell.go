@@ -22,7 +22,7 @@ type bell struct {
 	word *atomic.Uint64
 	mem  []byte
 	page int // the word's descriptor, to hand over; -1 for another's bell
-	fd   int // the eventfd. It is never read: each write is an edge for epoll
+	fd   int // the eventfd. It is never read: each write is an edge for epoll. -1 for another user's bell
 
 	// The word on which another's context naps.
 	nap    *atomic.Uint32
@@ -47,14 +47,15 @@ func newBell() (*bell, error) {
 	return b, nil
 }
 
-// openBell takes what a peer has handed over. fd is the bell's from here on, if
-// there is no error.
+// openBell maps the bell that a peer has handed over. fd is its eventfd, or -1 where
+// notes are sent instead. The bell owns fd from here on, if there is no error.
 func openBell(page, nap, fd int) (*bell, error) {
-	// A write to something else could block.
-	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil || name != "anon_inode:[eventfd]" || flags&unix.O_NONBLOCK == 0 {
-		return nil, errors.New("a bell that is no eventfd")
+	if fd >= 0 { // a write to something else could block
+		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err != nil || name != "anon_inode:[eventfd]" || flags&unix.O_NONBLOCK == 0 {
+			return nil, errors.New("a bell that is no eventfd")
+		}
 	}
 	mem, err := memfd.Open(page, bellLen)
 	if err != nil {
@@ -78,27 +79,35 @@ func (b *bell) doze(how subsys.Rest) {
 	b.word.Store(b.word.Load()&^restBits + restBits + 1 | uint64(how))
 }
 
-// ring wakes another's context if it rests, unless the conn has in the same rest, of
-// which last is the word. What it has to say is published.
-func (b *bell) ring(last *atomic.Uint64, count *subsys.Counters) {
+// ring wakes the peer's context if it rests, unless c has rung in the same rest. What
+// c has to say must be published.
+func (c *conn) ring() {
+	b := c.bell
 	w := b.word.Load()
 	how := subsys.Rest(w & restBits)
-	if how == subsys.Awake || last.Swap(w) == w {
+	if how == subsys.Awake || c.rung.Swap(w) == w {
 		return
 	}
 	if how == subsys.Napping {
-		count.Writes.Add(1)
+		c.port.cfg.Count.Writes.Add(1)
 		b.nap.Add(1)
 		futex.Wake(b.nap)
 		return
 	}
-	b.strike(count)
+	c.strike()
 }
 
-func (b *bell) strike(count *subsys.Counters) {
+// strike wakes the peer's context out of epoll_wait. It never blocks: another user's
+// eventfd could be made blocking and full after any check, so there a note is sent. If
+// the socket is full of notes, the peer has one to wake up to.
+func (c *conn) strike() {
+	if c.bell.fd < 0 {
+		_ = c.tell(noteRing, 0, 0, -1)
+		return
+	}
 	one := [8]byte{1}
-	count.Writes.Add(1)
-	_, _ = unix.Write(b.fd, one[:])
+	c.port.cfg.Count.Writes.Add(1)
+	_, _ = unix.Write(c.bell.fd, one[:])
 }
 
 func (b *bell) close() {
@@ -109,5 +118,7 @@ func (b *bell) close() {
 	if b.page >= 0 {
 		unix.Close(b.page)
 	}
-	unix.Close(b.fd)
+	if b.fd >= 0 {
+		unix.Close(b.fd)
+	}
 }

@@ -30,6 +30,8 @@ type conn struct {
 	out  sender
 	in   receiver
 	back returns
+
+	granted grant // what the peer may have us map
 }
 
 func (c *conn) Transport() string { return "shm" }
@@ -63,12 +65,11 @@ func (c *conn) drop() {
 	c.in.free()
 	c.mine.unmap()
 	c.theirs.unmap()
+	c.port.budget.giveBack(&c.granted)
 	if c.bell != nil {
 		c.bell.close()
 	}
 }
-
-func (c *conn) ring() { c.bell.ring(&c.rung, c.port.cfg.Count) }
 
 func (c *conn) Start() {
 	if !c.hold() {
@@ -139,7 +140,9 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	}
 	defer c.drop()
 	c.in.mu.Lock()
-	ended, err := c.listen()
+	again, ended, err := c.listen(mostNotes)
+	rung := c.in.rung
+	c.in.rung = false
 	c.in.mu.Unlock()
 	if c.closed.Load() { // meanwhile, by somebody who found mu taken
 		c.sayClosed()
@@ -147,7 +150,8 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
-		for !c.closed.Load() && c.theirs.word(c.in.head).Load() != 0 { // what it said before
+		// What the peer said before is at most a ring full. It may be writing still.
+		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.theirs.word(c.in.head).Load() != 0; {
 			frames += c.look()
 		}
 		c.out.collect()
@@ -155,8 +159,12 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	}
 	if err != nil {
 		c.fail(err)
+		return frames, false
 	}
-	return frames, false
+	if rung {
+		frames += c.port.answer(c)
+	}
+	return frames, again
 }
 
 // news says whether there is something to look at.

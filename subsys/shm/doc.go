@@ -61,10 +61,19 @@
 // A port's bell is a word that says how its context rests, and an eventfd that is in
 // the context's poller. Who has published something rings if nobody looks, once a
 // rest: the eventfd, or for a short rest the futex on which the context's one
-// waiter naps. While the other side polls, nothing is paid. The futex is in the one
+// waiter naps. A process of another user could make its eventfd blocking and full, so
+// a port of a group is rung by a note on the conn's socket, sent with MSG_DONTWAIT. While the other side polls, nothing is paid. The futex is in the one
 // page that all write who are handed it: a Wait that has not begun yet must see that
 // somebody has rung. Nothing is read from it but that, so who runs wild in it ends a
-// nap, or keeps one that is bounded.
+// nap, or keeps one that is bounded: by the keeper, and in a group by the kernel.
+//
+// # Members of a group
+//
+// A process of another user is trusted with reading what is sent, and with nothing
+// else. No call that a peer can make wait is made on a descriptor from a peer; no
+// access to a peer's memory can fail (it is sealed, and all there); and a peer has few
+// arenas mapped before the handshake, and then a part of what the port can map
+// (budget.go). Notes and records are read in turns with those of other conns.
 //
 // # The memory model
 //

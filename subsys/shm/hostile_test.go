@@ -77,7 +77,7 @@ func TestNonsense(t *testing.T) {
 			own(t, c, evil, 7)
 			write(c, append(record(recBytes, 24, make([]byte, line-recordLen)...), lent(7, 0, 0, 64, 64)...))
 		},
-		"returns of nothing":   func(c *conn) { c.mine.giveBack(0, 0); c.bell.strike(c.port.cfg.Count) },
+		"returns of nothing":   func(c *conn) { c.mine.giveBack(0, 0); c.strike() },
 		"a note unknown":       func(c *conn) { _ = c.tell(9, 1, 0, -1) },
 		"a note cut short":     func(c *conn) { _ = unix.Sendmsg(c.sock, []byte("short"), nil, nil, 0) },
 		"an arena without one": func(c *conn) { _ = c.tell(noteArena, 1, 4096, -1) },
@@ -99,7 +99,7 @@ func TestNonsense(t *testing.T) {
 			c := raw(t, evil, n.port.Addr())
 			s := n.accepted(t)
 			bad(c)
-			c.bell.strike(c.port.cfg.Count)
+			c.strike()
 			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
 				t.Errorf("it is told as %v", err)
 			}

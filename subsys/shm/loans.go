@@ -42,7 +42,7 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 	}
 	if a == nil {
 		// Its note was sent before.
-		if _, err := c.listen(); err != nil {
+		if _, _, err := c.listen(allNotes); err != nil {
 			return nil, nil, c.from(err)
 		}
 		if a = in.arenas[d.arena]; a == nil {
@@ -84,6 +84,7 @@ func (in *receiver) trim() {
 // unlist forgets an arena. mu is held.
 func (in *receiver) unlist(c *conn, a *arena) {
 	delete(in.arenas, a.id)
+	in.mapped -= uint64(len(a.mem))
 	in.last = nil // it may be this one
 	a.drop(c)
 }

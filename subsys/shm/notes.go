@@ -14,16 +14,18 @@ const (
 	noteLen   = 16
 	noteArena = 1 // a descriptor comes along
 	noteGone  = 2
+	noteRing  = 3 // look: between users, in place of an eventfd
 
-	maxArenas = 1 << 14 // of one peer
+	mostNotes = 64      // read before another conn has its turn,
+	allNotes  = 1 << 12 // and by a conn that waits for one of them, which is more than sockets keep
 )
 
 // tell sends a note, or fails where it would have to wait.
-func (c *conn) tell(kind, arena uint32, size, fd int) error {
+func (c *conn) tell(kind, arena uint32, size uint64, fd int) error {
 	var b [noteLen]byte
 	le.PutUint32(b[:], kind)
 	le.PutUint32(b[4:], arena)
-	le.PutUint64(b[8:], uint64(size))
+	le.PutUint64(b[8:], size)
 	var oob []byte
 	if fd >= 0 {
 		oob = unix.UnixRights(fd)
@@ -33,23 +35,23 @@ func (c *conn) tell(kind, arena uint32, size, fd int) error {
 	return err
 }
 
-// listen reads the notes that are there. It says whether the socket has ended. in.mu
-// is held.
-func (c *conn) listen() (ended bool, err error) {
-	for {
+// listen reads the notes that are there, but not more than most, and reports whether
+// there may be more, and whether the socket has ended. in.mu must be held.
+func (c *conn) listen(most int) (more, ended bool, err error) {
+	for range most {
 		var b [noteLen + 1]byte
-		var oob [64]byte
+		var oob [24]byte // of one descriptor
 		c.port.cfg.Count.Reads.Add(1)
 		n, oobn, flags, _, err := unix.Recvmsg(c.sock, b[:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			return false, nil
+			return false, false, nil
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.ECONNRESET):
 			continue // it comes once, from who died with notes unread; what it said before is behind it
 		case err != nil || n == 0:
-			return true, nil
+			return false, true, nil
 		}
 		fds, err := descriptors(oob[:oobn])
 		if err == nil {
@@ -66,9 +68,10 @@ func (c *conn) listen() (ended bool, err error) {
 			unix.Close(fd)
 		}
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
+	return true, false, nil
 }
 
 // note does what a note says.
@@ -80,8 +83,8 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	a := in.arenas[id]
 	switch {
 	case kind == noteArena && a == nil && len(fds) == 1 && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
-		if len(in.arenas) >= maxArenas {
-			return broken("more than %d arenas", maxArenas)
+		if arenas, bytes := c.granted.get(); len(in.arenas) >= arenas || size > bytes-in.mapped {
+			return broken("arena %d of %d bytes beside %d of %d bytes: more than was granted", id, size, len(in.arenas), in.mapped)
 		}
 		mem, err := memfd.Open(fds[0], int(size))
 		if err != nil {
@@ -93,10 +96,13 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 		a = &arena{id: id, mem: mem}
 		a.uses.Store(1)
 		in.arenas[id] = a
+		in.mapped += size
 		c.back.uses.Add(1)
 		c.refs.Add(1)
 	case kind == noteGone && a != nil && len(fds) == 0:
 		in.unlist(c, a)
+	case kind == noteRing && len(fds) == 0:
+		in.rung = true
 	default:
 		return broken("note %d about arena %d, of %d bytes, with %d descriptors", kind, id, size, len(fds))
 	}

@@ -18,7 +18,9 @@ type receiver struct {
 	over   bool   // the peer has been told that we come no further
 	used   bool   // the reader has been; likewise
 	reader stream.Reader
-	arenas map[uint32]*arena // the peer's
+	rung   bool              // by a note; likewise
+	arenas map[uint32]*arena // the peer's,
+	mapped uint64            // of so many bytes
 	last   *arena            // the one of these that was lent in last; nil: none
 	loans  []*borrowed       // by the peer's numbers; nil: not made
 	made   int

@@ -27,6 +27,8 @@ type words struct {
 	wants  atomic.Uint32 // the writer waits for room in its ring
 	closed atomic.Uint32 // no record comes any more, and head stays as it is,
 	done   atomic.Uint32 // and nothing that the other has lent is read any more
+	arenas atomic.Uint32 // the other may have so many more than fewArenas mapped at once,
+	gib    atomic.Uint32 // of so many GiB more than fewBytes
 }
 
 // A segment is one end's, mapped: by that end for writing.

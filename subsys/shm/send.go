@@ -39,12 +39,14 @@ type sender struct {
 	seen  atomic.Uint64 // returns, or never
 	swept atomic.Bool   // and what a peer that closed did not come to
 
-	told   map[uint32]struct{} // arenas that the peer knows
-	known  *buffers.Arena      // the one of these that was lent in last; nil: none
-	later  bool                // it could not be told now that some are no more
-	goneMu sync.Mutex          // a pool's lock may be held
-	gone   []uint32            // arenas that are no more
-	isGone atomic.Bool
+	told      map[uint32]*tale // arenas that the peer knows,
+	toldBytes uint64           // of so many bytes
+	known     *buffers.Arena   // the one of these that was lent in last; nil: none
+	lastTale  *tale            // of known
+	later     bool             // it could not be told now that some are no more
+	goneMu    sync.Mutex       // a pool's lock may be held
+	gone      []uint32         // arenas that are no more
+	isGone    atomic.Bool
 
 	header [subsys.HeaderLen]byte
 }
@@ -53,6 +55,13 @@ type sender struct {
 type loan struct {
 	buf *buffers.Buffer
 	at  uint64 // the record that told of it
+	in  *tale
+}
+
+// A tale is an arena that the peer knows.
+type tale struct {
+	size uint64
+	out  int // loans in it
 }
 
 // Send implements subsys.Conn.
@@ -295,17 +304,8 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
 	if !ok {
 		return d, false
 	}
-	if a != o.known {
-		if _, ok := o.told[a.ID]; !ok {
-			if c.tell(noteArena, a.ID, len(a.Mem), a.FD) != nil {
-				return d, false
-			}
-			if o.told == nil {
-				o.told = map[uint32]struct{}{}
-			}
-			o.told[a.ID] = struct{}{}
-		}
-		o.known = a
+	if a != o.known && !o.introduce(c, a) {
+		return d, false
 	}
 	id := uint32(len(o.loans))
 	if n := len(o.free); n > 0 {
@@ -315,15 +315,69 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
 	} else {
 		o.loans = append(o.loans, loan{})
 	}
-	o.loans[id] = loan{f.Buf.Retain(), o.tail}
+	o.loans[id] = loan{f.Buf.Retain(), o.tail, o.lastTale}
+	o.lastTale.out++
 	o.lent.Add(1)
 	return descriptor{arena: a.ID, loan: id, off: uint64(off), n: uint32(len(f.Data))}, true
+}
+
+// introduce makes a the arena that is lent in: the peer is told of it, in place of
+// others if it would know more than it grants.
+func (o *sender) introduce(c *conn, a *buffers.Arena) bool {
+	t := o.told[a.ID]
+	if t == nil {
+		t = &tale{size: uint64(len(a.Mem))}
+		if !o.makeRoom(c, t.size) || c.tell(noteArena, a.ID, t.size, a.FD) != nil {
+			return false
+		}
+		if o.told == nil {
+			o.told = map[uint32]*tale{}
+		}
+		o.told[a.ID] = t
+		o.toldBytes += t.size
+	}
+	o.known, o.lastTale = a, t
+	return true
+}
+
+// makeRoom has the peer forget arenas in which nothing is lent until it may be told of
+// one more of size bytes.
+func (o *sender) makeRoom(c *conn, size uint64) bool {
+	arenas, bytes := fewArenas+int(c.theirs.arenas.Load()), fewBytes+uint64(c.theirs.gib.Load())<<30
+	fits := func() bool { return len(o.told) < arenas && o.toldBytes+size <= bytes }
+	if fits() {
+		return true
+	}
+	if size > bytes {
+		return false
+	}
+	for id, t := range o.told { // in whatever order
+		if t.out > 0 {
+			continue
+		}
+		if c.tell(noteGone, id, 0, -1) != nil {
+			return false
+		}
+		o.forget(id)
+		if fits() {
+			return true
+		}
+	}
+	return false
+}
+
+// forget notes that the peer has been told that an arena is no more.
+func (o *sender) forget(id uint32) {
+	o.toldBytes -= o.told[id].size
+	delete(o.told, id)
+	o.known, o.lastTale = nil, nil // it may be this one
 }
 
 // end ends a loan.
 func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	b := o.loans[id].buf
-	o.loans[id].buf = nil
+	o.loans[id].in.out--
+	o.loans[id].buf, o.loans[id].in = nil, nil
 	o.free = append(o.free, id)
 	o.lent.Add(-1)
 	how(b)
@@ -424,7 +478,7 @@ func (o *sender) tidy(c *conn) {
 		return
 	}
 	o.isGone.Store(false)
-	o.known = nil // it may be of those
+	o.known, o.lastTale = nil, nil // it may be of those
 	o.goneMu.Lock()
 	defer o.goneMu.Unlock()
 	o.later = false
@@ -437,7 +491,7 @@ func (o *sender) tidy(c *conn) {
 			keep, o.later = append(keep, id), true
 			continue
 		}
-		delete(o.told, id)
+		o.forget(id)
 	}
 	o.gone = keep
 }

@@ -13,11 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What each end says first, with four descriptors: its segment, the word of its
-// bell, the page its context naps on, the bell's eventfd. The dialler goes first.
+// What each end says first, with descriptors: its segment, the word of its bell, the
+// page its context naps on, and, between processes of one user only, the bell's
+// eventfd. The dialler goes first.
 const (
 	helloLen = 24
-	version  = 3
+	version  = 4
+	mostFDs  = 4
 )
 
 var magic = [8]byte{'r', 'o', 'c', 'l', '-', 's', 'h', 'm'}
@@ -65,16 +67,8 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, err
 	}
-	var who *unix.Ucred
-	if e := raw.Control(func(fd uintptr) {
-		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil {
-		err = e
-	}
+	who, err := p.peer(raw)
 	if err != nil {
-		return nil, fmt.Errorf("asking who the peer is: %w", err)
-	}
-	if err := p.lets(who, raw); err != nil {
 		return nil, err
 	}
 	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // until we know better
@@ -89,9 +83,15 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, err
 	}
+	if p.group != nil {
+		c.poller.BoundNaps()
+	}
 	say := func() error {
-		h := hello()
-		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fd, p.bell.page, nap, p.bell.fd), nil)
+		h, fds := hello(), []int{fd, p.bell.page, nap}
+		if p.group == nil {
+			fds = append(fds, p.bell.fd)
+		}
+		_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fds...), nil)
 		return err
 	}
 	if first {
@@ -124,7 +124,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 // hear reads the other's hello and maps what came with it.
 func (c *conn) hear(uc *net.UnixConn) error {
 	var b [helloLen + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4*8))
+	oob := make([]byte, unix.CmsgSpace(4*mostFDs))
 	n, oobn, flags, _, err := uc.ReadMsgUnix(b[:], oob)
 	fds, e := descriptors(oob[:oobn])
 	defer func() {
@@ -141,18 +141,25 @@ func (c *conn) hear(uc *net.UnixConn) error {
 		return e
 	case flags&unix.MSG_CTRUNC != 0:
 		return errors.New("a hello without its descriptors: too many are open here")
-	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello() || len(fds) != 4:
+	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello():
 		return broken("not a hello of version %d", version)
+	}
+	bell := -1
+	switch {
+	case c.port.group == nil && len(fds) == 4:
+		bell = fds[3]
+	case c.port.group == nil || len(fds) != 3:
+		return broken("a hello with %d descriptors", len(fds))
 	}
 	theirs, err := memfd.Open(fds[0], segmentLen)
 	if err != nil {
 		return fmt.Errorf("the segment of a peer: %w", err)
 	}
 	c.theirs = newSegment(theirs)
-	if c.bell, err = openBell(fds[1], fds[2], fds[3]); err != nil {
+	if c.bell, err = openBell(fds[1], fds[2], bell); err != nil {
 		return err
 	}
-	fds = fds[:3] // the fourth is the bell's now
+	fds = fds[:3] // a fourth is the bell's now
 	return nil
 }
 

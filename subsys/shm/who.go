@@ -10,6 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// peer says which process is at the other end of a socket, if it may be a peer.
+func (p *port) peer(raw syscall.RawConn) (who *unix.Ucred, err error) {
+	if e := raw.Control(func(fd uintptr) {
+		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil {
+		err = e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking who the peer is: %w", err)
+	}
+	return who, p.lets(who, raw)
+}
+
 // lets says whether the process at the other end of a socket may be a peer, which
 // is to say read all that our pool shares: one of the same user, or of the group.
 // The kernel tells who it is.

@@ -35,6 +35,9 @@ func init() {
 		n, err := c.Read(make([]byte, 100))
 		fmt.Println("answered with", n, err)
 		os.Exit(0)
+	case "crowd":
+		fmt.Println(crowd(arg))
+		os.Exit(0)
 	case "member": // of group 0, or not
 		n, err := openOver(ForGroup(0), "")
 		if err != nil {

@@ -1,0 +1,97 @@
+package shm
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What peers may have a port map. A process has 65,530 mappings (vm.max_map_count) and
+// ends when the Go runtime gets no more, so a part of them is shared out: much to the
+// first conns, the least to each of very many.
+const (
+	fewArenas  = 8       // of a peer that is not admitted yet, and the least,
+	fewBytes   = 4 << 30 // which is one message as large as there may be, and others
+	peerArenas = 1 << 10 // of one peer,
+	peerGiB    = 64
+	portArenas = 1 << 14 // of all, beside the least of each
+	portGiB    = 4 << 10
+	oneOf      = 16 // what is left is granted in such parts
+)
+
+// A budget is what a port has granted to admitted peers. Its lock is the last taken.
+type budget struct {
+	mu     sync.Mutex
+	arenas int
+	gib    int
+}
+
+// A grant is the number of arenas, and of their bytes, that a peer may have mapped at
+// once, beside those in which messages are held. The zero value is the least.
+type grant struct {
+	arenas atomic.Uint32 // more than fewArenas
+	gib    atomic.Uint32 // more than fewBytes
+	made   atomic.Bool
+}
+
+func (g *grant) get() (arenas int, bytes uint64) {
+	return fewArenas + int(g.arenas.Load()), fewBytes + uint64(g.gib.Load())<<30
+}
+
+// give grants more to a peer, once.
+func (b *budget) give(g *grant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if g.made.Swap(true) {
+		return false
+	}
+	arenas := min((portArenas-b.arenas)/oneOf, peerArenas-fewArenas)
+	gib := min((portGiB-b.gib)/oneOf, peerGiB-fewBytes>>30)
+	b.arenas += arenas
+	b.gib += gib
+	g.gib.Store(uint32(gib))
+	g.arenas.Store(uint32(arenas))
+	return true
+}
+
+// giveBack undoes give.
+func (b *budget) giveBack(g *grant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.arenas -= int(g.arenas.Swap(0))
+	b.gib -= int(g.gib.Swap(0))
+	g.made.Store(true)
+}
+
+// Admit implements subsys.Admitter: the peer is who it says, and may have more mapped.
+func (c *conn) Admit() {
+	if !c.hold() {
+		return
+	}
+	defer c.drop()
+	if c.port.budget.give(&c.granted) {
+		c.mine.gib.Store(c.granted.gib.Load())
+		c.mine.arenas.Store(c.granted.arenas.Load())
+	}
+}
+
+// complaints are log lines that strangers cause: one a second.
+type complaints struct {
+	mu     sync.Mutex
+	last   time.Time
+	unsaid int
+}
+
+func (c *complaints) log(to *slog.Logger, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.last) < time.Second {
+		c.unsaid++
+		return
+	} else {
+		c.last = now
+	}
+	to.Warn("shm: accepting", "err", err, "unsaid", c.unsaid)
+	c.unsaid = 0
+}

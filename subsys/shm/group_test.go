@@ -1,0 +1,277 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// startGroup starts a node whose transport was made for this process's group.
+func startGroup(t testing.TB) *node {
+	t.Helper()
+	n, err := openOver(ForGroup(os.Getegid()), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// A group member makes its bell blocking and full, reads nothing, and says again
+// and again that it sleeps. Ringing for it must not block.
+func TestGroupBellCannotBlock(t *testing.T) {
+	evil, n := startGroup(t), startGroup(t)
+	near, far := pair(t, startGroup(t), n)
+	good(t, near, far, 0)
+	evil.hold.Lock() // the peer reads nothing
+	defer evil.hold.Unlock()
+	c := raw(t, evil, n.port.Addr())
+	defer c.Close()
+	s := n.accepted(t)
+	bell := evil.port.(*port).bell
+	if err := unix.SetNonblock(bell.fd, false); err != nil {
+		t.Fatal(err)
+	}
+	var full [8]byte
+	binary.NativeEndian.PutUint64(full[:], 1<<64-2)
+	if _, err := unix.Write(bell.fd, full[:]); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error)
+	go func() {
+		var err error
+		for i := 0; i < 1000 && err == nil; i++ {
+			bell.doze(subsys.Asleep)
+			s.conn.(*conn).ring()
+		}
+		sent <- err
+	}()
+	select {
+	case err := <-sent:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("ringing for a peer blocks")
+		_, _ = unix.Read(bell.fd, full[:])
+		<-sent
+	}
+	good(t, near, far, 1)
+}
+
+// Before its sink knows the peer, a conn maps few of the peer's arenas.
+func TestArenasBeforeAdmission(t *testing.T) {
+	evil, n := startGroup(t), startGroup(t)
+	c := raw(t, evil, n.port.Addr())
+	defer c.Close()
+	s := n.accepted(t)
+	_, before := resources()
+	for id := range uint32(100) {
+		if err := c.tell(noteArena, id, bellLen, evil.port.(*port).bell.page); err != nil {
+			break // it was cut off meanwhile
+		}
+	}
+	if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
+		t.Errorf("it is told as %v", err)
+	}
+	if _, after := resources(); after > before+10 {
+		t.Errorf("%d more mappings", after-before)
+	}
+}
+
+// A flood of notes lets go of the goroutine that reads them, again and again.
+func TestNotesInTurns(t *testing.T) {
+	evil, n := start(t), start(t)
+	near, far := pair(t, start(t), n)
+	n.hold.Lock()
+	c := raw(t, evil, n.port.Addr())
+	s := n.accepted(t)
+	for i := range 200 {
+		kind, fd := uint32(noteArena), evil.port.(*port).bell.page
+		size := uint64(bellLen)
+		if i%2 == 1 {
+			kind, fd, size = noteGone, -1, 0
+		}
+		if err := c.tell(kind, 1, size, fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, again := s.conn.(*conn).Ready(subsys.Readable); !again {
+		t.Error("all notes were read at once")
+	}
+	n.hold.Unlock()
+	good(t, near, far, 0)
+	c.Close()
+}
+
+// A peer that closes its socket, and whose ring never ends, stops nobody.
+func TestEndlessRing(t *testing.T) {
+	evil, n := start(t), start(t)
+	near, far := pair(t, start(t), n)
+	n.hold.Lock()
+	c := raw(t, evil, n.port.Addr())
+	s := n.accepted(t)
+	s.mu.Lock()
+	s.lax = true
+	s.mu.Unlock()
+	rec := make([]byte, line)
+	binary.LittleEndian.PutUint64(rec, recBytes|subsys.HeaderLen<<32)
+	h := subsys.Header{Type: 16}
+	h.Put(rec[recordLen:])
+	for at := uint64(0); at < ringLen; at += line {
+		c.mine.put(at, rec)
+	}
+	if err := unix.Shutdown(c.sock, unix.SHUT_RDWR); err != nil {
+		t.Fatal(err)
+	}
+	n.hold.Unlock()
+	_ = s.wantDown(t)
+	good(t, near, far, 0)
+	c.Close()
+}
+
+// What has no memory yet is not taken for an arena: a reader would make it, or fail.
+func TestArenaWithoutMemory(t *testing.T) {
+	evil, n := start(t), start(t)
+	fd, mem, err := memfd.Reserve("evil", 1<<20)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer memfd.Close(fd)
+	defer memfd.Unmap(mem)
+	c := raw(t, evil, n.port.Addr())
+	defer c.Close()
+	s := n.accepted(t)
+	if err := c.tell(noteArena, 1, 1<<20, fd); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wantDown(t); !errors.Is(err, memfd.ErrUnsealed) {
+		t.Errorf("it is told as %v", err)
+	}
+}
+
+// A sender with more arenas than its peer maps at once lends from them in turn.
+func TestMoreArenasThanMapped(t *testing.T) {
+	a, b := startGroup(t), startGroup(t)
+	near, far := pair(t, a, b)
+	const size, rounds, arenas = 2 << 20, 3, 3 * fewArenas // each buffer is an arena
+	var bufs [arenas]*buffers.Buffer
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for k := range bufs {
+		var err error
+		if bufs[k], err = a.pool.Get(size); err != nil {
+			t.Fatal(err)
+		}
+		defer bufs[k].Release()
+	}
+	for i := range rounds {
+		for k, b := range bufs {
+			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i*arenas + k), Len: size}, Data: b.Bytes(), Buf: b}
+			f.Tag = sign(b.Bytes(), rnd)
+			copies := a.count.Copies.Load()
+			if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
+				t.Fatalf("took %d: %v", n, err)
+			}
+			eventually(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
+			eventually(t, "it comes back", func() bool {
+				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.due(near.conn.(*conn))
+			})
+			if a.count.Copies.Load() != copies {
+				t.Fatal("a payload was copied")
+			}
+			in := &far.conn.(*conn).in
+			in.mu.Lock()
+			if len(in.arenas) > fewArenas {
+				t.Errorf("%d arenas are mapped", len(in.arenas))
+			}
+			in.mu.Unlock()
+		}
+	}
+	if _, bad := far.frames(); bad != nil {
+		t.Error(bad)
+	}
+}
+
+// Another user of the group that opens sockets and says nothing gets few places
+// among those that shake hands.
+func TestSilentUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	n := startGroup(t)
+	_, name, _ := parse(n.port.Addr())
+	at := socket(n.port.(*port).node, name)
+	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first\n" {
+		t.Error(out)
+	}
+}
+
+// crowd is a user that opens many sockets and says nothing.
+func crowd(at string) string {
+	var all []*net.UnixConn
+	for range 40 {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: at, Net: "unixpacket"})
+		if err != nil {
+			return err.Error()
+		}
+		all = append(all, c)
+	}
+	b := make([]byte, 100)
+	_ = all[39].SetReadDeadline(time.Now().Add(patience))
+	if _, err := all[39].Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
+		return "the last one was not closed"
+	}
+	_ = all[0].SetReadDeadline(time.Now().Add(time.Millisecond))
+	if _, err := all[0].Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return "the first one was closed before the last"
+	}
+	return "the last one was closed first"
+}
+
+// Admitted peers share what a port maps: each has the least, all together not more
+// than the port has, and what a conn had comes back.
+func TestBudget(t *testing.T) {
+	a, b := startGroup(t), startGroup(t)
+	near, far := pair(t, a, b)
+	far.conn.(subsys.Admitter).Admit()
+	far.conn.(subsys.Admitter).Admit() // means nothing
+	eventually(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
+	p := b.port.(*port)
+	if p.budget.arenas != peerArenas-fewArenas || p.budget.gib != peerGiB-fewBytes>>30 {
+		t.Errorf("one peer has %d arenas, %d GiB", p.budget.arenas, p.budget.gib)
+	}
+	var all [1000]grant
+	for i := range all {
+		p.budget.give(&all[i])
+	}
+	if p.budget.arenas > portArenas || p.budget.gib > portGiB {
+		t.Errorf("%d arenas, %d GiB are granted", p.budget.arenas, p.budget.gib)
+	}
+	if arenas, bytes := all[999].get(); arenas < fewArenas || bytes < fewBytes {
+		t.Errorf("the last has %d arenas, %d bytes", arenas, bytes)
+	}
+	for i := range all {
+		p.budget.giveBack(&all[i])
+	}
+	near.conn.Close()
+	_ = far.wantDown(t)
+	eventually(t, "all comes back", func() bool {
+		p.budget.mu.Lock()
+		defer p.budget.mu.Unlock()
+		return p.budget.arenas == 0 && p.budget.gib == 0
+	})
+}

@@ -1,0 +1,51 @@
+package tests
+
+import (
+	"context"
+	"testing"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+// Contexts that have linked read large messages where they lie, also when the
+// messages lie in more arenas than a stranger may have mapped, and all are held.
+func TestManyArenas(t *testing.T) {
+	const count, size = 40, 2 << 20 // each message is an arena
+	ctx := context.Background()
+	cl := rocltest.Cluster(t, 1)
+	over := lib.WithTransports(shm.New())
+	a, b := cl.Open(0, over), cl.Open(0, over, lib.WithMailbox(count*(size+1024)))
+	from, err := a.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := b.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(size int) *lib.Message {
+		p, err := a.Buffer(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Bytes()[0] = 1
+		if err := from.Send(ctx, to.ID(), 0, p); err != nil {
+			t.Fatal(err)
+		}
+		m, err := to.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	send(1).Release() // the link is made
+	before := a.Stats().CopiedBytes
+	for range count {
+		defer send(size).Release()
+	}
+	if n := a.Stats().CopiedBytes - before; n >= size {
+		t.Errorf("%d bytes of %d messages of %d were copied", n, count, size)
+	}
+}
