@@ -8,6 +8,13 @@ import (
 	"time"
 )
 
+const (
+	shakeBriefly   = 500 * time.Millisecond // in place of shakeTimeout,
+	longAttempt    = 4                      // but for one attempt of so many
+	backoffMost    = 200 * time.Millisecond // between attempts
+	resolveTimeout = 500 * time.Millisecond // for the directory, where addresses are known
+)
+
 // dial starts connecting, unless that is under way. mu is held.
 func (l *link) dial() {
 	if l.dialling || l.dead != nil || l.conn != nil {
@@ -18,16 +25,24 @@ func (l *link) dial() {
 	go l.connect()
 }
 
-// connect dials until the link has a conn, from whichever side, or is dead.
+// connect dials until the link has a conn, from whichever side, or is dead. It
+// ends within GiveUp, whatever does not answer: the directory or the peer.
 func (l *link) connect() {
 	defer l.d.running.Done()
-	ctx := l.d.life
-	start := time.Now()
+	ctx, cancel := context.WithTimeout(l.d.life, l.d.cfg.GiveUp)
+	defer cancel()
 	backoff := time.Millisecond
-	for {
-		err := l.try(ctx)
+	for attempt := 0; ; attempt++ {
+		// A peer that is cut off answers from one moment to the next. Short
+		// attempts find that out soon; the long ones between are for peers far
+		// away.
+		patience := shakeTimeout
+		if attempt%longAttempt != 0 {
+			patience = shakeBriefly
+		}
+		err := l.try(ctx, patience)
 		l.mu.Lock()
-		if l.conn != nil || l.dead != nil || ctx.Err() != nil {
+		if l.conn != nil || l.dead != nil || l.d.life.Err() != nil {
 			l.dialling = false
 			l.mu.Unlock()
 			return
@@ -38,7 +53,7 @@ func (l *link) connect() {
 			l.die(err)
 			continue
 		}
-		if time.Since(start) > l.d.cfg.GiveUp {
+		if ctx.Err() != nil {
 			l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
 			continue
 		}
@@ -48,24 +63,49 @@ func (l *link) connect() {
 		case <-ctx.Done():
 			t.Stop()
 		}
-		backoff = min(backoff*2, 200*time.Millisecond)
+		backoff = min(backoff*2, backoffMost)
 	}
 }
 
-// try goes once through the peer's addresses, cheapest transport first. What
-// broke at once lately comes last.
-func (l *link) try(ctx context.Context) error {
-	addrs, err := l.d.cfg.Resolve(ctx, l.peer)
+// addresses asks the directory for the peer's addresses. If it does not answer
+// in time, the addresses of the last answer are used.
+func (l *link) addresses(ctx context.Context) ([]string, error) {
+	l.mu.Lock()
+	known := l.addrs
+	l.mu.Unlock()
+	ask := ctx
+	if known != nil {
+		var cancel context.CancelFunc
+		ask, cancel = context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
+	}
+	addrs, err := l.d.cfg.Resolve(ask, l.peer)
+	switch {
+	case err == nil:
+		l.mu.Lock()
+		l.addrs = addrs
+		l.mu.Unlock()
+		return addrs, nil
+	case known != nil && ask.Err() != nil && ctx.Err() == nil && !errors.Is(err, ErrGone):
+		return known, nil
+	}
+	return nil, fmt.Errorf("finding context %v: %w", l.peer, err)
+}
+
+// try goes once through the peer's addresses, cheapest transport first, with
+// patience for each. What broke at once lately comes last.
+func (l *link) try(ctx context.Context, patience time.Duration) error {
+	addrs, err := l.addresses(ctx)
 	if err != nil {
-		return fmt.Errorf("finding context %v: %w", l.peer, err)
+		return err
 	}
 	if l.key.theirs {
 		return errors.New("the peer, whose lane it is, has not connected")
 	}
 	routes := l.routes()
-	failed, err := l.through(ctx, routes, addrs, nil, false)
+	failed, err := l.through(ctx, routes, addrs, nil, false, patience)
 	if err != nil {
-		if _, again := l.through(ctx, routes, addrs, nil, true); again == nil {
+		if _, again := l.through(ctx, routes, addrs, nil, true, patience); again == nil {
 			err = nil
 		}
 	}

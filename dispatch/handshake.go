@@ -76,8 +76,6 @@ func (ep *endpoint) settle() {
 
 // shake dials addr and binds the conn to l, in place of from, which may be nil.
 func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string, from subsys.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
-	defer cancel()
 	trust := d.trust()
 	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, from: from, peer: l.peer, outcome: make(chan error, 1)}
 	c, err := p.Dial(ctx, addr, ep)

@@ -74,9 +74,11 @@ type link struct {
 	unwritten sync.Cond // signalled when writing ends; L is mu
 	stream    pace
 	dialling  bool
-	proposed  uint64 // the gen of our handshake under way, or 0
-	binders   int    // who wait for writing to end, to attach another conn
-	ready     bool   // who writes says Ready, and the peer may wait for us
+	endMove   context.CancelFunc // of the search for a better route under way, or nil
+	addrs     []string           // of the peer, as the directory said last
+	proposed  uint64             // the gen of our handshake under way, or 0
+	binders   int                // who wait for writing to end, to attach another conn
+	ready     bool               // who writes says Ready, and the peer may wait for us
 	since     time.Time
 	over      string // the transport of the conn, or of the last one
 	trial     trial
@@ -255,6 +257,9 @@ func (l *link) lose(c subsys.Conn, err error) {
 	l.d.log.Info("dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.judge(c)
 	l.detach()
+	if l.endMove != nil { // move dials then
+		l.endMove()
+	}
 	l.dial()
 }
 

@@ -216,17 +216,22 @@ func (l *link) improve() {
 		return
 	}
 	l.dialling = true
+	ctx, cancel := context.WithCancel(l.d.life)
+	l.endMove = cancel
 	l.d.running.Add(1)
-	go l.move(l.conn)
+	go l.move(ctx, l.conn)
 }
 
-// move tries to go from one conn to one over a better route.
-func (l *link) move(from subsys.Conn) {
+// move tries to go from one conn to one over a better route. ctx ends when that
+// conn breaks.
+func (l *link) move(ctx context.Context, from subsys.Conn) {
 	defer l.d.running.Done()
-	more, err := l.tryBetter(l.d.life, from)
+	more, err := l.tryBetter(ctx, from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dialling = false
+	l.endMove()
+	l.endMove = nil
 	switch {
 	case l.dead != nil:
 	case l.conn == nil: // it broke meanwhile
@@ -240,17 +245,17 @@ func (l *link) move(from subsys.Conn) {
 // tryBetter goes once through the peer's addresses on better routes than that of
 // a conn. It says whether there are more than it could use.
 func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err error) {
-	addrs, err := l.d.cfg.Resolve(ctx, l.peer)
+	addrs, err := l.addresses(ctx)
 	if err != nil {
-		return true, fmt.Errorf("finding context %v: %w", l.peer, err)
+		return true, err
 	}
 	routes := better(l.routes(), from)
 	if len(routes) > 0 && !reach(routes, addrs) { // old news: who asks twice gets the newest
-		if addrs, err = l.d.cfg.Resolve(ctx, l.peer); err != nil {
-			return true, fmt.Errorf("finding context %v: %w", l.peer, err)
+		if addrs, err = l.addresses(ctx); err != nil {
+			return true, err
 		}
 	}
-	_, err = l.through(ctx, routes, addrs, from, false)
+	_, err = l.through(ctx, routes, addrs, from, false, shakeTimeout)
 	l.mu.Lock()
 	left := routes
 	if l.conn != nil {
@@ -266,8 +271,9 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 
 // through dials addrs over routes, until l has a conn other than from, which may
 // be nil, or is dead. Those that are shunned are left out, or they alone are
-// tried. failed is what could not be dialled at all, by route.
-func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool) (failed map[string]error, err error) {
+// tried. Each address has patience to answer. failed is what could not be dialled
+// at all, by route.
+func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
 	err = fmt.Errorf("no transport reaches any of %q", addrs)
 	tried := map[string]bool{} // a second port of a transport reaches no more than the first
 	for i := range routes {
@@ -283,7 +289,10 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 				continue
 			}
 			tried[a] = true
-			if err = l.d.shake(ctx, l, r.Port, a, from); err == nil {
+			attempt, cancel := context.WithTimeout(ctx, patience)
+			err = l.d.shake(attempt, l, r.Port, a, from)
+			cancel()
+			if err == nil {
 				return failed, nil
 			}
 			if d := (*dialError)(nil); errors.As(err, &d) && ctx.Err() == nil {

@@ -1,0 +1,87 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A directory that does not answer keeps no link alive: a peer that was never
+// reached, and one that went, are given up in time, and what was accepted is
+// reported.
+func TestGiveUpWithoutDirectory(t *testing.T) {
+	for _, everLinked := range []bool{false, true} {
+		w := newWorld()
+		silent := make(chan struct{}) // closed: the directory does not answer any more
+		told := make(chan Undelivered, 10)
+		a := w.node(t, 1, tcp.New(), func(c *Config) {
+			c.GiveUp = 100 * time.Millisecond
+			c.Undelivered = func(u Undelivered) { told <- u }
+			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+				select {
+				case <-silent:
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				default:
+					return w.resolve(ctx, id)
+				}
+			}
+		})
+		b := w.node(t, 2, tcp.New(), func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+		mb := box(t, b, 1, 0)
+		if everLinked {
+			talk(t, a, b, mb, 1)
+		}
+		close(silent)
+		for _, p := range b.ports { // as if its process were killed
+			p.Close()
+		}
+		b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+		f := flow(t, a, mb)
+		if err := f.try(brief(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
+			t.Fatal(err)
+		}
+		within(t, "the report", func() {
+			if u := <-told; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) {
+				t.Errorf("told %+v", u)
+			}
+		})
+		if err := f.try(brief(t), 8, 10); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("a send afterwards: %v", err)
+		}
+	}
+}
+
+// While the directory does not answer, a link resumes over the addresses at
+// which its peer was reached last.
+func TestResumesWithoutDirectory(t *testing.T) {
+	w := newWorld()
+	silent := make(chan struct{})
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.GiveUp = 20 * time.Second
+		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+			select {
+			case <-silent:
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			default:
+				return w.resolve(ctx, id)
+			}
+		}
+	})
+	b := w.node(t, 2, tcp.New(), func(c *Config) {
+		c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it dials nobody
+	})
+	mb := box(t, b, 1, 0)
+	talk(t, a, b, mb, 1)
+	close(silent)
+	l, _ := onlyLink(a, b)
+	l.mu.Lock()
+	l.lose(l.conn, errors.New("cut"))
+	l.mu.Unlock()
+	talk(t, a, b, mb, 2)
+}
