@@ -774,6 +774,36 @@ func ExampleContext_watch() {
 	// gone "on"
 }
 
+// Errors are matched with errors.Is; each says what is wrong and what is allowed.
+func ExampleContext_buffer_errors() {
+	node := newNode()
+	defer node.close()
+	c := node.open(rocl.WithMemory(1 << 20))
+
+	for _, n := range []int{-1, rocl.MaxMessage + 1, 1 << 19} {
+		p, err := c.Buffer(n)
+		if err != nil {
+			fmt.Println(errors.Is(err, rocl.ErrTooLarge), err)
+			continue
+		}
+		fmt.Println(p.Len(), "bytes")
+		p.Release() // it is not sent
+	}
+
+	p, err := c.Buffer(1 << 19)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Release()
+	_, err = c.Buffer(1 << 20)
+	fmt.Println("all memory is in use:", errors.Is(err, rocl.ErrLimit))
+	// Output:
+	// true buffers: negative buffer size: -1 bytes
+	// true rocl: message too large: 1610612737 bytes, at most 1610612736
+	// 524288 bytes
+	// all memory is in use: true
+}
+
 func ExampleContext_buffer() {
 	ctx := context.Background()
 	node := newNode()

@@ -120,9 +120,12 @@ func (b *Buffer) Len() int { return b.n }
 // Cap is the length the buffer can be resized to.
 func (b *Buffer) Cap() int { return len(b.mem) }
 
-// Resize changes the length, up to Cap.
+// Resize changes the length, up to Cap. Any other n fails with ErrTooLarge.
 func (b *Buffer) Resize(n int) error {
-	if n < 0 || n > len(b.mem) {
+	switch {
+	case n < 0:
+		return fmt.Errorf("%w: %d bytes", errNegative, n)
+	case n > len(b.mem):
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, len(b.mem))
 	}
 	b.n = n

@@ -9,15 +9,18 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/sentinel"
 )
 
 // Errors of this package.
 var (
 	ErrLimit    = errors.New("buffers: memory limit reached")
-	ErrTooLarge = errors.New("buffers: buffer too large")
+	ErrTooLarge = sentinel.New("buffers: buffer too large", sentinel.TooLarge)
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
 	ErrNoShare  = errors.New("buffers: memory cannot be shared here")
+
+	errNegative = sentinel.New("buffers: negative buffer size", ErrTooLarge)
 )
 
 const (
@@ -99,11 +102,15 @@ func class(n int) int {
 	return bits.Len(uint(n-1)) - minShift
 }
 
-// Get returns a buffer of n bytes, which the caller owns. Its bytes are those
-// its last user left. It fails with ErrLimit, ErrTooLarge or ErrClosed.
+// Get returns a buffer of n bytes, which the caller owns. Its bytes are those its
+// last user left. It fails with ErrLimit, ErrClosed, or ErrTooLarge, which a negative
+// n matches too.
 func (p *Pool) Get(n int) (*Buffer, error) {
-	if n < 0 || n > maxBuffer {
-		return nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, n)
+	switch {
+	case n < 0:
+		return nil, fmt.Errorf("%w: %d bytes", errNegative, n)
+	case n > maxBuffer:
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, maxBuffer)
 	}
 	var b *Buffer
 	if c := class(n); c < classes {

@@ -98,6 +98,9 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
+	if to.IsZero() {
+		return nil, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
+	}
 	if isNode(to) {
 		return nil, fmt.Errorf("%w: %v is a node: send to a resource there", dispatch.ErrGone, to)
 	}

@@ -167,11 +167,32 @@ func (c *Context) ID() resource.GID { return c.self }
 // Addrs are the addresses under which other contexts reach this one.
 func (c *Context) Addrs() []string { return c.disp.Addrs() }
 
-// Buffer returns registered memory of n bytes to write a message into.
+// Buffer returns memory of n bytes to write a message into, from 0 to
+// [dispatch.MaxMessage]. It is not zeroed: it has the bytes of an earlier message that
+// this context sent or received, never another process's. Write all of it, or Resize
+// it, before it is sent.
+//
+// The caller owns the buffer. [Resource.Send] takes it over; a buffer that is not sent
+// must be released with [buffers.Buffer.Release], or its memory stays in use.
+//
+// Buffer does not wait. It fails with rocl.ErrTooLarge where n is negative or too
+// large, with rocl.ErrLimit where the limit of [WithMemory] is reached (there is no
+// limit by default), and with rocl.ErrClosed.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
-// Register makes a resource of a and gives it a mailbox. Every attribute must
-// have a value. Two resources may have the same attributes.
+// Register makes a resource with the attributes a, or with none if a is nil, and
+// gives it a mailbox. Every attribute must have a value. Two resources may have the
+// same attributes. The mailbox stops senders at the limit of [MailboxLimit], by default
+// that of [WithMailbox], which is 16 MiB by default.
+//
+// A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList]
+// bytes (32 MiB), a name [resource.MaxName] (1 KiB), a value [resource.MaxValue]
+// (16 MiB); beyond that Register fails with rocl.ErrTooLarge. It fails with an error of
+// package resource for a name that is empty, not UTF-8, or begins with "rocl.".
+//
+// Register waits for the node's directory until ctx ends. It fails with
+// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end; then no resource is
+// registered.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
 	var cfg registerConfig
 	for _, o := range opts {
@@ -302,8 +323,15 @@ func (c *Context) found(a *directory.Answer) Found {
 	return f
 }
 
-// Find returns one resource that matches, or ErrNotFound. Where several match,
-// which one is returned varies, so that work spreads.
+// Find returns one resource that matches the pattern a. Where several match, which
+// one is returned varies, so that work spreads. A nil pattern matches every resource
+// but contexts and nodes. All attributes are returned, or those that [Want] names.
+//
+// Find fails with rocl.ErrNotFound if it is certain that no resource matches; with
+// rocl.ErrPartial if none was found and some nodes could not be asked; with
+// rocl.ErrTooLarge for a pattern beyond the limits of Register; and with
+// rocl.ErrNoDirectory, rocl.ErrClosed or the cause of ctx's end. It waits until ctx
+// ends: there is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
 	p, err := c.pattern(a, opts)
 	if err != nil {
@@ -339,7 +367,9 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 	}
 }
 
-// Lookup returns the resource with the given identifier, or ErrNotFound.
+// Lookup returns the resource with the given identifier, with all its attributes or
+// those whose names are given. It fails with rocl.ErrNotFound if there is none, also for
+// the zero identifier, and otherwise as Find does.
 func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (Found, error) {
 	c.asked.Add(1)
 	ans, err := c.dir.Lookup(ctx, id, want...)

@@ -45,7 +45,8 @@ func (r *Resource) Revision() uint64 { return r.rev.Load() }
 // nil means accepted: the message will arrive, once, after those sent to the
 // same target before, if both contexts live and the target exists. Send waits,
 // until ctx ends, while the target's mailbox has no room for it. It fails with
-// ErrGone, ErrUnreachable, ErrClosed, ErrTooLarge or the cause of ctx's end.
+// rocl.ErrGone where to is not the identifier of a resource, or no longer; with
+// rocl.ErrUnreachable, rocl.ErrClosed, rocl.ErrTooLarge or the cause of ctx's end.
 func (r *Resource) Send(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
 	err := r.send(ctx, to, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
 	if err != nil {
@@ -138,8 +139,11 @@ func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq
 // against its limit.
 func (r *Resource) Waiting() (messages int, bytes uint64) { return r.box.Len() }
 
-// Update replaces the attributes in place: the identifier stays, watchers see
-// the resource change.
+// Update replaces the attributes in place: the identifier stays, watchers see the
+// resource change. The new attributes obey the limits of [Context.Register], and it
+// fails with the same errors; then the old attributes stay, unless ctx ended while the
+// directory was being asked: then it is not known which there are. Deleted resources
+// are not updated: rocl.ErrClosed.
 func (r *Resource) Update(ctx stdctx.Context, a resource.Attributes) error {
 	_, err := r.CompareAndSet(ctx, 0, a)
 	return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/sentinel"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -29,7 +30,7 @@ var (
 	// ErrEmpty says that there is no message to receive.
 	ErrEmpty = errors.New("rocl: no message")
 	// ErrTooLarge says that a message exceeds what the library carries.
-	ErrTooLarge = errors.New("rocl: message too large")
+	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.TooLarge)
 	// ErrRefused says that a peer did not accept a link: another cluster,
 	// another version, or a wrong key.
 	ErrRefused = errors.New("rocl: link refused")
@@ -166,9 +167,13 @@ func (d *Dispatcher) trust() (t Trust) {
 	return t
 }
 
-// Buffer returns a buffer of n bytes of the dispatcher's pool, or, when that is
-// closed, ErrClosed.
+// Buffer returns a buffer of n bytes of the dispatcher's pool. It fails with
+// ErrTooLarge for more than a message may have, with ErrClosed, or as [buffers.Pool.Get]
+// does.
 func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
+	if n > MaxMessage {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, MaxMessage)
+	}
 	b, err := d.cfg.Pool.Get(n)
 	if errors.Is(err, buffers.ErrClosed) {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)

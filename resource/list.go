@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/sentinel"
 )
 
 // Limits of attribute lists.
@@ -29,7 +30,7 @@ const (
 var (
 	ErrEmptyName    = errors.New("resource: attribute name is empty")
 	ErrBadName      = errors.New("resource: attribute name is not UTF-8")
-	ErrTooLarge     = errors.New("resource: attribute list too large")
+	ErrTooLarge     = sentinel.New("resource: attribute list too large", sentinel.TooLarge)
 	ErrReservedName = errors.New("resource: attribute names starting with \"rocl.\" are the library's")
 	ErrMalformed    = errors.New("resource: malformed attribute list")
 )

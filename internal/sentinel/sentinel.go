@@ -1,0 +1,19 @@
+// Package sentinel has the errors that several packages return, each with a text of
+// its own, and that a user matches with one value.
+package sentinel
+
+import "errors"
+
+// TooLarge is matched by the errors of all packages for a length beyond a limit.
+var TooLarge = errors.New("rocl: too large")
+
+// New returns an error with this text that matches base.
+func New(text string, base error) error { return &sentinel{text, base} }
+
+type sentinel struct {
+	text string
+	base error
+}
+
+func (s *sentinel) Error() string { return s.text }
+func (s *sentinel) Unwrap() error { return s.base }
