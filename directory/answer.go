@@ -145,7 +145,13 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 
 // find looks here, then elsewhere. An error says that there is no certain answer.
 func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
-	if r, ok = s.db.Find(pattern); !ok && !s.Settled() {
+	settled := s.Settled() // before the question: what was offered by then is found
+	if r, ok = s.db.Find(pattern); !ok && !settled {
+		if remote := s.rest(); remote != nil { // what another node holds does not wait for this one
+			if r, err = remote.Find(ctx, pattern); err == nil {
+				return r, true, nil
+			}
+		}
 		r, ok, err = s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(pattern) })
 	}
 	if ok || err != nil {

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,7 +87,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	for try := 0; ; try++ {
-		lc, err := c.join(ctx)
+		lc, err := c.join(ctx, nil)
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil && try < 50 {
 			if err = c.serve(ctx); errors.Is(err, ErrInUse) {
 				// Somebody has the lock and will listen in a moment.
@@ -119,8 +120,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// join makes one life connection.
-func (c *Client) join(ctx context.Context) (*lifeConn, error) {
+// join makes one life connection. It announces that the resources of offers, which
+// is called once there is a server, will be offered over it; nil means none.
+func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -137,6 +139,11 @@ func (c *Client) join(ctx context.Context) (*lifeConn, error) {
 	var offer resource.List
 	if c.member {
 		_ = offer.Add(offerMember, nil)
+	}
+	if offers != nil {
+		if n := offers(); n > 0 {
+			_ = offer.Add(offerCount, binary.LittleEndian.AppendUint64(nil, uint64(n)))
+		}
 	}
 	k.bytes(offer.Wire())
 	_, err = nc.Write(greeting(kindLife))
@@ -272,7 +279,11 @@ func (c *Client) rejoin() *lifeConn {
 	backoff := time.Millisecond
 	said := "" // of what is wrong
 	for {
-		lc, err := c.join(c.life)
+		var all []offered
+		lc, err := c.join(c.life, func() int {
+			all = c.owns()
+			return len(all)
+		})
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
 			err := c.serve(c.life)
 			if err == nil {
@@ -289,7 +300,7 @@ func (c *Client) rejoin() *lifeConn {
 		}
 		if err == nil {
 			var open bool
-			if open, err = c.offer(lc); open {
+			if open, err = c.offer(lc, all); open {
 				return lc
 			}
 			lc.c.nc.Close()
@@ -330,13 +341,12 @@ func (c *Client) owns() []offered {
 	return all
 }
 
-// offer registers everything the context owns with a new server, and lets
+// offer registers all, what the context owned before it joined, with a new server, and lets
 // operations use lc. What is deleted meanwhile the server is told before that.
 // open is false if the client was closed meanwhile.
-func (c *Client) offer(lc *lifeConn) (open bool, err error) {
+func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
 	defer stop()
-	all := c.owns()
 	err = c.stream(lc, len(all), func(w *codec, i int) {
 		w.begin(msgRegister, uint64(i))
 		w.gid(all[i].id)

@@ -239,7 +239,7 @@ func TestGarbage(t *testing.T) {
 	}
 	// A context that claims another's identifier without its token.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
-	if _, err := other.join(context.Background()); !errors.Is(err, ErrDenied) {
+	if _, err := other.join(context.Background(), nil); !errors.Is(err, ErrDenied) {
 		t.Errorf("joining as another: %v", err)
 	}
 	if _, err := c.Find(context.Background(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {

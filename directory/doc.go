@@ -65,7 +65,8 @@
 //	error     code u16, text
 //
 // The list of a join has "member" if the context would make the node a member
-// of its cluster, should it come to serve. Terms are "key", one for each link
+// of its cluster, should it come to serve, and "offers", a u64, if that many
+// registrations of what it owned under an earlier server follow. Terms are "key", one for each link
 // key, the first is the newest; "cluster", its name, if the node is in one;
 // "host", the IP address where other nodes reach this one; "sealed", if links
 // to other nodes are to be; "certificates", if the operator's show who is one of

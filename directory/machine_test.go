@@ -91,7 +91,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("after all that: %+v, %v", a, err)
 	}
 	other := &Client{dial: DialSocket(path), self: id}
-	if _, err := other.join(ctx); !errors.Is(err, ErrDenied) {
+	if _, err := other.join(ctx, nil); !errors.Is(err, ErrDenied) {
 		t.Errorf("joining as the node: %v", err)
 	}
 }

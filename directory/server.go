@@ -91,6 +91,7 @@ type Server struct {
 	log    *slog.Logger
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could come; nil before
+	offers offers
 	remote atomic.Pointer[Remote]
 
 	late     bool
@@ -213,10 +214,17 @@ func (s *Server) serveLife(c *codec) error {
 	if err != nil {
 		return err
 	}
-	self, member, err := s.join(&m)
+	self, again, list, err := s.join(&m)
 	if err != nil {
 		_ = c.sendError(m.id, err)
 		return err
+	}
+	_, member := list.Get(offerMember)
+	var offering *offer
+	if again && s.Follows() {
+		if offering = s.offers.rejoined(announces(&list)); offering != nil {
+			defer s.offers.ended(offering)
+		}
 	}
 	me := &life{member: member, out: codec{nc: c.nc}}
 	me.mu.Lock()
@@ -244,9 +252,9 @@ func (s *Server) serveLife(c *codec) error {
 	c.begin(msgJoined, m.id)
 	c.gid(self)
 	token, terms := s.id.token(self), s.terms()
-	list := terms.list()
+	told := terms.list()
 	c.bytes(token[:])
-	c.bytes(list.Wire())
+	c.bytes(told.Wire())
 	err = c.send()
 	me.mu.Unlock()
 	if err != nil {
@@ -262,6 +270,9 @@ func (s *Server) serveLife(c *codec) error {
 		}
 		rev, err := s.change(self, &m)
 		s.count.change(m.typ, err)
+		if offering != nil && m.typ == msgRegister && !s.offers.came(offering) {
+			offering = nil
+		}
 		if errors.Is(err, ErrProtocol) {
 			_ = c.sendError(m.id, err)
 			return err
@@ -279,22 +290,22 @@ func (s *Server) serveLife(c *codec) error {
 	}
 }
 
-func (s *Server) join(m *message) (g resource.GID, member bool, err error) {
+// join returns who joins with m, whether again, and the list of the join, a view.
+func (s *Server) join(m *message) (g resource.GID, again bool, l resource.List, err error) {
 	p := parser{b: m.body}
 	g, token := p.gid(), p.take(32)
-	l, err := p.list()
+	l, err = p.list()
 	if err != nil || m.typ != msgJoin {
-		return g, false, fmt.Errorf("%w: not a join", ErrProtocol)
+		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
-	_, member = l.Get(offerMember)
 	if g.IsZero() {
 		g, err = s.id.next()
-		return g, member, err
+		return g, false, l, err
 	}
 	if want := s.id.token(g); !hmac.Equal(want[:], token) || g != g.Context() {
-		return g, false, fmt.Errorf("%w: %v", ErrDenied, g)
+		return g, false, l, fmt.Errorf("%w: %v", ErrDenied, g)
 	}
-	return g, member, nil
+	return g, true, l, nil
 }
 
 // change carries out what a context asks for what is its own.

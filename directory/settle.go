@@ -2,17 +2,43 @@ package directory
 
 import (
 	"context"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
 )
 
-// settleTime is how long a server that follows another holds a no back: the
-// contexts its predecessor knew are about to offer what they own.
+// A server that follows another holds a no back until it has settled: the contexts
+// that its predecessor knew join again and offer what they own. It has settled
+// when settleTime has passed, no context has joined again for settlePause, and no
+// context is in the midst of its offer. A context says in its join how many
+// resources it offers. One from which nothing comes for offerSilence is not waited
+// for, and after settleMost none is: a context that hangs, or lies, delays a no and
+// does nothing else.
 const (
-	settleTime = 300 * time.Millisecond
-	settleStep = 5 * time.Millisecond
+	settleTime   = 300 * time.Millisecond
+	settlePause  = 100 * time.Millisecond
+	offerSilence = 2 * time.Second
+	settleMost   = 30 * time.Second
+	settleStep   = 5 * time.Millisecond
 )
+
+// offers are what a server knows of the contexts that offer again what they own.
+type offers struct {
+	settled atomic.Bool // changed with mu held
+	mu      sync.Mutex
+	last    time.Time           // when a context last joined again, or offered what it had not announced
+	open    map[*offer]struct{} // announced and not at their end
+}
+
+// offer is the offer of one context. The goroutine of its connection uses it.
+type offer struct {
+	left  uint64    // resources that are still to come
+	heard time.Time // when something last came; mu of offers must be held
+}
 
 // Follows says that the node has had another server before.
 func (s *Server) Follows() bool { return s.id.Epoch > 1 }
@@ -24,19 +50,96 @@ func (s *Server) opens() {
 }
 
 // Settled says that the server knows what its predecessor knew: the contexts
-// have had time to offer it again.
+// have offered it again. A server that has settled stays so.
 func (s *Server) Settled() bool {
+	f := &s.offers
+	if !s.Follows() || f.settled.Load() {
+		return true
+	}
 	begun := s.begun.Load()
-	return !s.Follows() || begun != nil && time.Since(*begun) >= settleTime
+	if begun == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if age := now.Sub(*begun); age >= settleMost || age >= settleTime && f.quiet(now) {
+		f.settled.Store(true)
+	}
+	return f.settled.Load()
+}
+
+// quiet reports whether no context is offering. mu must be held.
+func (f *offers) quiet(now time.Time) bool {
+	if now.Sub(f.last) < settlePause {
+		return false
+	}
+	for o := range f.open {
+		if now.Sub(o.heard) < offerSilence {
+			return false
+		}
+	}
+	return true
+}
+
+// rejoined notes that a context has joined again and announces so many resources.
+// A server that has settled waits for none of them.
+func (f *offers) rejoined(n uint64) *offer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.settled.Load() {
+		return nil
+	}
+	o := &offer{left: n, heard: time.Now()}
+	f.last = o.heard
+	if n > 0 {
+		if f.open == nil {
+			f.open = map[*offer]struct{}{}
+		}
+		f.open[o] = struct{}{}
+	}
+	return o
+}
+
+// came notes that one resource of o has come. It reports whether more are
+// awaited, or might come.
+func (f *offers) came(o *offer) (more bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if o.heard = now; o.left == 0 { // of a context that announces nothing
+		f.last = now
+	} else if o.left--; o.left == 0 {
+		delete(f.open, o)
+		return false
+	}
+	return !f.settled.Load()
+}
+
+// ended notes that nothing more of o comes.
+func (f *offers) ended(o *offer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.open, o)
+}
+
+// announces returns how many resources the list of a join announces.
+func announces(l *resource.List) uint64 {
+	b, _ := l.Get(offerCount)
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(b)
 }
 
 // patiently asks again while the server is settling. An error says that ctx or
 // the server ended first, and is no answer.
 func (s *Server) patiently(ctx context.Context, ask func() (database.Record, bool)) (r database.Record, ok bool, err error) {
 	for {
+		settled := s.Settled() // before the question: what was offered by then is found
 		r, ok = ask()
 		switch {
-		case ok || s.Settled():
+		case ok || settled:
 			return r, ok, nil
 		case s.life.Err() != nil:
 			return r, false, ErrClosed

@@ -104,8 +104,9 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 // watch begins a watch of what is here; what is being offered again comes before
 // Synced.
 func (s *Server) watch(pattern *resource.List) *database.Watch {
+	settled := s.Settled()
 	w := s.db.Watch(pattern)
-	if !s.Settled() {
+	if !settled {
 		w.Hold()
 		s.busy.Go(func() {
 			s.settle()

@@ -97,9 +97,11 @@ const (
 // say it to each other.
 const msgBeat = 64
 
-// offerMember is in the list of a join: this context would make the node a
-// member of its cluster if it served.
-const offerMember = "member"
+// Names in the list of a join; a server that does not know one passes it over.
+const (
+	offerMember = "member" // the context would make the node a member of its cluster if it served
+	offerCount  = "offers" // u64: how many resources the context registers again, at once and before it asks for anything else
+)
 
 func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }
 

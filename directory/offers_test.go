@@ -1,0 +1,252 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// follower is a server whose node has had another before.
+func follower(t *testing.T) *Server {
+	s := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 2}))
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// An offering is the life connection of a context that has joined again.
+type offering struct {
+	t    *testing.T
+	k    *codec
+	self resource.GID
+	n    uint64
+}
+
+// announce joins s as context n of the server before and announces count
+// resources; 0 as contexts of older versions do, which announce nothing.
+func announce(t *testing.T, s *Server, n uint64, count int) *offering {
+	t.Helper()
+	nc, err := s.Dialer()(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{self: resource.MakeGID(1, 1<<24|n, 0), dial: func(context.Context) (net.Conn, error) { return nc, nil }}
+	c.token = s.id.token(c.self)
+	lc, err := c.join(t.Context(), func() int { return count })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &offering{t, lc.c, c.self, 0}
+}
+
+// next offers one more resource.
+func (o *offering) next() resource.GID {
+	o.t.Helper()
+	o.n++
+	id := o.self.WithSerial(uint32(o.n))
+	o.k.begin(msgRegister, o.n)
+	o.k.gid(id)
+	o.k.u64(1)
+	o.k.bytes(list(o.t, resource.Attrs{"type": "lamp"}).Wire())
+	if err := o.k.send(); err != nil {
+		o.t.Fatal(err)
+	}
+	if m, err := o.k.read(); err != nil || m.typ != msgDone {
+		o.t.Fatal(m.typ, err)
+	}
+	return id
+}
+
+// What a context is still offering is denied by nobody, however long the offer
+// takes: a find, a look-up, a listing and Synced wait for its end.
+func TestOfferIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := follower(t)
+		o := announce(t, s, 1, 12)
+		c, err := Join(t.Context(), s.Dialer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		last := o.self.WithSerial(12)
+		lamps := list(t, resource.Match{"type": "lamp"})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := c.Lookup(t.Context(), last); err != nil {
+				t.Error("a look-up:", err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := c.Find(t.Context(), list(t, resource.Match{"type": "another"})); !errors.Is(err, ErrNotFound) {
+				t.Error("a find:", err)
+			}
+			if s.Database().Len() < 12 {
+				t.Error("denied in the midst of an offer")
+			}
+		})
+		wg.Go(func() {
+			n := 0
+			for _, err := range c.FindAll(t.Context(), lamps) {
+				if err != nil {
+					t.Error(err)
+				}
+				n++
+			}
+			if n != 12 {
+				t.Errorf("a listing has %d of 12", n)
+			}
+		})
+		wg.Go(func() {
+			n := 0
+			for ev, err := range c.Watch(t.Context(), lamps) {
+				if err != nil || ev.Kind == Synced {
+					break
+				}
+				n++
+			}
+			if n != 12 {
+				t.Errorf("a watch was told %d of 12 before Synced", n)
+			}
+		})
+		for range 12 {
+			time.Sleep(offerSilence / 2) // the bubble's time: longer than settleTime in all
+			if s.Settled() {
+				t.Error("settled in the midst of an offer")
+			}
+			o.next()
+		}
+		wg.Wait()
+		if !s.Settled() {
+			t.Error("not settled after all offers")
+		}
+		o.k.nc.Close()
+	})
+}
+
+// A context that hangs, lies or dies in the midst of its offer delays a no, and
+// not for ever.
+func TestOfferNeverEnds(t *testing.T) {
+	many := int(^uint(0) >> 1)
+	for name, c := range map[string]struct {
+		count int
+		play  func(o *offering)
+		most  time.Duration // after which the server has settled
+	}{
+		"hangs": {many, func(o *offering) { o.next() }, offerSilence},
+		"drips": {many, func(o *offering) {
+			for range settleMost / (offerSilence / 2) {
+				time.Sleep(offerSilence / 2)
+				o.next()
+			}
+		}, 0},
+		"dies":            {many, func(o *offering) { o.next(); o.k.nc.Close() }, settleTime},
+		"comes to an end": {1, func(o *offering) { o.next() }, settleTime},
+		"offers nothing":  {0, func(o *offering) {}, settleTime},
+		"of an older version": {0, func(o *offering) {
+			for range 20 {
+				time.Sleep(settlePause / 2)
+				if s := o.next(); s.IsZero() {
+					return
+				}
+			}
+		}, settlePause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := follower(t)
+				o := announce(t, s, 1, c.count)
+				c.play(o)
+				if c.most > settlePause && s.Settled() {
+					t.Error("settled at once")
+				}
+				time.Sleep(c.most + settlePause)
+				if !s.Settled() {
+					t.Errorf("not settled %v after the last that came", c.most+settlePause)
+				}
+				o = announce(t, s, 2, many) // too late
+				if !s.Settled() {
+					t.Error("settled no more")
+				}
+				o.k.nc.Close()
+			})
+		})
+	}
+}
+
+// slowly is a conn that takes its time for each message offered.
+type slowly struct {
+	net.Conn
+	writes int
+}
+
+func (s *slowly) Write(b []byte) (int, error) {
+	if s.writes++; s.writes > 2 {
+		time.Sleep(settleTime)
+	}
+	return s.Conn.Write(b)
+}
+
+// A client announces what it offers: nobody is told that a resource is gone which
+// is still to come, nor denied it.
+func TestSlowOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 1}))
+		now, slow := first, false
+		var mu sync.Mutex
+		dialer := func(mayBeSlow bool) Dialer {
+			return func(ctx context.Context) (net.Conn, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				nc, err := now.Dialer()(ctx)
+				if err == nil && slow && mayBeSlow {
+					nc = &slowly{Conn: nc}
+				}
+				return nc, err
+			}
+		}
+		owner, err := Join(t.Context(), dialer(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer owner.Close()
+		asker, err := Join(t.Context(), dialer(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer asker.Close()
+		const n = 10
+		for i := range uint32(n) {
+			if _, err := owner.Register(t.Context(), owner.Self().WithSerial(i+1), list(t, resource.Attrs{"type": "lamp"})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for ev := range asker.Watch(ctx, list(t, resource.Match{"type": "lamp"})) {
+				if ev.Kind == Gone {
+					t.Errorf("told that %v is gone, which is being offered", ev.ID)
+				}
+			}
+		})
+		synctest.Wait()
+		second := follower(t)
+		mu.Lock()
+		now, slow = second, true
+		mu.Unlock()
+		first.Close()
+		for i := range uint32(n) {
+			if _, err := asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)); err != nil {
+				t.Errorf("a resource that is being offered: %v", err)
+			}
+		}
+		time.Sleep(2 * GoneGrace)
+		cancel()
+		wg.Wait()
+	})
+}
