@@ -15,7 +15,7 @@ import (
 // Errors of this package.
 var (
 	ErrLimit    = errors.New("buffers: memory limit reached")
-	ErrTooLarge = sentinel.New("buffers: buffer too large", sentinel.TooLarge)
+	ErrTooLarge = sentinel.New("buffers: buffer too large", sentinel.ErrTooLarge)
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
 	ErrNoShare  = errors.New("buffers: memory cannot be shared here")

@@ -30,7 +30,7 @@ var (
 	// ErrEmpty says that there is no message to receive.
 	ErrEmpty = errors.New("rocl: no message")
 	// ErrTooLarge says that a message exceeds what the library carries.
-	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.TooLarge)
+	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.ErrTooLarge)
 	// ErrRefused says that a peer did not accept a link: another cluster,
 	// another version, or a wrong key.
 	ErrRefused = errors.New("rocl: link refused")

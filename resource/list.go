@@ -30,7 +30,7 @@ const (
 var (
 	ErrEmptyName    = errors.New("resource: attribute name is empty")
 	ErrBadName      = errors.New("resource: attribute name is not UTF-8")
-	ErrTooLarge     = sentinel.New("resource: attribute list too large", sentinel.TooLarge)
+	ErrTooLarge     = sentinel.New("resource: attribute list too large", sentinel.ErrTooLarge)
 	ErrReservedName = errors.New("resource: attribute names starting with \"rocl.\" are the library's")
 	ErrMalformed    = errors.New("resource: malformed attribute list")
 )

@@ -4,8 +4,8 @@ package sentinel
 
 import "errors"
 
-// TooLarge is matched by the errors of all packages for a length beyond a limit.
-var TooLarge = errors.New("rocl: too large")
+// ErrTooLarge is matched by the errors of all packages for a length beyond a limit.
+var ErrTooLarge = errors.New("rocl: too large")
 
 // New returns an error with this text that matches base.
 func New(text string, base error) error { return &sentinel{text, base} }

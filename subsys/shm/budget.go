@@ -1,10 +1,8 @@
 package shm
 
 import (
-	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // What peers may have a port map. A process has 65,530 mappings (vm.max_map_count) and
@@ -74,24 +72,4 @@ func (c *conn) Admit() {
 		c.mine.gib.Store(c.granted.gib.Load())
 		c.mine.arenas.Store(c.granted.arenas.Load())
 	}
-}
-
-// complaints are log lines that strangers cause: one a second.
-type complaints struct {
-	mu     sync.Mutex
-	last   time.Time
-	unsaid int
-}
-
-func (c *complaints) log(to *slog.Logger, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.last) < time.Second {
-		c.unsaid++
-		return
-	} else {
-		c.last = now
-	}
-	to.Warn("shm: accepting", "err", err, "unsaid", c.unsaid)
-	c.unsaid = 0
 }

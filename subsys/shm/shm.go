@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 )
@@ -64,7 +65,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
 	}
-	p := &port{cfg: cfg, group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
+	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
 	p.resting.Store(true)
 	if err = cfg.Pool.Share(); err != nil {
@@ -93,7 +94,7 @@ type port struct {
 	running sync.WaitGroup
 	pending chan struct{}
 	budget  budget
-	refused complaints
+	log     *ratelog.Logger
 
 	// looking is held while the mapped memory of listed conns is read, or the
 	// bell's, so that neither is unmapped meanwhile.
@@ -126,14 +127,14 @@ func (p *port) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			p.cfg.Logger.Warn("shm: accepting", "err", err)
+			p.log.Warn("", "shm: accepting", "err", err)
 			stream.Pause(err)
 			continue
 		}
 		done, err := p.begin(uc)
 		if err != nil {
 			uc.Close()
-			p.refused.log(p.cfg.Logger, err)
+			p.log.Warn("", "shm: accepting", "err", err)
 			continue
 		}
 		p.pending <- struct{}{}
@@ -143,7 +144,7 @@ func (p *port) accept() {
 			defer func() { <-p.pending }()
 			defer done()
 			if err := p.welcome(uc); err != nil {
-				p.refused.log(p.cfg.Logger, err)
+				p.log.Warn("", "shm: accepting", "err", err)
 			}
 		}()
 	}
