@@ -335,6 +335,9 @@ func DialSocket(path string) Dialer {
 // unreached says what a dial that failed means: ErrNoDirectory if nobody is
 // there.
 func unreached(addr string, err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		err = op.Err // its own text repeats the address
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("%w: %s: %w", ErrNoDirectory, addr, err)
 	}

@@ -2,7 +2,8 @@
 // from a shell, messages through pipes, and the benchmarks.
 //
 // Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves
-// the node, 3 some node of the cluster could not be asked, 64 wrong usage, 130 interrupted.
+// the node, 3 some node of the cluster could not be asked, 4 the directory did not
+// answer in time, 64 wrong usage, 130 interrupted.
 package main
 
 import (
@@ -23,5 +24,5 @@ func main() {
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
 	root.AddCommand(bench.Commands()...)
-	os.Exit(cli.Run(ctx, root))
+	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }

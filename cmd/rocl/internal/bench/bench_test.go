@@ -314,9 +314,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 	// And what whoever called sees of it.
 	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}} {
-		r := root()
-		r.SetArgs(args)
-		if code := cli.Run(t.Context(), r); code != 64 {
+		if code := cli.Run(t.Context(), root(), args); code != 64 {
 			t.Errorf("rocl %v: exit code %d, want 64", args, code)
 		}
 	}

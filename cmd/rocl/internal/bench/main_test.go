@@ -15,7 +15,7 @@ import (
 // able to be one: whichever, or it would run the tests again, and they it.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "bench-") {
-		os.Exit(cli.Run(context.Background(), root()))
+		os.Exit(cli.Run(context.Background(), root(), os.Args[1:]))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -53,9 +53,7 @@ func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut str
 	root.SetIn(in)
 	root.SetOut(&o)
 	root.SetErr(&e)
-	root.SetArgs(append([]string{}, args...)) // nil would mean those of the test
-	cmd, err := root.ExecuteContextC(ctx)
-	code = report(ctx, &e, cmd, err)
+	code = Run(ctx, root, append([]string{}, args...)) // nil would mean those of the test
 	return o.String(), e.String(), code
 }
 
@@ -74,10 +72,8 @@ func start(t *testing.T, args ...string) *running {
 	root := Root()
 	root.SetOut(w)
 	root.SetErr(w)
-	root.SetArgs(args)
 	go func() {
-		cmd, err := root.ExecuteContextC(ctx)
-		c.code <- report(ctx, io.Discard, cmd, err)
+		c.code <- Run(ctx, root, args)
 		w.Close()
 	}()
 	t.Cleanup(func() { c.stop() })
@@ -151,7 +147,7 @@ func TestReport(t *testing.T) {
 	}{
 		{live, nil, 0, ""},
 		{dead, nil, 0, ""},
-		{live, errNothing, 1, ""},
+		{live, nothingError("none"), 1, ""},
 		{live, errPartial, 3, ""},
 		{live, Usagef("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
 		{live, fmt.Errorf("deeper: %w", Usagef("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
@@ -165,7 +161,9 @@ func TestReport(t *testing.T) {
 		{live, errors.New("something else"), 1, "rocl: something else\n"},
 	} {
 		var w strings.Builder
-		if code := report(c.ctx, &w, Root(), c.err); code != c.code || !strings.Contains(w.String(), c.says) || c.says == "" && w.String() != "" {
+		root := Root()
+		root.SetErr(&w)
+		if code := report(c.ctx, root, nil, c.err); code != c.code || !strings.Contains(w.String(), c.says) || c.says == "" && w.String() != "" {
 			t.Errorf("%v, interrupted %v: exit code %d, says %q; want %d, %q", c.err, c.ctx.Err() != nil, code, w.String(), c.code, c.says)
 		}
 	}
@@ -180,10 +178,9 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		code int
-	}{{nil, 0}, {errNothing, 1}} {
+	}{{nil, 0}, {nothingError("none"), 1}} {
 		root := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return c.err }}
-		root.SetArgs([]string{})
-		if code := Run(t.Context(), root); code != c.code {
+		if code := Run(t.Context(), root, []string{}); code != c.code {
 			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
 		}
 	}
@@ -194,7 +191,8 @@ func TestUsage(t *testing.T) {
 		"nonsense", "--nonsense", "find --nonsense", "find x", "find =x", "watch x", "register", "register x", "recv", "send",
 		"recv a=b --count x", "send a=b --tag -1", "send a=b --wait soon", "find --json=perhaps", "--socket",
 		"help nonsense", "help find nonsense", "nodes x", "nodes =x", "search-trace", "search-trace x", "search-trace a=b --way", "search-trace a=b --way round",
-		"find --cluster --first", "find --cluster x",
+		"find --cluster --first", "find --cluster x", "recv a=b --count -1", "send a=b --wait -1s", "completion tcsh", "completion bash x", "routes x=y",
+		"find --timeout 0", "find --timeout -1s", "find --timeout 5", "nodes --timeout soon",
 	} {
 		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
 			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
@@ -202,14 +200,50 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// What is said helps whoever typed it.
+func TestUsageHelps(t *testing.T) {
+	t.Setenv("ROCL_TIMEOUT", "soon")
+	for line, says := range map[string]string{
+		"recv a=b --count -1 --timeout 1s": "--count -1 is less than 0", "completion tcsh --timeout 1s": "bash, fish, powershell, zsh", "routes x=y --timeout 1s": "routes takes no attributes",
+		"register --timeout 1s": "register name=value...", "find --timeout 0": "--timeout 0s is not more than zero", "find": "ROCL_TIMEOUT=soon is not a duration",
+	} {
+		if _, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, says) {
+			t.Errorf("rocl %s: exit code %d, %q does not say %q", line, code, errOut, says)
+		}
+	}
+}
+
+// With --json errors are JSON too, also those in the command line itself.
+func TestErrorsAsJSON(t *testing.T) {
+	sock := node(t)
+	nowhere := filepath.Join(t.TempDir(), "d.sock")
+	for line, want := range map[string]problem{
+		"find --json --nonsense":                    {"unknown flag: --nonsense", "Try 'rocl find --help'.", 64},
+		"--json nonsense":                           {`unknown command "nonsense" for "rocl"`, "Try 'rocl --help'.", 64},
+		"find --json --timeout 0":                   {"--timeout 0s is not more than zero", "Try 'rocl find --help'.", 64},
+		"send --json a=b --socket " + sock:          {"no resource matches", "'rocl find' lists the resources.", 1},
+		"find --json a=b --socket " + nowhere:       {"opening a context: no directory serves this node: " + nowhere + ": connect: no such file or directory", "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", 2},
+		"find --json a=b --socket tcp://x":          {"", "", 1},
+		"register --json rocl.a=b --socket " + sock: {`registering: resource: attribute names starting with "rocl." are the library's`, "", 1},
+	} {
+		out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...)
+		var got problem
+		if err := json.Unmarshal([]byte(errOut), &got); err != nil || out != "" || strings.Count(errOut, "\n") != 1 || code != want.Code || got.Code != code || want.Error != "" && got != want {
+			t.Errorf("rocl %s: exit code %d, %q, %q, want %+v", line, code, out, errOut, want)
+		}
+	}
+}
+
 func TestGlobals(t *testing.T) {
 	t.Setenv("ROCL_SOCKET", "/from/environment")
+	t.Setenv("ROCL_TIMEOUT", "1m")
 	for line, want := range map[string]Globals{
-		"probe":                         {Socket: "/from/environment"},
-		"--json probe":                  {Socket: "/from/environment", JSON: true},
-		"probe --json --socket /x":      {Socket: "/x", JSON: true},
-		"--socket /x probe -v":          {Socket: "/x", Verbose: true},
-		"probe --verbose --json=false ": {Socket: "/from/environment", Verbose: true},
+		"probe":                         {Socket: "/from/environment", Timeout: time.Minute},
+		"--json probe":                  {Socket: "/from/environment", JSON: true, Timeout: time.Minute},
+		"probe --json --socket /x":      {Socket: "/x", JSON: true, Timeout: time.Minute},
+		"--socket /x probe -v":          {Socket: "/x", Verbose: true, Timeout: time.Minute},
+		"probe --verbose --json=false ": {Socket: "/from/environment", Verbose: true, Timeout: time.Minute},
+		"probe --timeout 2s":            {Socket: "/from/environment", Timeout: 2 * time.Second},
 	} {
 		var got Globals
 		root := Root()
@@ -427,7 +461,7 @@ func TestSendAndReceive(t *testing.T) {
 	}
 
 	r := start(t, "recv", "--socket", sock, "--json", "--count", "3", "name=there")
-	id := strings.TrimPrefix(r.line(), "receiving as ")
+	id := strings.TrimSuffix(strings.TrimPrefix(r.line(), `{"receiving":"`), `"}`)
 	out, _, code := send("one\n\n\xff\n", "--tag", "9", "--json")
 	if want := fmt.Sprintf(`{"bytes":4,"messages":3,"to":"%s"}`+"\n", id); code != 0 || out != want {
 		t.Errorf("send: %d, %q, want %q", code, out, want)

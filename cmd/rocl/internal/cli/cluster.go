@@ -89,7 +89,8 @@ func nodesCommand() *cobra.Command {
 		Use:   "nodes [name=value...]",
 		Short: "Print the nodes that have these labels",
 		Long: "Print the nodes of the cluster that have these labels, all if none is given, with what their machines are.\n" +
-			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked.",
+			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
+			"4 if the directory does not answer within --timeout.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -100,14 +101,16 @@ func nodesCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly())...)
+			c, err := g.join(ctx)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
+			p := g.patience(ctx)
+			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
-			for f, err := range c.FindAll(ctx, l, rocl.Covered(&asked)) {
+			for f, err := range answers(p, c.FindAll(p, l, rocl.Covered(&asked))) {
 				if err != nil {
 					return err
 				}
@@ -123,7 +126,7 @@ func nodesCommand() *cobra.Command {
 				return reportCoverage(cmd.ErrOrStderr(), g, &asked)
 			}
 			if len(all) == 0 {
-				return errNothing
+				return nothingError("no node has these labels")
 			}
 			return nil
 		},
@@ -166,8 +169,9 @@ func searchTraceCommand() *cobra.Command {
 		Long: "Search the cluster for a resource that has these attributes, and print which nodes were asked, how, what each answered\n" +
 			"and how long it took. It is what the asking node saw: of nodes asked by others it knows the sum, unless --way flat asks each by itself.\n" +
 			"The others are asked also when this node has such a resource.\n" +
-			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked.",
-		Args: cobra.MinimumNArgs(1),
+			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
+			"4 if the directory does not answer within --timeout.",
+		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -183,7 +187,8 @@ func searchTraceCommand() *cobra.Command {
 				return err
 			}
 			if how == directory.WayCast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == way }) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "without a cast: this node has no group to cast to, or nobody to ask")
+				const without = "without a cast: this node has no group to cast to, or nobody to ask"
+				note(cmd, g, map[string]string{"note": without}, without)
 			}
 			out := cmd.OutOrStdout()
 			switch {
@@ -200,7 +205,7 @@ func searchTraceCommand() *cobra.Command {
 			case len(t.Failed) > 0:
 				return errPartial
 			}
-			return errNothing
+			return nothingError("no resource matches")
 		},
 	}
 	cmd.Flags().StringVar(&way, "way", "auto", "auto: as any search goes; tree: without summaries; flat: ask each node by itself; cast: all with one packet, if the cluster has a group")
@@ -210,16 +215,15 @@ func searchTraceCommand() *cobra.Command {
 
 // trace asks the node's directory, as a context that has nothing.
 func trace(ctx context.Context, g Globals, way directory.Way, l *rocl.List) (directory.Trace, error) {
-	path := g.Socket
-	if path == "" {
-		path = directory.DefaultSocket()
-	}
-	c, err := directory.Join(ctx, directory.DialSocket(path), directory.WithClientLogger(g.Logger()))
+	p := g.patience(ctx)
+	defer p.stop()
+	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.Logger()))
 	if err != nil {
-		return directory.Trace{}, err
+		return directory.Trace{}, p.err(err)
 	}
 	defer c.Close()
-	return c.Trace(ctx, way, l)
+	t, err := c.Trace(p, way, l)
+	return t, p.err(err)
 }
 
 // printTrace prints a line for each question, on a terminal as a tree.

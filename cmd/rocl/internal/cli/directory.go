@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/rocl-go/rocl"
@@ -20,7 +21,9 @@ func registerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "register name=value...",
 		Short: "Register a resource for as long as this command runs",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "Register a resource for as long as this command runs, which is until it is interrupted.\n" +
+			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
+		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -28,15 +31,11 @@ func registerCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, g.Options()...)
+			c, r, err := g.register(ctx, l)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			r, err := c.Register(ctx, l)
-			if err != nil {
-				return err
-			}
 			if err := announce(cmd, g, r, l); err != nil {
 				return err
 			}
@@ -44,6 +43,22 @@ func registerCommand() *cobra.Command {
 			return c.Close()
 		},
 	}
+}
+
+// register opens a context and registers l with it.
+func (g Globals) register(ctx context.Context, l *rocl.List) (*rocl.Context, *rocl.Resource, error) {
+	c, err := g.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := g.patience(ctx)
+	defer p.stop()
+	r, err := c.Register(p, l)
+	if err != nil {
+		c.Close()
+		return nil, nil, p.err(err)
+	}
+	return c, r, nil
 }
 
 // announce prints the resource this command has registered.
@@ -64,7 +79,8 @@ func findCommand() *cobra.Command {
 		Short: "Print the resources that have these attributes",
 		Long: "Print the resources that have these attributes, all if none is given.\n" +
 			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
-			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked.",
+			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
+			"4 if the directory does not answer within --timeout.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -80,18 +96,20 @@ func findCommand() *cobra.Command {
 				}
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly())...)
+			c, err := g.join(ctx)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
+			p := g.patience(ctx)
+			defer p.stop()
 			n := 0
 			opts := []rocl.FindOption{rocl.Want(want...)}
 			var asked rocl.Coverage
 			if cluster {
 				opts = append(opts, rocl.Covered(&asked))
 			}
-			for f, err := range c.FindAll(ctx, l, opts...) {
+			for f, err := range answers(p, c.FindAll(p, l, opts...)) {
 				if err != nil {
 					return err
 				}
@@ -125,7 +143,7 @@ func findCommand() *cobra.Command {
 				}
 			}
 			if n == 0 {
-				return errNothing
+				return nothingError("no resource matches")
 			}
 			return nil
 		},
@@ -141,6 +159,8 @@ func watchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch [name=value...]",
 		Short: "Print resources as they appear, change and go",
+		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" +
+			"--timeout bounds how long it takes to reach the directory. Exit code 4 if it does not answer within that.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -148,7 +168,7 @@ func watchCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, g.Options()...)
+			c, err := g.Open(ctx)
 			if err != nil {
 				return err
 			}

@@ -25,8 +25,10 @@ func recvCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recv name=value...",
 		Short: "Register a resource and print the messages sent to it",
-		Long:  "Register a resource and print the messages sent to it, each as a line, or with --raw just as they are,\nuntil interrupted or --count messages have come.",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "Register a resource and print the messages sent to it, each as a line, or with --raw just as they are,\nuntil interrupted or --count messages have come.\n" +
+			"A line has quotes and escapes where a terminal would do anything else than show the message.\n" +
+			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
+		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -34,16 +36,15 @@ func recvCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, g.Options()...)
+			if count < 0 {
+				return Usagef("--count %d is less than 0, which means no end", count)
+			}
+			c, r, err := g.register(ctx, l)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			r, err := c.Register(ctx, l)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "receiving as %v\n", r.ID())
+			note(cmd, g, map[string]any{"receiving": r.ID()}, "receiving as %v", r.ID())
 			out := cmd.OutOrStdout()
 			n := 0
 			for m, err := range r.Messages(ctx) {
@@ -81,8 +82,12 @@ func sendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send name=value...",
 		Short: "Send standard input to a resource, a message for each line",
-		Long:  "Send standard input to one resource that has these attributes, a message for each line,\nor with --raw in pieces of up to 64 KiB as they are read.",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "Send standard input to one resource that has these attributes, a message for each line,\nor with --raw in pieces of up to 64 KiB as they are read.\n" +
+			"--timeout bounds how long it takes to find the resource, and to deliver the last messages. With --wait the command\n" +
+			"waits longer for the resource to appear, and for a directory.\n" +
+			"Exit code 1 if no resource matches or a message was not delivered, 2 if no directory serves the node,\n" +
+			"4 if the directory does not answer within --timeout.",
+		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := attributes(args)
@@ -90,24 +95,20 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly())...)
+			if wait < 0 {
+				return Usagef("--wait %v is less than 0", wait)
+			}
+			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			to, err := findSoon(ctx, c, l, wait)
-			if err != nil {
-				return err
-			}
-			me, err := c.Register(ctx, rocl.Attrs{"type": "sender"})
-			if err != nil {
-				return err
-			}
+			g.Logger().Debug("sending to", "id", to)
 			var n, bytes int
 			send := func(p []byte) error {
 				n++
 				bytes += len(p)
-				return me.SendBytes(ctx, to.ID, tag, p)
+				return me.SendBytes(ctx, to, tag, p)
 			}
 			// Reading, from a terminal say, cannot be interrupted; this command can.
 			done := make(chan error, 1)
@@ -124,23 +125,69 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			if g.JSON {
-				return Print(cmd.OutOrStdout(), map[string]any{"to": to.ID, "messages": n, "bytes": bytes})
+				return Print(cmd.OutOrStdout(), map[string]any{"to": to, "messages": n, "bytes": bytes})
 			}
 			return nil
 		},
 	}
 	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the messages")
 	cmd.Flags().BoolVar(&raw, "raw", false, "send the input as it is, not line by line")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for such a resource to appear")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for such a resource, and for a directory, to appear")
 	return cmd
 }
 
-// findSoon is Find that waits for the resource to appear.
-func findSoon(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Duration) (rocl.Found, error) {
-	f, err := c.Find(ctx, l)
-	if wait <= 0 || !errors.Is(err, rocl.ErrNotFound) {
-		return f, err
+// target opens a context, registers a resource to send from, and finds one to send
+// to. It waits that long for a directory and for the resource to appear.
+func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
+	late := time.Now().Add(wait)
+	for {
+		c, err = g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(g.Timeout))
+		if !errors.Is(err, rocl.ErrNoDirectory) {
+			break
+		}
+		g.Logger().Debug("waiting for a directory", "err", err)
+		if !pause(ctx, late) {
+			break
+		}
 	}
+	if err != nil {
+		return nil, nil, to, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	p := g.patience(ctx)
+	defer p.stop()
+	f, err := c.Find(p, l)
+	if wait > 0 && errors.Is(err, rocl.ErrNotFound) {
+		p.timer.Stop()
+		f, err = appears(ctx, c, l, time.Until(late))
+		p.timer.Reset(p.limit)
+	}
+	if err == nil {
+		me, err = c.Register(p, rocl.Attrs{"type": "sender"})
+	}
+	return c, me, f.ID, p.err(err)
+}
+
+// pause waits a moment, and reports whether that was before late.
+func pause(ctx context.Context, late time.Time) bool {
+	rest := time.Until(late)
+	if rest <= 0 {
+		return false
+	}
+	select {
+	case <-time.After(min(rest, 50*time.Millisecond)):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// appears waits for a resource to appear.
+func appears(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Duration) (rocl.Found, error) {
 	wctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for ev, err := range c.Watch(wctx, l) {
@@ -151,7 +198,7 @@ func findSoon(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Dura
 			return ev.Found, nil
 		}
 	}
-	return f, rocl.ErrNotFound
+	return rocl.Found{}, rocl.ErrNotFound
 }
 
 // pieces cuts the input into messages.

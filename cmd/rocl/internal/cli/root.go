@@ -11,7 +11,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/rocl-go/rocl"
@@ -27,6 +29,7 @@ const (
 	exitFailed      = 1
 	exitNoDirectory = 2
 	exitPartial     = 3
+	exitSilent      = 4
 	exitUsage       = 64
 	exitInterrupted = 130
 )
@@ -40,18 +43,25 @@ func (u *UsageError) Unwrap() error { return u.Err }
 // Usagef makes a UsageError.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
-// errNothing says that nothing was found: exit code 1, and nothing to print.
-var errNothing = errors.New("nothing found")
+// nothingError is returned when nothing was found: exit code 1. What it says is
+// printed on a terminal only, so that scripts see an empty output.
+type nothingError string
+
+func (e nothingError) Error() string { return string(e) }
 
 // errPartial says that some node could not be asked: exit code 3, and it has
 // been printed.
 var errPartial = errors.New("some nodes could not be asked")
+
+// defaultTimeout is how long commands wait for an answer of the directory.
+const defaultTimeout = 5 * time.Second
 
 // Globals are the flags every command has.
 type Globals struct {
 	JSON    bool
 	Socket  string
 	Verbose bool
+	Timeout time.Duration
 }
 
 // Root makes the command that the others belong to.
@@ -69,12 +79,52 @@ func Root() *cobra.Command {
 	root.SetVersionTemplate("rocl {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.Bool("json", false, "print one JSON object a line")
-	f.String("socket", os.Getenv("ROCL_SOCKET"), "Unix socket of the node's directory (environment ROCL_SOCKET, default "+directory.DefaultSocket()+")")
-	f.BoolP("verbose", "v", false, "log what the library does")
+	f.String("socket", "", "`path` of the directory's Unix socket (environment ROCL_SOCKET; default "+directory.DefaultSocket()+")")
+	f.BoolP("verbose", "v", false, "log at level debug")
+	f.Duration("timeout", defaultTimeout, "how long to wait for an answer of the directory (environment ROCL_TIMEOUT)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkTimeout(cmd) }
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
 	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
 	root.SetHelpCommand(helpCommand())
+	refuseOtherShells(root)
 	return root
+}
+
+// checkTimeout takes the timeout from the environment where no flag gives it.
+func checkTimeout(cmd *cobra.Command) error {
+	f := cmd.Flags().Lookup("timeout")
+	what := "--timeout " + f.Value.String()
+	if v := os.Getenv("ROCL_TIMEOUT"); v != "" && !f.Changed {
+		what = "environment ROCL_TIMEOUT=" + v
+		if err := f.Value.Set(v); err != nil {
+			return Usagef("%s is not a duration, such as 5s or 500ms", what)
+		}
+	}
+	if d, _ := cmd.Flags().GetDuration("timeout"); d <= 0 {
+		return Usagef("%s is not more than zero", what)
+	}
+	return nil
+}
+
+// refuseOtherShells makes 'completion' with an unknown shell an error.
+func refuseOtherShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		var shells []string
+		for _, sub := range c.Commands() {
+			shells = append(shells, sub.Name())
+		}
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return Usagef("there is no completion for %q: the shells are %s", args[0], strings.Join(shells, ", "))
+			}
+			return c.Help()
+		}
+	}
 }
 
 // helpCommand is cobra's, to which a name that there is not is an error.
@@ -110,58 +160,119 @@ func Flags(cmd *cobra.Command) Globals {
 	g.JSON, _ = cmd.Flags().GetBool("json")
 	g.Socket, _ = cmd.Flags().GetString("socket")
 	g.Verbose, _ = cmd.Flags().GetBool("verbose")
+	g.Timeout, _ = cmd.Flags().GetDuration("timeout")
+	if g.Socket == "" {
+		g.Socket = os.Getenv("ROCL_SOCKET")
+	}
 	return g
+}
+
+// path is where the commands look for the directory.
+func (g Globals) path() string {
+	if g.Socket != "" {
+		return g.Socket
+	}
+	return directory.DefaultSocket()
 }
 
 // Logger is where the library logs to: nowhere unless --verbose is given.
 func (g Globals) Logger() *slog.Logger {
-	if !g.Verbose {
+	level := &slog.HandlerOptions{Level: slog.LevelDebug}
+	switch {
+	case !g.Verbose:
 		return slog.New(slog.DiscardHandler)
+	case g.JSON:
+		return slog.New(slog.NewJSONHandler(display.JSONLines(os.Stderr), level))
 	}
-	return slog.New(slog.NewTextHandler(display.Text(os.Stderr), &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-// Options are the options of rocl.Open that the flags ask for.
-func (g Globals) Options() []rocl.Option {
-	return []rocl.Option{rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger())}
+	return slog.New(slog.NewTextHandler(display.Text(os.Stderr), level))
 }
 
 // Run runs the command line and returns the exit code.
-func Run(ctx context.Context, root *cobra.Command) int {
+func Run(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	return report(ctx, os.Stderr, cmd, err)
+	return report(ctx, cmd, args, err)
 }
 
-func report(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) int {
-	var u *UsageError
+// A problem is an error as it is printed with --json.
+type problem struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	Code  int    `json:"code"`
+}
+
+// report prints err on standard error and returns the exit code.
+func report(ctx context.Context, cmd *cobra.Command, args []string, err error) int {
+	p, quiet := explain(ctx, cmd, err)
+	asJSON := slices.Contains(args, "--json") // also where the flags were not read, for an error among them
+	if v, err := cmd.Flags().GetBool("json"); err == nil && cmd.Flags().Changed("json") {
+		asJSON = v
+	}
+	w := cmd.ErrOrStderr()
+	switch {
+	case err == nil, quiet && (asJSON || p.Error == "" || !Terminal(cmd.OutOrStdout())):
+	case asJSON:
+		_ = Print(w, p)
+	default:
+		fmt.Fprintf(w, "rocl: %s\n", p.Error)
+		if p.Hint != "" {
+			fmt.Fprintln(w, p.Hint)
+		}
+	}
+	return p.Code
+}
+
+// explain says of an error what is printed and which exit code it has. What is
+// quiet has been printed, or is printed on a terminal only.
+func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, quiet bool) {
+	var usage *UsageError
+	var nothing nothingError
+	var silent *silentError
 	switch {
 	case err == nil:
-		return 0
-	case errors.Is(err, errNothing):
-		return exitFailed
+		return p, true
+	case errors.As(err, &nothing):
+		return problem{Error: text(nothing), Code: exitFailed}, true
 	case errors.Is(err, errPartial):
-		return exitPartial
-	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
-		fmt.Fprintf(w, "rocl: %s\nTry '%s --help'.\n", display.Error(err), cmd.CommandPath())
-		return exitUsage
+		return problem{Code: exitPartial}, true
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
+		return problem{text(err), fmt.Sprintf("Try '%s --help'.", cmd.CommandPath()), exitUsage}, false
 	case ctx.Err() != nil:
-		return exitInterrupted
+		return problem{Code: exitInterrupted}, true
+	case errors.As(err, &silent):
+		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
 	case errors.Is(err, rocl.ErrNoDirectory):
-		fmt.Fprintf(w, "rocl: %s\nNothing serves this node's directory: start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.\n", text(err))
-		return exitNoDirectory
+		return problem{text(err), "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", exitNoDirectory}, false
 	case errors.Is(err, rocl.ErrNotFound):
-		fmt.Fprintf(w, "rocl: no resource matches; 'rocl find' lists those there are.\n")
-		return exitFailed
+		return problem{"no resource matches", "'rocl find' lists the resources.", exitFailed}, false
+	case errors.Is(err, rocl.ErrPartial): // "there is none" would be wrong
+		return problem{text(err), "", exitPartial}, false
 	}
-	fmt.Fprintf(w, "rocl: %s\n", text(err))
-	if errors.Is(err, rocl.ErrPartial) { // "there is none" would be wrong
-		return exitPartial
-	}
-	return exitFailed
+	return problem{text(err), "", exitFailed}, false
 }
 
-// text is an error that may say already that it is rocl's.
-func text(err error) string { return strings.TrimPrefix(display.Error(err), "rocl: ") }
+// note prints what is not an error on standard error: text, or with --json the
+// object v.
+func note(cmd *cobra.Command, g Globals, v any, format string, args ...any) {
+	if g.JSON {
+		_ = Print(cmd.ErrOrStderr(), v)
+	} else {
+		fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+	}
+}
+
+// text is an error without the names of the library in front of each part.
+func text(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(display.Error(err), ": rocl: ", ": "), "rocl: ")
+}
+
+// someAttributes requires an attribute.
+func someAttributes(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return Usagef("%s needs at least one attribute: %s", cmd.Name(), cmd.UseLine())
+	}
+	return nil
+}
 
 // attributes reads k=v arguments; order is kept and names may repeat.
 func attributes(args []string) (*rocl.List, error) {

@@ -26,26 +26,29 @@ type routeJSON struct {
 }
 
 func routesCommand() *cobra.Command {
-	var patience time.Duration
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "routes",
 		Short: "Print who talks to whom over what",
-		Long: "Print the links of the contexts of this node: each context is asked for its own, and is given --timeout to answer.\n" +
+		Long: "Print the links of the contexts of this node: each context is asked for its own, and is given --timeout to answer,\n" +
+			"as the directory is.\n" +
 			"A link of two contexts of this node is printed twice, as each sees it.\n" +
-			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some context does not answer.",
-		Args: cobra.NoArgs,
+			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some context does not answer,\n" +
+			"4 if the directory does not answer within --timeout.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return Usagef("routes takes no attributes, such as %q: it prints the links of all contexts of this node", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			g := Flags(cmd)
-			if patience <= 0 {
-				return Usagef("--timeout %v is no time", patience)
-			}
 			ctx := cmd.Context()
-			c, err := rocl.Open(ctx, append(g.Options(), rocl.JoinOnly(), rocl.WithLinger(100*time.Millisecond))...) // who does not answer is not waited for
+			c, err := g.join(ctx)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			all, silent, err := routes(ctx, c, patience)
+			all, silent, err := routes(ctx, g, c)
 			if err != nil {
 				return err
 			}
@@ -54,27 +57,27 @@ func routesCommand() *cobra.Command {
 			}
 			switch {
 			case silent > 0:
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s did not answer\n", count(silent, "context"))
+				note(cmd, g, map[string]int{"silent": silent}, "%s did not answer", count(silent, "context"))
 				return errPartial
 			case len(all) == 0:
-				return errNothing
+				return nothingError("no context of this node has a link")
 			}
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&patience, "timeout", 2*time.Second, "how long to wait for the contexts")
-	return cmd
 }
 
 // routes asks the contexts of c's node, all at once.
-func routes(ctx context.Context, c *rocl.Context, patience time.Duration) (all []routeJSON, silent int, err error) {
+func routes(ctx context.Context, g Globals, c *rocl.Context) (all []routeJSON, silent int, err error) {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	var unseen rocl.Coverage // other nodes are not asked for theirs
-	actx, cancel := context.WithTimeout(ctx, patience)
+	actx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
-	for f, err := range c.FindAll(ctx, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&unseen)) {
+	p := g.patience(ctx)
+	defer p.stop()
+	for f, err := range answers(p, c.FindAll(p, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&unseen))) {
 		if err != nil {
 			return nil, 0, err
 		}

@@ -92,7 +92,9 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 	}
 
 	var e strings.Builder
-	report(context.Background(), &e, Root(), errors.Join(errors.New("no"+evil), fmt.Errorf("%w: \x1b[2J", directory.ErrNoDirectory)))
+	root := Root()
+	root.SetErr(&e)
+	report(context.Background(), root, nil, errors.Join(errors.New("no"+evil), fmt.Errorf("%w: \x1b[2J", directory.ErrNoDirectory)))
 	if u := unsafe(e.String()); u != "" {
 		t.Errorf("an error was printed with %s: %q", u, e.String())
 	}

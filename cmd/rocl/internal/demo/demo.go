@@ -70,7 +70,7 @@ func Commands() []*cobra.Command {
 				o.dir = args[0]
 			}
 			g := cli.Flags(cmd)
-			o.json, o.socket, o.verbose = g.JSON, g.Socket, g.Verbose
+			o.json, o.socket, o.globals = g.JSON, g.Socket, g
 			return run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -94,7 +94,8 @@ type options struct {
 	dir, word, socket  string
 	crawlers, indexers int
 	kill               bool
-	json, verbose      bool
+	json               bool
+	globals            cli.Globals
 }
 
 // goSource is the source tree of the Go installation.
@@ -145,7 +146,8 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	rep := newTeller(o.json, errOut)
 	defer rep.close()
 	start := time.Now()
-	c, err := rocl.Open(ctx, cli.Globals{Socket: o.socket, Verbose: o.verbose}.Options()...)
+	o.globals.Socket = o.socket
+	c, err := o.globals.Open(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// silentError is returned when the directory does not answer within --timeout.
+type silentError struct {
+	path  string
+	after time.Duration
+}
+
+func (e *silentError) Error() string {
+	return fmt.Sprintf("the directory at %s did not answer within %v", e.path, e.after)
+}
+
+// A patience ends its context when the directory has been silent for as long as
+// --timeout allows.
+type patience struct {
+	context.Context
+	limit  time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+// patience begins to wait for the directory. stop must be called.
+func (g Globals) patience(ctx context.Context) *patience {
+	p := &patience{limit: cmp.Or(g.Timeout, defaultTimeout)}
+	p.Context, p.cancel = context.WithCancelCause(ctx)
+	p.timer = time.AfterFunc(p.limit, func() { p.cancel(&silentError{g.path(), p.limit}) })
+	return p
+}
+
+func (p *patience) stop() {
+	p.timer.Stop()
+	p.cancel(nil)
+}
+
+// err returns err, or the silence that was the cause of it.
+func (p *patience) err(err error) error {
+	var silent *silentError
+	if err != nil && errors.As(context.Cause(p.Context), &silent) {
+		return silent
+	}
+	return err
+}
+
+// answers returns what seq yields. The time in which the caller works on an answer,
+// or waits for a slow reader of its output, does not count as silence.
+func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for v, err := range seq {
+			p.timer.Stop()
+			if !yield(v, p.err(err)) {
+				return
+			}
+			p.timer.Reset(p.limit)
+		}
+	}
+}
+
+// Open opens a context as the global flags say. It fails if the directory does
+// not answer within --timeout.
+func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, error) {
+	p := g.patience(ctx)
+	defer p.stop()
+	c, err := rocl.Open(p, append([]rocl.Option{rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger())}, opts...)...)
+	return c, p.err(err)
+}
+
+// askLinger is how long a command that sends no messages waits when it closes.
+const askLinger = 100 * time.Millisecond
+
+// join opens a context that only asks, and never serves the directory.
+func (g Globals) join(ctx context.Context) (*rocl.Context, error) {
+	return g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(askLinger))
+}

@@ -1,0 +1,186 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patiently runs a command that must end by itself, though nothing answers it.
+func patiently(t *testing.T, env []string, bin string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdin = strings.NewReader("hello\n")
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	hung := false
+	timer := time.AfterFunc(40*time.Second, func() { hung = true; _ = cmd.Process.Kill() })
+	err := cmd.Run()
+	timer.Stop()
+	var ee *exec.ExitError
+	if err != nil && !errors.As(err, &ee) {
+		t.Fatal(err)
+	}
+	if hung {
+		t.Errorf("%v hangs: %q, %q", args, o.String(), e.String())
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// A directory that has been stopped, or a listener that accepts and says
+// nothing, hangs no command: each ends after --timeout, says so, and has exit
+// code 4.
+func TestSilentDirectory(t *testing.T) {
+	stopped := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", stopped)
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	silent := socket(t)
+	l, err := net.Listen("unix", silent) // the kernel accepts; nothing is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	for _, args := range []string{"find", "find --cluster a=b", "nodes", "routes", "search-trace a=b", "send a=b", "send --wait 100ms a=b", "register a=b", "recv a=b", "watch a=b", "demo ."} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			for _, sock := range []string{stopped, silent} {
+				words := append(strings.Fields(args), "--socket", sock)
+				out, errOut, code := patiently(t, nil, rocl, append(words, "--timeout", "200ms")...)
+				if code != 4 || out != "" || !strings.Contains(errOut, "did not answer within 200ms") || !strings.Contains(errOut, sock) || strings.Count(errOut, sock) != 1 {
+					t.Errorf("rocl %v: exit code %d, %q, %q", words, code, out, errOut)
+				}
+				_, errOut, code = patiently(t, []string{"ROCL_TIMEOUT=150ms"}, rocl, append(words, "--json")...)
+				var e struct {
+					Error string
+					Code  int
+				}
+				if err := json.Unmarshal([]byte(errOut), &e); err != nil || code != 4 || e.Code != 4 || !strings.Contains(e.Error, "150ms") {
+					t.Errorf("rocl %v --json: exit code %d, %q", words, code, errOut)
+				}
+			}
+		})
+	}
+}
+
+// A directory that is stopped after a command has joined it hangs no command
+// that asks.
+func TestStoppedWhileAsked(t *testing.T) {
+	sock := socket(t)
+	d := start(t, `"serving"`, dirserver, "--socket", sock)
+	in, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "name=there")
+	cmd := exec.Command(rocl, "send", "--socket", sock, "--timeout", "200ms", "-v", "name=there")
+	cmd.Stdin = in
+	s := startCommand(t, "sending to", cmd)
+	in.Close()
+	if _, err := w.WriteString("hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	r.until(t, "hello")
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString("again\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	r.until(t, "again")
+	ended := make(chan error, 1)
+	go func() { ended <- s.cmd.Wait() }()
+	select {
+	case err := <-ended: // all has arrived
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(40 * time.Second):
+		t.Error("send hangs")
+	}
+}
+
+// send --wait waits for a directory as it waits for a resource.
+func TestSendWaitsForDirectory(t *testing.T) {
+	sock := socket(t)
+	cmd := exec.Command(rocl, "send", "--socket", sock, "--wait", "30s", "-v", "name=there")
+	cmd.Stdin = strings.NewReader("hello\n")
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(out)
+	if !said.Scan() || !strings.Contains(said.Text(), "waiting for a directory") {
+		t.Errorf("it said %q first", said.Text())
+	}
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "1", "name=there")
+	r.until(t, "hello")
+	for said.Scan() {
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, errOut, code := patiently(t, nil, rocl, "send", "--socket", socket(t), "--wait", "100ms", "name=there"); code != 2 || !strings.Contains(errOut, "no directory") {
+		t.Errorf("without a directory: exit code %d, %q", code, errOut)
+	}
+}
+
+// On a terminal a command says that it found nothing; to a pipe it writes nothing.
+func TestNothingOnATerminal(t *testing.T) {
+	sock := socket(t)
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	for args, says := range map[string]string{"find a=b": "no resource matches", "nodes a=b": "no node has these labels", "routes": "no context of this node has a link"} {
+		words := append(strings.Fields(args), "--socket", sock)
+		if out, errOut, code := patiently(t, nil, rocl, words...); code != 1 || out+errOut != "" {
+			t.Errorf("rocl %s, to a pipe: exit code %d, %q, %q", args, code, out, errOut)
+		}
+		terminal := newTerminal(t)
+		var errOut bytes.Buffer
+		cmd := exec.Command(rocl, words...)
+		cmd.Stdout, cmd.Stderr = terminal, &errOut
+		if err := cmd.Run(); cmd.ProcessState.ExitCode() != 1 || errOut.String() != "rocl: "+says+"\n" {
+			t.Errorf("rocl %s, on a terminal: %v, %q", args, err, errOut.String())
+		}
+	}
+}
+
+// newTerminal returns a terminal whose other end nobody reads.
+func newTerminal(t *testing.T) *os.File {
+	t.Helper()
+	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no pseudo terminals here: ", err)
+	}
+	t.Cleanup(func() { m.Close() })
+	if err := unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetUint32(int(m.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
