@@ -105,6 +105,7 @@ type Dispatcher struct {
 	life    context.Context
 	end     context.CancelFunc
 	streams streams
+	watched watched
 
 	depot
 	waiters sync.Pool
@@ -150,8 +151,10 @@ func New(cfg Config) *Dispatcher {
 	d.streams.wake = make(chan struct{}, 1)
 	d.life, d.end = context.WithCancel(context.Background())
 	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
-	d.running.Add(1)
+	d.watched.wake = make(chan struct{}, 1)
+	d.running.Add(2)
 	go d.flusher()
+	go d.watchLinks()
 	return d
 }
 

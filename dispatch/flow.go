@@ -174,7 +174,11 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 		l.post()
 	}
 	// Who is fired from the list has been given its credit, or f has failed.
-	if err := l.await(ctx, &f.waiters, w); err != nil {
+	l.vigil.starved++
+	l.watch()
+	err := l.await(ctx, &f.waiters, w)
+	l.vigil.starved--
+	if err != nil {
 		if f.serve() || f.waiters.first == nil && f.unask() { // the next one may need less
 			l.post()
 		}

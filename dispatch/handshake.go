@@ -428,6 +428,7 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 	l.conn, l.stalled, l.stream.heard = c, false, true
 	l.runs = !c.Delivers()
 	l.since = time.Now()
+	l.watch()
 	if name := c.Transport(); name != l.over {
 		if l.over != "" {
 			l.traffic.moved++

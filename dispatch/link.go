@@ -73,6 +73,7 @@ type link struct {
 	writing   bool
 	unwritten sync.Cond // signalled when writing ends; L is mu
 	stream    pace
+	vigil     vigil
 	dialling  bool
 	endMove   context.CancelFunc // of the search for a better route under way, or nil
 	addrs     []string           // of the peer, as the directory said last
@@ -185,6 +186,7 @@ func (l *link) pump() {
 			continue
 		}
 		l.s.untake(fs, n)
+		l.watch()
 		if err != nil {
 			l.lose(c, err)
 			continue

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 )
@@ -81,6 +82,16 @@ type Conn interface {
 type Admitter interface {
 	Conn
 	Admit()
+}
+
+// A Prober is a Conn over a network, which can fall silent without an end of the
+// connection.
+type Prober interface {
+	Conn
+	// Unanswered reports whether the peer's machine has not yet answered
+	// something that was sent to it, and how long ago it answered last. The
+	// kernel answers: it does not matter whether the peer's process runs.
+	Unanswered() (owes bool, heard time.Duration)
 }
 
 // A Sink is what a conn delivers to. Calls for one conn never overlap, but for

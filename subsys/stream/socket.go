@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/subsys"
@@ -74,6 +75,17 @@ func (s *Socket) Drop() bool {
 	}
 	unix.Close(s.fd)
 	return true
+}
+
+// Unanswered reports whether the peer's kernel has not acknowledged something
+// that was sent to it, or not answered a probe of its window, and how long ago it
+// sent its last acknowledgement.
+func (s *Socket) Unanswered() (owes bool, heard time.Duration) {
+	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return false, 0
+	}
+	return i.Unacked > 0 || i.Probes > 0, time.Duration(i.Last_ack_recv) * time.Millisecond
 }
 
 // Shut ends both directions; what was written still goes out.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/subsys"
@@ -26,6 +27,15 @@ type conn struct {
 func (c *conn) Transport() string { return "tcp" }
 func (c *conn) Remote() string    { return c.remote }
 func (c *conn) Delivers() bool    { return false }
+
+// Unanswered implements subsys.Prober.
+func (c *conn) Unanswered() (owes bool, heard time.Duration) {
+	if !c.sock.Hold() {
+		return false, 0
+	}
+	defer c.drop()
+	return c.sock.Unanswered()
+}
 
 func (c *conn) Start() {
 	if !c.sock.Hold() {

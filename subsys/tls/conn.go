@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -43,6 +44,15 @@ type conn struct {
 func (c *conn) Transport() string { return "tls" }
 func (c *conn) Remote() string    { return c.remote }
 func (c *conn) Delivers() bool    { return false }
+
+// Unanswered implements subsys.Prober.
+func (c *conn) Unanswered() (owes bool, heard time.Duration) {
+	if !c.sock.Hold() {
+		return false, 0
+	}
+	defer c.drop()
+	return c.sock.Unanswered()
+}
 
 func (c *conn) Start() {
 	if !c.sock.Hold() {

@@ -192,6 +192,7 @@ type Agent struct {
 	stop   chan struct{}
 	report chan Report
 
+	posts poster
 	views []*view
 	churn *churn
 }
@@ -361,14 +362,16 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 func agentMain(socket string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second))
+	a := &Agent{rs: map[rocl.GID]*rocl.Resource{}}
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(5*time.Second), rocl.WithLinger(time.Second),
+		rocl.WithUndelivered(a.posts.report))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1
 	}
 	defer c.Close()
 	s := rpc.NewServer()
-	a := &Agent{c: c, rs: map[rocl.GID]*rocl.Resource{}}
+	a.c = c
 	defer a.unwatch()
 	if err := s.Register(a); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)

@@ -1,0 +1,144 @@
+package dispatch
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A machine that loses power, or a network that is cut, ends no connection. The
+// kernel repeats what it has sent, at growing intervals, for a quarter of an
+// hour, and is up to two minutes late when the network is back. So a link that
+// expects something of its peer is watched: when the peer's machine leaves
+// unanswered what was sent to it, the conn is cut and the peer dialled. Dialling
+// asks the directory, which knows whether the node is dead; if it lives, the
+// session resumes.
+//
+// The answers are those of the peer's kernel, so a process that is stopped or
+// busy is not taken for silent. A link expects something while frames are not
+// acknowledged or a sender waits for credit. A link that expects nothing is not
+// watched and costs nothing.
+const (
+	watchTick   = 250 * time.Millisecond // between two looks at the links that are watched
+	silenceMost = time.Second            // after which a conn is cut
+	beatEvery   = time.Second            // of a link that expects something, and has nothing in flight
+)
+
+var errSilent = errors.New("dispatch: the peer's machine does not answer")
+
+// watched are the links that expect something.
+type watched struct {
+	mu    sync.Mutex
+	links []*link
+	wake  chan struct{} // to watchLinks
+}
+
+// vigil is what a link knows of its peer's silence. Guarded by link.mu.
+type vigil struct {
+	isWatched bool
+	owedSince time.Time // since when an answer is owed; zero: none is
+	beat      time.Time // when an answer was last asked for
+	starved   int       // senders that wait for credit
+}
+
+// watch sees to it that l is watched while it expects something. mu must be held.
+func (l *link) watch() {
+	if l.vigil.isWatched {
+		return
+	}
+	l.vigil.isWatched = true
+	w := &l.d.watched
+	w.mu.Lock()
+	w.links = append(w.links, l)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// watchLinks looks at the watched links, each tick while there are any.
+func (d *Dispatcher) watchLinks() {
+	defer d.running.Done()
+	t := time.NewTimer(watchTick)
+	defer t.Stop()
+	for {
+		select {
+		case <-d.watched.wake:
+		case <-d.stop:
+			return
+		}
+		for any := true; any; any = d.checkLinks() {
+			t.Reset(watchTick)
+			select {
+			case <-t.C:
+			case <-d.stop:
+				return
+			}
+		}
+	}
+}
+
+// checkLinks looks at each watched link and reports whether any are left.
+func (d *Dispatcher) checkLinks() (any bool) {
+	w := &d.watched
+	w.mu.Lock()
+	links := slices.Clone(w.links)
+	w.mu.Unlock()
+	now := time.Now()
+	for _, l := range links {
+		l.check(now)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.links) > 0
+}
+
+// unwatch ends the watching. mu must be held.
+func (l *link) unwatch() {
+	w := &l.d.watched
+	w.mu.Lock()
+	if i := slices.Index(w.links, l); i >= 0 {
+		w.links = slices.Delete(w.links, i, i+1)
+	}
+	w.mu.Unlock()
+	l.vigil.isWatched, l.vigil.owedSince = false, time.Time{}
+}
+
+// check cuts the conn if the peer's machine is silent, and asks it for an answer
+// where it owes none.
+func (l *link) check(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := &l.vigil
+	c, isProber := l.conn.(subsys.Prober)
+	if !isProber || l.dead != nil || l.s.idle() && v.starved == 0 {
+		l.unwatch() // bind watches the next conn
+		return
+	}
+	l.mu.Unlock()
+	owes, heard := c.Unanswered()
+	l.mu.Lock()
+	switch {
+	case l.conn != subsys.Conn(c) || l.dead != nil:
+	case !owes:
+		v.owedSince = time.Time{}
+		if now.Sub(v.beat) >= beatEvery {
+			v.beat = now
+			l.sayAck(c)
+		}
+	case v.owedSince.IsZero():
+		v.owedSince = now
+	default:
+		if at := now.Add(-heard); at.After(v.owedSince) {
+			v.owedSince = at
+		}
+		if now.Sub(v.owedSince) >= silenceMost {
+			v.owedSince = time.Time{}
+			l.lose(c, errSilent)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A cuttable transport is TCP over a network that can be cut. The conns that
+// exist then hear nothing any more and say nothing, without an end; while the
+// cut lasts, dialling gets no answer.
+type cuttable struct {
+	subsys.Transport
+	mu     sync.Mutex
+	isCut  bool
+	conns  []*cuttableConn
+	dials  int
+	probes atomic.Int32 // bare acknowledgements sent over dialled conns that are stopped
+}
+
+type (
+	cuttablePort struct {
+		subsys.Port
+		n *cuttable
+	}
+	cuttableConn struct {
+		subsys.Conn
+		n         *cuttable
+		isDialled bool
+		isMute    atomic.Bool // the network is cut
+		stopped   atomic.Bool // the peer's kernel answers, its process does not
+		owes      atomic.Bool
+	}
+	cuttableSink struct {
+		subsys.Sink
+		c *cuttableConn
+	}
+)
+
+func (n *cuttable) adopt(c *cuttableConn) {
+	n.mu.Lock()
+	n.conns = append(n.conns, c)
+	n.mu.Unlock()
+}
+
+func (n *cuttable) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	accept := cfg.Accept
+	cfg.Accept = func(c subsys.Conn) subsys.Sink {
+		w := &cuttableConn{Conn: c, n: n}
+		s := accept(w)
+		if s == nil {
+			return nil
+		}
+		n.adopt(w)
+		return &cuttableSink{s, w}
+	}
+	p, err := n.Transport.Listen(addr, cfg)
+	return &cuttablePort{p, n}, err
+}
+
+func (p *cuttablePort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	p.n.mu.Lock()
+	isCut := p.n.isCut
+	p.n.dials++
+	p.n.mu.Unlock()
+	if isCut {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	w := &cuttableConn{n: p.n, isDialled: true}
+	c, err := p.Port.Dial(ctx, addr, &cuttableSink{s, w})
+	if err != nil {
+		return nil, err
+	}
+	w.Conn = c
+	p.n.adopt(w)
+	return w, nil
+}
+
+func (n *cuttable) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = true
+	for _, c := range n.conns {
+		c.isMute.Store(true)
+	}
+}
+
+func (n *cuttable) heal() {
+	n.mu.Lock()
+	n.isCut = false
+	n.mu.Unlock()
+}
+
+func (n *cuttable) dialled() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dials
+}
+
+func (c *cuttableConn) Send(fs []subsys.Frame) (int, error) {
+	switch {
+	case c.isMute.Load():
+		c.owes.Store(true)
+		return len(fs), nil
+	case c.stopped.Load():
+		if c.isDialled && fs[0].Type == frameAck {
+			c.n.probes.Add(1)
+		}
+		return len(fs), nil
+	}
+	return c.Conn.Send(fs)
+}
+
+func (c *cuttableConn) Unanswered() (owes bool, heard time.Duration) {
+	return c.owes.Load(), time.Hour
+}
+
+func (s *cuttableSink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	if s.c.isMute.Load() || s.c.stopped.Load() {
+		return nil
+	}
+	return s.Sink.Frames(s.c, fs)
+}
+
+func (s *cuttableSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	return s.Sink.Room(s.c, h)
+}
+func (s *cuttableSink) Writable(subsys.Conn)          { s.Sink.Writable(s.c) }
+func (s *cuttableSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
+
+// After a cut of the network that ends no connection, messages move again over a
+// new one: each comes once and in order, in both directions.
+func TestSilentLinkResumes(t *testing.T) {
+	w := newWorld()
+	n := &cuttable{Transport: tcp.New()}
+	patient := func(c *Config) { c.GiveUp = 30 * time.Second }
+	a, b := w.node(t, 1, n, patient), w.node(t, 2, n, patient)
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	talk(t, a, b, mb, 1000)
+	talk(t, b, a, ma, 1000)
+	const messages = 200
+	var both sync.WaitGroup
+	for _, way := range []struct {
+		from *Dispatcher
+		to   *Mailbox
+	}{{a, mb}, {b, ma}} {
+		both.Go(func() {
+			for i := range uint64(messages) {
+				if i == messages/2 && way.from == a {
+					n.cut()
+				}
+				if err := flow(t, way.from, way.to).try(soon(t), i, 100); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			n.heal()
+			for i := range uint64(messages) {
+				m, err := way.to.Recv(soon(t))
+				if err != nil || m.Tag() != i {
+					t.Errorf("message %d: %v %v", i, m, err)
+					return
+				}
+				m.Release()
+			}
+		})
+	}
+	both.Wait()
+	if k, _ := ma.Len(); k > 0 {
+		t.Errorf("%d messages too many", k)
+	}
+	if a.Stats().Resumed == 0 {
+		t.Error("nothing was cut")
+	}
+}
+
+// When the directory says that a silent peer's node is dead, senders are told:
+// those that wait for credit, and those whose messages were accepted.
+func TestSilentNodeIsDead(t *testing.T) {
+	w := newWorld()
+	n := &cuttable{Transport: tcp.New()}
+	told := make(chan Undelivered, 10)
+	a := w.node(t, 1, n, func(c *Config) {
+		c.GiveUp = time.Minute
+		c.Undelivered = func(u Undelivered) { told <- u }
+	})
+	b := w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
+	f := flow(t, a, small)
+	for range 2 {
+		if err := f.try(brief(t), 0, FirstCredit/3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	talk(t, a, b, mb, 1)
+	waiting := make(chan error, 1)
+	go func() { waiting <- f.try(soon(t), 1, FirstCredit) }()
+	until(t, "the need", func() bool { small.mu.Lock(); defer small.mu.Unlock(); return len(small.needy) == 1 })
+	until(t, "all is acknowledged", f.idle)
+	w.mu.Lock()
+	w.gone[b.self] = true
+	w.mu.Unlock()
+	n.cut()
+	within(t, "a sender that waits for credit", func() {
+		if err := <-waiting; !errors.Is(err, ErrGone) {
+			t.Errorf("it was told %v", err)
+		}
+	})
+
+	w.mu.Lock()
+	delete(w.gone, b.self)
+	w.mu.Unlock()
+	n.heal()
+	talk(t, a, b, mb, 2)
+	until(t, "the message is acknowledged", flow(t, a, mb).idle)
+	w.mu.Lock()
+	w.gone[b.self] = true
+	w.mu.Unlock()
+	n.cut()
+	if err := flow(t, a, mb).try(brief(t), 3, 10); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the report", func() {
+		if u := <-told; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
+			t.Errorf("told %+v", u)
+		}
+	})
+	n.heal()
+}
+
+// A process that is stopped, whose kernel answers, keeps its connection. It is
+// asked for answers while something is expected of it.
+func TestStoppedProcessIsNotSilent(t *testing.T) {
+	w := newWorld()
+	n := &cuttable{Transport: tcp.New()}
+	a, b := w.node(t, 1, n), w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	mb := box(t, b, 1, 0)
+	talk(t, a, b, mb, 1)
+	for _, c := range n.conns {
+		c.stopped.Store(true)
+	}
+	if err := flow(t, a, mb).try(brief(t), 2, 10); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "two probes", func() {
+		for n.probes.Load() < 2 {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	if k := n.dialled(); k != 1 {
+		t.Errorf("dialled %d times", k)
+	}
+	l, _ := onlyLink(a, b)
+	l.die(ErrUnreachable)
+}
+
+// A link that expects nothing is not watched.
+func TestIdleLinkIsNotWatched(t *testing.T) {
+	w := newWorld()
+	n := &cuttable{Transport: tcp.New()}
+	a := w.node(t, 1, n)
+	for i := range uint64(5) {
+		b := w.node(t, 2+i, n)
+		mb := box(t, b, 1, 0)
+		talk(t, a, b, mb, 1)
+	}
+	none := func() bool {
+		a.watched.mu.Lock()
+		defer a.watched.mu.Unlock()
+		return len(a.watched.links) == 0
+	}
+	until(t, "nothing is watched", none)
+	b := w.node(t, 9, n)
+	mb := box(t, b, 1, 0)
+	talk(t, a, b, mb, 1)
+	if none() {
+		t.Error("a link is not watched after a message")
+	}
+	if l, _ := onlyLink(a, b); slices.Contains(a.watched.links, l) == none() {
+		t.Error("another link is watched")
+	}
+}
