@@ -185,7 +185,12 @@ func WithPollers(n int) Option { return context.WithPollers(n) }
 // senders wait.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
-// WithMemory bounds the registered memory of the context's buffers, in bytes.
+// WithMemory bounds the registered memory of the context's buffers, in bytes. Where it
+// is used up, other contexts' messages wait on their connections until some is released,
+// and [Context.Buffer] fails with ErrLimit. An eighth of it, and twice what other
+// contexts have been promised and have not sent yet, together seldom more than half, is
+// kept for what comes. A message longer than three quarters of it is never let in: its
+// sender waits.
 func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 
 // WithLinger says how long Close waits for accepted messages to be delivered;

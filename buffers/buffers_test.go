@@ -461,3 +461,59 @@ func TestFootprint(t *testing.T) {
 	s.Release()
 	b.Release()
 }
+
+// Get leaves reserved bytes to GetReserved, and Await tells of what comes back.
+func TestReserve(t *testing.T) {
+	p := New(WithLimit(1 << 20))
+	defer p.Close()
+	p.Reserve(1 << 19)
+	var out []*Buffer
+	for {
+		b, err := p.Get(64 << 10)
+		if err != nil {
+			if !errors.Is(err, ErrLimit) {
+				t.Fatal(err)
+			}
+			break
+		}
+		out = append(out, b)
+	}
+	if len(out) != 8 || p.Unused() != 1<<19 {
+		t.Fatalf("%d buffers, %d bytes unused", len(out), p.Unused())
+	}
+	for range 8 {
+		b, err := p.GetReserved(64 << 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, b)
+	}
+	if _, err := p.GetReserved(1); !errors.Is(err, ErrLimit) {
+		t.Fatalf("beyond the limit: %v", err)
+	}
+	told := 0
+	p.Await(1, func() { told++ })
+	p.Await(2, func() { told += 100 })
+	p.Unawait(2)
+	for _, b := range out[8:] {
+		b.Release()
+	}
+	if told != 1 {
+		t.Errorf("told %d", told)
+	}
+	if _, err := p.Get(1); !errors.Is(err, ErrLimit) {
+		t.Fatalf("what is reserved: %v", err)
+	}
+	p.Reserve(-1 << 19)
+	for _, b := range out[:8] {
+		b.Release()
+	}
+	b, err := p.Get(1 << 20)
+	if err != nil {
+		t.Fatalf("all of it: %v", err)
+	}
+	b.Release()
+	if p.Unused() != 1<<20 {
+		t.Errorf("%d unused", p.Unused())
+	}
+}

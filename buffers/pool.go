@@ -82,7 +82,10 @@ type Pool struct {
 	largeOut   int
 	returned   chan struct{} // closed and replaced when memory comes back to waiting getters
 	waiting    int
-	heed       atomic.Int32 // getters waiting, and one when closed: put must look closer
+	awaiting   map[any]func() // see Await
+	used       atomic.Int64   // bytes of the buffers out; counted where there is a limit
+	reserved   atomic.Int64   // bytes that Get leaves to GetReserved
+	heed       atomic.Int32   // getters waiting, and one when closed: put must look closer
 	debug      debugPool
 }
 
@@ -106,6 +109,30 @@ func class(n int) int {
 // last user left. It fails with ErrLimit, ErrClosed, or ErrTooLarge, which a negative
 // n matches too.
 func (p *Pool) Get(n int) (*Buffer, error) {
+	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
+		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {
+			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
+		}
+	}
+	return p.GetReserved(n)
+}
+
+// Reserve changes by how many bytes less than the limit Get may use. The others are for
+// GetReserved.
+func (p *Pool) Reserve(more int64) {
+	p.reserved.Add(more)
+	if more < 0 && p.heed.Load() != 0 {
+		p.mu.Lock()
+		p.attend()
+		p.mu.Unlock()
+	}
+}
+
+// Unused is how many bytes of the limit are not in buffers out.
+func (p *Pool) Unused() int64 { return p.limit - p.used.Load() }
+
+// GetReserved is Get for what memory was reserved for.
+func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	switch {
 	case n < 0:
 		return nil, fmt.Errorf("%w: %d bytes", errNegative, n)
@@ -127,6 +154,9 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		}
 	}
 	b.n = n
+	if p.limit > 0 {
+		p.used.Add(int64(len(b.mem)))
+	}
 	if b.State() != Owned {
 		b.state.Store(uint32(Owned))
 	}
@@ -255,6 +285,11 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 	size := 1 << (c + minShift)
 	// The first arenas of a class are small: few programs use every class.
 	total := max(min(arenaSize, size*16), 16<<10)
+	if p.limit > 0 { // other classes need some too
+		for total > max(size, 16<<10) && int64(total) > p.limit/32 {
+			total /= 2
+		}
+	}
 	if p.limit > 0 && p.mapped+int64(total) > p.limit {
 		p.shrink()
 		for total > size && p.mapped+int64(total) > p.limit {
@@ -313,6 +348,9 @@ func (p *Pool) put(b *Buffer) {
 		return
 	}
 	p.debugPut(b)
+	if p.limit > 0 {
+		p.used.Add(-int64(len(b.mem)))
+	}
 	extent := false // that goes to the others, not into the slot
 	switch {
 	case b.abandoned.Load():
@@ -323,6 +361,9 @@ func (p *Pool) put(b *Buffer) {
 		}
 	default:
 		if s := &p.free[b.home.class]; !s.hot.put(b) && !s.push(b) {
+			if p.limit > 0 {
+				p.used.Add(int64(len(b.mem)))
+			}
 			p.double(b)
 			return
 		}
@@ -341,9 +382,42 @@ func (p *Pool) put(b *Buffer) {
 	p.attend()
 }
 
+// Limit is the number of bytes that may be mapped, 0 if that is not bounded.
+func (p *Pool) Limit() int64 { return max(p.limit, 0) }
+
+// Await calls f once, when a buffer next comes back to the pool: a Get that failed
+// with ErrLimit may succeed then. f must not use the pool. A second call with the same
+// key replaces the first.
+func (p *Pool) Await(key any, f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.awaiting == nil {
+		p.awaiting = map[any]func(){}
+	}
+	if p.awaiting[key] == nil {
+		p.heed.Add(1)
+	}
+	p.awaiting[key] = f
+}
+
+// Unawait undoes Await, if f has not been called yet.
+func (p *Pool) Unawait(key any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.awaiting[key] != nil {
+		p.heed.Add(-1)
+		delete(p.awaiting, key)
+	}
+}
+
 // attend tells those who wait that something came back, and ends a closed pool
 // to which all has. mu is held.
 func (p *Pool) attend() {
+	for key, f := range p.awaiting {
+		p.heed.Add(-1)
+		delete(p.awaiting, key)
+		f()
+	}
 	if p.waiting > 0 {
 		close(p.returned)
 		p.returned = make(chan struct{})

@@ -108,6 +108,7 @@ type Dispatcher struct {
 	watched watched
 
 	depot
+	budget
 	waiters sync.Pool
 
 	mu      sync.RWMutex
@@ -146,6 +147,7 @@ func New(cfg Config) *Dispatcher {
 		boxes: map[uint32]*Mailbox{},
 	}
 	d.reports.call, d.reports.most = cfg.Undelivered, reportsMost
+	d.budget.init(cfg.Pool)
 	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
@@ -387,6 +389,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	d.eachLink(func(l *link) { l.bye() })
 	d.end()
+	d.pool.Unawait(d)
 
 	d.mu.Lock()
 	ports := d.ports

@@ -224,7 +224,7 @@ func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error
 	if in.mb == nil {
 		return nil, nil
 	}
-	b, err := l.d.cfg.Pool.Get(int(h.Len))
+	b, err := l.d.cfg.Pool.GetReserved(int(h.Len))
 	if err != nil {
 		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", h.Len, err)
 	}

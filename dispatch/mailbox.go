@@ -89,6 +89,8 @@ type Mailbox struct {
 	count     int
 	stored    uint64   // charged bytes of the messages kept
 	promise   uint64   // charged bytes granted and not yet consumed, stored ones included
+	coming    int64    // charged bytes granted that have not come; counted where there is a budget
+	dense     uint64   // bytes of which twice as many may be held, however little is stored
 	held      uint64   // bytes that the stored messages keep from being used again
 	pins      *pin     // unused ones
 	compacted *Message // the last one that compact came to
@@ -108,6 +110,10 @@ type Mailbox struct {
 
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	m := &Mailbox{d: d, serial: serial, limit: max(limit, FirstCredit)}
+	m.dense = m.limit
+	if d.memory > 0 {
+		m.dense = min(m.dense, d.memory/8)
+	}
 	m.local.mb = m
 	m.share(0)
 	return m
@@ -131,6 +137,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 	}
 	in.received += c
 	m.stored += c
+	m.comes(-int64(c))
 	for len(fs) > 0 {
 		n := 1
 		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
@@ -168,7 +175,7 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	m.last = msg
 	m.count++
-	if m.hold(msg); m.held > 2*m.limit {
+	if m.hold(msg); m.held > 2*m.dense {
 		m.compact()
 	}
 	if m.handle != nil && !m.handling && !m.closed {
@@ -249,10 +256,10 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 			m.space.fireAll()
 		}
 	} else {
-		m.promise -= c
+		m.promises(-int64(c))
 	}
 	if m.over == in && in.consumed >= m.overEnd {
-		m.over = nil
+		m.overEnds()
 	}
 	if len(m.needy) > 0 {
 		if in.need != 0 && in.need-in.consumed <= FirstCredit {
@@ -279,7 +286,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 		more := want - in.granted
 		free := uint64(0)
 		if m.promise < m.limit {
-			free = m.limit - m.promise
+			free = min(m.limit-m.promise, m.d.unpromised())
 		}
 		if more > free {
 			more = free
@@ -287,7 +294,8 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 				more = FirstCredit - out
 			}
 		}
-		m.promise += more
+		m.promises(int64(more))
+		m.comes(int64(more))
 		in.granted += more
 		return in.granted
 	}
@@ -296,10 +304,11 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 
 // fits reports whether a waiting sender may be promised the credit it needs.
 func (m *Mailbox) fits(in *inflow) bool {
+	more := in.need - in.granted
 	switch {
-	case in.need-in.consumed <= FirstCredit, m.promise+in.need-in.granted <= m.limit:
+	case in.need-in.consumed <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised():
 		return true
-	case m.over != nil && m.over != in:
+	case m.over != nil && m.over != in, !m.d.fits(in):
 		return false
 	}
 	return m.stored == 0 || m.awaits(in)
@@ -336,9 +345,13 @@ func (m *Mailbox) next() *inflow {
 
 // give grants what a sender waits for, which waits no longer.
 func (m *Mailbox) give(in *inflow) uint64 {
-	m.promise += in.need - in.granted
-	if in.need-in.consumed > FirstCredit && m.promise > m.limit {
+	m.promises(int64(in.need - in.granted))
+	m.comes(int64(in.need - in.granted))
+	if in.need-in.consumed > FirstCredit && (m.promise > m.limit || m.d.overpromised()) {
 		m.over, m.overEnd = in, in.need
+		if m.d.memory > 0 {
+			m.d.over.CompareAndSwap(nil, in)
+		}
 	}
 	in.granted = in.need
 	m.unneed(in)
@@ -374,6 +387,8 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 		in.need = total
 		if m.next() == in || m.fits(in) && in.need-in.consumed <= FirstCredit {
 			grant = m.give(in)
+		} else {
+			m.d.hungry.Store(true)
 		}
 	}
 	if first && (len(m.needy) == 0 || m.needy[0] != in) {
@@ -396,10 +411,11 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 		return nil
 	}
 	m.unneed(in)
-	m.promise -= in.granted - total
+	m.promises(-int64(in.granted - total))
+	m.comes(-int64(in.granted - total))
 	in.granted = total
 	if m.over == in {
-		m.over = nil
+		m.overEnds()
 	}
 	m.nextNeedySoon()
 	return nil
@@ -419,7 +435,8 @@ func (m *Mailbox) nextNeedySoon() {
 func (m *Mailbox) admit(in *inflow) {
 	m.mu.Lock()
 	in.granted = FirstCredit
-	m.promise += FirstCredit
+	m.promises(FirstCredit)
+	m.comes(FirstCredit)
 	m.share(m.flows + 1)
 	m.mu.Unlock()
 }
@@ -431,11 +448,12 @@ func (m *Mailbox) share(flows int) {
 func (m *Mailbox) leave(in *inflow) {
 	m.mu.Lock()
 	defer m.nextNeedy()
-	m.promise -= in.granted - in.received // what is stored is consumed later
+	m.promises(-int64(in.granted - in.received)) // what is stored is consumed later
+	m.comes(-int64(in.granted - in.received))
 	in.granted, in.left = in.received, true
 	m.unneed(in)
 	if m.over == in {
-		m.over = nil
+		m.overEnds()
 	}
 	m.share(m.flows - 1)
 }
@@ -582,6 +600,9 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
+	m.promises(-int64(m.promise))
+	m.comes(-m.coming)
+	m.overEnds()
 	m.closed = true
 	msgs, needy := m.first, m.needy
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil

@@ -60,7 +60,7 @@ func (m *Mailbox) unhold(msg *Message) {
 
 // heldMost is how many bytes the stored messages may keep, beside the block that was
 // read last. mu is held.
-func (m *Mailbox) heldMost() uint64 { return 2 * max(m.limit, m.stored) }
+func (m *Mailbox) heldMost() uint64 { return 2 * max(m.dense, m.stored) }
 
 // compact copies messages out of blocks that hold little else, until what is kept is
 // within bounds. It goes on where it ended the last time, and may come to each message
@@ -94,7 +94,7 @@ func (m *Mailbox) compact() {
 // copyOut gives a stored message a buffer of its own. It returns the message, which is
 // another one if it came with others, or nil if there is no memory. mu is held.
 func (m *Mailbox) copyOut(msg *Message) *Message {
-	b, err := m.d.cfg.Pool.Get(len(msg.data))
+	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {
 		return nil
 	}

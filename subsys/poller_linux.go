@@ -84,10 +84,13 @@ type Poller struct {
 	polls uint // of rings
 	nap   nap
 
-	again  []Source
-	stuck  atomic.Int32  // sources waiting to be writable
-	rests  atomic.Uint32 // how the thread that makes progress does; see nap
-	events [128]unix.EpollEvent
+	again []Source
+
+	revived   []Source // see Again; guarded by mu
+	isRevived atomic.Bool
+	stuck     atomic.Int32  // sources waiting to be writable
+	rests     atomic.Uint32 // how the thread that makes progress does; see nap
+	events    [128]unix.EpollEvent
 
 	// What the runtime's poller calls, made once: closures would be garbage.
 	arm        func(fd uintptr)
@@ -200,6 +203,18 @@ func (p *Poller) relist() {
 	p.quiet.Store(int32(len(p.sources) - len(l)))
 }
 
+// Again lets the source of fd be called as if fd were readable. Any goroutine may call
+// it.
+func (p *Poller) Again(fd int) {
+	p.mu.Lock()
+	if e := p.sources[int32(fd)]; e != nil {
+		p.revived = append(p.revived, e.Source)
+		p.isRevived.Store(true)
+	}
+	p.mu.Unlock()
+	p.Wake()
+}
+
 // WantWrite says whether the source of fd waits to be writable.
 func (p *Poller) WantWrite(fd int, want bool) {
 	p.mu.Lock()
@@ -292,7 +307,7 @@ func (p *Poller) Settle() (more bool) {
 
 // More says whether a source stopped early and is to be called again, of which
 // no event will tell.
-func (p *Poller) More() bool { return len(p.again) > 0 }
+func (p *Poller) More() bool { return len(p.again) > 0 || p.isRevived.Load() }
 
 // Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
 // do. It holds an operating-system thread meanwhile.
@@ -323,6 +338,13 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 // and lets them work.
 func (p *Poller) harvest(ms int) int {
 	n := 0
+	if p.isRevived.Load() {
+		p.mu.Lock()
+		p.isRevived.Store(false)
+		p.again = append(p.again, p.revived...)
+		p.revived = nil
+		p.mu.Unlock()
+	}
 	if len(p.again) > 0 {
 		again := p.again
 		p.again = nil

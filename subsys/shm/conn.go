@@ -76,7 +76,7 @@ func (c *conn) Start() {
 		return
 	}
 	defer c.drop()
-	c.in.reader.Start(c, c.sink, &c.closed, &c.port.cfg)
+	c.in.reader.Start(c, c.sink, &c.closed, &c.port.cfg, c.port.nudge)
 	c.listed.Store(true)
 	if err := c.poller.AddQuiet(c.sock, c); err != nil {
 		c.fail(err)
@@ -114,6 +114,7 @@ func (c *conn) sayClosed() {
 		if !c.in.over {
 			c.in.over = true
 			c.in.free()
+			c.in.giveUp()
 			c.in.tell(c)
 			c.mine.closed.Store(1)
 			c.back.end(c)
@@ -151,10 +152,13 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
 		// What the peer said before is at most a ring full. It may be writing still.
-		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.theirs.word(c.in.head).Load() != 0; {
+		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.comes(); {
 			frames += c.look()
 		}
 		c.out.collect()
+		if c.in.reader.Starved() && !c.closed.Load() {
+			return frames, false // look comes to the rest, and to the end
+		}
 		err = fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed)
 	}
 	if err != nil {
@@ -177,13 +181,18 @@ func (c *conn) news() bool {
 	if c.closed.Load() {
 		return !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
 	}
-	return over || c.theirs.word(c.in.head).Load() != 0 || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+	return over && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
+}
+
+// comes reports whether there is a record, and memory for it.
+func (c *conn) comes() bool {
+	return c.theirs.word(c.in.head).Load() != 0 && !c.in.reader.Starved()
 }
 
 // look works on what the peer has published.
 func (c *conn) look() (frames int) {
 	c.back.tell(c)
-	came := c.theirs.word(c.in.head).Load() != 0
+	came := c.comes()
 	// What came is waited for, what comes back is not: then we do not even look at
 	// that line, which the peer writes as soon as it has published.
 	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.due(c) ||
@@ -197,8 +206,11 @@ func (c *conn) look() (frames int) {
 	if c.closed.Load() {
 		return 0
 	}
-	over := c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
-	if c.theirs.word(c.in.head).Load() != 0 {
+	if c.in.reader.Starved() {
+		return 0
+	}
+	over := c.dead.Load() || c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
+	if c.comes() {
 		c.in.mu.Lock() // contended only by one who closes
 		n, err := c.receive()
 		c.in.mu.Unlock()

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -24,6 +25,9 @@ type receiver struct {
 	last   *arena            // the one of these that was lent in last; nil: none
 	loans  []*borrowed       // by the peer's numbers; nil: not made
 	made   int
+	taken  int       // bytes of the record at head that the reader has, where it lacked memory for more,
+	lent   *borrowed // and the run, if the record is of one
+	rest   []byte    // of which this is to be read
 	record [lentLen]byte
 	frames [1]subsys.Frame
 }
@@ -63,7 +67,10 @@ func (c *conn) receive() (frames int, err error) {
 		in.head += spanned(int(n))
 		in.untold = true
 		got := 0
+		// Where the reader lacks memory for the rest of a record, that is worked on later.
 		switch {
+		case in.lent != nil:
+			got, err = in.goOn(c)
 		case kind == recBytes && n > 0:
 			got, err = in.bytes(c, at, int(n))
 		case kind == recFrame && n == lentLen:
@@ -72,6 +79,10 @@ func (c *conn) receive() (frames int, err error) {
 			got, err = in.run(c, at)
 		default:
 			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
+		}
+		if errors.Is(err, stream.ErrStarved) {
+			in.head -= spanned(int(n))
+			return frames + got, nil
 		}
 		if frames += got; err != nil {
 			return frames, err
@@ -88,21 +99,24 @@ func (c *conn) from(err error) error { return fmt.Errorf("shm: from %s: %w", c.r
 
 // bytes are n of the stream of frames.
 func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
-	c.count(n)
+	if in.taken == 0 {
+		c.count(n)
+	}
 	in.used = true
-	for n > 0 {
+	for in.taken < n {
 		to, err := in.reader.Space()
 		if err != nil {
 			return frames, err
 		}
-		k := min(n, len(to))
-		c.theirs.get(at, to[:k])
-		at, n = at+uint64(k), n-k
+		k := min(n-in.taken, len(to))
+		c.theirs.get(at+uint64(in.taken), to[:k])
+		in.taken += k
 		f, err := in.reader.Took(k)
 		if frames += f; err != nil || c.closed.Load() {
 			return frames, err
 		}
 	}
+	in.taken = 0
 	return frames, nil
 }
 
@@ -115,22 +129,36 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer b.Return()
 	c.count(len(mem))
 	in.used = true
-	for len(mem) > 0 {
-		to, err := in.reader.Space()
-		if err != nil {
+	in.lent, in.rest = b, mem
+	return in.goOn(c)
+}
+
+// goOn copies what is left of a run, and gives it back unless memory is lacking.
+func (in *receiver) goOn(c *conn) (frames int, err error) {
+	for len(in.rest) > 0 && err == nil && !c.closed.Load() {
+		var to []byte
+		if to, err = in.reader.Space(); errors.Is(err, stream.ErrStarved) {
 			return frames, err
 		}
-		k := copy(to, mem)
-		mem = mem[k:]
-		f, err := in.reader.Took(k)
-		if frames += f; err != nil || c.closed.Load() {
-			return frames, err
+		if err == nil {
+			k, f := copy(to, in.rest), 0
+			in.rest = in.rest[k:]
+			f, err = in.reader.Took(k)
+			frames += f
 		}
 	}
-	return frames, nil
+	in.giveUp()
+	return frames, err
+}
+
+// giveUp gives back a run that was not read to its end.
+func (in *receiver) giveUp() {
+	if b := in.lent; b != nil {
+		in.lent, in.rest = nil, nil
+		b.Return()
+	}
 }
 
 // frame is one whose payload is lent.

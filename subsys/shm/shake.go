@@ -109,7 +109,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 		c.sock = -1
 		return nil, fmt.Errorf("duplicating a socket: %w", err)
 	}
-	c.in.reader.Start(c, nil, &c.closed, &p.cfg)
+	c.in.reader.Start(c, nil, &c.closed, &p.cfg, func() {})
 	if err := p.adopt(c); err != nil {
 		return nil, err
 	}

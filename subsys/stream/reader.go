@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,10 @@ const (
 	mostRead  = 256 << 10 // and when small frames fill every read
 	apart     = 8 << 10   // payloads above this that are not yet here whole get a buffer of their own
 )
+
+// ErrStarved is returned by Space when the context's memory is used up. The conn is
+// not read any more until the Reader calls the conn's resume function.
+var ErrStarved = errors.New("stream: memory limit reached")
 
 // A Reader makes frames of the bytes of a conn. Only the goroutine that makes
 // progress uses it:
@@ -37,9 +42,13 @@ type Reader struct {
 
 	large  subsys.Frame // the frame whose payload is being read into its own buffer
 	have   int
+	begun  bool   // a large frame has begun, and there was no memory for it
 	skip   int    // bytes still to come of the payload of large, which are discarded
 	frames *batch // nil at rest
 	most   int    // of them were used
+
+	starved atomic.Bool // Space returned ErrStarved, and no memory came back yet
+	resume  func()
 }
 
 // A batch is what is handed to a sink at once. Conns that are quiet have none.
@@ -48,13 +57,19 @@ type batch [256]subsys.Frame
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // Start says for which conn the Reader works. When closed is true nothing more
-// is delivered.
-func (r *Reader) Start(c subsys.Conn, s subsys.Sink, closed *atomic.Bool, cfg *subsys.Config) {
+// is delivered. After Space has returned ErrStarved, resume is called once when there
+// may be memory again, from any goroutine and with locks held: it only sees to it that
+// the conn is read.
+func (r *Reader) Start(c subsys.Conn, s subsys.Sink, closed *atomic.Bool, cfg *subsys.Config, resume func()) {
+	r.resume = resume
 	r.conn, r.sink, r.closed, r.pool, r.count, r.want = c, s, closed, cfg.Pool, cfg.Count, firstRead
 }
 
 // Free lets go of the buffers.
 func (r *Reader) Free() {
+	if r.starved.Load() {
+		r.pool.Unawait(r)
+	}
 	if r.block != nil {
 		r.block.Release()
 		r.block = nil
@@ -86,8 +101,42 @@ func (r *Reader) unbatch() {
 	}
 }
 
-// Space is where the next bytes are to be put; it is never empty.
+// Starved reports whether the conn is not to be read, because there is no memory.
+func (r *Reader) Starved() bool { return r.starved.Load() }
+
+// get is Pool.Get. Where the pool's limit is reached it arranges for resume to be
+// called, and returns ErrStarved.
+func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, error) {
+	b, err := get()
+	if !starves(err) {
+		return b, err
+	}
+	r.starved.Store(true)
+	r.pool.Await(r, func() {
+		r.starved.Store(false)
+		r.resume()
+	})
+	if b, err = get(); !starves(err) { // some came back meanwhile
+		r.pool.Unawait(r)
+		r.starved.Store(false)
+		return b, err
+	}
+	return nil, ErrStarved
+}
+
+// starves reports whether err is mended by waiting for memory.
+func starves(err error) bool {
+	return err != nil && errors.Is(err, buffers.ErrLimit) && !errors.Is(err, buffers.ErrTooLarge)
+}
+
+// Space is where the next bytes are to be put; it is never empty. It returns ErrStarved
+// where there is no memory for now.
 func (r *Reader) Space() ([]byte, error) {
+	if r.begun {
+		if err := r.apart(); err != nil {
+			return nil, err
+		}
+	}
 	if r.large.Buf != nil {
 		return r.large.Data[r.have:], nil
 	}
@@ -119,7 +168,12 @@ func (r *Reader) makeRoom() error {
 	default:
 		return nil
 	}
-	b, err := r.pool.Get(max(r.want, 2*apart))
+	size := max(r.want, 2*apart)
+	b, err := r.pool.GetReserved(size)
+	if starves(err) {
+		r.want = firstRead
+		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * apart) })
+	}
 	if err != nil {
 		return fmt.Errorf("%s: a block to read from %s: %w", r.conn.Transport(), r.conn.Remote(), err)
 	}
@@ -188,7 +242,10 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if filled && frames > 8 {
 		r.want = min(r.want*2, mostRead)
 	}
-	return frames, r.apart()
+	if err := r.apart(); !errors.Is(err, ErrStarved) {
+		return frames, err
+	}
+	return frames, nil // Space says so
 }
 
 // skipped delivers the frame whose payload has been skipped, without payload.
@@ -214,7 +271,10 @@ func (r *Reader) apart() error {
 	if h.Len <= apart {
 		return nil
 	}
-	b, err := r.sink.Room(r.conn, &h)
+	b, err := r.get(func() (*buffers.Buffer, error) { return r.sink.Room(r.conn, &h) })
+	if r.begun = errors.Is(err, ErrStarved); r.begun {
+		return err
+	}
 	if err != nil {
 		return r.from(err)
 	}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,7 @@ func (c *conn) Start() {
 		return
 	}
 	defer c.drop()
-	c.in.Start(c, c.sink, &c.closed, &c.port.cfg)
+	c.in.Start(c, c.sink, &c.closed, &c.port.cfg, func() { c.poller.Again(c.sock.FD()) })
 	if err := c.poller.Add(c.sock.FD(), c); err != nil {
 		c.fail(err)
 	}
@@ -94,7 +95,7 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 			c.sink.Writable(c)
 		}
 	}
-	if on&subsys.Readable != 0 && !c.closed.Load() {
+	if on&subsys.Readable != 0 && !c.closed.Load() && !c.in.Starved() {
 		return c.receive(on&subsys.Ended != 0)
 	}
 	return 0, false
@@ -107,6 +108,9 @@ const rounds = 8
 func (c *conn) receive(ended bool) (frames int, again bool) {
 	for range rounds {
 		space, err := c.in.Space()
+		if errors.Is(err, stream.ErrStarved) {
+			return frames, false // the peer's frames wait in the socket
+		}
 		if err != nil {
 			c.fail(err)
 			return frames, false

@@ -37,6 +37,7 @@ type conn struct {
 	wire *wire
 	tls  *stdtls.Conn
 	in   stream.Reader // the progress goroutine's alone
+	more bool          // crypto/tls may keep plain bytes; likewise
 	out  writer
 	to   func([]byte) (int, error) // sock.Write, made once: a closure would be garbage
 }
@@ -59,7 +60,7 @@ func (c *conn) Start() {
 		return
 	}
 	defer c.drop()
-	c.in.Start(c, c.sink, &c.closed, &c.port.cfg)
+	c.in.Start(c, c.sink, &c.closed, &c.port.cfg, func() { c.poller.Again(c.sock.FD()) })
 	if err := c.poller.Add(c.sock.FD(), c); err != nil {
 		c.fail(err)
 	}
@@ -114,7 +115,7 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 			c.sink.Writable(c)
 		}
 	}
-	if on&subsys.Readable != 0 && !c.closed.Load() {
+	if on&subsys.Readable != 0 && !c.closed.Load() && !c.in.Starved() {
 		return c.receive(on&subsys.Ended != 0)
 	}
 	return 0, false
@@ -122,6 +123,12 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 
 // receive reads until nothing is left, or others should have their turn.
 func (c *conn) receive(ended bool) (frames int, again bool) {
+	if c.more || c.wire.whole() > 0 { // left when there was no memory
+		var err error
+		if frames, err = c.opened(0); err != nil || c.closed.Load() {
+			return frames, false
+		}
+	}
 	for range rounds {
 		space := c.wire.space()
 		n, err := c.sock.Read(space)
@@ -136,10 +143,7 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 			return frames, false
 		}
 		c.wire.took(n)
-		f, err := c.open()
-		frames += f
-		if err != nil {
-			c.fail(err)
+		if frames, err = c.opened(frames); err != nil {
 			return frames, false
 		}
 		if n < len(space) && !ended || c.closed.Load() {
@@ -149,17 +153,26 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 	return frames, true
 }
 
+// opened is open which adds to frames, and deals with the error.
+func (c *conn) opened(frames int) (int, error) {
+	f, err := c.open()
+	if err != nil && !errors.Is(err, stream.ErrStarved) {
+		c.fail(err)
+	}
+	return frames + f, err
+}
+
 // open opens the records that are here whole, and delivers what is in them.
 // Where a record has more than there was space for, crypto/tls keeps the rest.
 func (c *conn) open() (frames int, err error) {
-	for more := false; more || c.wire.whole() > 0; {
+	for c.more || c.wire.whole() > 0 {
 		space, err := c.in.Space()
 		if err != nil {
 			return frames, err
 		}
 		n, err := c.tls.Read(space)
 		if _, none := err.(again); none { // what was here had no data in it
-			more = false
+			c.more = false
 			continue
 		}
 		if errors.Is(err, io.EOF) {
@@ -170,12 +183,12 @@ func (c *conn) open() (frames int, err error) {
 		}
 		c.port.cfg.Count.Copies.Add(1)
 		c.port.cfg.Count.CopiedB.Add(uint64(n))
+		c.more = n == len(space)
 		f, err := c.in.Took(n)
 		frames += f
 		if err != nil || c.closed.Load() {
 			return frames, err
 		}
-		more = n == len(space)
 	}
 	return frames, nil
 }

@@ -1,0 +1,112 @@
+package dispatch
+
+import (
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+)
+
+// A budget keeps the mailboxes of a context whose memory is bounded from promising
+// more than it has: a quarter of the memory, and beyond that FirstCredit for each
+// sending context and mailbox, and one message at a time that does not fit. Twice of
+// what is promised and has not come is reserved, since buffers may be almost twice as
+// long as what lies in them: the program and what it sends cannot use it. An eighth is
+// reserved in any case, so that acknowledgements are read whatever else there is.
+type budget struct {
+	pool     *buffers.Pool
+	memory   uint64                 // the limit of the pool; 0: none, and nothing is counted
+	promised atomic.Int64           // by all mailboxes
+	over     atomic.Pointer[inflow] // the one sender with a grant beyond the quarter
+	hungry   atomic.Bool            // a sender may wait for what other mailboxes have promised
+}
+
+func (b *budget) init(p *buffers.Pool) {
+	b.pool, b.memory = p, uint64(p.Limit())
+	if b.memory > 0 {
+		p.Reserve(p.Limit() / 8)
+	}
+}
+
+// unpromised is how much may still be promised.
+func (b *budget) unpromised() uint64 {
+	if b.memory == 0 {
+		return 1<<64 - 1
+	}
+	return uint64(max(min(b.pool.Unused()/2, int64(b.memory/4)-b.promised.Load()), 0))
+}
+
+func (b *budget) overpromised() bool {
+	return b.memory > 0 && b.promised.Load() > int64(b.memory/4)
+}
+
+// fits reports whether in may be the one with a grant beyond the quarter. What is
+// longer than three quarters of the memory never can.
+func (d *Dispatcher) fits(in *inflow) bool {
+	if d.memory == 0 {
+		return true
+	}
+	need := in.need - in.consumed
+	if o := d.over.Load(); o != nil && o != in || need > d.memory/4*3 {
+		return false
+	}
+	if d.pool.Unused() < int64(need) {
+		d.pool.Await(d, d.feed)
+		return d.pool.Unused() >= int64(need)
+	}
+	return true
+}
+
+// promises counts what the mailbox has promised more, or less. mu is held.
+func (m *Mailbox) promises(more int64) {
+	if m.closed {
+		return
+	}
+	m.promise += uint64(more)
+	if d := m.d; d.memory > 0 {
+		d.promised.Add(more)
+		if more < 0 {
+			d.feed()
+		}
+	}
+}
+
+// comes counts what may still come to the mailbox. mu is held.
+func (m *Mailbox) comes(more int64) {
+	if d := m.d; d.memory > 0 && !m.closed {
+		m.coming += more
+		d.pool.Reserve(2 * more)
+	}
+}
+
+// overEnds notes that no sender has a grant beyond the limit. mu is held.
+func (m *Mailbox) overEnds() {
+	if in := m.over; in != nil {
+		m.over = nil
+		if m.d.memory > 0 && m.d.over.CompareAndSwap(in, nil) {
+			m.d.feed()
+		}
+	}
+}
+
+// feed lets all mailboxes grant what has become possible. It takes no lock.
+func (d *Dispatcher) feed() {
+	if d.hungry.Load() && d.hungry.CompareAndSwap(true, false) {
+		go d.feedAll()
+	}
+}
+
+func (d *Dispatcher) feedAll() {
+	d.mu.RLock()
+	boxes := make([]*Mailbox, 0, len(d.boxes))
+	for _, m := range d.boxes {
+		boxes = append(boxes, m)
+	}
+	d.mu.RUnlock()
+	for _, m := range boxes {
+		m.mu.Lock()
+		if len(m.needy) > 0 {
+			d.hungry.Store(true) // before it is seen what fits
+		}
+		m.nextNeedy()
+	}
+}

@@ -1,0 +1,236 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+)
+
+// small gives a dispatcher a pool of so many bytes.
+func small(bytes int64) func(*Config) {
+	return func(c *Config) { c.Pool = buffers.New(buffers.WithLimit(bytes)) }
+}
+
+// settled waits until what f counts does not grow any more, and returns it.
+func settled(t *testing.T, f func() uint64) uint64 {
+	t.Helper()
+	last, since := f(), time.Now()
+	for end := time.Now().Add(20 * time.Second); time.Since(since) < 100*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+		if n := f(); n != last {
+			last, since = n, time.Now()
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it never ends: %d", last)
+		}
+	}
+	return last
+}
+
+// payload is that of message i.
+func payload(i int) []byte {
+	sizes := []int{0, 100, 1500, 5_000, 30_000, 100, 100, 9_000, 70_000, 3_000}
+	return bytes.Repeat([]byte{byte(i)}, sizes[i%len(sizes)])
+}
+
+// A context whose memory is less than what waits stops its senders: no connection is
+// lost, nothing is read over and over, an empty mailbox is reached, and when receivers
+// go on all messages arrive in order.
+func TestMemoryBelowWhatWaits(t *testing.T) {
+	const messages = 600 // 7 MB
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(1<<20))
+			full, empty := box(t, b, 1, 0), box(t, b, 2, 0)
+			f, g := flow(t, a, full), flow(t, a, empty)
+			sent := make(chan error, 1)
+			go func() {
+				for i := range messages {
+					if err := f.SendBytes(soon(t), 1, uint64(i), payload(i)); err != nil {
+						sent <- fmt.Errorf("message %d: %w", i, err)
+						return
+					}
+				}
+				sent <- nil
+			}()
+			until(t, "messages", func() bool { n, _ := full.Len(); return n > 20 })
+			settled(t, func() uint64 { n, _ := full.Len(); return uint64(n) })
+			if _, stored := full.Len(); stored > 1<<20 && name != "shm" && name != "inproc" {
+				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)
+			}
+			for i := range 20 {
+				if err := g.SendBytes(brief(t), 1, uint64(i), payload(1)); err != nil {
+					t.Fatalf("to an empty mailbox: %v", err)
+				}
+				take(t, empty)
+			}
+			reads := settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() })
+			if reads > 20*messages {
+				t.Errorf("%d reads", reads)
+			}
+			for i := range messages {
+				msg, err := full.Recv(soon(t))
+				if err != nil {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				if msg.Tag() != uint64(i) || !bytes.Equal(msg.Bytes(), payload(i)) {
+					t.Fatalf("message %d: tag %d, %d bytes", i, msg.Tag(), msg.Len())
+				}
+				msg.Release()
+			}
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+			if in := b.count.ConnsIn.Load(); in != 1 {
+				t.Errorf("%d connections", in)
+			}
+		})
+	}
+}
+
+// A context whose memory its program holds takes nothing more, and goes on when the
+// program releases it.
+func TestMemoryHeld(t *testing.T) {
+	const messages = 300
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(1<<20))
+			mb := box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			if err := f.SendBytes(soon(t), 1, 0, payload(0)); err != nil {
+				t.Fatal(err)
+			}
+			take(t, mb)
+			ctx, stop := context.WithCancel(soon(t))
+			defer stop()
+			var held []*buffers.Buffer
+			for {
+				h, err := b.cfg.Pool.Get(16 << 10)
+				if err != nil {
+					break
+				}
+				held = append(held, h)
+			}
+			sent := make(chan error, 1)
+			go func() {
+				for i := range messages {
+					if err := f.SendBytes(ctx, 1, uint64(i), payload(i)); err != nil {
+						sent <- err
+						return
+					}
+				}
+				sent <- nil
+			}()
+			received := make(chan error, 1)
+			var done atomic.Int64
+			go func() {
+				for i := range messages {
+					msg, err := mb.Recv(ctx)
+					if err != nil {
+						received <- err
+						return
+					}
+					if msg.Tag() != uint64(i) || !bytes.Equal(msg.Bytes(), payload(i)) {
+						received <- fmt.Errorf("message %d: tag %d, %d bytes", i, msg.Tag(), msg.Len())
+						return
+					}
+					done.Add(1)
+					msg.Release()
+				}
+				received <- nil
+			}()
+			settled(t, func() uint64 { return uint64(done.Load()) })
+			reads := settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Reads.Load() + b.count.Polls.Load()/100 })
+			if reads > 40*messages {
+				t.Errorf("%d reads", reads)
+			}
+			for _, h := range held {
+				h.Release()
+			}
+			for _, err := range []error{<-sent, <-received} {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if in := b.count.ConnsIn.Load(); in != 1 {
+				t.Errorf("%d connections", in)
+			}
+		})
+	}
+}
+
+// Two contexts that fill their memory with what they send each other still read what
+// the other acknowledges and grants.
+func TestMemoryFullOfSent(t *testing.T) {
+	const messages = 400
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			ds := [2]*Dispatcher{w.node(t, 1, tr, small(1<<20)), w.node(t, 2, tr, small(1<<20))}
+			boxes := [2]*Mailbox{box(t, ds[0], 1, 0), box(t, ds[1], 1, 0)}
+			ctx := soon(t)
+			failed := make(chan error, 4)
+			var full atomic.Int32
+			for side := range ds {
+				d, f := ds[side], flow(t, ds[side], boxes[1-side])
+				go func() {
+					refused := false
+					for i := range messages {
+						for {
+							err := f.SendBytes(ctx, 1, uint64(i), payload(i))
+							if err == nil {
+								break
+							}
+							if !errors.Is(err, buffers.ErrLimit) || ctx.Err() != nil {
+								failed <- fmt.Errorf("message %d of %d: %w", i, side, err)
+								return
+							}
+							if !refused {
+								refused = true
+								full.Add(1)
+							}
+							b, err := d.cfg.Pool.GetWait(ctx, len(payload(i)))
+							if err == nil {
+								b.Release()
+							}
+						}
+					}
+					failed <- nil
+				}()
+			}
+			settled(t, func() uint64 { return ds[0].count.Reads.Load() + ds[1].count.Reads.Load() })
+			for side := range ds {
+				go func() {
+					for i := range messages {
+						msg, err := boxes[side].Recv(ctx)
+						if err != nil {
+							failed <- fmt.Errorf("receiving message %d at %d: %w", i, side, err)
+							return
+						}
+						if msg.Tag() != uint64(i) || !bytes.Equal(msg.Bytes(), payload(i)) {
+							failed <- fmt.Errorf("message %d: tag %d, %d bytes", i, msg.Tag(), msg.Len())
+							return
+						}
+						msg.Release()
+					}
+					failed <- nil
+				}()
+			}
+			for range 4 {
+				if err := <-failed; err != nil {
+					t.Error(err)
+				}
+			}
+			if in := ds[0].count.ConnsIn.Load() + ds[1].count.ConnsIn.Load(); in > 2 {
+				t.Errorf("%d connections", in)
+			}
+		})
+	}
+}
