@@ -44,7 +44,8 @@ type (
 	SearchWay      = search.Way             // see Member
 )
 
-// Kinds of events of a Watch.
+// Kinds of events of a Watch. Messages that a resource sent may be received after
+// its Gone: see Context.Watch.
 const (
 	Appeared = directory.Appeared
 	Changed  = directory.Changed

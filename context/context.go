@@ -263,7 +263,8 @@ type Found struct {
 	Attrs    resource.List // all of them, or those wanted
 }
 
-// Event tells of one change to the resources that match a watched pattern.
+// Event tells of one change to the resources that match a watched pattern. Its
+// order with the messages of the resource is not defined: see Context.Watch.
 type Event struct {
 	Kind directory.EventKind
 	Found
@@ -382,6 +383,12 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 // Watch yields the resources that match as they appear, change and go: first
 // those that are there, then an event of kind Synced, then what happens, with
 // no gap between. It survives the death of the directory. It ends with ctx.
+//
+// Events come from the directory, messages over links, and neither waits for the
+// other. Gone means that the resource is found no more. Messages that the resource
+// sent before may be received after its Gone, and messages may be received before
+// its Appeared. A program that must not miss the last message lets the sender say
+// which one is the last.
 func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		p, err := c.pattern(a, opts)

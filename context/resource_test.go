@@ -606,3 +606,30 @@ func TestMessages(t *testing.T) {
 		t.Errorf("after the resource: %v", err)
 	}
 }
+
+// Gone says nothing of messages: what a resource sent before it went is received
+// by a receiver that has been told that it is gone.
+func TestGoneBeforeMessages(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		from := register(t, a, resource.Attrs{"role": "sender"})
+		to := register(t, b, resource.Attrs{"role": "receiver"})
+		for ev, err := range b.Watch(bg, resource.Match{"role": "sender"}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Kind == directory.Synced {
+				send(t, from, to.ID(), "first")
+				send(t, from, to.ID(), "last")
+				if err := from.Delete(bg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if ev.Kind == directory.Gone {
+				break
+			}
+		}
+		expect(t, to, "first")
+		expect(t, to, "last")
+	})
+}

@@ -15,7 +15,9 @@ import (
 // Watch yields what happens to the resources that match: first those there
 // are, then Synced, then changes, without a gap. When the server is lost it
 // goes on with the next one and tells only what is different. It ends when ctx
-// does, with an error that is its cause.
+// does, with an error that is its cause. Gone says that the directory does not
+// have the resource any more, and nothing of messages that the resource sent:
+// they travel over links, and may be received later.
 func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var w watch

@@ -501,6 +501,7 @@ func (d *DB) Len() int {
 // Stats describe a database.
 type Stats struct {
 	Resources, Owners, Watches int
+	Watched                    int // entries that watches keep, one for each resource and watch
 	AttributeBytes, DeadBytes  int
 	ImageBytes                 int // 0 if there is none
 }
@@ -510,6 +511,11 @@ func (d *DB) Stats() Stats {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := Stats{Resources: d.byID.used, Owners: len(d.ownerOf), Watches: len(d.watches), AttributeBytes: d.live, DeadBytes: d.dead}
+	for w := range d.watches {
+		w.mu.Lock()
+		s.Watched += len(w.items)
+		w.mu.Unlock()
+	}
 	if d.image != nil {
 		s.ImageBytes = d.image.Bytes()
 	}

@@ -44,25 +44,36 @@ var ErrWatchClosed = errors.New("database: watch closed")
 
 // A Watch tells what happens to the resources that match a pattern. A slow
 // reader is not waited for and loses nothing it could still want: changes of
-// one resource that it has not read yet become one.
+// one resource that it has not read yet become one, and a resource that came and
+// went unread is none. So a watch keeps what matches now and what its reader was
+// told and has gone since, however slow the reader is. It keeps no attributes of
+// what the database holds: they are looked up when an event is read.
 type Watch struct {
 	d       *DB
 	pattern resource.List
 	system  bool
 
-	mu     sync.Mutex
+	mu     sync.Mutex // below the database's
 	items  map[resource.GID]*item
-	queue  []resource.GID // items to be told of, in order
-	until  int            // so many of the queue come before Synced; -1 once told
-	held   int            // Synced waits for so many calls of Release
+	first  *item  // to be told of next; nil: nothing is
+	last   *item  // to be told of last
+	seq    uint64 // of the item queued last
+	until  uint64 // items up to this seq come before Synced
+	synced bool   // Synced has been told
+	held   int    // Synced waits for so many calls of Release
 	closed bool
 	some   chan struct{} // has a value when the queue may have one
 }
 
 // item is what a reader knows of a resource, and what is so.
 type item struct {
-	told, there, queued bool
-	rec                 Record
+	id          resource.GID
+	told, there bool
+	local       bool   // the database holds it while it is there
+	rec         Record // no attributes while the database holds it
+	queued      bool
+	seq         uint64
+	next, prev  *item // in the queue
 }
 
 // Watch begins to watch. The first events tell what is there, then comes
@@ -81,10 +92,10 @@ func (d *DB) Watch(pattern *resource.List) *Watch {
 	}
 	for _, i := range cand {
 		if d.matches(i, &w.pattern, w.system) {
-			w.offer(d.record(i), true)
+			w.offer(Record{ID: d.rec(i).id}, true, true)
 		}
 	}
-	w.until = len(w.queue)
+	w.until = w.seq
 	w.signal()
 	d.watches[w] = struct{}{}
 	return w
@@ -95,9 +106,18 @@ func (d *DB) notify(i uint32, gone bool) {
 	for w := range d.watches {
 		there := !gone && d.matches(i, &w.pattern, w.system)
 		w.mu.Lock()
-		_, known := w.items[d.rec(i).id]
-		if there || known {
-			w.offer(d.record(i), there)
+		it := w.items[d.rec(i).id]
+		switch {
+		case there:
+			w.offer(Record{ID: d.rec(i).id}, true, true)
+			w.signal()
+		case it != nil && !it.told:
+			w.forget(it)
+			w.signal() // Synced may be next
+		case it != nil && it.there:
+			r := d.record(i)
+			r.Attrs = r.Attrs.Clone() // it would keep the whole chunk
+			w.offer(r, false, true)
 			w.signal()
 		}
 		w.mu.Unlock()
@@ -111,17 +131,49 @@ func (w *Watch) signal() {
 	}
 }
 
-func (w *Watch) offer(r Record, there bool) {
+// offer queues what is so of a resource. mu must be held.
+func (w *Watch) offer(r Record, there, local bool) {
 	it := w.items[r.ID]
 	if it == nil {
-		it = &item{}
+		it = &item{id: r.ID}
 		w.items[r.ID] = it
 	}
-	it.rec, it.there = r, there
-	if !it.queued {
-		it.queued = true
-		w.queue = append(w.queue, r.ID)
+	it.rec, it.there, it.local = r, there, local
+	if it.queued {
+		return
 	}
+	w.seq++
+	it.queued, it.seq, it.prev, it.next = true, w.seq, w.last, nil
+	if w.last != nil {
+		w.last.next = it
+	} else {
+		w.first = it
+	}
+	w.last = it
+}
+
+// unqueue takes an item out of the queue. mu must be held.
+func (w *Watch) unqueue(it *item) {
+	if !it.queued {
+		return
+	}
+	if it.prev != nil {
+		it.prev.next = it.next
+	} else {
+		w.first = it.next
+	}
+	if it.next != nil {
+		it.next.prev = it.prev
+	} else {
+		w.last = it.prev
+	}
+	it.queued, it.next, it.prev = false, nil, nil
+}
+
+// forget forgets an item. mu must be held.
+func (w *Watch) forget(it *item) {
+	w.unqueue(it)
+	delete(w.items, it.id)
 }
 
 // Hold keeps Synced back until Release, for what is not in the database, or not
@@ -129,7 +181,7 @@ func (w *Watch) offer(r Record, there bool) {
 // anything.
 func (w *Watch) Hold() {
 	w.mu.Lock()
-	if w.until >= 0 {
+	if !w.synced {
 		w.held++
 	}
 	w.mu.Unlock()
@@ -140,7 +192,7 @@ func (w *Watch) Release() {
 	w.mu.Lock()
 	if w.held > 0 {
 		if w.held--; w.held == 0 {
-			w.until = len(w.queue)
+			w.until = w.seq
 		}
 	}
 	w.mu.Unlock()
@@ -151,7 +203,7 @@ func (w *Watch) Release() {
 // that matches; or changes it. r is the watch's from now on.
 func (w *Watch) Tell(r Record) {
 	w.mu.Lock()
-	w.offer(r, true)
+	w.offer(r, true, false)
 	w.mu.Unlock()
 	w.signal()
 }
@@ -159,8 +211,12 @@ func (w *Watch) Tell(r Record) {
 // Untell says that a resource once told is gone.
 func (w *Watch) Untell(id resource.GID) {
 	w.mu.Lock()
-	if it := w.items[id]; it != nil {
-		w.offer(it.rec, false)
+	switch it := w.items[id]; {
+	case it == nil:
+	case it.told:
+		w.offer(it.rec, false, false)
+	default:
+		w.forget(it)
 	}
 	w.mu.Unlock()
 	w.signal()
@@ -169,13 +225,15 @@ func (w *Watch) Untell(id resource.GID) {
 // Next returns the next event, waiting until ctx ends.
 func (w *Watch) Next(ctx context.Context) (Event, error) {
 	for {
+		w.d.mu.RLock() // for the attributes of what it holds
 		w.mu.Lock()
-		if w.closed {
-			w.mu.Unlock()
-			return Event{}, ErrWatchClosed
-		}
+		closed := w.closed
 		ev, ok := w.next()
 		w.mu.Unlock()
+		w.d.mu.RUnlock()
+		if closed {
+			return Event{}, ErrWatchClosed
+		}
 		if ok {
 			return ev, nil
 		}
@@ -187,36 +245,30 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-func (w *Watch) next() (Event, bool) {
-	for {
-		if w.until == 0 && w.held == 0 {
-			w.until = -1
-			return Event{Kind: Synced}, true
-		}
-		if len(w.queue) == 0 {
-			return Event{}, false
-		}
-		id := w.queue[0]
-		w.queue = w.queue[1:]
-		if w.until > 0 {
-			w.until--
-		}
-		it := w.items[id]
-		it.queued = false
-		told := it.told
-		it.told = it.there
-		if !it.there {
-			delete(w.items, id)
-		}
-		switch {
-		case it.there && !told:
-			return Event{Appeared, it.rec}, true
-		case it.there:
-			return Event{Changed, it.rec}, true
-		case told:
-			return Event{Gone, it.rec}, true
-		}
+// next is the next event. The database's mu and w's must be held.
+func (w *Watch) next() (ev Event, ok bool) {
+	it := w.first
+	if !w.synced && w.held == 0 && (it == nil || it.seq > w.until) {
+		w.synced = true
+		return Event{Kind: Synced}, true
 	}
+	if it == nil {
+		return Event{}, false
+	}
+	w.unqueue(it)
+	ev = Event{Changed, it.rec}
+	switch {
+	case !it.there:
+		delete(w.items, it.id)
+		ev.Kind = Gone
+	case !it.told:
+		ev.Kind = Appeared
+	}
+	it.told = it.there
+	if i, ok := w.d.idGet(it.id); ok && it.there && it.local {
+		ev.Record = w.d.record(i)
+	}
+	return ev, true
 }
 
 // Close ends the watch. A Next under way returns ErrWatchClosed.

@@ -3,8 +3,10 @@ package database
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
+	"weak"
 
 	"github.com/rocl-go/rocl/resource"
 )
@@ -64,4 +66,82 @@ func TestHeldWatch(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A watch that is not read keeps what matches now and what its reader was told,
+// and nothing of what came and went: no entry, and no chunk of attributes.
+func TestUnreadWatch(t *testing.T) {
+	d := New()
+	owner := resource.MakeGID(1, 1, 0)
+	var p resource.List
+	_ = p.AddString("a", "1")
+	large := p.Clone()
+	_ = large.Add("large", make([]byte, 60<<10))
+	id := func(i int) resource.GID { return owner.WithSerial(uint32(i)) }
+	put := func(i int, l *resource.List) {
+		t.Helper()
+		if _, err := d.Put(id(i), owner, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(i int) {
+		t.Helper()
+		if err := d.Delete(id(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const told, there = 3, 5 // 1 and 2 are told, 3 and 4 are not
+	for i := 1; i < there; i++ {
+		put(i, &large)
+	}
+	w := d.Watch(&p)
+	defer w.Close()
+	for range told - 1 {
+		if ev, err := w.Next(t.Context()); err != nil || ev.Kind != Appeared {
+			t.Fatal(ev.Kind, err)
+		}
+	}
+	far := resource.MakeGID(2, 1, 0)
+	chunks := []weak.Pointer[byte]{}
+	seen := map[*byte]bool{}
+	for i := range 2000 { // 120 MiB
+		put(100+i, &large)
+		if c := d.chunks[len(d.chunks)-1]; !seen[&c[0]] {
+			clear(seen)
+			seen[&c[0]] = true
+			chunks = append(chunks, weak.Make(&c[0]))
+		}
+		remove(100 + i)
+		w.Tell(Record{ID: far.WithSerial(uint32(i)), Revision: 1, Attrs: p}) // as other nodes have it
+		w.Untell(far.WithSerial(uint32(i)))
+	}
+	clear(seen)
+	if n := d.Stats().Watched; n != there-1 {
+		t.Errorf("the watch keeps %d entries for %d resources", n, there-1)
+	}
+	runtime.GC()
+	kept := 0
+	for _, c := range chunks {
+		if c.Value() != nil {
+			kept++
+		}
+	}
+	if most := len(d.chunks); kept > most {
+		t.Errorf("%d of %d chunks are kept, the database has %d", kept, len(chunks), most)
+	}
+	for i := 1; i < there; i++ {
+		remove(i)
+	}
+	if n := d.Stats().Watched; n != told-1 {
+		t.Errorf("the watch keeps %d entries, of %d resources its reader has been told", n, told-1)
+	}
+	for _, want := range []Kind{Synced, Gone, Gone} {
+		ev, err := w.Next(t.Context())
+		if err != nil || ev.Kind != want || want == Gone && ev.Attrs.Len() != 2 {
+			t.Errorf("%v %v, %v; want %v", ev.Kind, ev.ID, err, want)
+		}
+	}
+	if n := d.Stats().Watched; n != 0 {
+		t.Errorf("%d entries when all was read", n)
+	}
 }

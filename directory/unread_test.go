@@ -1,0 +1,67 @@
+package directory
+
+import (
+	"net"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A watch over a connection that nobody reads, of a context or of another member,
+// makes the server keep nothing of the resources that came and went.
+func TestUnreadWatch(t *testing.T) {
+	for name, kind := range map[string]byte{"a context": kindWatch, "a member": kindPeer} {
+		t.Run(name, func(t *testing.T) {
+			s := NewServer()
+			near, far := net.Pipe() // keeps nothing
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if kind == kindPeer {
+					s.ServePeer(far)
+				} else {
+					s.ServeConn(far)
+				}
+			}()
+			defer func() {
+				near.Close()
+				s.Close()
+				<-done
+			}()
+			if _, err := near.Write(greeting(kind)); err != nil {
+				t.Fatal(err)
+			}
+			pattern := list(t, resource.Match{"type": "lamp"})
+			k := newCodec(near)
+			if kind == kindPeer { // it says that it is there; then nothing is read
+				if m, err := k.read(); err != nil || m.typ != msgBeat {
+					t.Fatal(m.typ, err)
+				}
+			}
+			k.begin(msgWatch, 1)
+			k.bytes(pattern.Wire())
+			if err := k.send(); err != nil {
+				t.Fatal(err)
+			}
+			for m := (message{}); m.typ != msgEvent; { // Synced: the watch has begun
+				var err error
+				if m, err = k.read(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			owner, lamp := resource.MakeGID(s.Node(), 1, 0), list(t, resource.Attrs{"type": "lamp"})
+			for i := range uint32(20_000) {
+				if _, err := s.Database().Put(owner.WithSerial(i+1), owner, lamp); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Database().Delete(owner.WithSerial(i + 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st := s.Database().Stats()
+			if st.Watches != 1 || st.Watched > 1 { // one event may be on its way
+				t.Errorf("%d watches keep %d entries of 20,000 resources that came and went", st.Watches, st.Watched)
+			}
+		})
+	}
+}
