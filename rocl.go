@@ -97,7 +97,7 @@ var (
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
 	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
-	ErrTooLarge     = sentinel.ErrTooLarge        // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
+	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
 	ErrRule         = dispatch.ErrRule         // the rules make no sense; see WithRules
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than the one that was named
 	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
