@@ -174,7 +174,8 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // WithUndelivered calls f for each message that Send accepted and that could not
-// be delivered, because its resource or context is gone. One goroutine makes the
+// be delivered, because its resource or context is gone. A message that was in the
+// mailbox of a process that is killed counts as delivered. One goroutine makes the
 // calls, one at a time, in the order in which the library learned of them. No lock
 // is held: f may block, and may use and close the context. Reports wait
 // meanwhile, up to 1,048,576; further ones are dropped, logged once and counted in

@@ -85,3 +85,38 @@ func TestResumesWithoutDirectory(t *testing.T) {
 	l.mu.Unlock()
 	talk(t, a, b, mb, 2)
 }
+
+// What had been delivered to a receiver that is killed is not reported, read or
+// unread. What had been accepted and not delivered is.
+func TestDeliveredIsNotReported(t *testing.T) {
+	w := newWorld()
+	told := make(chan Undelivered, 100)
+	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	b := w.node(t, 2, tcp.New())
+	mb := box(t, b, 1, 0)
+	f := flow(t, a, mb)
+	for range 10 {
+		if err := f.try(brief(t), 0, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "all is acknowledged", f.idle)
+	for _, p := range b.ports { // as if its process were killed
+		p.Close()
+	}
+	b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+	if err := f.try(brief(t), 1, 10); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.gone[b.self] = true
+	w.mu.Unlock()
+	within(t, "the report", func() {
+		if u := <-told; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
+			t.Errorf("told %+v", u)
+		}
+	})
+	if err := a.Close(brief(t)); err != nil || len(told) > 0 {
+		t.Errorf("closed with %v, %d more reports", err, len(told))
+	}
+}

@@ -43,7 +43,10 @@ const MaxMessage = 3 << 29
 // definite: the context has ended.
 type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)
 
-// Undelivered reports a message that was accepted and could not be delivered.
+// Undelivered reports a message that was accepted and could not be delivered: it
+// did not reach its mailbox, as far as is known, or was there unread when the
+// resource was deleted or its context closed. A message that was in the mailbox of
+// a process that is killed is not reported.
 type Undelivered struct {
 	From, To resource.GID
 	Tag      uint64
