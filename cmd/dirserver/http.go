@@ -17,12 +17,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/connlimit"
 )
 
 const (
 	aliveTime = time.Second      // within which the database has to answer
 	aloneTime = 10 * time.Second // after which a member that was to join others is ready without
 	closeTime = 2 * time.Second  // for requests that are under way at the end
+
+	maxReaders         = 64 // connections at a time to metrics and health
+	maxReadersOfSource = 32 // of them from one address
 )
 
 // watched is what metrics and health are taken from.
@@ -196,13 +200,18 @@ func (w *watched) open(at string) (end func(), err error) {
 	}
 	s := &http.Server{
 		Handler:           w.handler(local),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second,
+		ConnState: func(nc net.Conn, now http.ConnState) {
+			if c, ok := nc.(*connlimit.Conn); ok && (now == http.StateActive || now == http.StateIdle) {
+				c.SetBusy(now == http.StateActive)
+			}
+		},
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
 	}
 	var busy sync.WaitGroup
 	busy.Go(func() {
-		if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.Serve(connlimit.New(maxReaders, maxReadersOfSource).Listener(ln)); !errors.Is(err, http.ErrServerClosed) {
 			w.log.Error("metrics and health are no more served", "err", err)
 		}
 	})

@@ -209,6 +209,46 @@ func TestHTTP(t *testing.T) {
 
 // Ready is who serves, answers, and has met another member or waited for one;
 // not who begins or ends.
+// Connections that are kept open to --http, idle or silent, are no more than so
+// many, and keep nobody out.
+func TestHTTPConnections(t *testing.T) {
+	sock := filepath.Join(short(t), "sock")
+	said, stop := started(t, "--socket", sock, "--http", ":0")
+	defer stop()
+	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`)
+	count := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	before := count()
+	const many = 300
+	for i := range many {
+		nc, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if i%2 == 0 {
+			continue
+		}
+		if _, err := io.WriteString(nc, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := nc.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+	}
+	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends are in this process
+		t.Errorf("%d descriptors for %d connections", got, many)
+	}
+	if _, resp := get(t, web(t), "http://"+at+"/healthz"); resp.StatusCode != 200 {
+		t.Error(resp.Status)
+	}
+}
+
 func TestReady(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
