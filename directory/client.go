@@ -294,7 +294,7 @@ func (c *Client) rejoin() *lifeConn {
 				c.log.Warn("directory: cannot serve the node", "err", err)
 			}
 		}
-		if errors.Is(err, ErrUntrusted) && err.Error() != said {
+		if (errors.Is(err, ErrUntrusted) || errors.Is(err, ErrDenied)) && err.Error() != said {
 			said = err.Error()
 			c.log.Warn("directory: not joining the directory that serves now", "err", err)
 		}

@@ -93,6 +93,9 @@ func readSide(path string) ([]byte, error) {
 // writeSide replaces a file beside the socket as a whole: a crash leaves the old
 // one or the new one. What a symbolic link leads to is not touched.
 func writeSide(path string, content []byte) error {
+	if err := mayHave(len(content)); err != nil {
+		return fmt.Errorf("directory: writing %s: %w", path, err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-node-*")
 	if err != nil {
 		return fmt.Errorf("directory: writing %s: %w", path, err)
@@ -105,6 +108,31 @@ func writeSide(path string, content []byte) error {
 	if err != nil {
 		os.Remove(f.Name())
 		return fmt.Errorf("directory: writing %s: %w", path, err)
+	}
+	return nil
+}
+
+// overwriteSide writes b over what the file has at offset at.
+func overwriteSide(path string, b []byte, at int) error {
+	f, err := openSide(path, os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	if err = mayHave(at + len(b)); err == nil {
+		_, err = f.WriteAt(b, int64(at))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("directory: writing %s: %w", path, err)
+	}
+	return nil
+}
+
+// mayHave returns an error where the process may not write a file of n bytes: it
+// would be sent SIGXFSZ, which ends it.
+func mayHave(n int) error {
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > most.Cur {
+		return fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, n)
 	}
 	return nil
 }

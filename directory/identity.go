@@ -78,21 +78,29 @@ func bootID() string {
 
 // loadIdentity reads the identity at path and begins its next epoch, or makes
 // one if there is none of this boot. Labels, if given, replace those kept with
-// it. The caller holds the node's lock.
-func loadIdentity(path string, labels *Labels) (*Identity, error) {
-	id, err := readIdentity(path)
+// it; where they cannot be written, unkept says why. The node's lock must be held.
+func loadIdentity(path string, labels *Labels) (id *Identity, unkept, err error) {
+	id, err = readIdentity(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	was := id
 	if id == nil || id.Epoch >= epochMost {
 		id = NewIdentity()
 	} else {
+		was = &Identity{Node: id.Node, Epoch: id.Epoch + 1, key: id.key, labels: id.labels}
 		id.Epoch++
 	}
 	if labels != nil {
 		id.labels = *labels
 	}
-	return id, writeIdentity(path, id)
+	if err = writeIdentity(path, id); err == nil || id.Epoch == 1 {
+		return id, nil, err
+	}
+	if e := writeIdentity(path, was); e != nil {
+		return nil, nil, e
+	}
+	return id, err, nil // the next server has the labels that were kept before
 }
 
 // readIdentity returns nil for one of another boot, or not to be understood:
@@ -131,8 +139,32 @@ func readNode(path string) ([]byte, error) {
 	return b, err
 }
 
+// file returns what PATH.node has. Another epoch does not change its size.
+func (i *Identity) file() []byte {
+	return fmt.Appendf(nil, nodeMark+"%012x boot %s epoch %08d key %x\n%s", uint64(i.Node), bootID(), i.Epoch, i.key, i.labels.line())
+}
+
+// writeIdentity writes id to path. Where nothing but the epoch is new it is
+// written in place, which needs no space.
 func writeIdentity(path string, id *Identity) error {
-	return writeSide(path, fmt.Appendf(nil, nodeMark+"%012x boot %s epoch %d key %x\n%s", uint64(id.Node), bootID(), id.Epoch, id.key, id.labels.line()))
+	now, err := readNode(path)
+	if err != nil {
+		return err
+	}
+	want := id.file()
+	if len(now) == len(want) {
+		from, to := 0, len(want)
+		for from < to && now[from] == want[from] {
+			from++
+		}
+		for to > from && now[to-1] == want[to-1] {
+			to--
+		}
+		if to-from <= len("00000000") { // one call writes all of it or nothing
+			return overwriteSide(path, want[from:to], from)
+		}
+	}
+	return writeSide(path, want)
 }
 
 // Sibling makes the identity of another node whose contexts trust those of i:

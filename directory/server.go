@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/connlimit"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -111,7 +113,13 @@ type Server struct {
 	life   context.Context
 	end    context.CancelFunc
 	bound  []*socket
-	count  *counts
+	// displaced is closed when the server ends because another one has its place.
+	displaced chan struct{}
+	displace  sync.Once
+	strangers *connlimit.Set  // at TCP ports
+	often     *ratelog.Logger // for lines that can be repeated
+	guardStep time.Duration
+	count     *counts
 
 	wmu     sync.Mutex // above mu
 	watches map[*attached]struct{}
@@ -137,7 +145,8 @@ func NewServer(opts ...Option) *Server {
 }
 
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts()}
+	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts(),
+		displaced: make(chan struct{}), strangers: connlimit.New(maxStrangers, maxOfSource), guardStep: guardStep}
 	for _, o := range opts {
 		o(s)
 	}
@@ -150,6 +159,7 @@ func newServer(opts []Option) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.often = ratelog.New(s.log)
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -182,7 +192,7 @@ func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 	}()
 	err := serve(newCodec(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
-		s.log.Info("directory: connection ended", "err", err)
+		s.often.Info("", "directory: connection ended", "err", err)
 	}
 }
 
@@ -345,22 +355,24 @@ func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
 // serveYield gives the node to a daemon: the socket's name and the open lock
 // change hands, so that nobody can come between.
 func (s *Server) serveYield(c *codec) error {
+	uc, ok := c.nc.(*net.UnixConn)
 	s.mu.Lock()
 	bound := s.bound
+	refused := s.daemon || s.gave || !ok || len(bound) != 1
+	s.gave = s.gave || !refused
 	s.mu.Unlock()
-	uc, ok := c.nc.(*net.UnixConn)
-	if s.daemon || !ok || len(bound) != 1 {
+	if refused {
 		return c.sendError(0, ErrInUse)
 	}
-	s.mu.Lock()
-	s.gave = true
-	s.mu.Unlock()
 	s.log.Info("directory: giving way to a daemon")
-	bound[0].unlisten()
+	b := bound[0]
+	b.unlisten() // from now on the guard leaves the lock as it is
 	c.begin(msgDone, 0)
 	c.u64(0)
 	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
-	_, _, err := uc.WriteMsgUnix(c.out, unix.UnixRights(int(bound[0].lock.Fd())), nil)
+	b.mu.Lock()
+	_, _, err := uc.WriteMsgUnix(c.out, unix.UnixRights(int(b.lock.Fd())), nil)
+	b.mu.Unlock()
 	go s.Close()
 	return err
 }

@@ -32,13 +32,6 @@ func builtin() string {
 	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid()), "directory.sock")
 }
 
-// socket is one Unix socket a server listens at, and the lock beside it.
-type socket struct {
-	path string
-	ln   *net.UnixListener
-	lock *os.File
-}
-
 // maxPath is what fits the kernel's address of a Unix socket.
 const maxPath = 107
 
@@ -60,7 +53,10 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	if s.labelled || s.daemon {
 		labels = &s.labels
 	}
-	id, err := loadIdentity(path+nodeSuffix, labels)
+	id, unkept, err := loadIdentity(path+nodeSuffix, labels)
+	if unkept != nil {
+		s.log.Warn("directory: the node's labels end with this server: they cannot be kept", "err", unkept)
+	}
 	if err == nil {
 		s.id, s.labels = id, id.labels
 		s.enrol("")
@@ -88,8 +84,9 @@ func (s *Server) Also(path string) error {
 	s.mu.Lock()
 	proper := s.bound[0].path
 	s.mu.Unlock()
+	b.note = also + proper + "\n"
 	if _, err = readNode(b.path + nodeSuffix); err == nil {
-		err = writeSide(b.path+nodeSuffix, []byte(also+proper+"\n"))
+		err = writeSide(b.path+nodeSuffix, []byte(b.note))
 	}
 	if err == nil {
 		err = s.listen(b)
@@ -183,7 +180,10 @@ func takeLock(path string) (*os.File, error) {
 		return nil, fmt.Errorf("directory: serving %s: %w: %s is of user %d, who alone can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-		return f, nil
+		if holds(path+lockSuffix, f) {
+			return f, nil
+		}
+		err = unix.EWOULDBLOCK // it was replaced meanwhile: its successor may be locked
 	}
 	f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -216,7 +216,12 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 	}
-	return os.NewFile(uintptr(fd), path+lockSuffix), nil
+	f := os.NewFile(uintptr(fd), path+lockSuffix)
+	if !holds(path+lockSuffix, f) {
+		f.Close()
+		return nil, fmt.Errorf("%w: what came is not the node's lock", ErrProtocol)
+	}
+	return f, nil
 }
 
 // receive reads the one answer of a connection and the descriptor that comes with
@@ -246,18 +251,23 @@ func receive(nc *net.UnixConn) (m message, fd int, err error) {
 
 // listen serves at b, whose lock is held and whose path is free.
 func (s *Server) listen(b *socket) error {
-	ln, err := bind(b.path)
-	if err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.openLocked(); err != nil {
 		return err
 	}
-	b.ln = ln
+	b.node, _ = os.Lstat(b.path + nodeSuffix)
 	s.mu.Lock()
 	s.bound = append(s.bound, b)
-	s.busy.Add(1)
+	s.busy.Add(2)
 	s.mu.Unlock()
 	go s.accept(b.ln, s.admit)
+	go s.guard(b, s.guardStep)
 	return nil
 }
+
+// acceptPause is how long a server waits after accept failed.
+const acceptPause = 20 * time.Millisecond
 
 // accept lets serve have the connections of ln, each in a goroutine of its own.
 func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
@@ -268,9 +278,9 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 			return
 		}
 		if err != nil {
-			s.log.Warn("directory: accepting", "err", err)
+			s.often.Warn("", "directory: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
-			case <-time.After(20 * time.Millisecond):
+			case <-time.After(acceptPause):
 			case <-s.life.Done():
 				return
 			}
@@ -283,7 +293,7 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 // admit serves who is allowed to the socket, and tells others why not.
 func (s *Server) admit(nc net.Conn) {
 	if err := allowed(nc.(*net.UnixConn)); err != nil {
-		s.log.Warn("directory: refused", "err", err)
+		s.often.Warn("", "directory: refused", "err", err)
 		_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
 		_ = (&codec{nc: nc}).sendError(0, err)
 		nc.Close()
@@ -303,14 +313,6 @@ func allowed(nc *net.UnixConn) error {
 	}
 	return nil
 }
-
-func (b *socket) unlisten() {
-	if b.ln != nil {
-		b.ln.Close() // removes the socket file
-	}
-}
-
-func (b *socket) unlock() error { return b.lock.Close() }
 
 // A Dialer connects to a node's directory.
 type Dialer func(ctx context.Context) (net.Conn, error)

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/ratelog"
 )
 
 const tcpScheme = "tcp://"
@@ -89,14 +91,24 @@ func (h *handshake) proof(role string) [tcpProof]byte {
 
 var errProof = errors.New("it does not know the node's key")
 
+// Connections that have not proved that they know the key: as many as may wait at
+// a time, in all and from one address.
+const (
+	maxStrangers = 256
+	maxOfSource  = 128
+)
+
 // challenge serves a client that proves that it knows the node's key.
 func (s *Server) challenge(nc net.Conn) {
+	waiting := s.strangers.Add(nc)
+	defer waiting.Release()
 	_ = nc.SetDeadline(time.Now().Add(serverTime))
 	if err := s.prove(nc); err != nil {
-		s.log.Warn("directory: refused", "remote", nc.RemoteAddr(), "err", err)
+		s.often.Warn(ratelog.Source(nc.RemoteAddr()), "directory: refused", "remote", nc.RemoteAddr(), "err", err)
 		nc.Close()
 		return
 	}
+	waiting.Release()
 	_ = nc.SetDeadline(time.Time{})
 	s.ServeConn(nc)
 }

@@ -70,3 +70,41 @@ func TestTCP(t *testing.T) {
 		t.Errorf("a long path: %v", err)
 	}
 }
+
+// Connections that say nothing keep no client out of a TCP port: there is room for
+// so many, and the oldest gives way.
+func TestSilentStrangers(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	at, err := s.ListenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * maxStrangers {
+		nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // it is being served
+			t.Fatal(err)
+		}
+		if n := s.strangers.Len(); n > maxOfSource {
+			t.Fatalf("%d strangers of one address", n)
+		}
+	}
+	var clients []*Client
+	for range maxOfSource + 1 { // clients are no strangers
+		c, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	for _, c := range clients {
+		if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+}

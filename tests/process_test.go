@@ -403,6 +403,48 @@ func TestPreparedFolderRefused(t *testing.T) {
 	}
 }
 
+// Of two daemons one goes on, though the files of the first were removed while it
+// ran; the other ends, and the socket stays.
+func TestFilesRemoved(t *testing.T) {
+	sock := socket(t)
+	first := start(t, `"serving"`, dirserver, "--socket", sock)
+	for _, suffix := range []string{".lock", ".node", ""} {
+		if err := os.Remove(sock + suffix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := start(t, "", dirserver, "--socket", sock)
+	ended := make(chan *child, 2)
+	for _, d := range []*child{first, second} {
+		go func() {
+			_ = d.cmd.Wait()
+			ended <- d
+		}()
+	}
+	var other *child
+	select {
+	case d := <-ended:
+		if code := d.cmd.ProcessState.ExitCode(); code != 3 {
+			t.Errorf("exit code %d", code)
+		}
+		if other = first; d == first {
+			other = second
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("hangs: both go on")
+	}
+	if out, code := find(t, sock, "a=b"); code != 1 {
+		t.Errorf("find: exit code %d, %s", code, out)
+	}
+	if err := other.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if _, err := os.Stat(sock); !os.IsNotExist(err) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}
+
 func TestDrainsOnTerm(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)

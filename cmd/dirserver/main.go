@@ -31,6 +31,7 @@ import (
 )
 
 func main() {
+	signal.Ignore(syscall.SIGXFSZ) // a log as large as ulimit -f allows is no reason to end
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends us at once
@@ -181,6 +182,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		case <-again:
 			rekey(log, member, s.keyFile.value)
 			continue
+		case <-srv.Displaced():
+			return fmt.Errorf("serving %s: %w: the files there were removed while this one ran", s.socket.value, directory.ErrInUse)
 		case <-ctx.Done():
 		}
 		break

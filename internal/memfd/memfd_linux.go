@@ -33,10 +33,6 @@ func CreateShared(name string, size int) (fd int, mem []byte, err error) {
 // Reserve is Create of bytes of which none takes memory yet: what is to be
 // written must be given some by Commit first.
 func Reserve(name string, size int) (fd int, mem []byte, err error) {
-	var most unix.Rlimit // who goes beyond it is sent SIGXFSZ
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
-		return -1, nil, fmt.Errorf("%w: files may have %d bytes", errors.ErrUnsupported, most.Cur)
-	}
 	return create(name, size, mine, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
 }
 
@@ -51,6 +47,10 @@ func Commit(fd, from, to int) error {
 }
 
 func create(name string, size, seals int, fill func(fd int) error) (fd int, mem []byte, err error) {
+	var most unix.Rlimit // a process that goes beyond it is sent SIGXFSZ, which ends it
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
+		return -1, nil, fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, size)
+	}
 	// Nobody is to run it; kernels before 6.3 do not know the flag.
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {

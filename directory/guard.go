@@ -1,0 +1,209 @@
+package directory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guardStep is how often a server looks whether its files are still there.
+const guardStep = time.Second
+
+// errDisplaced says that another server has the node's files.
+var errDisplaced = fmt.Errorf("%w: the files of this one were removed while it served, and another has taken its place", ErrInUse)
+
+// socket is one Unix socket a server listens at, and the files beside it.
+type socket struct {
+	path string
+	note string // what PATH.node says in place of an identity: whose second path this is
+
+	mu   sync.Mutex // guards all below
+	over bool       // the server does not listen any more, and the files are not its own
+	ln   *net.UnixListener
+	at   fs.FileInfo // of the socket's file
+	lock *os.File
+	node fs.FileInfo // of PATH.node
+	said string      // what was logged last
+}
+
+// same reports whether the file at path is the one that fi describes.
+func same(path string, fi fs.FileInfo) bool {
+	now, err := os.Lstat(path)
+	return err == nil && fi != nil && os.SameFile(now, fi)
+}
+
+// holds reports whether f is the file at path.
+func holds(path string, f *os.File) bool {
+	fi, err := f.Stat()
+	return err == nil && same(path, fi)
+}
+
+// unlisten ends listening and removes the socket's file, if it is this server's.
+func (b *socket) unlisten() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	if b.ln == nil {
+		return
+	}
+	if same(b.path, b.at) { // no other can have its number while ln is open
+		_ = unix.Unlink(b.path)
+	}
+	b.ln.Close()
+	b.ln = nil
+}
+
+func (b *socket) unlock() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lock.Close()
+}
+
+// openLocked listens at the socket's path, which must be free. mu must be held.
+func (b *socket) openLocked() error {
+	ln, err := bind(b.path)
+	if err != nil {
+		return err
+	}
+	ln.SetUnlinkOnClose(false)
+	if b.at, err = os.Lstat(b.path); err != nil {
+		ln.Close()
+		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
+	}
+	b.ln = ln
+	return nil
+}
+
+// Displaced is closed when the server has ended because another one serves the
+// node: the files at its path were removed while it served.
+func (s *Server) Displaced() <-chan struct{} { return s.displaced }
+
+// guard looks after the files of b until the server ends: a cleaner of /tmp may
+// remove them, and another server could start beside this one.
+func (s *Server) guard(b *socket, step time.Duration) {
+	defer s.busy.Done()
+	t := time.NewTicker(step)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-s.life.Done():
+			return
+		}
+		err := s.look(b)
+		if errors.Is(err, errDisplaced) {
+			s.log.Error("directory: another server has taken the node's place, this one ends", "socket", b.path, "err", err)
+			s.displace.Do(func() { close(s.displaced) })
+			go s.Close() // which waits for us
+			return
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != b.said {
+			s.log.Warn("directory: the files of the node cannot be put back", "err", err)
+		}
+		b.said = text
+	}
+}
+
+// look puts back what is missing of b's files. While another server has the lock
+// nothing is touched.
+func (s *Server) look(b *socket) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return nil
+	}
+	if !holds(b.path+lockSuffix, b.lock) {
+		lock, err := retake(b.path)
+		if errors.Is(err, ErrInUse) && !same(b.path, b.at) {
+			return errDisplaced
+		}
+		if err != nil {
+			return err // a server that starts has the lock for a moment, and finds that we serve
+		}
+		s.log.Warn("directory: the node's lock was removed while it was held; there is a new one", "file", b.path+lockSuffix)
+		b.lock.Close()
+		b.lock = lock
+	}
+	if !same(b.path+nodeSuffix, b.node) {
+		if err := s.keep(b); err != nil {
+			return err
+		}
+	}
+	if same(b.path, b.at) {
+		return nil
+	}
+	if err := vacate(b.path); err != nil {
+		return err
+	}
+	old := b.ln
+	if err := b.openLocked(); err != nil {
+		return err
+	}
+	s.log.Warn("directory: the node's socket was removed while it was served; there is a new one", "socket", b.path)
+	s.busy.Add(1)
+	go s.accept(b.ln, s.admit)
+	old.Close()
+	return nil
+}
+
+// keep writes PATH.node again if it is not as b's server left it. b.mu must be held.
+func (s *Server) keep(b *socket) error {
+	path := b.path + nodeSuffix
+	now, err := readNode(path)
+	if err != nil {
+		return err
+	}
+	want := []byte(b.note)
+	if b.note == "" {
+		want = s.id.file()
+	}
+	if string(now) != string(want) {
+		if err := writeSide(path, want); err != nil {
+			return err
+		}
+		s.log.Warn("directory: the node's identity was removed while it was served; it is written again", "file", path)
+	}
+	b.node, err = os.Lstat(path)
+	return err
+}
+
+// retake takes the node's lock again after its file was removed. If there is no
+// other file, the new one appears at its path when it is locked already.
+func retake(path string) (*os.File, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
+	}
+	if filepath.Clean(path) == builtin() {
+		if err := private(dir); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := os.Lstat(path + lockSuffix); !errors.Is(err, fs.ErrNotExist) {
+		return takeLock(path)
+	}
+	f, err := os.CreateTemp(dir, ".rocl-lock-*")
+	if err != nil {
+		return nil, fmt.Errorf("directory: making the node's lock: %w", err)
+	}
+	defer os.Remove(f.Name())
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = os.Link(f.Name(), path+lockSuffix)
+	}
+	if err == nil {
+		return f, nil
+	}
+	f.Close()
+	return takeLock(path) // another server was quicker, or the file system has no links
+}

@@ -1,0 +1,480 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
+)
+
+// looking lets a server look after its files at each step.
+func looking(step time.Duration) Option { return func(s *Server) { s.guardStep = step } }
+
+const (
+	often = 2 * time.Millisecond
+	never = time.Hour
+)
+
+// Files that are removed while a server runs are put back: there is no second
+// server, and the node stays the same.
+func TestFilesPutBack(t *testing.T) {
+	for what, suffixes := range map[string][]string{
+		"the lock": {lockSuffix}, "the identity": {nodeSuffix}, "the socket": {""}, "all": {lockSuffix, nodeSuffix, ""}, "the folder": nil,
+	} {
+		for daemon, opts := range map[string][]Option{"daemon": {AsDaemon()}, "context": nil} {
+			t.Run(what+" of a "+daemon, func(t *testing.T) {
+				path := filepath.Join(filepath.Dir(sock(t)), "sub", "d.sock")
+				s := serve(t, path, append(opts, looking(often))...)
+				second := path + "2"
+				if daemon == "daemon" {
+					if err := s.Also(second); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c := joined(t, path)
+				l := list(t, resource.Attrs{"of": "before"})
+				id := c.Self().WithSerial(1)
+				if _, err := c.Register(t.Context(), id, l); err != nil {
+					t.Fatal(err)
+				}
+				before, err := os.ReadFile(path + nodeSuffix)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var was []fs.FileInfo
+				all := []string{path + lockSuffix, path + nodeSuffix, path}
+				for _, p := range all {
+					fi, err := os.Lstat(p)
+					if err != nil {
+						t.Fatal(err)
+					}
+					was = append(was, fi)
+				}
+				removed := map[string]bool{}
+				for _, suffix := range suffixes {
+					removed[path+suffix] = true
+					if err := os.Remove(path + suffix); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if suffixes == nil {
+					if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i, p := range all {
+					eventually(t, p+" comes back", func() bool {
+						fi, err := os.Lstat(p)
+						return err == nil && (suffixes != nil && !removed[p] || fi.ModTime() != was[i].ModTime())
+					})
+				}
+				eventually(t, "the socket is served", func() bool {
+					nc, err := DialSocket(path)(t.Context())
+					if err == nil {
+						nc.Close()
+					}
+					return err == nil
+				})
+				if after, err := os.ReadFile(path + nodeSuffix); string(after) != string(before) {
+					t.Errorf("the identity was %q and is %q: %v", before, after, err)
+				}
+				if daemon == "daemon" {
+					eventually(t, "the second path is served", func() bool { return same(second, s.boundAt(second)) && alsoOf(second) == path })
+				}
+				if s, err := Listen(path); err == nil || !errors.Is(err, ErrInUse) {
+					s.Close()
+					t.Errorf("a second server: %v", err)
+				}
+				if a, err := joined(t, path).Find(t.Context(), l); err != nil || a.ID != id {
+					t.Errorf("found %v: %v", a.ID, err)
+				}
+				s.Close()
+				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("the socket is left: %v", err)
+				}
+				select {
+				case <-s.Displaced():
+					t.Error("the server says that another has its place")
+				default:
+				}
+				next := serve(t, path)
+				if next.Node() != s.Node() || next.id.Epoch != s.id.Epoch+1 {
+					t.Errorf("the next server is of node %v, epoch %d; it was %v, %d", next.Node(), next.id.Epoch, s.Node(), s.id.Epoch)
+				}
+			})
+		}
+	}
+}
+
+// boundAt returns the file of the server's socket at path, nil while there is none.
+func (s *Server) boundAt(path string) fs.FileInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.bound {
+		if b.path == path {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.at
+		}
+	}
+	return nil
+}
+
+// While a server's socket accepts connections no other starts, though the lock
+// and the identity are gone and the server has not noticed yet.
+func TestNoSecondServerWithoutLock(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, AsDaemon(), looking(never))
+	for _, suffix := range []string{lockSuffix, nodeSuffix} {
+		if err := os.Remove(path + suffix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, opts := range [][]Option{nil, {AsDaemon()}} {
+		if s, err := Listen(path, opts...); !errors.Is(err, ErrInUse) {
+			if err == nil {
+				s.Close()
+			}
+			t.Errorf("a second server: %v", err)
+		}
+	}
+	if _, err := os.Lstat(path + nodeSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a server that did not start made the node another: %v", err)
+	}
+	if err := s.look(s.bound[0]); err != nil {
+		t.Errorf("the first server: %v", err)
+	}
+	joined(t, path)
+}
+
+// A daemon gets the place of a context whose lock was removed.
+func TestYieldWithoutLock(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path, looking(never))
+	if err := os.Remove(path + lockSuffix); err != nil {
+		t.Fatal(err)
+	}
+	d := serve(t, path, AsDaemon())
+	if d.Node() != s.Node() {
+		t.Error("the daemon is another node")
+	}
+	joined(t, path)
+	s.Close()
+	joined(t, path)
+}
+
+// Of several daemons that ask a context for its place at once one gets it.
+func TestYieldOnce(t *testing.T) {
+	for range 10 {
+		path := sock(t)
+		serve(t, path)
+		type result struct {
+			*Server
+			err error
+		}
+		got := make(chan result)
+		for range 4 {
+			go func() {
+				s, err := Listen(path, AsDaemon())
+				got <- result{s, err}
+			}()
+		}
+		n := 0
+		for range 4 {
+			r := <-got
+			if r.err == nil {
+				n++
+				defer r.Close()
+			} else if !errors.Is(r.err, ErrInUse) {
+				t.Error(r.err)
+			}
+		}
+		if n != 1 {
+			t.Fatalf("%d daemons serve", n)
+		}
+	}
+}
+
+// A server whose files were removed, and whose place another has taken, ends and
+// touches nothing of the other's.
+func TestDisplaced(t *testing.T) {
+	path := sock(t)
+	old := serve(t, path, AsDaemon(), looking(never))
+	for _, suffix := range []string{lockSuffix, nodeSuffix, ""} {
+		if err := os.Remove(path + suffix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serve(t, path, AsDaemon())
+	c := joined(t, path)
+	before := map[string]fs.FileInfo{}
+	for _, suffix := range []string{lockSuffix, nodeSuffix, ""} {
+		fi, err := os.Lstat(path + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[path+suffix] = fi
+	}
+	old.busy.Add(1)
+	go old.guard(old.bound[0], often)
+	select {
+	case <-old.Displaced():
+	case <-time.After(30 * time.Second):
+		t.Fatal("hangs: the old server does not notice")
+	}
+	old.Close()
+	<-old.life.Done()
+	for p, fi := range before {
+		if !same(p, fi) {
+			t.Errorf("%s is another or gone", p)
+		}
+	}
+	if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	if joined(t, path).Node() != s.Node() {
+		t.Error("another node serves")
+	}
+}
+
+// child runs a test of this binary once more, as a process of its own.
+func child(t *testing.T, attr *syscall.SysProcAttr) bool {
+	const mark = "ROCL_TEST_CHILD"
+	if os.Getenv(mark) == t.Name() {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.timeout", "60s", "-test.v")
+	cmd.Env = append(os.Environ(), mark+"="+t.Name())
+	cmd.SysProcAttr = attr
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return false
+}
+
+// With the runtime directory full a server is followed by another, as often as
+// need be; labels that cannot be kept are said; nothing but the first identity
+// of a node needs space.
+func TestFullRuntimeDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a file system")
+	}
+	if !child(t, &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}) {
+		return
+	}
+	dir := filepath.Dir(sock(t))
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Skip("mounting: ", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
+		t.Skip("mounting: ", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	path, full := filepath.Join(dir, "d.sock"), filepath.Join(dir, "full")
+	fill := func() {
+		f, err := os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 4096))
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	fill()
+	s, err := Listen(path)
+	if err == nil {
+		s.Close()
+	}
+	if names(t, err, path+nodeSuffix); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("a first server: %v", err)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, path).Close()
+	fill()
+	var node resource.NodeID
+	for i := range 3 {
+		s := serve(t, path)
+		if joined(t, path); i > 0 && s.Node() != node {
+			t.Error("the node is another")
+		}
+		node = s.Node()
+		s.Close()
+	}
+	ls, err := NewLabels(resource.Attrs{"zone": "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
+		t.Error("the node is not found by its label: ", err)
+	}
+	s.Close()
+	if !strings.Contains(log.String(), path+nodeSuffix) {
+		t.Errorf("nothing is said of labels that cannot be kept: %s", &log)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cs := make([]*Client, 3)
+	for i := range cs {
+		if cs[i], err = JoinNode(ctx, path, slog.New(slog.DiscardHandler), nil); err != nil {
+			t.Fatal(err)
+		}
+		defer cs[i].Close()
+	}
+	cs[0].Close() // it served
+	if _, err := cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
+		t.Errorf("after the server went: %v", err)
+	}
+}
+
+// A process that may not write large files is told so; it is not ended by SIGXFSZ.
+func TestFileSizeLimit(t *testing.T) {
+	if !child(t, nil) {
+		return
+	}
+	limit := func(n uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Max != unix.RLIM_INFINITY {
+		t.Skip("there is a limit already")
+	}
+	path := sock(t)
+	refused := func() {
+		t.Helper()
+		s, err := Listen(path)
+		if err == nil {
+			s.Close()
+		}
+		if names(t, err, path+nodeSuffix); !errors.Is(err, unix.EFBIG) {
+			t.Error(err)
+		}
+	}
+	limit(16)
+	refused() // no identity can be written
+	limit(unix.RLIM_INFINITY)
+	serve(t, path).Close()
+	limit(16)
+	refused() // no epoch can
+	limit(4096)
+	serve(t, path)
+	c := joined(t, path)
+	for range 3 * imageAfter {
+		if _, err := c.Find(t.Context(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := memfd.Create("large", 1<<20); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("memory larger than files may be: %v", err)
+	}
+}
+
+// A server whose process has no descriptors left goes on when there are some, and
+// says so a few times, not at each try.
+func TestNoDescriptors(t *testing.T) {
+	if !child(t, nil) {
+		return
+	}
+	path := sock(t)
+	var log lines
+	s := serve(t, path, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	at, err := s.ListenTCP("tcp://127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := joined(t, path)
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
+		t.Fatal(err)
+	}
+	most.Cur = 64
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
+		t.Fatal(err)
+	}
+	var full []int
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		full = append(full, fd)
+	}
+	var waiting []int // connected, and not to be accepted yet
+	defer func() {
+		for _, fd := range waiting {
+			unix.Close(fd)
+		}
+	}()
+	for range 2 {
+		unix.Close(full[len(full)-1])
+		full = full[:len(full)-1]
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, fd)
+	}
+	eventually(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
+	if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)); err != nil {
+		t.Errorf("a client that has joined: %v", err)
+	}
+	for _, fd := range full {
+		unix.Close(fd)
+	}
+	joined(t, path)
+	d, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+}
+
+// failing is a listener whose process has no descriptors left for a while.
+type failing struct {
+	net.Listener
+	tries int
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.tries--; f.tries < 0 {
+		return nil, net.ErrClosed
+	}
+	return nil, unix.EMFILE
+}
+
+// What can repeat is logged a few times and not at each try.
+func TestAcceptingIsLoggedRarely(t *testing.T) {
+	var log lines
+	s := NewServer(WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	defer s.Close()
+	s.busy.Add(1)
+	s.accept(&failing{tries: 10 * ratelog.Burst}, nil)
+	if n := log.count("directory: accepting"); n != ratelog.Burst {
+		t.Errorf("it was logged %d times", n)
+	}
+}
