@@ -111,6 +111,11 @@ func (s *Server) ends(handOver bool) {
 	if s.marked == "" || handOver {
 		return
 	}
+	select {
+	case <-s.displaced: // what is there now is another server's
+		return
+	default:
+	}
 	if err := unmarkMember(s.marked); err != nil {
 		s.log.Warn("directory: the node has left its cluster, and the next server may not know that", "err", err)
 	}

@@ -14,10 +14,10 @@
 //	PATH        the socket, 0600
 //	PATH.lock   flock: whoever holds it serves
 //	PATH.node   node number, boot id, epoch, key, labels; 0600
+//	PATH.member the cluster that the node belongs to, if it does; 0600
 //
 // A server looks after these files while it runs (guard.go), and a client looks
 // whose they are before it says anything (trust.go).
-//	PATH.member the cluster that the node belongs to, if it does; 0600
 //
 // A number given to a context is the epoch, which grows with every server,
 // and a count: never the same twice. After a reboot the node is another.

@@ -140,6 +140,11 @@ func (s *Server) look(b *socket) error {
 			return err
 		}
 	}
+	if s.marked == b.path {
+		if err := s.markMember(b.path); err != nil {
+			return err
+		}
+	}
 	if same(b.path, b.at) {
 		return nil
 	}

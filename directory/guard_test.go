@@ -119,11 +119,34 @@ func TestFilesPutBack(t *testing.T) {
 	}
 }
 
+// The note that the node belongs to a cluster is put back too, and a server that
+// was displaced does not remove its successor's.
+func TestMembershipNotePutBack(t *testing.T) {
+	path := sock(t)
+	inCluster := WithMembership(func(s *Server, _ bool) (func(bool), error) { return func(bool) {}, nil })
+	s := serve(t, path, AsDaemon(), inCluster, looking(never))
+	if err := os.Remove(path + memberSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.look(s.bound[0]); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path + memberSuffix); err != nil {
+		t.Error(err)
+	}
+	s.displace.Do(func() { close(s.displaced) })
+	s.Close()
+	if _, err := os.Lstat(path + memberSuffix); err != nil {
+		t.Error("a server that was displaced removes what is another's: ", err)
+	}
+}
+
 // boundAt returns the file of the server's socket at path, nil while there is none.
 func (s *Server) boundAt(path string) fs.FileInfo {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range s.bound {
+	bound := s.bound
+	s.mu.Unlock()
+	for _, b := range bound {
 		if b.path == path {
 			b.mu.Lock()
 			defer b.mu.Unlock()
