@@ -132,6 +132,8 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
+	// The greeting goes first: from then on the server waits for the offer.
+	_, err = nc.Write(greeting(kindLife))
 	k := newCodec(nc)
 	k.begin(msgJoin, 0)
 	k.gid(c.self)
@@ -146,7 +148,6 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 		}
 	}
 	k.bytes(offer.Wire())
-	_, err = nc.Write(greeting(kindLife))
 	if err == nil {
 		err = k.send()
 	}

@@ -250,3 +250,27 @@ func TestSlowOffer(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A context that has reached the server and not joined yet is waited for as one in
+// the midst of its offer.
+func TestJoinIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := follower(t)
+		nc, err := s.Dialer()(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := nc.Write(greeting(kindLife)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(settleTime + settlePause)
+		if s.Settled() {
+			t.Error("settled while a context joins")
+		}
+		time.Sleep(offerSilence)
+		if !s.Settled() {
+			t.Error("a context that does not join is waited for still")
+		}
+	})
+}

@@ -220,6 +220,12 @@ func (s *Server) serveContext(c *codec) error {
 
 // serveLife serves a context for as long as it lives.
 func (s *Server) serveLife(c *codec) error {
+	var offering *offer
+	if s.Follows() {
+		if offering = s.offers.arrives(); offering != nil {
+			defer s.offers.ended(offering)
+		}
+	}
 	m, err := c.read()
 	if err != nil {
 		return err
@@ -230,11 +236,8 @@ func (s *Server) serveLife(c *codec) error {
 		return err
 	}
 	_, member := list.Get(offerMember)
-	var offering *offer
-	if again && s.Follows() {
-		if offering = s.offers.rejoined(announces(&list)); offering != nil {
-			defer s.offers.ended(offering)
-		}
+	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
+		offering = nil
 	}
 	me := &life{member: member, out: codec{nc: c.nc}}
 	me.mu.Lock()

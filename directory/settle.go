@@ -31,7 +31,7 @@ type offers struct {
 	settled atomic.Bool // changed with mu held
 	mu      sync.Mutex
 	last    time.Time           // when a context last joined again, or offered what it had not announced
-	open    map[*offer]struct{} // announced and not at their end
+	open    map[*offer]struct{} // of contexts about to join, and announced and not at their end
 }
 
 // offer is the offer of one context. The goroutine of its connection uses it.
@@ -82,23 +82,36 @@ func (f *offers) quiet(now time.Time) bool {
 	return true
 }
 
-// rejoined notes that a context has joined again and announces so many resources.
-// A server that has settled waits for none of them.
-func (f *offers) rejoined(n uint64) *offer {
+// arrives notes that a context is about to join and may announce an offer. A
+// server that has settled waits for none.
+func (f *offers) arrives() *offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.settled.Load() {
 		return nil
 	}
-	o := &offer{left: n, heard: time.Now()}
-	f.last = o.heard
-	if n > 0 {
-		if f.open == nil {
-			f.open = map[*offer]struct{}{}
-		}
-		f.open[o] = struct{}{}
+	o := &offer{heard: time.Now()}
+	if f.open == nil {
+		f.open = map[*offer]struct{}{}
 	}
+	f.open[o] = struct{}{}
 	return o
+}
+
+// joins notes that the context of o has joined, whether again, and announces n
+// resources. It reports whether some may come.
+func (f *offers) joins(o *offer, again bool, n uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !again || n == 0 {
+		delete(f.open, o)
+	}
+	if !again {
+		return false
+	}
+	f.last = time.Now()
+	o.left, o.heard = n, f.last
+	return true
 }
 
 // came notes that one resource of o has come. It reports whether more are

@@ -43,7 +43,9 @@ func (v *View) Take(ev Event) (Event, bool) {
 	if known {
 		ev.Kind = Changed
 	}
-	return ev, !known || old.Revision != ev.Revision
+	// One revision may have two lists of attributes: an update that was told and
+	// not acknowledged before its server died is not offered to the next one.
+	return ev, !known || old.Revision != ev.Revision || !old.Attrs.Equal(&ev.Attrs)
 }
 
 // Missing is how many resources have not been told again since Begin.

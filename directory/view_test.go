@@ -1,0 +1,35 @@
+package directory
+
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// An update that a server told its watches and did not live to acknowledge is
+// unknown to the next server, where another update has the same revision: a watch
+// that joins only then is told of it. What is the same is told once.
+func TestViewSameRevision(t *testing.T) {
+	id := resource.MakeGID(1, 1, 1)
+	told := func(v *View, value string) bool {
+		l := list(t, resource.Attrs{"a": value})
+		ev, tell := v.Take(Event{Appeared, Answer{ID: id, Revision: 2, Attrs: *l}})
+		return tell && ev.Attrs.GetString("a") == value
+	}
+	var v View
+	v.Begin()
+	if !told(&v, "not acknowledged") {
+		t.Error("what is new was not told")
+	}
+	v.Begin() // the next server
+	if !told(&v, "acknowledged") {
+		t.Error("other attributes of the same revision were not told")
+	}
+	v.Begin()
+	if told(&v, "acknowledged") {
+		t.Error("what is the same was told again")
+	}
+	if v.Missing() != 0 {
+		t.Error("what was told again is missing")
+	}
+}
