@@ -79,10 +79,13 @@ const (
 // How everybody is asked who could know, by a Member; [SearchAuto] is by how many
 // there are.
 const (
-	SearchAuto = search.Auto
-	SearchCast = search.ByCast // one packet to the group
-	SearchEach = search.Each   // one by one
-	SearchTree = search.ByTree // members pass the question on
+	SearchAuto      = search.Auto
+	SearchUnicast   = search.Each   // one packet to each member
+	SearchBroadcast = search.ByCast // one packet to the group
+	SearchTree      = search.ByTree // members pass the question on
+
+	SearchCast = SearchBroadcast // Deprecated: use SearchBroadcast.
+	SearchEach = SearchUnicast   // Deprecated: use SearchUnicast.
 )
 
 // Errors, to be matched with errors.Is.

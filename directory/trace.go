@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,23 +24,19 @@ const (
 	wayEnd
 )
 
-var ways = [wayEnd]string{"auto", "tree", "flat", "cast"}
+var ways = [wayEnd]search.Way{search.Auto, search.ByTree, search.Each, search.ByCast}
 
 func (w Way) String() string {
 	if int(w) < len(ways) {
-		return ways[w]
+		return ways[w].String()
 	}
 	return "unknown"
 }
 
-// ParseWay reads what String writes.
+// ParseWay reads a search strategy as [search.ParseWay] does.
 func ParseWay(s string) (Way, error) {
-	for i, w := range ways {
-		if w == s {
-			return Way(i), nil
-		}
-	}
-	return 0, fmt.Errorf("directory: no way of searching: %q", s)
+	w, err := search.ParseWay(s)
+	return Way(max(slices.Index(ways[:], w), 0)), err
 }
 
 // A Trace tells how one search went, as the asking node saw it: of nodes that
@@ -62,7 +60,7 @@ type Trace struct {
 // A TraceStep is one question to one node.
 type TraceStep struct {
 	Node    resource.NodeID `json:"node"`
-	How     string          `json:"how"`      // local, summary, tree, flat, cast
+	How     string          `json:"how"`      // local, summary, tree, unicast, broadcast
 	Members int             `json:"members"`  // nodes it was to cover, itself among them
 	Asked   time.Duration   `json:"asked_ns"` // after the beginning
 	Took    time.Duration   `json:"took_ns,omitempty"`

@@ -104,13 +104,13 @@ func TestNodesOfCluster(t *testing.T) {
 		t.Errorf("rocl find --cluster: %d, %q", code, errOut)
 	}
 	trace := func(way, what string) (tr directory.Trace, code int) {
-		out, errOut, code := said(t, rocl, "search-trace", "--json", "--socket", sockets[0], "--way", way, what)
+		out, errOut, code := said(t, rocl, "search-trace", "--json", "--socket", sockets[0], "--search", way, what)
 		if err := json.Unmarshal([]byte(out), &tr); err != nil {
 			t.Fatalf("rocl search-trace: %d, %q, %q: %v", code, out, errOut, err)
 		}
 		return tr, code
 	}
-	for _, way := range []string{"auto", "tree", "flat", "cast"} {
+	for _, way := range []string{"auto", "tree", "unicast", "broadcast"} {
 		if tr, code := trace(way, "type=peer"); code != 0 || tr.Found != r.ID() || tr.Node != cs[0].ID().Node() {
 			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
 		}
@@ -118,7 +118,7 @@ func TestNodesOfCluster(t *testing.T) {
 			t.Errorf("rocl search-trace --way %s: %d, %+v", way, code, tr)
 		}
 	}
-	tr, _ := trace("flat", "type=peer")
+	tr, _ := trace("unicast", "type=peer")
 	answers := map[string]string{}
 	for _, s := range tr.Steps {
 		answers[fmt.Sprintf("%012x", uint64(s.Node))] = s.Outcome
@@ -135,14 +135,14 @@ func TestNodesOfCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Signal(syscall.SIGCONT) })
-	tr, _ = trace("flat", "type=none")
+	tr, _ = trace("unicast", "type=none")
 	for _, s := range tr.Steps {
 		if s.Node == cs[1].ID().Node() && s.Outcome != "silent" {
 			t.Errorf("what is stopped says %+v", s)
 		}
 	}
 	eventually(t, "it is no member", func() bool {
-		tr, code := trace("flat", "type=none")
+		tr, code := trace("unicast", "type=none")
 		if len(tr.Failed) > 0 != (code == 3) || tr.Covered != 2 {
 			t.Errorf("rocl search-trace: %d, %+v", code, tr)
 		}

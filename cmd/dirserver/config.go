@@ -12,11 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
@@ -39,6 +41,7 @@ type config struct {
 	way     search.Way
 	httpAt  string
 
+	given  []string // labels, as they were given
 	labels directory.Labels
 }
 
@@ -118,6 +121,12 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		http:     pick("http", "ROCL_HTTP", fc.HTTP, ""),
 		image:    pick("image", "ROCL_IMAGE", fc.Image, "on"),
 	}
+	if v, _ := cmd.Flags().GetBool("verbose"); v {
+		if cmd.Flags().Changed("log-level") && c.logLevel.value != "debug" {
+			return nil, fmt.Errorf("--verbose and --log-level %s contradict each other", c.logLevel.value)
+		}
+		c.logLevel = setting{"debug", "flag --verbose"}
+	}
 	if err := c.checkCluster(); err != nil {
 		return nil, err
 	}
@@ -160,6 +169,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	return c, nil
 }
 
+// defaults are harmless also where the node is in no cluster.
+var defaults = map[string]string{"search": "auto", "poll": "0"}
+
 // checkCluster checks what concerns the cluster.
 func (c *config) checkCluster() (err error) {
 	if c.pollFor, err = time.ParseDuration(c.poll.value); err != nil {
@@ -170,7 +182,7 @@ func (c *config) checkCluster() (err error) {
 			flag string
 			setting
 		}{{"join", c.join}, {"group", c.group}, {"key-file", c.keyFile}, {"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"search", c.search}, {"poll", c.poll}} {
-			if s.value != "" && s.origin != "default" {
+			if s.value != "" && s.value != defaults[s.flag] {
 				return fmt.Errorf("--%s (%s) without --bind HOST:PORT: the node is not in a cluster", s.flag, s.origin)
 			}
 		}
@@ -180,8 +192,9 @@ func (c *config) checkCluster() (err error) {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, or 0.0.0.0:7946 for the machine's private address", c.bind.value, c.bind.origin)
 	}
 	if c.way, err = search.ParseWay(c.search.value); err != nil {
-		return fmt.Errorf("search %q (%s) is not auto, cast, each or tree", c.search.value, c.search.origin)
+		return fmt.Errorf("search %q (%s) is not auto, unicast, broadcast or tree", c.search.value, c.search.origin)
 	}
+	c.search.value = c.way.String()
 	m := c.member()
 	if err := m.Certificates.Check(); err != nil {
 		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, err)
@@ -255,7 +268,7 @@ func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) er
 	case fc.Label != nil:
 		given, c.label.origin = *fc.Label, "file "+file
 	}
-	c.label.value = strings.Join(given, ",")
+	c.given = given
 	var l resource.List
 	for _, a := range given {
 		name, value, ok := strings.Cut(a, "=")
@@ -290,12 +303,46 @@ func place(err error) error {
 	return err
 }
 
+// print writes the settings in the form of the configuration file, with the origin
+// of each as a remark.
 func (c *config) print(w io.Writer) {
 	for _, s := range []struct {
 		name string
 		setting
-	}{{"socket", c.socket}, {"listen", c.listen}, {"log-level", c.logLevel}, {"log-format", c.format}, {"bind", c.bind}, {"join", c.join}, {"cluster", c.cluster}, {"key-file", c.keyFile},
-		{"tls-cert", c.tlsCert}, {"tls-key", c.tlsKey}, {"tls-ca", c.tlsCA}, {"group", c.group}, {"search", c.search}, {"poll", c.poll}, {"http", c.http}, {"label", c.label}, {"image", c.image}} {
-		fmt.Fprintf(w, "%-10s = %-40q # %s\n", s.name, s.value, s.origin)
+		list []string // of a setting with several values
+	}{
+		{name: "socket", setting: c.socket}, {"listen", c.listen, cluster.Split(c.listen.value)}, {name: "log-level", setting: c.logLevel}, {name: "log-format", setting: c.format},
+		{name: "bind", setting: c.bind}, {"join", c.join, cluster.Split(c.join.value)}, {name: "cluster", setting: c.cluster}, {name: "key-file", setting: c.keyFile},
+		{name: "tls-cert", setting: c.tlsCert}, {name: "tls-key", setting: c.tlsKey}, {name: "tls-ca", setting: c.tlsCA}, {name: "group", setting: c.group},
+		{name: "search", setting: c.search}, {name: "poll", setting: c.poll}, {name: "http", setting: c.http}, {"label", c.label, c.given}, {name: "image", setting: c.image},
+	} {
+		value := tomlString(s.value)
+		switch s.name {
+		case "listen", "join", "label":
+			var all []string
+			for _, v := range s.list {
+				all = append(all, tomlString(v))
+			}
+			value = "[" + strings.Join(all, ", ") + "]"
+		}
+		fmt.Fprintf(w, "%-10s = %-40s # %s\n", s.name, value, display.Escape(s.origin))
 	}
+}
+
+// tomlString returns s as a basic string of TOML.
+func tomlString(s string) string {
+	b := []byte{'"'}
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case display.IsSafe(r):
+			b = utf8.AppendRune(b, r)
+		case r > 0xffff:
+			b = fmt.Appendf(b, "\\U%08X", r)
+		default:
+			b = fmt.Appendf(b, "\\u%04X", r)
+		}
+	}
+	return string(append(b, '"'))
 }

@@ -449,14 +449,14 @@ func TestClusterSettings(t *testing.T) {
 		}
 	}
 	want(nil, `search +=  *"auto" +# default`, `poll +=  *"0" +# default`, `http +=  *"" +# default`, `group +=  *"" +# default`)
-	want([]string{"--config", config}, `search += "cast" +# file `, `poll += "50us" +# file `, `http += ":9464" +# file `, `group += "239.1.2.3:7947" +# file `)
+	want([]string{"--config", config}, `search += "broadcast" +# file `, `poll += "50us" +# file `, `http += ":9464" +# file `, `group += "239.1.2.3:7947" +# file `)
 	t.Setenv("ROCL_SEARCH", "tree")
 	t.Setenv("ROCL_POLL", "1ms")
 	t.Setenv("ROCL_HTTP", "[::1]:1")
 	t.Setenv("ROCL_GROUP", "239.9.9.9:1")
 	want([]string{"--config", config}, `search += "tree" +# environment ROCL_SEARCH`, `poll += "1ms" +# environment ROCL_POLL`, `http += "\[::1\]:1" +# environment ROCL_HTTP`, `group += "239.9.9.9:1" +# environment ROCL_GROUP`)
 	want([]string{"--config", config, "--search", "each", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"},
-		`search += "each" +# flag --search`, `poll += "2ms" +# flag --poll`, `http += "localhost:1" +# flag --http`, `group += "10.0.0.255:1" +# flag --group`)
+		`search += "unicast" +# flag --search`, `poll += "2ms" +# flag --poll`, `http += "localhost:1" +# flag --http`, `group += "10.0.0.255:1" +# flag --group`)
 }
 
 func TestClusterSettingsWrong(t *testing.T) {
@@ -469,7 +469,7 @@ func TestClusterSettingsWrong(t *testing.T) {
 		{[]string{"--search", "tree"}, []string{"--search", "without --bind"}},
 		{[]string{"--poll", "1ms"}, []string{"--poll", "without --bind"}},
 		{append(bind, "--group", "nonsense"), []string{`"nonsense"`, "flag --group", "multicast"}},
-		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, cast, each or tree"}},
+		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, unicast, broadcast or tree"}},
 		{append(bind, "--search", "cast"), []string{"no group"}},
 		{append(bind, "--poll", "soon"), []string{`"soon"`, "flag --poll", "50us"}},
 		{append(bind, "--poll", "1h"), []string{"1h0m0s", "flag --poll"}},

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
@@ -32,9 +33,9 @@ import (
 
 func main() {
 	signal.Ignore(syscall.SIGXFSZ) // a log as large as ulimit -f allows is no reason to end
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more is no reason to end
+	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends us at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -71,16 +72,17 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("tls-ca", "", "PEM file with the authorities whose certificates are accepted")
 	f.StringArray("label", nil, "NAME=VALUE by which programs find this node (rocl.kind=node); may be repeated")
 	f.String("group", "", "IP:PORT of a multicast group or a broadcast address, to find members and to search by")
-	f.String("search", "", "how everybody is asked: auto, cast, each or tree (default auto)")
+	f.String("search", "", "`strategy` of a search that asks all members: auto, unicast, broadcast or tree (default auto)")
 	f.String("poll", "", "how long who asks or answers waits with a processor before he sleeps, as 50us; 0: not (default 0)")
 	f.String("http", "", "HOST:PORT for /metrics, /healthz and /readyz; without HOST of the loopback interface")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
+	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.String("image", "", "whether contexts may read the directory in place, in memory that it takes for that: on or off (default on)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
 	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
 	for flag, words := range map[string][]cobra.Completion{
-		"search": {"auto", "cast", "each", "tree"}, "image": {"on", "off"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+		"search": {"auto", "unicast", "broadcast", "tree"}, "image": {"on", "off"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}

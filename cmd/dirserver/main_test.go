@@ -113,15 +113,60 @@ log-format = "json"
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
-				var got, value string
-				if _, err := fmt.Sscanf(lines[i], "%s = %q #", &got, &value); err != nil || got != name || value != c.want[i] {
-					t.Errorf("%s: printed %q, want %q (%v)", name, lines[i], c.want[i], err)
+				want := strconv.Quote(c.want[i])
+				if name == "listen" {
+					want = strings.ReplaceAll("["+want+"]", ",", `", "`)
+					want = strings.ReplaceAll(want, `[""]`, "[]")
+				}
+				if words := strings.Fields(lines[i]); words[0] != name || !strings.HasPrefix(lines[i][13:], want+" ") {
+					t.Errorf("%s: printed %q, want %s", name, lines[i], want)
 				}
 				if _, origin, _ := strings.Cut(lines[i], "# "); origin != c.origin(name) {
 					t.Errorf("%s is said to come from %q, want %q", name, origin, c.origin(name))
 				}
 			}
 		})
+	}
+}
+
+// What --print-config prints is a configuration file of the same settings.
+func TestPrintedConfigIsRead(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/me")
+	for _, args := range [][]string{
+		nil,
+		{"--socket", "/a \"b\"\\c\x1b\u202e\U000e0041é", "--listen", "unix:/a,unix:/b", "--listen", "tcp://127.0.0.1:0", "-v", "--log-format", "json", "--image", "off", "--http", ":9464",
+			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x"},
+		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "each", "--poll", "50us"},
+		{"--search", "auto", "--poll", "0"}, // the defaults are harmless without a cluster
+	} {
+		printed, errOut, code := call(t, append(args, "--print-config")...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d, %q", args, code, errOut)
+		}
+		again, errOut, code := call(t, "--config", file(t, printed), "--print-config")
+		if code != 0 {
+			t.Fatalf("%q: what it printed is refused: %q\n%s", args, errOut, printed)
+		}
+		values := regexp.MustCompile(`(?m) +# (default|flag --|environment |file ).*$`)
+		if got, want := values.ReplaceAllString(again, ""), values.ReplaceAllString(printed, ""); got != want {
+			t.Errorf("%q: read as\n%s, printed as\n%s", args, got, want)
+		}
+		if strings.Contains(printed, "\x1b") || !strings.HasPrefix(printed, "socket") {
+			t.Errorf("printed %q", printed)
+		}
+	}
+}
+
+// -v is the same as with rocl, and beats the environment and the file.
+func TestVerbose(t *testing.T) {
+	t.Setenv("ROCL_LOG_LEVEL", "error")
+	for _, flag := range []string{"-v", "--verbose"} {
+		if out, _, code := call(t, flag, "--print-config"); code != 0 || !regexp.MustCompile(`(?m)^log-level += "debug" +# flag --verbose$`).MatchString(out) {
+			t.Errorf("%s: exit code %d, %s", flag, code, out)
+		}
+	}
+	if _, errOut, code := call(t, "-v", "--log-level", "warn"); code != 2 || !strings.Contains(errOut, "contradict") {
+		t.Errorf("-v --log-level warn: exit code %d, %q", code, errOut)
 	}
 }
 
@@ -469,7 +514,7 @@ func TestAddressTaken(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	for flag, want := range map[string]string{"search": "auto\ncast\neach\ntree\n", "log-level": "debug\ninfo\nwarn\nerror\n", "log-format": "text\njson\n"} {
+	for flag, want := range map[string]string{"search": "auto\nunicast\nbroadcast\ntree\n", "log-level": "debug\ninfo\nwarn\nerror\n", "log-format": "text\njson\n"} {
 		if out, _, code := call(t, "__complete", "--"+flag, ""); code != 0 || !strings.HasPrefix(out, want) {
 			t.Errorf("--%s: exit code %d, %q", flag, code, out)
 		}

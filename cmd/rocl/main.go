@@ -9,18 +9,16 @@ package main
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends us at once
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
 	root.AddCommand(bench.Commands()...)

@@ -69,7 +69,7 @@ const (
 	wayCast               // everybody, with one datagram
 )
 
-var ways = [...]string{"nobody", "direct", "summary", "each", "tree", "cast"}
+var ways = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
 
 // counts are what a member counts.
 type counts struct {

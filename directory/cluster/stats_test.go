@@ -28,7 +28,7 @@ func TestSearchStats(t *testing.T) {
 		fan    int
 		others int
 		want   string
-	}{{search.Each, 0, 2, "each"}, {search.ByTree, 2, 6, "tree"}} {
+	}{{search.Each, 0, 2, "unicast"}, {search.ByTree, 2, 6, "tree"}} {
 		t.Run(c.want, func(t *testing.T) {
 			a := member(t, 1, func(cfg *Config) { cfg.Way, cfg.Fan = c.way, c.fan })
 			all := []*Cluster{a}

@@ -42,7 +42,7 @@ func TestWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := fmt.Sprint("127.255.255.255:", port)
-	for name, way := range map[string]search.Way{"auto": search.Auto, "cast": search.ByCast, "each": search.Each, "tree": search.ByTree} {
+	for name, way := range map[string]search.Way{"auto": search.Auto, "broadcast": search.ByCast, "unicast": search.Each, "tree": search.ByTree} {
 		for _, group := range []string{"", group} {
 			t.Run(fmt.Sprintf("%s, group %q", name, group), func(t *testing.T) {
 				var cs []*Cluster

@@ -9,10 +9,10 @@ import (
 
 // How a node was asked.
 const (
-	HowSummary = "summary" // alone: its summary has what is searched
-	HowTree    = "tree"    // as the head of a part
-	HowFlat    = "flat"    // alone: its part has no other node
-	HowCast    = "cast"    // with all others, by one packet
+	HowSummary = "summary"   // alone: its summary has what is searched
+	HowTree    = "tree"      // as the head of a part
+	HowFlat    = "unicast"   // alone: its part has no other node
+	HowCast    = "broadcast" // with all others, by one packet
 )
 
 func byCover(members int) string {

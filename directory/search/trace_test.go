@@ -98,9 +98,9 @@ func TestTrace(t *testing.T) {
 	}{
 		{search.Trace{Way: search.ByTree}, []string{"summary none", "tree none", "tree none"}},
 		{search.Trace{Way: search.ByTree, Everybody: true}, []string{"tree none", "tree none"}},
-		{search.Trace{Way: search.Each, Everybody: true}, slices.Repeat([]string{"flat none"}, 6)},
-		{search.Trace{Everybody: true}, slices.Repeat([]string{"flat none"}, 6)},                     // they are few
-		{search.Trace{Way: search.ByCast, Everybody: true}, slices.Repeat([]string{"flat none"}, 6)}, // the network cannot
+		{search.Trace{Way: search.Each, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
+		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                     // they are few
+		{search.Trace{Way: search.ByCast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot
 	} {
 		traced(t, s, asker, &c.tr)
 		if !slices.Equal(outcomes(&c.tr), c.want) {
@@ -125,7 +125,7 @@ func TestTrace(t *testing.T) {
 		})
 	}
 	r := among(dead.ID)
-	if want := slices.Repeat([]string{"flat silent"}, search.DefaultTries); !slices.Equal(outcomes(tr), want) || !slices.Equal(r.Failed, []resource.NodeID{dead.ID}) {
+	if want := slices.Repeat([]string{"unicast silent"}, search.DefaultTries); !slices.Equal(outcomes(tr), want) || !slices.Equal(r.Failed, []resource.NodeID{dead.ID}) {
 		t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
 	}
 
@@ -142,7 +142,7 @@ func TestTraceCast(t *testing.T) {
 	for _, way := range []search.Way{search.Auto, search.ByCast} {
 		tr := &search.Trace{Way: way}
 		r := traced(t, s, asker, tr)
-		if want := slices.Repeat([]string{"cast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
+		if want := slices.Repeat([]string{"broadcast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
 			t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
 		}
 	}
@@ -152,14 +152,14 @@ func TestTraceCast(t *testing.T) {
 	}
 	s.Nodes[5].Has = gold
 	tr = &search.Trace{}
-	if r := traced(t, s, asker, tr); r.From != s.IDs[5] || !slices.Contains(outcomes(tr), "cast found") {
+	if r := traced(t, s, asker, tr); r.From != s.IDs[5] || !slices.Contains(outcomes(tr), "broadcast found") {
 		t.Errorf("%q; %+v", outcomes(tr), r)
 	}
 	s.Nodes[5].Has, s.Nodes[5].Dead = nil, true
 	tr = &search.Trace{}
 	r := traced(t, s, asker, tr)
-	if got := outcomes(tr); !slices.Equal(got[:6], []string{"cast none", "cast none", "cast none", "cast none", "cast silent", "cast none"}) ||
-		!slices.Equal(got[6:], slices.Repeat([]string{"flat silent"}, search.DefaultTries-1)) || !slices.Equal(r.Failed, s.IDs[5:6]) {
+	if got := outcomes(tr); !slices.Equal(got[:6], []string{"broadcast none", "broadcast none", "broadcast none", "broadcast none", "broadcast silent", "broadcast none"}) ||
+		!slices.Equal(got[6:], slices.Repeat([]string{"unicast silent"}, search.DefaultTries-1)) || !slices.Equal(r.Failed, s.IDs[5:6]) {
 		t.Errorf("%q; %+v", got, r)
 	}
 }

@@ -15,7 +15,7 @@ const metrics = "127.0.0.1:9464"
 func casts(a *agent) (n int) {
 	page := do[string, string](a, "Get", "http://"+metrics+"/metrics")
 	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, "rocl_cluster_search_messages_count{") && strings.Contains(line, `way="cast"`) && !strings.HasSuffix(line, " 0\n") {
+		if strings.HasPrefix(line, "rocl_cluster_search_messages_count{") && strings.Contains(line, `way="broadcast"`) && !strings.HasSuffix(line, " 0\n") {
 			n++
 		}
 	}
@@ -34,7 +34,7 @@ func TestGroup(t *testing.T) {
 			}
 			l := newLab(t, 6)
 			l.six = name == "IPv6"
-			l.args = []string{"--group", group, "--search", "cast", "--http", metrics}
+			l.args = []string{"--group", group, "--search", "broadcast", "--http", metrics}
 			began := time.Now()
 			for _, n := range l.nodes[:5] {
 				n.serve()

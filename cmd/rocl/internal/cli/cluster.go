@@ -167,7 +167,7 @@ func searchTraceCommand() *cobra.Command {
 		Use:   "search-trace name=value...",
 		Short: "Search the cluster, and print which nodes were asked and what they said",
 		Long: "Search the cluster for a resource that has these attributes, and print which nodes were asked, how, what each answered\n" +
-			"and how long it took. It is what the asking node saw: of nodes asked by others it knows the sum, unless --way flat asks each by itself.\n" +
+			"and how long it took. It is what the asking node saw: of nodes asked by others it knows the sum, unless --search unicast asks each by itself.\n" +
 			"The others are asked also when this node has such a resource.\n" +
 			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
@@ -180,14 +180,14 @@ func searchTraceCommand() *cobra.Command {
 			}
 			how, err := directory.ParseWay(way)
 			if err != nil {
-				return Usagef("--way %q is not auto, tree, flat or cast", way)
+				return Usagef("--search %q is not auto, unicast, broadcast or tree", way)
 			}
 			t, err := trace(cmd.Context(), g, how, l)
 			if err != nil {
 				return err
 			}
-			if how == directory.WayCast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == way }) {
-				const without = "without a cast: this node has no group to cast to, or nobody to ask"
+			if how == directory.WayCast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == how.String() }) {
+				const without = "without a broadcast: this node has no group, or no other node to ask"
 				note(cmd, g, map[string]string{"note": without}, without)
 			}
 			out := cmd.OutOrStdout()
@@ -208,8 +208,10 @@ func searchTraceCommand() *cobra.Command {
 			return nothingError("no resource matches")
 		},
 	}
-	cmd.Flags().StringVar(&way, "way", "auto", "auto: as any search goes; tree: without summaries; flat: ask each node by itself; cast: all with one packet, if the cluster has a group")
-	_ = cmd.RegisterFlagCompletionFunc("way", cobra.FixedCompletions([]string{"auto", "tree", "flat", "cast"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&way, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
+	cmd.Flags().StringVar(&way, "way", "auto", "")
+	_ = cmd.Flags().MarkHidden("way") // the name before
+	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -123,14 +123,14 @@ func TestSearchTrace(t *testing.T) {
 	}
 	r := start(t, "register", "--socket", sock, "a=b")
 	id := r.line()
-	for _, way := range []string{"auto", "tree", "flat", "cast"} {
-		if out, errOut, code := search("a=b", "--way", way); code != 0 || !strings.Contains(out, "found "+id+" in ") || (errOut != "") != (way == "cast") {
-			t.Errorf("--way %s: %d, %q, %q", way, code, out, errOut)
+	for _, way := range []string{"auto", "tree", "unicast", "broadcast"} {
+		if out, errOut, code := search("a=b", "--search", way); code != 0 || !strings.Contains(out, "found "+id+" in ") || (errOut != "") != (way == "broadcast") {
+			t.Errorf("--search %s: %d, %q, %q", way, code, out, errOut)
 		}
-		out, _, code := search("a=b", "--way", way, "--json")
+		out, _, code := search("a=b", "--search", way, "--json")
 		var tr directory.Trace
 		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Way != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
-			t.Errorf("--way %s --json: %d, %q, %v", way, code, out, err)
+			t.Errorf("--search %s --json: %d, %q, %v", way, code, out, err)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (r rest) All(_ context.Context, _ *resource.List, v *directory.Coverage) it
 func (r rest) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
 	return directory.Trace{
 		Covered: 1, Failed: []resource.NodeID{r.silent},
-		Steps: []directory.TraceStep{{Node: 2, How: "cast", Members: 1, Outcome: "none"}, {Node: r.silent, How: "cast", Members: 1, Outcome: "silent"}},
+		Steps: []directory.TraceStep{{Node: 2, How: "broadcast", Members: 1, Outcome: "none"}, {Node: r.silent, How: "broadcast", Members: 1, Outcome: "silent"}},
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func TestSilentNode(t *testing.T) {
 		if strings.HasPrefix(args, "search") {
 			said = out
 		}
-		if code != 3 || strings.Count(out, "\n") != lines || !strings.Contains(said, "could not be asked: 000000000abc\n") || strings.Contains(errOut, "without a cast") {
+		if code != 3 || strings.Count(out, "\n") != lines || !strings.Contains(said, "could not be asked: 000000000abc\n") || strings.Contains(errOut, "without a broadcast") {
 			t.Errorf("%s: %d, %q, %q", args, code, out, errOut)
 		}
 	}
@@ -195,9 +195,9 @@ func TestPrintTrace(t *testing.T) {
 			{Node: 1, How: "local", Members: 1, Outcome: "none"},
 			{Node: 2, How: "summary", Members: 1, Asked: 1e5, Took: 5e5, Outcome: "none", Covered: 1},
 			{Node: 4, How: "tree", Members: 5, Outcome: "none", Covered: 4, Failed: 1, Took: 1},
-			{Node: 9, How: "flat", Members: 1, Outcome: "silent"},
-			{Node: 5, How: "flat", Members: 1},
-			{Node: 3, How: "flat", Members: 1, Outcome: "found", Found: id, Took: 1},
+			{Node: 9, How: "unicast", Members: 1, Outcome: "silent"},
+			{Node: 5, How: "unicast", Members: 1},
+			{Node: 3, How: "unicast", Members: 1, Outcome: "found", Found: id, Took: 1},
 			{Node: 6, How: "by\x1b[2J", Members: 1, Outcome: "new\n"}, // of a later version
 		},
 	}
@@ -241,10 +241,10 @@ func TestPrintTrace(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
-		"help se":                 {"send", "search-trace"},
-		"help nonsense ":          {},
-		"search-trace a=b --way ": {"auto", "tree", "flat", "cast"},
-		"no":                      {"nodes"},
+		"help se":                    {"send", "search-trace"},
+		"help nonsense ":             {},
+		"search-trace a=b --search ": {"auto", "tree", "unicast", "broadcast"},
+		"no":                         {"nodes"},
 	} {
 		out, _, code := execute(t.Context(), nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)
 		var got []string

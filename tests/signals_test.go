@@ -1,0 +1,80 @@
+package tests
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Two signals at once, as GNU timeout sends them, end a daemon and a command as
+// cleanly as one does.
+func TestSignalTwice(t *testing.T) {
+	for range 10 {
+		sock := socket(t)
+		d := start(t, `"serving"`, dirserver, "--socket", sock)
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		d.until(t, `"stopping"`)
+		_ = d.cmd.Process.Signal(syscall.SIGTERM) // unless it has ended already
+		_ = d.cmd.Process.Signal(syscall.SIGINT)
+		for range d.lines {
+		}
+		if err := d.cmd.Wait(); err != nil {
+			t.Errorf("dirserver: %v", err)
+		}
+		if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("the socket is left behind: %v", err)
+		}
+	}
+	sock := socket(t)
+	r := start(t, "receiving", rocl, "recv", "--socket", sock, "-v", "name=there") // serves
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM} {
+		_ = r.cmd.Process.Signal(s)
+	}
+	for range r.lines {
+	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Errorf("rocl recv: %v", err)
+	}
+}
+
+// A daemon goes on when the reader of its log has gone.
+func TestLogReaderGone(t *testing.T) {
+	sock := socket(t)
+	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	said := bufio.NewScanner(log)
+	for said.Scan() && !strings.Contains(said.Text(), `"serving"`) {
+	}
+	log.Close()
+	for range 3 { // each is logged when it ends
+		if _, code := run(t, "", rocl, "find", "--socket", sock); code != 1 {
+			t.Fatalf("find: exit code %d", code)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+}
