@@ -232,7 +232,9 @@ lines:
 	return n
 }
 
-func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+func (l *lines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
 
 // counting counts what comes.
 type counting struct {
@@ -380,7 +382,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer udp.Close()
-	for _, b := range []string{"", "x", label + "\x00\x82", label + "\x05rocl", "\x00\x82", "R\x01" + strings.Repeat("\x00", 60), "R\x03" + strings.Repeat("\x01", 60), strings.Repeat("\xff", 1400)} {
+	for _, b := range []string{"", "x", label + "\x00\x82", label + "\x05rocl", "\x00\x82", "R\x01" + strings.Repeat("\x00", 60), "R\x03" + strings.Repeat("\x01", 60), "R\x07" + strings.Repeat("\x01", 60), strings.Repeat("\xff", 1400)} {
 		if _, err := udp.Write([]byte(b)); err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,9 @@ type Cluster struct {
 	end   context.CancelFunc
 	busy  sync.WaitGroup
 	going atomic.Bool // and another will take this one's place
-	ended sync.Once   // stop
+	// Some member knows a former life of this one: see NotifyMerge.
+	former atomic.Bool
+	ended  sync.Once // stop
 
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
@@ -154,7 +156,7 @@ func Open(cfg Config) (*Cluster, error) {
 	if err == nil {
 		c.port, err = port.Open(port.Config{
 			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Spin: cfg.Poll, Logger: cfg.Logger,
-			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon, Gossiper: c.heardGossip,
+			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
 		})
 	}
 	if err == nil {

@@ -2,15 +2,12 @@ package cluster
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -40,11 +38,12 @@ const (
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = name(c.cfg.Node)
-	m.Transport = within{c.port.Gossip(), c.port.DialAddr, c.life}
+	m.Transport = within{c.port.Gossip(), c.knockAndDial, c.life}
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = labelMark + c.cfg.Name
-	m.Delegate, m.Events, m.Conflict, m.Ping = delegate{c}, events{c}, events{c}, probes{&c.count}
+	m.Delegate, m.Events, m.Conflict, m.Merge, m.Ping = delegate{c}, events{c}, events{c}, events{c}, probes{&c.count}
 	m.EnableCompression = false // cost without gain
+	m.UDPBufferSize = port.MaxPayload
 	m.TCPTimeout = joinTime
 	// A node that falls silent is suspected after two or three probes' time and
 	// dead 0.9 s after three others have found the same, 5.4 s if they have not: so
@@ -109,8 +108,12 @@ func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	if len(b) < metaLen || b[0] != metaVersion {
 		return 0, 0, false
 	}
-	return binary.LittleEndian.Uint64(b[2:]), b[1], true
+	return epochIn(b), b[1], true
 }
+
+// epochIn is the epoch in what a member tells of itself, which has its place in
+// each version.
+func epochIn(meta []byte) uint64 { return binary.LittleEndian.Uint64(meta[2:]) }
 
 // name is a node's for memberlist.
 func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
@@ -144,47 +147,16 @@ func (e events) NotifyConflict(n, other *memberlist.Node) {
 	}
 }
 
-// heardGossip works on somebody's gossiping with us. Who knows nobody and is
-// known has been a member before, of those who joined it and need not be told
-// of: to them it never was away, so they do not look for it.
-// Strangers are not answered: what does not open was said by one.
-func (c *Cluster) heardGossip(from *net.UDPAddr, packet []byte) {
-	if len(*c.members.Load()) > 1 || !c.opens(packet) {
-		return
-	}
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if len(c.looking) < mostMissed { // it may be anybody who says so
-		c.look(from.String(), func() {})
-	}
-}
-
-// opens says whether a packet of gossip is of this cluster, as memberlist seals
-// them: version u8 (1), nonce, AES-GCM over the label too.
-func (c *Cluster) opens(packet []byte) bool {
-	b, label, err := memberlist.RemoveLabelHeaderFromPacket(packet)
-	if err != nil || label != labelMark+c.cfg.Name {
-		return false
-	}
-	if c.ring == nil {
-		return true
-	}
-	const version, nonce = 1, 12
-	if len(b) < 1+nonce || b[0] != version {
-		return false
-	}
-	return slices.ContainsFunc(c.ring.GetKeys(), func(key []byte) bool {
-		block, err := aes.NewCipher(key)
-		if err != nil {
-			return false
+// NotifyMerge hears what a member knows that is being joined, or joins. If that
+// is a former life of this member, memberlist denies it. A member that knows the
+// former life cannot open the denial: it is told over a stream, by joining again.
+func (e events) NotifyMerge(all []*memberlist.Node) error {
+	for _, n := range all {
+		if n.Name == name(e.c.cfg.Node) && len(n.Meta) >= metaLen && epochIn(n.Meta) != e.c.port.Epoch() {
+			e.c.former.Store(true)
 		}
-		gcm, err := cipher.NewGCM(block)
-		if err != nil {
-			return false
-		}
-		_, err = gcm.Open(nil, b[1:1+nonce], b[1+nonce:], []byte(label))
-		return err == nil
-	})
+	}
+	return nil
 }
 
 // quiet passes memberlist's lines on at level debug, but for those that an

@@ -93,6 +93,16 @@ func (e *ending) Close() error {
 	return e.Conn.Close()
 }
 
+// knockAndDial dials for memberlist, which does so when a member does not answer
+// a packet. The member may have been started anew and know nobody: whoever joined
+// it still has it for alive and does not look for it. So it is told who is here.
+func (c *Cluster) knockAndDial(ctx context.Context, addr string) (net.Conn, error) {
+	if at, err := netip.ParseAddrPort(addr); err == nil {
+		c.port.Knock(net.UDPAddrFromAddrPort(at))
+	}
+	return c.port.DialAddr(ctx, addr)
+}
+
 // keepJoined joins those it was told of until each was reached once, and looks
 // for those it has met for as long as they are not seen alive: memberlist gives
 // the dead up, and a cluster that was parted would stay so. While it is alone it
@@ -119,6 +129,11 @@ func (c *Cluster) keepJoined() {
 		for _, addr := range c.missed(time.Now()) {
 			c.look(addr, func() {})
 		}
+		if c.former.Load() {
+			for _, addr := range c.some() {
+				c.look(addr, func() {})
+			}
+		}
 		c.nmu.Unlock()
 		if all := *c.members.Load(); len(all) == 1 || all[0] == c.cfg.Node && time.Since(shown) > beaconTime {
 			shown = time.Now()
@@ -132,6 +147,16 @@ func (c *Cluster) keepJoined() {
 			return
 		}
 	}
+}
+
+// some returns the addresses of a few living members. c.nmu must be held.
+func (c *Cluster) some() (addrs []string) {
+	for id, m := range c.nodes { // in no order
+		if id != c.cfg.Node && m.alive && len(addrs) < 3 {
+			addrs = append(addrs, m.addr)
+		}
+	}
+	return addrs
 }
 
 // missed are some of those it has met and does not see alive. c.nmu is held.
@@ -198,9 +223,14 @@ func (c *Cluster) join(addr string) error {
 	}
 	var failed []error
 	for _, at := range to { // all: they may not know each other
-		_, err := c.list.Ping("", net.UDPAddrFromAddrPort(at))
+		err := c.port.Hello(c.life, net.UDPAddrFromAddrPort(at))
 		if err == nil {
 			_, err = c.list.Join([]string{at.String()})
+		}
+		if err == nil && c.former.Swap(false) {
+			if _, err = c.list.Join([]string{at.String()}); err != nil {
+				c.former.Store(true)
+			}
 		}
 		if c.life.Err() != nil {
 			return err
@@ -223,7 +253,7 @@ func (c *Cluster) join(addr string) error {
 func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
-	if m := c.nodes[id]; m == nil || !m.alive {
+	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed { // it may have been recorded
 		c.look(addr.String(), func() {})
 	}
 }

@@ -37,6 +37,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
+	if alive && len(n.Meta) >= metaLen { // whichever its version is
+		c.port.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
+	}
 	m := c.nodes[id]
 	if !known {
 		c.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))

@@ -1,7 +1,6 @@
 package port
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"net"
 	"time"
@@ -61,11 +60,11 @@ func (p *Port) Beacon() {
 	if p.group == nil {
 		return
 	}
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	plain := binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port))
-	p.shout(kindBeacon, binary.LittleEndian.Uint64(b[:]), plain, p.keys.Load(), &p.beacons, "beacon")
+	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", p.groupTo)
 }
+
+// beacon is what a beacon says.
+func (p *Port) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port)) }
 
 func (p *Port) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
 	if len(plain) < 2 {

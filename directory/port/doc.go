@@ -2,9 +2,9 @@
 // reached: gossip, the datagrams of searches and the streams between
 // directories share it, told apart by their first byte.
 //
-//	            ┌ 244  memberlist's, which seals its own ──► Gossip
-//	datagram ───┤
-//	            └ 'R'  ours: sealed, counted, seen once ───► Receive
+//	                                                 ┌──► Receive
+//	datagram ─── 'R'  sealed, counted, seen once ────┤
+//	                                                 └──► Gossip
 //
 //	                     ┌ 244  memberlist's ──────────────► Gossip
 //	stream   ─── (TLS) ──┤
@@ -26,6 +26,20 @@
 // A cast goes to all members at once, by multicast or broadcast, under a key of
 // its sender's life alone. A receiver takes casts only from a number on that
 // the sender has told it between the two of them.
+//
+// Gossip, memberlist's datagrams, is sealed for the present lives of sender and
+// receiver as well, by a key of its own, and goes to members that are parted from
+// too: memberlist tells the dead that they are, so that they can deny it. A
+// recorded rumour of a death would be believed otherwise: memberlist numbers what
+// is said of a member from 1 in each of its lives. What memberlist seals itself
+// adds nothing in datagrams. In streams it keeps out a program that has a
+// certificate and not the key.
+//
+// Before two members know each other's lives they say hello: a datagram to an
+// address, which a member answers, sealed with a key of all members. A recorded
+// hello is answered too, with as many bytes, and changes nothing. What a member
+// knows of the others comes by a stream then. A member that another takes for
+// its former life is told by a beacon that somebody is there ([Port.Knock]).
 //
 // Members are parted from and met again in the same lives, whenever one is taken
 // for dead in error: counters go on, and what was heard stays heard.

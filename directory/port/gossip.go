@@ -4,16 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-sockaddr"
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/resource"
 )
 
-// gossipByte is how everything of memberlist begins that has a label.
+// gossipByte is how memberlist's streams begin if it has a label.
 const gossipByte = 244
 
-// Gossip is the port as memberlist sees it. A label must be set.
+// Gossip is the port as memberlist sees it. A label must be set. Datagrams reach
+// the members that the port was told of (Gossips), and no others.
 func (p *Port) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
 
 type gossip struct{ p *Port }
@@ -63,20 +69,26 @@ func (g gossip) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return g.p.adv.IP, g.p.adv.Port, nil
 }
 
+// WriteTo implements memberlist.Transport.
 func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
-	to, err := net.ResolveUDPAddr("udp", addr)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("port: gossip to %s: %w", addr, err)
-	}
-	g.p.count.GossipSent.Add(1)
-	g.p.count.GossipSentBytes.Add(uint64(len(b)))
-	return time.Now(), g.p.main.write(b, to)
+	return g.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
+// WriteToAddress seals a datagram for the present life of a member. To a member
+// that is not known it is lost, as if the network had lost it: memberlist asks
+// over a stream then.
 func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	return g.WriteTo(b, a.Addr)
+	to := g.p.gossipTo(a)
+	if to == nil || len(b) > MaxPayload {
+		return time.Now(), nil
+	}
+	n, err := g.p.sendGossip(to, b)
+	g.p.count.GossipSent.Add(1)
+	g.p.count.GossipSentBytes.Add(uint64(n))
+	return time.Now(), err
 }
 
+// DialTimeout implements memberlist.Transport.
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(g.p.life, timeout)
 	defer cancel()
@@ -92,3 +104,134 @@ func (g gossip) StreamCh() <-chan net.Conn           { return g.p.streams }
 
 // Shutdown implements memberlist.Transport. The port outlives memberlist.
 func (g gossip) Shutdown() error { return nil }
+
+// A gossiper is a member in the life that gossip goes to and comes from. It
+// outlives Part: memberlist gossips to the dead too, so that a member that is
+// wrongly taken for dead can say that it lives.
+type gossiper struct {
+	life
+	addr    *net.UDPAddr
+	out, in seals
+
+	mu       sync.Mutex
+	replaced bool // and nothing of this life is new any more
+	seen     replay
+}
+
+// gossipers are the members that gossip goes to and comes from.
+type gossipers struct {
+	sent atomic.Uint64 // the counter: one for all, so that no key sees a number twice
+
+	mu   sync.RWMutex
+	of   map[resource.NodeID]*gossiper
+	at   map[string]*gossiper // the same by address
+	past map[life]uint64      // the highest counter heard of lives that others have replaced
+}
+
+// Gossips makes another member known to gossip: who it is, in which life, and
+// where. Gossip of its former lives is not heard any more.
+func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
+	if node == p.cfg.Self {
+		return
+	}
+	g := &p.gossipers
+	at := hostPort(addr)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.of[node]
+	if old != nil && old.epoch == epoch && hostPort(old.addr) == at {
+		return
+	}
+	if old != nil {
+		g.forget(old)
+	}
+	if other := g.at[at]; other != nil {
+		g.forget(other) // a machine that was started anew is another node
+	}
+	m := &gossiper{life: life{node, epoch}, addr: addr}
+	if top, was := g.past[m.life]; was {
+		delete(g.past, m.life)
+		m.seen.upTo(top)
+	}
+	g.of[node], g.at[at] = m, m
+}
+
+// forget remembers of a life what was heard: the key of a life that is met again
+// is the same. g.mu must be held.
+func (g *gossipers) forget(m *gossiper) {
+	delete(g.of, m.node)
+	if at := hostPort(m.addr); g.at[at] == m {
+		delete(g.at, at)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replaced = true
+	if m.seen.top == 0 {
+		return
+	}
+	for l := range g.past { // any: so many are no accident
+		if len(g.past) < mostPast {
+			break
+		}
+		delete(g.past, l)
+	}
+	g.past[m.life] = m.seen.top
+}
+
+// gossipTo returns the member that memberlist means: by name where it gives one.
+func (p *Port) gossipTo(a memberlist.Address) *gossiper {
+	g := &p.gossipers
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if id, err := strconv.ParseUint(a.Name, 16, 48); err == nil {
+		if m := g.of[resource.NodeID(id)]; m != nil && hostPort(m.addr) == a.Addr {
+			return m
+		}
+	}
+	return g.at[a.Addr]
+}
+
+func (p *Port) gossipFrom(node resource.NodeID) *gossiper {
+	p.gossipers.mu.RLock()
+	defer p.gossipers.mu.RUnlock()
+	return p.gossipers.of[node]
+}
+
+func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
+	k := p.keys.Load()
+	a := to.out.get(k, 0, "gossip", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	m := w.next(to.addr)
+	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindGossip, k.tags[0], p.cfg.Self, p.gossipers.sent.Add(1), b)
+	_, bytes, err = w.flush(p.main)
+	return bytes, err
+}
+
+// heardGossip gives memberlist a datagram, if it opens under the i-th key and is
+// new.
+func (p *Port) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+	m, n, size := p.gossipFrom(senderOf(b)), counterOf(b), len(b)
+	if m == nil {
+		return false
+	}
+	plain, ok := open(b, m.in.get(k, i, "gossip", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch))
+	if !ok {
+		return false
+	}
+	m.mu.Lock()
+	first := !m.replaced && m.seen.first(n)
+	m.mu.Unlock()
+	if !first {
+		p.count.Replayed.Add(1)
+		return true
+	}
+	p.count.GossipReceived.Add(1)
+	p.count.GossipReceivedBytes.Add(uint64(size))
+	select {
+	case p.packets <- &memberlist.Packet{Buf: slices.Clone(plain), From: from, Timestamp: time.Now()}:
+	default:
+		p.count.GossipDropped.Add(1)
+	}
+	return true
+}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -46,17 +47,15 @@ type Config struct {
 	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte) // at: where an answer is awaited; nil: at the port
 	Stream  func(net.Conn)                                        // has a goroutine of its own, and closes the conn
 	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
-	// Gossiper is called for each datagram of gossip, which is lent for the call and
-	// has not been opened: it may be anybody's. May be nil.
-	Gossiper func(addr *net.UDPAddr, p []byte)
-	Spin     time.Duration // how long the keeper goes on reading after a datagram, before it parks
-	Logger   *slog.Logger
+	Spin    time.Duration                                         // how long the keeper goes on reading after a datagram, before it parks
+	Logger  *slog.Logger
 }
 
 // A Port is open until Close. Its methods may be called concurrently.
 type Port struct {
 	cfg   Config
 	log   *slog.Logger
+	often *ratelog.Logger // for lines that strangers can cause
 	epoch uint64
 	keys  atomic.Pointer[keys]
 	count Counters
@@ -77,6 +76,10 @@ type Port struct {
 	casts   atomic.Uint64
 	castOut seals
 	beacons seals
+
+	gossipers          gossipers
+	hellos             hellos
+	helloOut, hellosIn seals
 
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
@@ -110,7 +113,8 @@ type Counters struct {
 // Open binds the port. Nothing is heard before Start.
 func Open(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
-		large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
+		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
+		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -308,17 +312,6 @@ func (p *Port) spin() {
 // datagram works on what a socket has read.
 func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	switch {
-	case len(b) > 0 && b[0] == gossipByte:
-		p.count.GossipReceived.Add(1)
-		p.count.GossipReceivedBytes.Add(uint64(len(b)))
-		select {
-		case p.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: from, Timestamp: time.Now()}:
-		default:
-			p.count.GossipDropped.Add(1)
-		}
-		if p.cfg.Gossiper != nil {
-			p.cfg.Gossiper(from, b)
-		}
 	case len(b) >= overhead && b[0] == magic:
 		p.ours(b, from)
 	default:
@@ -330,12 +323,18 @@ func (p *Port) ours(b []byte, from *net.UDPAddr) {
 	k := p.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
 		p.count.Foreign.Add(1)
+		if b[1] == kindHello {
+			p.refused(from, senderOf(b))
+		}
 	}
 }
 
 // opened works on a datagram if it opens under the i-th key.
 func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
+	if b[1] == kindHello {
+		return p.heardHello(b, k, i, from) // also of another node that has our number: it must not pass in silence
+	}
 	if sender == p.cfg.Self {
 		return b[1] != kindOne // our own cast
 	}
@@ -345,6 +344,9 @@ func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 			p.heardBeacon(sender, plain, from)
 		}
 		return ok
+	}
+	if b[1] == kindGossip {
+		return p.heardGossip(b, k, i, from)
 	}
 	from1 := p.peer(sender)
 	if from1 == nil {

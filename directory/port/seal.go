@@ -33,6 +33,8 @@ const (
 	kindBeacon = 3 // to whoever is there, also to those who know nobody yet
 	kindLarge  = 4 // begins a stream to one member
 	kindBody   = 5 // what the stream carries
+	kindGossip = 6 // memberlist's, from one member to one
+	kindHello  = 7 // to an address: is a member there?
 )
 
 // window is how many datagrams may overtake one another (PRACTICE A-06).

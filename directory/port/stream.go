@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -33,7 +34,7 @@ func (p *Port) accept() {
 			return
 		}
 		if err != nil {
-			p.log.Warn("port: accepting", "err", err)
+			p.often.Warn("", "port: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
 			case <-p.life.Done():
@@ -50,7 +51,7 @@ func (p *Port) accept() {
 			if err := p.greet(s); err != nil {
 				s.Close()
 				p.count.StreamsRefused.Add(1)
-				p.log.Info("port: stream refused", "remote", nc.RemoteAddr(), "err", err)
+				p.often.Info(ratelog.Source(nc.RemoteAddr()), "port: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
 		}()
 	}

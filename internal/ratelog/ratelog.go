@@ -1,9 +1,12 @@
-// Package ratelog limits how often a log line is repeated. It is for lines that a peer, a stranger or a retry can cause any number of
-// times: a connection refused, a call of accept that fails.
+// Package ratelog limits how often a log line is repeated. It is for lines that
+// a peer, a stranger or a retry can cause any number of times: a connection
+// refused, a call of accept that fails.
 //
-// A [Logger] writes the first [Burst] lines with the same message and source, and then one every [Interval]. Each line says how many were
-// suppressed before it. Memory is bounded too: sources beyond a fixed number share one limit for each message, so that a stranger with
-// many addresses causes no more lines than one with a few.
+// A [Logger] writes the first [Burst] lines with the same message and source, and
+// then one every [Interval]. Each line says how many were suppressed before it. A
+// line beyond the limit is written at level debug instead. Memory is bounded too:
+// sources beyond a fixed number share one limit for each message, so that a
+// stranger with many addresses causes no more lines than one with a few.
 package ratelog
 
 import (
@@ -12,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 )
@@ -56,8 +60,9 @@ func New(log *slog.Logger) *Logger {
 	return &Logger{log: log, limits: map[string]*message{}}
 }
 
-// Source returns the source of lines about a connection from addr: the IP address without the port, or the first half of an IPv6 address,
-// since one machine commonly has all of the second. Other addresses have one source for each network.
+// Source returns the source of lines about a connection from addr: the IP address
+// without the port, or the first half of an IPv6 address, since one machine
+// commonly has all of the second. Other addresses have one source for each network.
 func Source(addr net.Addr) string {
 	if addr == nil {
 		return ""
@@ -75,8 +80,18 @@ func Source(addr net.Addr) string {
 	return ip.String()
 }
 
-// Info writes a line at level Info unless it is suppressed. msg must be a constant. source is who can cause the line, see Source; it is
-// empty for what this process does itself.
+// SourceOf is Source for the URL of a transport's address, such as tcp://10.0.0.1:5.
+func SourceOf(url string) string {
+	scheme, at, _ := strings.Cut(url, "://")
+	if addr, err := netip.ParseAddrPort(at); err == nil {
+		return Source(net.TCPAddrFromAddrPort(addr))
+	}
+	return scheme
+}
+
+// Info writes a line at level Info unless it is suppressed. msg must be a
+// constant. source tells apart what can cause the line, see Source; it is empty
+// for what this process does itself.
 func (l *Logger) Info(source, msg string, args ...any) {
 	l.write(slog.LevelInfo, source, msg, args)
 }
@@ -94,7 +109,9 @@ func (l *Logger) write(level slog.Level, source, msg string, args []any) {
 	now := time.Now()
 	n, ok := l.allow(now, source, msg)
 	if !ok {
-		return
+		if level = slog.LevelDebug; !l.log.Enabled(ctx, level) {
+			return
+		}
 	}
 	var pc [1]uintptr
 	runtime.Callers(3, pc[:]) // the caller of Info or Warn

@@ -104,6 +104,28 @@ func TestSource(t *testing.T) {
 	}
 }
 
+func TestSourceOf(t *testing.T) {
+	for url, want := range map[string]string{
+		"": "", "tcp://10.0.0.1:5": "10.0.0.1", "tls://[2001:db8::1]:5": "2001:db8::/64", "shm://0123/name": "shm", "nonsense": "nonsense",
+	} {
+		if got := SourceOf(url); got != want {
+			t.Errorf("SourceOf(%q) = %q, want %q", url, got, want)
+		}
+	}
+}
+
+// At level debug nothing is left out, and what is over the limit has that level.
+func TestDebug(t *testing.T) {
+	var b bytes.Buffer
+	l := New(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for range 100 {
+		l.Warn("", "accepting")
+	}
+	if n, warn := lines(&b), strings.Count(b.String(), "level=WARN"); n != 100 || warn != Burst {
+		t.Fatalf("%d lines, %d of them warnings; want 100, %d", n, warn, Burst)
+	}
+}
+
 func TestDiscards(t *testing.T) {
 	New(nil).Warn("", "nothing")
 	var b bytes.Buffer

@@ -1,0 +1,121 @@
+package port
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A hello asks whether a member of the cluster is at an address, before the two
+// know each other's lives. So a recorded one is answered too, with as many bytes;
+// it changes nothing.
+//
+//	asks or answers u8 | token u64
+const (
+	helloAsks = iota
+	helloAnswers
+	helloLen = 9
+
+	helloAgain = 80 * time.Millisecond // for an answer to come
+	helloTries = 2
+)
+
+var errSilent = errors.New("port: no answer")
+
+// hellos are the questions that wait for an answer.
+type hellos struct {
+	mu   sync.Mutex
+	wait map[uint64]chan struct{} // by token
+}
+
+// Hello returns nil if a member of the cluster answers at addr, whichever it is.
+func (p *Port) Hello(ctx context.Context, addr *net.UDPAddr) error {
+	token, heard := random(), make(chan struct{})
+	p.hellos.mu.Lock()
+	p.hellos.wait[token] = heard
+	p.hellos.mu.Unlock()
+	defer func() {
+		p.hellos.mu.Lock()
+		delete(p.hellos.wait, token)
+		p.hellos.mu.Unlock()
+	}()
+	again := time.NewTicker(helloAgain)
+	defer again.Stop()
+	for range helloTries {
+		if err := p.sayHello(helloAsks, token, addr); err != nil {
+			return err
+		}
+		select {
+		case <-heard:
+			return nil
+		case <-again.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.life.Done():
+			return ErrClosed
+		}
+	}
+	return errSilent
+}
+
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (p *Port) sayHello(what byte, token uint64, to *net.UDPAddr) error {
+	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
+	return p.tell(kindHello, plain, &p.helloOut, "hello", to)
+}
+
+// tell sends a datagram that all members can open.
+func (p *Port) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
+	k := p.keys.Load()
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	m := w.next(to)
+	m.Buffers[0] = seal(m.Buffers[0][:0], s.get(k, 0, what), kind, k.tags[0], p.cfg.Self, random(), plain)
+	_, _, err := w.flush(p.main)
+	return err
+}
+
+// heardHello works on a hello if it opens under the i-th key.
+func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
+	plain, ok := open(b, p.hellosIn.get(k, i, "hello"))
+	if !ok || len(plain) != helloLen {
+		return ok
+	}
+	token := binary.LittleEndian.Uint64(plain[1:])
+	p.hellos.mu.Lock()
+	heard := p.hellos.wait[token]
+	if heard != nil && plain[0] == helloAnswers {
+		delete(p.hellos.wait, token)
+		close(heard)
+	}
+	p.hellos.mu.Unlock()
+	if plain[0] == helloAsks {
+		_ = p.sayHello(helloAnswers, token, from)
+	}
+	return true
+}
+
+// refused says that a hello did not open: nothing else tells an operator that
+// the name of the cluster or a key is wrong.
+func (p *Port) refused(from *net.UDPAddr, sender resource.NodeID) {
+	p.often.Info(ratelog.Source(from), "port: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
+}
+
+// Knock tells whoever is at an address that this member is there, and at which
+// port: a member that was started anew there knows nobody, perhaps, and cannot
+// open what is sealed for its former life.
+func (p *Port) Knock(addr *net.UDPAddr) {
+	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
+}
