@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/sentinel"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -98,6 +99,7 @@ type Dispatcher struct {
 	cfg   Config
 	self  resource.GID
 	log   *slog.Logger
+	often *ratelog.Logger // for lines that peers and strangers can cause
 	oneP  bool
 	count subsys.Counters
 
@@ -142,7 +144,7 @@ func New(cfg Config) *Dispatcher {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Dispatcher{
-		cfg: cfg, self: cfg.Self.Context(), log: cfg.Logger,
+		cfg: cfg, self: cfg.Self.Context(), log: cfg.Logger, often: ratelog.New(cfg.Logger),
 		oneP:  runtime.GOMAXPROCS(0) < 2,
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),

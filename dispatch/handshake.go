@@ -13,6 +13,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -54,7 +55,7 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}, trust: trust}
 	ep.expiry = time.AfterFunc(shakeTimeout, func() {
 		if ep.link.Load() == nil {
-			d.log.Info("dispatch: peer did not complete the handshake", "remote", c.Remote())
+			d.often.Info(ratelog.SourceOf(c.Remote()), "dispatch: peer did not complete the handshake", "remote", c.Remote())
 			ep.settle()
 			c.Close()
 		}
@@ -137,7 +138,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 		if err := ep.hear(c, &fs[i]); err != nil {
 			ep.settle()
 			ep.finish(err)
-			ep.d.log.Info("dispatch: handshake", "remote", c.Remote(), "err", err)
+			ep.d.often.Info(ratelog.SourceOf(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
 			return err
 		}
 	}

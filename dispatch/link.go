@@ -256,7 +256,7 @@ func (l *link) lose(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
-	l.d.log.Info("dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
+	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.judge(c)
 	l.detach()
 	if l.endMove != nil { // move dials then

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 )
@@ -33,7 +34,7 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tcp: listening on %s: %w", addr, err)
 	}
-	p := &port{cfg: cfg, ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
+	p := &port{cfg: cfg, often: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
 	p.accepting.Add(1)
 	go p.accept()
 	return p, nil
@@ -41,6 +42,7 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 
 type port struct {
 	cfg       subsys.Config
+	often     *ratelog.Logger // for lines that strangers and retries can cause
 	ln        *net.TCPListener
 	accepting sync.WaitGroup
 
@@ -68,13 +70,13 @@ func (p *port) accept() {
 			// Descriptors ran out, or the peer was gone already. Accept waits
 			// for the next peer, and Go's own listener has no better idea; but
 			// it must not spin.
-			p.cfg.Logger.Warn("tcp: accepting", "err", err)
+			p.often.Warn("", "tcp: accepting", "err", err)
 			stream.Pause(err)
 			continue
 		}
 		c, err := p.adopt(nc)
 		if err != nil {
-			p.cfg.Logger.Warn("tcp: accepting", "err", err)
+			p.often.Warn("", "tcp: accepting", "err", err)
 			continue
 		}
 		p.cfg.Count.ConnsIn.Add(1)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 )
@@ -48,7 +49,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls: listening on %s: %w", addr, err)
 	}
-	p := &port{transport: t, cfg: cfg, ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
+	p := &port{transport: t, cfg: cfg, often: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
 	p.running.Add(1)
 	go p.accept()
 	return p, nil
@@ -57,6 +58,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 type port struct {
 	transport
 	cfg     subsys.Config
+	often   *ratelog.Logger // for lines that strangers and retries can cause
 	ln      *net.TCPListener
 	running sync.WaitGroup // who accepts, and who shakes hands with whom was accepted
 
@@ -89,7 +91,7 @@ func (p *port) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			p.cfg.Logger.Warn("tls: accepting", "err", err)
+			p.often.Warn("", "tls: accepting", "err", err)
 			stream.Pause(err)
 			continue
 		}
@@ -145,7 +147,7 @@ func (p *port) greet(s *stranger) {
 		return
 	case err != nil:
 		s.nc.Close()
-		p.cfg.Logger.Info("tls: refused", "remote", remote, "err", err)
+		p.often.Info(ratelog.SourceOf(remote), "tls: refused", "remote", remote, "err", err)
 		return
 	}
 	p.cfg.Count.ConnsIn.Add(1)

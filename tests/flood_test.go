@@ -1,0 +1,39 @@
+package tests
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/ratelog"
+)
+
+// A stranger that does not shake hands with a context as it should, again and
+// again, fills no log.
+func TestStrangersFillNoLog(t *testing.T) {
+	log := new(lines)
+	c := open(t, socket(t), lib.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	var at string
+	for _, a := range c.Addrs() {
+		if s, ok := strings.CutPrefix(a, "tcp://"); ok {
+			at = s
+		}
+	}
+	hello := append([]byte{44, 0, 0, 0, 1}, make([]byte, 71)...) // of nobody
+	for range 200 {
+		nc, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = nc.Write(hello)
+		_, _ = nc.Read(make([]byte, 1)) // it is refused by now
+		nc.Close()
+	}
+	c.Close()
+	const most = 2 * ratelog.Burst // of two messages
+	if n := log.count("level=INFO", "dispatch: "); n == 0 || n > most {
+		t.Errorf("%d lines for 200 strangers, want some and at most %d", n, most)
+	}
+}
