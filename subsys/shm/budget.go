@@ -68,6 +68,9 @@ func (c *conn) Admit() {
 		return
 	}
 	defer c.drop()
+	if c.known != nil {
+		c.known()
+	}
 	if c.port.budget.give(&c.granted) {
 		c.mine.gib.Store(c.granted.gib.Load())
 		c.mine.arenas.Store(c.granted.arenas.Load())

@@ -31,7 +31,8 @@ type conn struct {
 	in   receiver
 	back returns
 
-	granted grant // what the peer may have us map
+	granted grant  // what the peer may have us map
+	known   func() // to be called when the sink knows the peer, or at the end; nil: by nobody
 }
 
 func (c *conn) Transport() string { return "shm" }
@@ -66,6 +67,9 @@ func (c *conn) drop() {
 	c.mine.unmap()
 	c.theirs.unmap()
 	c.port.budget.giveBack(&c.granted)
+	if c.known != nil {
+		c.known()
+	}
 	if c.bell != nil {
 		c.bell.close()
 	}

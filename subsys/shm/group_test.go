@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -218,6 +219,45 @@ func TestSilentUsers(t *testing.T) {
 	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first\n" {
 		t.Error(out)
 	}
+}
+
+// Another user of the group whose connections are never admitted has few of them,
+// until they are admitted or end.
+func TestUnadmittedUsers(t *testing.T) {
+	if os.Getuid() != 0 || os.Getegid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	n := startGroup(t)
+	other := &syscall.Credential{Uid: 65534, Gid: 0}
+	for range 2 { // what the first had is free when it has ended
+		if out := run(t, "callers "+n.port.Addr(), other); out != fmt.Sprintln(maxSilent) {
+			t.Errorf("connections made: %s", out)
+		}
+		for range maxSilent {
+			s := n.accepted(t)
+			_ = s.wantDown(t)
+		}
+		eventually(t, "the conns are gone", func() bool { return conns(n) == 0 })
+	}
+	exe := launch(t, "member "+n.port.Addr(), other)
+	s := n.accepted(t)
+	p := n.port.(*port)
+	strangers := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.others
+	}
+	if k := strangers(); k != 1 {
+		t.Errorf("%d of 1 not admitted", k)
+	}
+	s.conn.(subsys.Admitter).Admit()
+	if k := strangers(); k != 0 {
+		t.Errorf("%d not admitted after Admit", k)
+	}
+	_ = exe.Process.Kill()
+	_ = exe.Wait()
+	_ = s.wantDown(t)
+	_, _ = s.release()
 }
 
 // crowd is a user that opens many sockets and says nothing.

@@ -23,7 +23,7 @@ var le = binary.LittleEndian
 const (
 	shakeTimeout = 2 * time.Second
 	maxPending   = 64 // accepted sockets that have not said hello
-	maxSilent    = 16 // of which one other user may have so many
+	maxSilent    = 16 // conns of one other user that are not admitted
 )
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME;
@@ -35,7 +35,9 @@ func New() subsys.Transport { return transport{} }
 // ForGroup is New for contexts of several users, all of them members of a group,
 // given by its number, and all of them of one transport so made. Any of them may
 // read all the memory that another's pool has shared. A member can do nothing else to
-// another's process: it cannot block, stop or end it. To wake a sleeping context costs
+// another's process: it cannot block, stop or end it. A member that misbehaves can
+// change a large message that it sent while the receiver reads it: what is not trusted
+// is copied (Message.Writable) before it is checked. To wake a sleeping context costs
 // a few microseconds more than between processes of one user.
 func ForGroup(gid int) subsys.Transport { return transport{group: &gid} }
 
@@ -108,7 +110,7 @@ type port struct {
 	poller *subsys.Poller // that the bell is in, once there was a conn
 	conns  map[*conn]struct{}
 	raw    map[*net.UnixConn]struct{} // sockets that are shaking hands
-	silent map[uint32]int             // accepted ones of other users,
+	silent map[uint32]int             // conns of other users that are not admitted,
 	others int                        // and how many these are in all
 }
 
@@ -142,16 +144,16 @@ func (p *port) accept() {
 		go func() {
 			defer p.running.Done()
 			defer func() { <-p.pending }()
-			defer done()
-			if err := p.welcome(uc); err != nil {
+			if err := p.welcome(uc, done); err != nil {
 				p.log.Warn("", "shm: accepting", "err", err)
 			}
 		}()
 	}
 }
 
-// begin lets an accepted socket shake hands, if its user may and has not too many that
-// do so already. done is called when it has.
+// begin lets an accepted socket shake hands, if its user may and has not too many
+// connections already of which the sink does not know the peer. done must be called
+// when it does, or the connection has ended.
 func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	raw, err := uc.SyscallConn()
 	if err != nil {
@@ -167,29 +169,31 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent[who.Uid] >= maxSilent || p.others >= maxPending-maxSilent {
-		return nil, fmt.Errorf("user %d has %d connections that have not said hello, of %d of other users", who.Uid, p.silent[who.Uid], p.others)
+		return nil, fmt.Errorf("user %d has %d connections that nobody has admitted, of %d of other users", who.Uid, p.silent[who.Uid], p.others)
 	}
 	if p.silent == nil {
 		p.silent = map[uint32]int{}
 	}
 	p.silent[who.Uid]++
 	p.others++
-	return func() {
+	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.others--
 		if p.silent[who.Uid]--; p.silent[who.Uid] == 0 {
 			delete(p.silent, who.Uid)
 		}
-	}, nil
+	}), nil
 }
 
-// welcome makes a conn of an accepted socket.
-func (p *port) welcome(uc *net.UnixConn) error {
+// welcome makes a conn of an accepted socket. done is begin's.
+func (p *port) welcome(uc *net.UnixConn, done func()) error {
 	c, err := p.shake(context.Background(), uc, false)
 	if err != nil {
+		done()
 		return err
 	}
+	c.known = done
 	p.cfg.Count.ConnsIn.Add(1)
 	if c.sink = p.cfg.Accept(c); c.sink == nil {
 		return c.Close()

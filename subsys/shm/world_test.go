@@ -35,6 +35,20 @@ func init() {
 		n, err := c.Read(make([]byte, 100))
 		fmt.Println("answered with", n, err)
 		os.Exit(0)
+	case "callers": // of group 0, that go no further than the transport's handshake
+		n, err := openOver(ForGroup(0), "")
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(0)
+		}
+		made := 0
+		for range 40 {
+			if _, err := n.dial(arg); err == nil {
+				made++
+			}
+		}
+		fmt.Println(made)
+		os.Exit(0)
 	case "crowd":
 		fmt.Println(crowd(arg))
 		os.Exit(0)
