@@ -126,3 +126,35 @@ func TestNames(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A member that follows another server of its node, and that was joined a moment
+// ago, may not know all members: whoever knows only such members denies nothing.
+func TestMetFresh(t *testing.T) {
+	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
+	if a.joined.Err() == nil && a.meta()[1]&metaFresh == 0 {
+		t.Error("a member that follows another and has met nobody does not say so")
+	}
+	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: 1, Meta: append([]byte{metaVersion, metaFresh}, make([]byte, 8)...)}
+	met := func() bool {
+		a.nmu.Lock()
+		defer a.nmu.Unlock()
+		return a.met()
+	}
+	a.seen(n, true)
+	if met() {
+		t.Error("a fresh member is enough")
+	}
+	n.Meta[1] = 0
+	a.seen(n, true)
+	if !met() {
+		t.Error("a member that knows the others is not enough")
+	}
+	a.seen(n, false)
+	if met() {
+		t.Error("a dead member is enough")
+	}
+	<-a.joined.Done()
+	if a.meta()[1]&metaFresh != 0 {
+		t.Error("a member that has waited long enough is fresh")
+	}
+}

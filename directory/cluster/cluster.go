@@ -173,6 +173,14 @@ func Open(cfg Config) (*Cluster, error) {
 	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
 		c.reached() // nobody to wait for
 	}
+	if cfg.Follows {
+		c.busy.Go(func() {
+			<-c.joined.Done()
+			if c.life.Err() == nil {
+				_ = c.list.UpdateNode(1) // only begins to tell that it knows the members
+			}
+		})
+	}
 	c.busy.Add(3)
 	go c.keepJoined()
 	go c.keepLinks()

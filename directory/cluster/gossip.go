@@ -32,6 +32,7 @@ const (
 	metaVersion = 1
 	metaLen     = 10
 	metaAway    = 1 << 0
+	metaFresh   = 1 << 1 // it follows another server of its node, and may not know all members yet
 )
 
 // gossip makes memberlist's member out of the port.
@@ -100,6 +101,9 @@ func (c *Cluster) meta() []byte {
 	b := []byte{metaVersion, 0}
 	if c.going.Load() {
 		b[1] |= metaAway
+	}
+	if c.cfg.Follows && c.joined.Err() == nil {
+		b[1] |= metaFresh
 	}
 	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
 }

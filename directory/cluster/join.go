@@ -188,14 +188,28 @@ func (c *Cluster) look(addr string, found func()) {
 		defer c.nmu.Unlock()
 		delete(c.looking, addr)
 		if err == nil {
-			c.reached()
 			delete(c.wanting, addr)
-			found()
+			if c.met() {
+				c.reached()
+				found()
+			}
 		} else if c.life.Err() == nil {
 			c.log.Debug("cluster: joining", "addr", addr, "err", err)
 			c.want(addr, err)
 		}
 	})
+}
+
+// met reports whether some member that was joined knows all members. A member
+// that was started anew a moment ago does not: what it has not heard of yet would
+// be denied. c.nmu must be held.
+func (c *Cluster) met() bool {
+	for id, m := range c.nodes {
+		if id != c.cfg.Node && m.alive && !m.fresh {
+			return true
+		}
+	}
+	return false
 }
 
 // wanting is about a member that we were told of and have not reached yet.

@@ -23,6 +23,7 @@ type node struct {
 	alive bool
 	lost  time.Time   // when it was seen dead
 	left  bool        // it said that it leaves
+	fresh bool        // it may not know all members yet
 	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
 }
@@ -57,7 +58,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		m.away = nil
 	}
 	was, life := m.alive, m.epoch
-	m.alive, m.epoch = alive, epoch
+	m.alive, m.epoch, m.fresh = alive, epoch, flags&metaFresh != 0
 	m.left = m.left && life == epoch
 	m.going = m.going && life == epoch || flags&metaAway != 0
 	if id != c.cfg.Node {
