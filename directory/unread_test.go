@@ -50,7 +50,7 @@ func TestUnreadWatch(t *testing.T) {
 				}
 			}
 			owner, lamp := resource.MakeGID(s.Node(), 1, 0), list(t, resource.Attrs{"type": "lamp"})
-			for i := range uint32(20_000) {
+			for i := range uint32(4_000) {
 				if _, err := s.Database().Put(owner.WithSerial(i+1), owner, lamp); err != nil {
 					t.Fatal(err)
 				}
@@ -59,8 +59,8 @@ func TestUnreadWatch(t *testing.T) {
 				}
 			}
 			st := s.Database().Stats()
-			if st.Watches != 1 || st.Watched > 1 { // one event may be on its way
-				t.Errorf("%d watches keep %d entries of 20,000 resources that came and went", st.Watches, st.Watched)
+			if st.Watched > 1 { // one event may be on its way; a member that says nothing for long is cut off
+				t.Errorf("%d watches keep %d entries of 4,000 resources that came and went", st.Watches, st.Watched)
 			}
 		})
 	}

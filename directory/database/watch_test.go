@@ -104,7 +104,7 @@ func TestUnreadWatch(t *testing.T) {
 	far := resource.MakeGID(2, 1, 0)
 	chunks := []weak.Pointer[byte]{}
 	seen := map[*byte]bool{}
-	for i := range 2000 { // 120 MiB
+	for i := range 500 { // 30 MiB
 		put(100+i, &large)
 		if c := d.chunks[len(d.chunks)-1]; !seen[&c[0]] {
 			clear(seen)
