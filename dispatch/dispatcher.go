@@ -126,8 +126,8 @@ type Dispatcher struct {
 	reports reports
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
-	past       traffic // of links that are no more
-	pending    atomic.Int32
+	past       traffic           // of links that are no more
+	strangers  *subsys.Strangers // accepted conns that have not shaken hands
 
 	complained sync.Map // transports of which was said that they do not work
 }
@@ -153,6 +153,7 @@ func New(cfg Config) *Dispatcher {
 	}
 	d.reports.call, d.reports.most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
+	d.strangers = subsys.NewStrangers(maxPending)
 	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -35,43 +34,48 @@ type endpoint struct {
 	cluster uint64
 	said    transcript
 	peer    resource.GID
-	lane    uint8       // the acceptor's
-	want    *link       // the dialler's,
-	from    subsys.Conn // which it is to leave; nil: it has none
-	mine    attach      // what we said
-	outcome chan error  // the dialler's, one value
-	expiry  *time.Timer
+	lane    uint8            // the acceptor's
+	want    *link            // the dialler's,
+	from    subsys.Conn      // which it is to leave; nil: it has none
+	mine    attach           // what we said
+	outcome chan error       // the dialler's, one value
+	expiry  *time.Timer      // the acceptor's,
+	place   *subsys.Stranger // until it knows its peer
 }
 
 func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 
-// welcome is the acceptor's beginning. It refuses beyond maxPending.
+// welcome is the acceptor's beginning. Beyond maxPending an older conn that has
+// not shaken hands gives way, see subsys.Strangers.
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
-	if d.pending.Add(1) > maxPending {
-		d.pending.Add(-1)
-		return nil
-	}
 	trust := d.trust()
 	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}, trust: trust}
-	ep.expiry = time.AfterFunc(shakeTimeout, func() {
+	source := subsys.SourceOf(c.Remote())
+	end := func(why string) {
 		if ep.link.Load() == nil {
-			d.often.Info(ratelog.SourceOf(c.Remote()), "dispatch: peer did not complete the handshake", "remote", c.Remote())
+			d.often.Info(source, why, "remote", c.Remote())
 			ep.settle()
 			c.Close()
 		}
-	})
+	}
+	// A conn may be cut before its place is noted: its time runs out then.
+	place := d.strangers.Add(source, func() { end("dispatch: a peer gives way to newer ones, because it has not completed the handshake") })
+	ep.mu.Lock()
+	ep.place = place
+	ep.expiry = time.AfterFunc(shakeTimeout, func() { end("dispatch: peer did not complete the handshake") })
+	ep.mu.Unlock()
 	return ep
 }
 
 // settle ends the time of being a stranger.
 func (ep *endpoint) settle() {
 	ep.mu.Lock()
-	t := ep.expiry
+	t, place := ep.expiry, ep.place
 	ep.expiry = nil
 	ep.mu.Unlock()
 	if t != nil {
 		t.Stop()
-		ep.d.pending.Add(-1)
+		place.Done()
 	}
 }
 
@@ -138,7 +142,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 		if err := ep.hear(c, &fs[i]); err != nil {
 			ep.settle()
 			ep.finish(err)
-			ep.d.often.Info(ratelog.SourceOf(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
+			ep.d.often.Info(subsys.SourceOf(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
 			return err
 		}
 	}

@@ -1,7 +1,7 @@
 package tls
 
 import (
-	"container/list"
+	"cmp"
 	"context"
 	stdtls "crypto/tls"
 	"errors"
@@ -20,6 +20,8 @@ const (
 	shakeTimeout = 2 * time.Second // from the first byte to the last of a handshake
 	maxPending   = 256             // handshakes under way with who connected to us
 )
+
+var errCrowded = fmt.Errorf("%w: too many others shake hands", ErrStranger)
 
 // New returns the TLS transport. Its addresses are tls://host:port; the one it
 // chooses by itself is a free port on 127.0.0.1.
@@ -49,7 +51,7 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls: listening on %s: %w", addr, err)
 	}
-	p := &port{transport: t, cfg: cfg, often: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}}
+	p := &port{transport: t, cfg: cfg, often: ratelog.New(cfg.Logger), ln: ln.(*net.TCPListener), conns: map[*conn]struct{}{}, strangers: subsys.NewStrangers(maxPending)}
 	p.running.Add(1)
 	go p.accept()
 	return p, nil
@@ -66,14 +68,14 @@ type port struct {
 	closed    bool
 	conns     map[*conn]struct{} // those not closed to the end
 	open      sync.WaitGroup     // likewise
-	strangers list.List          // of *stranger, oldest first
+	strangers *subsys.Strangers
 }
 
 // A stranger has connected and not shaken hands yet.
 type stranger struct {
-	nc  *net.TCPConn
-	at  *list.Element
-	cut error // why, if it was
+	nc    *net.TCPConn
+	place *subsys.Stranger
+	cut   error // why, if it was
 }
 
 func (p *port) Addr() string { return "tls://" + p.ln.Addr().String() }
@@ -101,28 +103,36 @@ func (p *port) accept() {
 	}
 }
 
-// admit gives a stranger a place, at the cost of the oldest if there is none:
+// admit gives a stranger a place, at the cost of an older one if there is none:
 // one that means it is done in milliseconds.
 func (p *port) admit(nc *net.TCPConn) *stranger {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.closed {
+		p.mu.Unlock()
 		nc.Close()
 		return nil
 	}
-	if p.strangers.Len() >= maxPending {
-		p.cut(p.strangers.Front().Value.(*stranger), fmt.Errorf("%w: too many others shake hands", ErrStranger))
-	}
-	s := &stranger{nc: nc}
-	s.at = p.strangers.PushBack(s)
 	p.running.Add(1)
+	p.mu.Unlock()
+	s := &stranger{nc: nc}
+	s.place = p.strangers.Add(subsys.SourceOf("tls://"+nc.RemoteAddr().String()), func() { p.cut(s) })
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed && s.place.Done() { // Close may have cut the others before
+		p.cut(s)
+	}
 	return s
 }
 
-// cut ends the handshake of s. mu is held.
-func (p *port) cut(s *stranger, why error) {
-	s.cut = why
-	p.strangers.Remove(s.at)
+// cut ends the handshake of s, which has lost its place.
+func (p *port) cut(s *stranger) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.cut = errCrowded
+	if p.closed {
+		s.cut = subsys.ErrClosed
+	}
 	s.nc.Close()
 }
 
@@ -131,13 +141,11 @@ func (p *port) greet(s *stranger) {
 	defer p.running.Done()
 	remote := "tls://" + s.nc.RemoteAddr().String()
 	c, err := p.shake(context.Background(), s.nc, false)
-	p.mu.Lock()
-	if s.cut == nil {
-		p.strangers.Remove(s.at)
-	} else {
-		err = s.cut
+	if !s.place.Done() {
+		p.mu.Lock()
+		err = cmp.Or(s.cut, errCrowded) // it may be about to be cut
+		p.mu.Unlock()
 	}
-	p.mu.Unlock()
 	if err == nil {
 		err = p.adopt(c, s.nc)
 	}
@@ -239,14 +247,12 @@ func (p *port) Close() error {
 		return nil
 	}
 	p.closed = true
-	for p.strangers.Len() > 0 {
-		p.cut(p.strangers.Front().Value.(*stranger), subsys.ErrClosed)
-	}
 	conns := make([]*conn, 0, len(p.conns))
 	for c := range p.conns {
 		conns = append(conns, c)
 	}
 	p.mu.Unlock()
+	p.strangers.CutAll()
 	err := p.ln.Close()
 	p.running.Wait()
 	for _, c := range conns {

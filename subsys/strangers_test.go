@@ -1,0 +1,53 @@
+package subsys
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// However many strangers one source has, another that has fewer keeps its own,
+// and of a source the oldest goes first.
+func TestStrangers(t *testing.T) {
+	const most = 8
+	s := NewStrangers(most)
+	var cut []string
+	places := map[string]*Stranger{}
+	add := func(remote string) {
+		places[remote] = s.Add(SourceOf(remote), func() { cut = append(cut, remote) })
+	}
+	add("tcp://10.0.0.1:1")
+	add("tcp://[fd00::1]:1")
+	for i := range most {
+		add(fmt.Sprintf("tcp://10.0.0.2:%d", i))
+	}
+	if want := []string{"tcp://10.0.0.2:0", "tcp://10.0.0.2:1"}; !slices.Equal(cut, want) {
+		t.Fatalf("cut %v, want %v", cut, want)
+	}
+	add("tls://[fd00::2]:1") // the same /64 as fd00::1
+	add("shm://one/a")
+	add("shm://one/b")
+	if want := []string{"tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "tcp://10.0.0.2:4"}; !slices.Equal(cut[2:], want) {
+		t.Fatalf("then cut %v, want %v", cut[2:], want)
+	}
+	if !places["tcp://10.0.0.1:1"].Done() || places["tcp://10.0.0.1:1"].Done() || places["tcp://10.0.0.2:0"].Done() {
+		t.Error("a place is given back once, and one that was taken not at all")
+	}
+	cut = nil
+	add("tcp://10.0.0.3:1") // in its place
+	if len(cut) > 0 {
+		t.Errorf("cut %v beside a free place", cut)
+	}
+	s.CutAll()
+	if len(cut) != most || s.count != 0 || len(s.from) != 0 {
+		t.Errorf("%d cut, %d left", len(cut), s.count)
+	}
+	// Where all sources have one, the oldest goes.
+	cut = nil
+	for i := range most + 1 {
+		add(fmt.Sprintf("tcp://10.0.1.%d:1", i))
+	}
+	if !slices.Equal(cut, []string{"tcp://10.0.1.0:1"}) {
+		t.Errorf("of equals cut %v", cut)
+	}
+}
