@@ -120,7 +120,7 @@ func TestCopies(t *testing.T) {
 		for _, c := range []struct {
 			size int
 			tcp  uint64
-		}{{100, 1}, {100_000, 0}} {
+		}{{100, 1}, {100_000, 0}, {3 << 20, 0}} {
 			before := a.Stats().Copies
 			send(c.size)
 			want := uint64(0)
@@ -131,8 +131,8 @@ func TestCopies(t *testing.T) {
 				t.Errorf("%s: %d copies of %d bytes, want %d", name, n, c.size, want)
 			}
 		}
-		if s := a.Stats(); s.Sent[name] != 3 {
-			t.Errorf("sent %v, want 3 over %s", s.Sent, name)
+		if s := a.Stats(); s.Sent[name] != 4 {
+			t.Errorf("sent %v, want 4 over %s", s.Sent, name)
 		}
 	}
 }
@@ -147,8 +147,9 @@ func TestNoAllocs(t *testing.T) {
 	for name, opts := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 		a, b := cl.Open(0, opts...), cl.Open(0, opts...)
 		me, target := reg(t, a), reg(t, b)
+		size := 64
 		one := func() {
-			p, err := a.Buffer(64)
+			p, err := a.Buffer(size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,6 +167,13 @@ func TestNoAllocs(t *testing.T) {
 		}
 		if n := testing.AllocsPerRun(2000, one); n >= 1 {
 			t.Errorf("%s: %v allocations a message", name, n)
+		}
+		size = 600_000 // which goes in pieces
+		for range 20 {
+			one()
+		}
+		if n := testing.AllocsPerRun(100, one); n >= 1 {
+			t.Errorf("%s: %v allocations a large message", name, n)
 		}
 	}
 }

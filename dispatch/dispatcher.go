@@ -335,6 +335,17 @@ func (d *Dispatcher) unlink(l *link) {
 	d.mu.Unlock()
 }
 
+// inBackground calls f in a goroutine for which Close waits.
+func (d *Dispatcher) inBackground(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		go f()
+		return
+	}
+	d.running.Go(f)
+}
+
 func (d *Dispatcher) eachLink(f func(*link)) {
 	d.mu.RLock()
 	ls := make([]*link, 0, len(d.links))

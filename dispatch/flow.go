@@ -21,6 +21,7 @@ type Flow struct {
 	unasked uint64 // and one that was asked for before, for which no sender waits any more
 	gone    error
 	waiters waitlist
+	line    line // messages that have no numbers yet
 
 	local  *Mailbox // set for resources of this very context
 	spread *spread  // set where there are rules, in the flow of the common lane
@@ -110,9 +111,9 @@ func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *b
 }
 
 // accept queues a message, whose payload p is that of b. It says whether it
-// made a copy; if it could not and b is nil, it has done nothing. The number of
-// the frame goes to seq, if that is not nil.
-func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, seq *uint32) (copied bool, err error) {
+// made a copy; if it could not and b is nil, it has done nothing. at, if it is not
+// nil, is told where the message is.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
@@ -127,7 +128,8 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	}
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), frameData, tag, src, f.dst
-	if copied = l.copy(&h, p); !copied {
+	queues := len(p) > l.s.piece || f.line.waits()
+	if copied = !queues && l.copy(&h, p); !copied {
 		if b == nil {
 			f.sent -= c
 			l.mu.Unlock()
@@ -136,13 +138,17 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		if b.Refs() > 1 {
 			b.SetState(buffers.Sending)
 		}
-		l.s.push(&subsys.Frame{Header: h, Data: p, Buf: b})
+		if m := (subsys.Frame{Header: h, Data: p, Buf: b}); queues {
+			l.s.queue(&f.line, &m)
+		} else {
+			l.s.push(&m)
+		}
 	} else if len(p) > 0 {
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
 	}
-	if seq != nil {
-		*seq = l.s.next - 1
+	if at != nil {
+		*at = l.mark(f)
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))

@@ -19,7 +19,7 @@ import (
 var golden = map[string]string{
 	"Hello":     "524f434c01000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
 	"Challenge": "00000000000300000000000400000000f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff",
-	"Attach":    "0100000000000000000000000000000001000000000000000500000000000000",
+	"Attach":    "0100000000000000000000000000000001000000000000000500000000010000",
 }
 
 func goldenHello() hello {
@@ -70,7 +70,7 @@ func TestGoldenHandshake(t *testing.T) {
 		t.Error("the MAC does not depend on who speaks")
 	}
 
-	a := attach{session: 1, gen: 1, have: 5}
+	a := attach{session: 1, gen: 1, have: 5, features: featurePieces}
 	if got := hex.EncodeToString(a.append(nil)[:32]); got != golden["Attach"] {
 		t.Errorf("Attach is\n%s, want\n%s", got, golden["Attach"])
 	}
@@ -145,6 +145,11 @@ func FuzzFrames(f *testing.F) {
 	f.Add(true, wire(subsys.Header{Type: frameAck, Ack: 1 << 20}))
 	f.Add(true, wire(subsys.Header{Type: frameData, Seq: 5, Dst: 1}))
 	f.Add(true, wire(subsys.Header{Type: 255, Len: 3}))
+	begin := wire(subsys.Header{Type: frameBegin, Len: 4, Dst: 1, Src: 5, Tag: 9})
+	begin[subsys.HeaderLen+1] = 20 // 5,120 bytes
+	f.Add(true, append(begin, wire(subsys.Header{Type: framePiece, Seq: 1, Len: 3000, Dst: 1},
+		subsys.Header{Type: framePiece, Seq: 2, Len: 2120, Dst: 1, Tag: 3000}, subsys.Header{Type: frameData, Seq: 3, Dst: 1})...))
+	f.Add(true, append(bytes.Clone(begin), wire(subsys.Header{Type: framePiece, Seq: 1, Len: 3000, Dst: 1}, subsys.Header{Type: framePiece, Seq: 2, Dst: 1, Tag: 3000})...))
 	f.Fuzz(func(t *testing.T, linked bool, data []byte) {
 		pool := buffers.New()
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,

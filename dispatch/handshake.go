@@ -250,7 +250,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
 	l.proposed = l.gen + 1
-	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext, move: l.conn != nil}
+	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext, move: l.conn != nil, features: features}
 	l.mu.Unlock()
 	part := ep.mine.append(nil)
 	ep.mine.mac = ep.said.mac(ep.said.keys[0], frameAttach, part[:32])
@@ -299,7 +299,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			}
 			return ep.refuse(c, why, gen)
 		}
-		ready := attach{session: l.id, known: a.session, gen: a.gen, have: l.s.rxNext}
+		ready := attach{session: l.id, known: a.session, gen: a.gen, have: l.s.rxNext, features: features}
 		ep.link.Store(l)
 		l.writing, l.ready = true, true // Ready goes first
 		l.binders--
@@ -432,6 +432,8 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 	l.peerID, l.gen = a.session, a.gen
 	l.conn, l.stalled, l.stream.heard = c, false, true
 	l.runs = !c.Delivers()
+	_, streams := c.(subsys.Streamer)
+	l.cuts = streams && a.features&featurePieces != 0
 	l.since = time.Now()
 	l.watch()
 	if name := c.Transport(); name != l.over {

@@ -98,11 +98,20 @@ func (c *challenge) parse(b []byte) error {
 	return nil
 }
 
+// Features of a context, which it tells in Attach and Ready. Bits without a name are
+// passed over.
+const (
+	featurePieces = 1 << iota // takes large messages in pieces
+
+	features = featurePieces
+)
+
 // attach is also the form of Ready.
 type attach struct {
 	session, known, gen uint64
 	have                uint32
-	move                bool // there is a conn that works, over a route that is worse for us
+	move                bool  // there is a conn that works, over a route that is worse for us
+	features            uint8 // what else we understand
 	mac                 [32]byte
 }
 
@@ -115,7 +124,7 @@ func (a *attach) append(b []byte) []byte {
 	if a.move {
 		move = 1
 	}
-	b = append(b, move, 0, 0, 0)
+	b = append(b, move, a.features, 0, 0)
 	return append(b, a.mac[:]...)
 }
 
@@ -127,7 +136,7 @@ func (a *attach) parse(b []byte) error {
 	a.known = binary.LittleEndian.Uint64(b[8:])
 	a.gen = binary.LittleEndian.Uint64(b[16:])
 	a.have = binary.LittleEndian.Uint32(b[24:])
-	a.move = b[28] == 1
+	a.move, a.features = b[28] == 1, b[29]
 	copy(a.mac[:], b[32:])
 	if a.session == 0 || a.gen == 0 {
 		return fmt.Errorf("%w: attach without session", ErrProtocol)

@@ -71,8 +71,8 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 	default:
 		l.d.acksDue.Store(true)
 	}
+	l.answered = l.s.turn != nil // what was acknowledged may let more be numbered
 	l.mu.Unlock()
-	l.answered = false
 	err = l.work(fs[fresh:])
 	return l.answered, err
 }
@@ -100,6 +100,9 @@ func (l *link) work(fs []subsys.Frame) error {
 		for j < len(fs) && fs[j].Type == frameData && fs[j].Dst == f.Dst {
 			bytes += len(fs[j].Data)
 			j++
+		}
+		if l.part(f.Dst) != nil {
+			return fmt.Errorf("%w: a message to %d between the pieces of another", ErrProtocol, f.Dst)
 		}
 		in := l.inflow(f.Dst)
 		err := ErrGone
@@ -172,19 +175,32 @@ func (l *link) control(f *subsys.Frame) error {
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)
+		u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
+		if len(f.Data) == 4 {
+			u.Bytes = int(binary.LittleEndian.Uint32(f.Data))
+		}
+		var others []Undelivered
 		l.mu.Lock()
 		if fl := l.flows[f.Dst]; fl != nil && fl.gone == nil {
 			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
 			fl.waiters.fireAll()
+			others = l.abandon(fl)
+			l.answered = true
+		}
+		if f.Src != 0 {
+			l.s.reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 		}
 		l.mu.Unlock()
 		if f.Src != 0 {
-			u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
-			if len(f.Data) == 4 {
-				u.Bytes = int(binary.LittleEndian.Uint32(f.Data))
-			}
 			l.d.undelivered(u)
 		}
+		for _, u := range others {
+			l.d.undelivered(u)
+		}
+	case frameBegin:
+		return l.onBegin(f)
+	case framePiece:
+		return l.onPiece(f)
 	case frameBye:
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
@@ -196,7 +212,7 @@ func (l *link) control(f *subsys.Frame) error {
 // nil for a frame whose payload is not needed: one that has come before, or one for a
 // resource that does not exist.
 func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
-	if h.Type != frameData || h.Len > MaxMessage {
+	if h.Type != frameData && h.Type != framePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
 	l.rx.Lock()
@@ -215,14 +231,23 @@ func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error
 	case d > 0:
 		return nil, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, h.Seq, next)
 	}
-	// Frames before this one have been delivered, so received is exact. A frame for a
-	// resource that has gone may still use the credit it was given.
-	in := l.inflow(h.Dst)
-	if in.over(charge(int(h.Len))) {
-		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
+	if h.Type == framePiece {
+		p, in, err := l.judgePiece(h)
+		if p == nil || err != nil || in.mb == nil || in.mb.isClosed() {
+			return nil, err
+		}
+		if err := p.memory(l); err != nil {
+			return nil, err
+		}
+		return p.buf.Slice(p.have, int(h.Len)), nil
 	}
+	// Frames before this one have been delivered, so received is exact.
+	in := l.inflow(h.Dst)
 	if in.mb == nil {
 		return nil, nil
+	}
+	if in.over(charge(int(h.Len))) {
+		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
 	}
 	b, err := l.d.cfg.Pool.GetReserved(int(h.Len))
 	if err != nil {

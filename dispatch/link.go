@@ -11,7 +11,7 @@ import (
 )
 
 // Frame types; docs/PROTOCOL.md draws each. Those of the handshake travel
-// before a conn belongs to a link, those from frameData to frameBye are
+// before a conn belongs to a link, those from frameData to framePiece are
 // numbered by the session and repeated after a broken conn, frameAck is
 // neither.
 const (
@@ -28,6 +28,8 @@ const (
 	frameNeed               // tag: total the sender waits for
 	frameGone               // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
 	frameBye                // the context ends
+	frameBegin              // tag, src, dst of a message in pieces; payload: its length
+	framePiece              // dst, src, tag: the offset in the message that has begun; payload
 )
 
 const frameAck = 32
@@ -60,6 +62,8 @@ type link struct {
 	lastFlow *inflow
 	answered bool // work has queued frames
 	left     bool // the mailboxes have been told that we end
+	parts    []part
+	whole    [1]subsys.Frame // a message of which the last piece has come
 
 	mu        sync.Mutex
 	s         session
@@ -70,6 +74,7 @@ type link struct {
 	stalled   bool   // the conn took too little
 	writable  uint64 // counts Writable calls
 	runs      bool   // the conn, or the last one, does not deliver: it acknowledges, and small frames are encoded at once
+	cuts      bool   // large messages go over the conn in pieces
 	writing   bool
 	unwritten sync.Cond // signalled when writing ends; L is mu
 	stream    pace
@@ -94,12 +99,14 @@ type link struct {
 	traffic   traffic
 	sentNow   uint64 // messages over the present conn, not yet in traffic
 	gotNow    uint64
-	unacked   int // bytes received since the last acknowledgement
+	ack       [1]subsys.Frame // of who writes
+	unacked   int             // bytes received since the last acknowledgement
 }
 
 func newLink(d *Dispatcher, peer resource.GID, id uint64) *link {
 	l := &link{d: d, peer: peer, key: linkKey{peer: peer}, rx: new(sync.Mutex), id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
 	l.unwritten.L = &l.mu
+	l.s.piece = pieceLen
 	return l
 }
 
@@ -174,9 +181,10 @@ func (l *link) pump() {
 		l.stir()
 	}
 	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet() && l.binders == 0; round++ {
-		if round > 0 && l.runs && (l.paced() && l.s.unsent < flushBytes || round >= pumpRounds && l.setPace()) {
+		if round > 0 && l.runs && (l.paced() && l.s.due() < flushBytes || round >= pumpRounds && l.s.turn == nil && l.setPace()) {
 			break // others add as fast as we write: let it become more
 		}
+		l.feed()
 		fs := l.s.take()
 		c, before := l.conn, l.writable
 		l.mu.Unlock()
@@ -318,7 +326,8 @@ func (l *link) sayAck(c subsys.Conn) {
 	}
 	l.writing = true
 	l.s.rxTold, l.unacked = l.s.rxNext, 0
-	fs := [1]subsys.Frame{}
+	fs := &l.ack // a local one would be garbage
+	fs[0] = subsys.Frame{}
 	fs[0].Type, fs[0].Ack = frameAck, l.s.rxNext
 	before := l.writable
 	l.mu.Unlock()
@@ -406,7 +415,7 @@ func (l *link) bury() {
 	l.settle()
 	l.mu.Unlock()
 	l.d.unlink(l)
-	go l.leave() // rx may be held by our caller
+	l.d.inBackground(l.leave) // rx may be held by our caller
 	for _, u := range reports {
 		l.d.undelivered(u)
 	}
@@ -422,6 +431,7 @@ func (l *link) leave() {
 			in.mb.leave(in)
 		}
 	}
+	l.dropParts()
 	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
 }
 

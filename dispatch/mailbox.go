@@ -54,6 +54,7 @@ type inflow struct {
 	mb       *Mailbox // nil: no such resource
 	granted  uint64   // may have been sent
 	received uint64   // has arrived
+	expected uint64   // is arriving: a message in pieces
 	consumed uint64   // has left the mailbox
 	need     uint64   // the sender waits for this much
 	pin      *pin     // what the last message that was stored lies in
@@ -66,7 +67,22 @@ func (in *inflow) over(c uint64) bool {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
 	}
-	return in.received+c > max(in.granted, FirstCredit)
+	return in.received+in.expected+c > max(in.granted, FirstCredit)
+}
+
+// expect notes that a message charged c is arriving in pieces; 0: that it is not any
+// more. It reports whether the mailbox is open.
+func (m *Mailbox) expect(in *inflow, c uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	in.expected = c
+	return !m.closed
+}
+
+func (m *Mailbox) isClosed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed
 }
 
 // A Mailbox keeps the messages of one resource until they are received: the
@@ -405,7 +421,7 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	switch {
 	case m.closed:
 		return ErrGone
-	case held > in.granted || total > held || total < in.received+FirstCredit:
+	case held > in.granted || total > held || total < in.received+in.expected+FirstCredit:
 		return ErrProtocol
 	case held < in.granted:
 		return nil

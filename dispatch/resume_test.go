@@ -26,6 +26,7 @@ type relay struct {
 	after int64
 	cuts  atomic.Int32 // left
 	done  sync.WaitGroup
+	pass  func(n int) // returns when n bytes may go to the address; nil: they may
 }
 
 func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
@@ -34,7 +35,8 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{ln: ln, to: strings.TrimPrefix(to, "tcp://"), after: after}
+	_, host, _ := strings.Cut(to, "://")
+	r := &relay{ln: ln, to: host, after: after}
 	r.cuts.Store(cuts)
 	r.done.Go(func() {
 		for {
@@ -64,6 +66,9 @@ func (r *relay) serve(a net.Conn) {
 		for {
 			n, err := src.Read(buf)
 			if n > 0 {
+				if r.pass != nil && dst == b {
+					r.pass(n)
+				}
 				if rest := left.Add(-int64(n)); rest < 0 && r.cuts.Add(-1) >= 0 {
 					_, _ = dst.Write(buf[:max(0, int64(n)+rest)])
 					return

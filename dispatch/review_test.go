@@ -249,8 +249,9 @@ func TestLeftUnread(t *testing.T) {
 
 // A run that a receiver in this process still reads is not written again.
 func TestRunIsRead(t *testing.T) {
-	p := &peerModel{pool: newWorld().node(t, 1, inproc.NewNetwork().Transport()).cfg.Pool}
-	p.push(64, true)
+	p := newPeerModel()
+	p.pool = newWorld().node(t, 1, inproc.NewNetwork().Transport()).cfg.Pool
+	p.push(0, 64, true)
 	p.write(func(n int) int { return n })
 	kept := p.wire[0]
 	kept.Buf.Retain() // as a mailbox does
@@ -259,7 +260,7 @@ func TestRunIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.s.release()
-	p.push(64, true)
+	p.push(0, 64, true)
 	if string(kept.Data) != before {
 		t.Error("a message was overwritten")
 	}

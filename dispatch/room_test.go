@@ -10,7 +10,7 @@ import (
 )
 
 // linked is a link of d whose connection is c, and the sink that c would call.
-func linked(t testing.TB, d *Dispatcher, c subsys.Conn) (*link, *endpoint) {
+func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, *endpoint) {
 	t.Helper()
 	ep := d.welcome(c).(*endpoint)
 	ep.settle()
@@ -19,7 +19,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn) (*link, *endpoint) {
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	err = l.bind(c, &attach{session: 7, gen: 1})
+	err = l.bind(c, &attach{session: 7, gen: 1, features: features})
 	l.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestRoomByNumber(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
-	l, ep := linked(t, d, c)
+	l, ep := linked(t, d, c, 0)
 	l.mu.Lock()
 	l.s.rxNext, l.s.rxTold = 10, 10
 	l.mu.Unlock()

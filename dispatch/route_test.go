@@ -308,7 +308,7 @@ func TestMoves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	defer cancel()
 	const flows = 3
-	sizes := []int{0, 1, 64, 1000, inline, inline + 1, 5000, 20_000, 70_000, 256 << 10}
+	sizes := []int{0, 1, 64, 1000, inline, inline + 1, 5000, 20_000, 70_000, pieceLen, pieceLen + 1, 3*pieceLen - 1}
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
 	var sent, got [2][flows]atomic.Uint64

@@ -192,10 +192,36 @@ type spread struct {
 // Those of one class wait for each other where they change lanes.
 const classes = 16
 
-// A watermark is the last message of a class that took a lane.
+// A watermark is the last message of a class that took a lane: it is among the frames
+// up to seq, or it is one of the first put of the flow's line.
 type watermark struct {
 	l   *link // nil: none, or it has been acknowledged
 	seq uint32
+	f   *Flow // nil: it was not in the line
+	put uint64
+}
+
+// mark is the watermark of what was sent last over f. mu is held.
+func (l *link) mark(f *Flow) watermark {
+	w := watermark{l: l, seq: l.s.next - 1}
+	if f != nil && f.line.waits() {
+		w.f, w.put = f, f.line.put
+	}
+	return w
+}
+
+// join is the later of two watermarks of one class and lane.
+func (w watermark) join(o watermark) watermark {
+	if w.l != o.l {
+		return o
+	}
+	if int32(o.seq-w.seq) > 0 { // others may have been quicker to say so
+		w.seq = o.seq
+	}
+	if o.put > w.put || w.f == nil {
+		w.f, w.put = o.f, o.put
+	}
+	return w
 }
 
 // lane is the flow over a lane. One whose link has ended is made anew.
@@ -239,9 +265,9 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 	if err := s.follow(ctx, class, n); err != nil {
 		return false, err
 	}
-	var seq uint32
-	if copied, err = f.accept(ctx, src, tag, p, b, &seq); err == nil && (copied || b != nil) {
-		s.mark(class, n, f.l, seq)
+	var at watermark
+	if copied, err = f.accept(ctx, src, tag, p, b, &at); err == nil && (copied || b != nil) {
+		s.mark(class, n, at)
 	}
 	return copied, err
 }
@@ -262,8 +288,8 @@ func (s *spread) class(n uint64) []watermark {
 				continue
 			}
 			l.mu.Lock()
-			if l.s.next != l.s.head {
-				s.floor[lane] = watermark{l, l.s.next - 1}
+			if !l.s.idle() {
+				s.floor[lane] = l.mark(l.flows[s.base.dst])
 			}
 			l.mu.Unlock()
 		}
@@ -287,7 +313,7 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 		if w.l == nil {
 			continue
 		}
-		if err := w.l.passed(ctx, w.seq); err != nil {
+		if err := w.passed(ctx); err != nil {
 			return err
 		}
 		s.mu.Lock()
@@ -299,23 +325,37 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 	return nil
 }
 
-func (s *spread) mark(class uint64, n uint8, l *link, seq uint32) {
+func (s *spread) mark(class uint64, n uint8, at watermark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := &s.class(class)[n]; m.l != l || int32(seq-m.seq) > 0 { // others may have been quicker to say so
-		*m = watermark{l, seq}
-	}
+	m := &s.class(class)[n]
+	*m = m.join(at)
 }
 
-// passed waits until the peer has acknowledged a frame, or can do so no more.
-func (l *link) passed(ctx context.Context, seq uint32) error {
+// passed waits until the peer has acknowledged the frames of a watermark, or can do so no
+// more.
+func (w watermark) passed(ctx context.Context) error {
+	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.dead == nil && int32(l.s.head-seq) <= 0 {
+	for {
+		seq := w.seq
+		if w.f != nil {
+			if w.f.line.put-uint64(w.f.line.waiting()) < w.put {
+				seq = l.s.next // it is in the line still: look again when more has passed
+			} else {
+				w.seq, w.f = l.s.next-1, nil
+				continue
+			}
+		}
+		if l.dead != nil || int32(l.s.head-seq) > 0 {
+			return nil
+		}
 		if l.conn != nil && !l.writing && !l.stalled && !l.s.quiet() {
+			before := l.s.next
 			l.pump() // it may be paced
-			if int32(l.s.head-seq) > 0 {
-				break
+			if l.s.next != before || int32(l.s.head-seq) > 0 {
+				continue
 			}
 		}
 		w := l.d.waiter()
@@ -325,7 +365,6 @@ func (l *link) passed(ctx context.Context, seq uint32) error {
 			return err
 		}
 	}
-	return nil
 }
 
 // pass wakes those who wait for frames that have been acknowledged. mu is held.

@@ -261,6 +261,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	var lost atomic.Int32
 	rules := ruled(t,
 		Rule{Tags: []TagRange{{0, 0}}, Over: []string{"tcp"}},
+		Rule{Min: 2 * pieceLen, Over: []string{"tcp"}},
 		Rule{Min: 20_000, Over: []string{"shm"}, Only: true},
 		Rule{Min: 1000, Max: 5000, Over: []string{"tcp", "shm"}},
 	)
@@ -276,7 +277,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	defer cancel()
 	const tags, each = 4, 1500
-	sizes := []int{12, 64, 900, 1000, 3000, 5000, 6000, 20_000, 100_000}
+	sizes := []int{12, 64, 900, 1000, 3000, 5000, 6000, 20_000, 100_000, 3 * pieceLen}
 	var wg, senders sync.WaitGroup
 	for from := range d {
 		mb := box(t, d[1-from], 1, 4<<20)

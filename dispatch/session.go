@@ -25,6 +25,9 @@ const maxUnacked = 1 << 15
 //	-------------+---------------------+----------------------+
 //	           head (done ≥ head)    sent                   next
 //
+// Large messages, and what was sent to their targets behind them, wait in lines and get
+// their numbers later (pieces.go).
+//
 // After a broken conn sent goes back to what the peer said it had, which may be
 // old news: it may acknowledge what an earlier conn was handed, up to most.
 //
@@ -43,6 +46,8 @@ type session struct {
 	most             uint32 // the highest sent has been
 	done             uint32 // frames before it are acknowledged; released when no conn holds them
 
+	lines
+
 	rxNext uint32 // the frame expected next
 	rxTold uint32 // what the peer has been told, or will be by what waits to be sent
 
@@ -54,7 +59,10 @@ type session struct {
 // frame, Data what has been filled of Buf.
 type entry struct {
 	subsys.Frame
-	frames uint32
+	frames   uint32
+	total    uint32 // of the last piece of a message: the length of all,
+	tag      uint64 // the message's tag,
+	reported bool   // and whether the peer has said that it was not delivered
 }
 
 // mark is a place in the session to return to.
@@ -66,10 +74,10 @@ type mark struct {
 
 const batchFrames = 64 // entries handed to a conn at once
 
-func (s *session) pending() int { return int(s.next - s.head) }
+func (s *session) pending() int { return int(s.next-s.head) + s.queued }
 func (s *session) room() bool   { return s.pending() < maxUnacked }
-func (s *session) idle() bool   { return s.head == s.next }
-func (s *session) quiet() bool  { return s.sent == s.next }
+func (s *session) idle() bool   { return s.head == s.next && s.turn == nil }
+func (s *session) quiet() bool  { return s.sent == s.next && !s.feedable() }
 
 func (s *session) at(i uint32) *entry { return &s.ring[int(i)&(len(s.ring)-1)] }
 
@@ -96,7 +104,7 @@ func (s *session) stamp(h *subsys.Header) {
 // push takes a frame over as an entry of its own.
 func (s *session) push(f *subsys.Frame) {
 	e := s.entry()
-	e.Frame, e.frames = *f, 1
+	e.Frame, e.frames, e.total = *f, 1, 0
 	s.stamp(&e.Header)
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
@@ -110,7 +118,7 @@ func (s *session) running() bool {
 // open begins a run in b, which is the session's from here on.
 func (s *session) open(b *buffers.Buffer) {
 	e := s.entry()
-	e.Frame, e.frames = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0
+	e.Frame, e.frames, e.total = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0
 	e.Type, e.Seq = subsys.TypeRun, s.next
 }
 
@@ -218,9 +226,6 @@ func (s *session) release() {
 			s.cur, s.off = s.first, 0
 			return
 		}
-		if e.Type != subsys.TypeRun && e.Buf != nil && e.Buf.Refs() > 1 { // somebody else holds it and may ask
-			e.Buf.SetState(buffers.Delivered)
-		}
 		if s.cur == s.first { // an open run, sent to its end
 			s.cur, s.off = s.first+1, 0
 		}
@@ -256,7 +261,11 @@ func (s *session) skipTo(seq uint32) {
 }
 
 func (s *session) drop(e *entry) {
-	if e.Buf != nil {
+	switch {
+	case e.Buf == nil:
+	case e.Type == frameData || e.total > 0:
+		finish(e.Buf)
+	default:
 		e.Buf.Release()
 	}
 	e.Data, e.Buf = nil, nil
@@ -273,7 +282,7 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 		if f.Type == frameAck {
 			continue
 		}
-		if f.Type < frameData || f.Type > frameBye {
+		if f.Type < frameData || f.Type > framePiece {
 			return 0, got, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
 		}
 		got.wire += subsys.HeaderLen
@@ -283,8 +292,13 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 		switch d := f.Seq - next; {
 		case d == 0:
 			next++
-			if f.Type == frameData {
+			switch f.Type {
+			case frameBegin:
 				got.messages++
+			case frameData:
+				got.messages++
+				got.bytes += int(f.Len)
+			case framePiece:
 				got.bytes += int(f.Len)
 			}
 		case d > 1<<31 && next == s.rxNext:
@@ -354,15 +368,21 @@ func skip(run []byte, n uint32) (off int) {
 	return off
 }
 
-// drain empties the session, yielding what was not acknowledged. No conn may
-// have any of it in its hands.
+// drain empties the session, yielding what was not acknowledged: of a message in
+// pieces, the header that it would have had in one. No conn may have any of it in its
+// hands.
 func (s *session) drain(yield func(*subsys.Header)) {
 	s.release()
 	for ; s.first != s.end; s.first++ {
 		e := s.at(s.first)
-		if e.Type != subsys.TypeRun {
+		switch {
+		case e.total > 0:
+			if !e.reported {
+				yield(&subsys.Header{Type: frameData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+			}
+		case e.Type != subsys.TypeRun:
 			yield(&e.Header)
-		} else {
+		default:
 			for off := skip(e.Data, s.head-e.Seq); off < len(e.Data); {
 				var h subsys.Header
 				_ = h.Parse(e.Data[off:])
@@ -375,4 +395,11 @@ func (s *session) drain(yield func(*subsys.Header)) {
 	}
 	s.head, s.sent, s.most, s.done = s.next, s.next, s.next, s.next
 	s.cur, s.off, s.unsent = s.end, 0, 0
+	for i := range s.orphans {
+		yield(&s.orphans[i])
+	}
+	s.orphans = nil
+	for s.turn != nil {
+		s.unlist(s.turn.next, func(m *subsys.Frame) { yield(&m.Header) })
+	}
 }

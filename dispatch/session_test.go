@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -14,20 +15,41 @@ import (
 type peerModel struct {
 	s      session
 	pool   *buffers.Pool
-	pushed uint64
-	got    uint64
+	pushed [modelFlows]uint64
+	got    [modelFlows]uint64
+	lines  [modelFlows]line
+	parts  map[uint32]*modelPart
+	cuts   bool           // the conn wants pieces
 	wire   []subsys.Frame // handed to the conn, which has not delivered them
 }
 
-func (p *peerModel) push(size int, small bool) {
-	tag := p.pushed
-	p.pushed++
-	h := subsys.Header{Type: frameData, Tag: tag, Len: uint32(size)}
+const (
+	modelFlows = 3
+	modelPiece = 700
+)
+
+// modelPart is a message of which some pieces have come.
+type modelPart struct {
+	h    subsys.Header
+	data []byte
+}
+
+func newPeerModel() *peerModel {
+	p := &peerModel{pool: buffers.New(), parts: map[uint32]*modelPart{}}
+	p.s.piece = modelPiece
+	return p
+}
+
+func (p *peerModel) push(flow uint32, size int, small bool) {
+	tag := p.pushed[flow]
+	p.pushed[flow]++
+	h := subsys.Header{Type: frameData, Tag: tag, Len: uint32(size), Src: 5, Dst: flow}
 	body := make([]byte, size)
 	for i := range body {
 		body[i] = byte(tag) + byte(i)
 	}
-	if small {
+	ln := &p.lines[flow]
+	if small && size <= modelPiece && !ln.waits() {
 		if !p.s.add(&h, body) {
 			n := smallRun
 			if p.s.running() {
@@ -43,11 +65,31 @@ func (p *peerModel) push(size int, small bool) {
 	}
 	b, _ := p.pool.Get(size)
 	copy(b.Bytes(), body)
-	p.s.push(&subsys.Frame{Header: h, Data: b.Bytes(), Buf: b})
+	f := subsys.Frame{Header: h, Data: b.Bytes(), Buf: b}
+	if ln.waits() || size > modelPiece {
+		p.s.queue(ln, &f)
+	} else {
+		p.s.push(&f)
+	}
+}
+
+// feed does what a link does.
+func (p *peerModel) feed() {
+	for p.s.feedable() && p.s.unsent < 2*modelPiece {
+		ln := p.s.upcoming(p.cuts)
+		if ln.cut == 0 && p.s.parts(ln, p.cuts) {
+			var h subsys.Header
+			var b [4]byte
+			ln.begin(&h, &b)
+			p.s.push(&subsys.Frame{Header: h, Data: b[:]})
+		}
+		p.s.number(ln, p.cuts)
+	}
 }
 
 // write hands frames to the conn, which takes some.
 func (p *peerModel) write(takes func(n int) int) {
+	p.feed()
 	fs := p.s.take()
 	n := takes(len(fs))
 	for _, f := range fs[:n] {
@@ -76,20 +118,50 @@ func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 	if err != nil {
 		t.Fatalf("honest frames: %v", err)
 	}
-	for _, f := range fs[first:] {
-		if f.Type == frameAck {
-			continue
-		}
-		if f.Tag != to.got {
-			t.Fatalf("message %d came in place of %d", f.Tag, to.got)
-		}
-		for i, b := range f.Data {
-			if b != byte(f.Tag)+byte(i) {
-				t.Fatalf("message %d: byte %d is changed", f.Tag, i)
-			}
-		}
-		to.got++
+	for i := range fs[first:] {
+		to.read1(t, &fs[first+i])
 	}
+	if len(to.parts) > maxParted {
+		t.Fatalf("%d messages have begun", len(to.parts))
+	}
+}
+
+// read1 works on a frame that has not come before.
+func (to *peerModel) read1(t *rapid.T, f *subsys.Frame) {
+	if part := to.parts[f.Dst]; part != nil && (f.Type == frameData || f.Type == frameBegin) {
+		t.Fatalf("message %d came between the pieces of %d", f.Tag, part.h.Tag)
+	}
+	switch f.Type {
+	case frameAck:
+	case frameBegin:
+		h := f.Header
+		h.Len = binary.LittleEndian.Uint32(f.Data)
+		to.parts[f.Dst] = &modelPart{h: h}
+	case framePiece:
+		part := to.parts[f.Dst]
+		if part == nil || f.Tag != uint64(len(part.data)) {
+			t.Fatalf("a piece at %d of %+v", f.Tag, part)
+		}
+		if part.data = append(part.data, f.Data...); len(part.data) == int(part.h.Len) {
+			delete(to.parts, f.Dst)
+			to.take(t, &part.h, part.data)
+		}
+	default:
+		to.take(t, &f.Header, f.Data)
+	}
+}
+
+// take is handed a whole message.
+func (p *peerModel) take(t *rapid.T, h *subsys.Header, data []byte) {
+	if h.Tag != p.got[h.Dst] || len(data) != int(h.Len) {
+		t.Fatalf("message %d of %d bytes came in place of %d of %d", h.Tag, len(data), p.got[h.Dst], h.Len)
+	}
+	for i, b := range data {
+		if b != byte(h.Tag)+byte(i) {
+			t.Fatalf("message %d: byte %d is changed", h.Tag, i)
+		}
+	}
+	p.got[h.Dst]++
 }
 
 // ack acknowledges by itself, as a link does when nothing waits to be sent.
@@ -124,8 +196,23 @@ func (p *peerModel) check(t *rapid.T) {
 	if unsent != s.unsent {
 		t.Fatalf("%d bytes are unsent, not %d", unsent, s.unsent)
 	}
-	if s.quiet() != (unsent == 0) {
-		t.Fatalf("quiet is %v with %d bytes unsent", s.quiet(), unsent)
+	backlog, queued, parted := 0, 0, 0
+	for i := range p.lines {
+		ln := &p.lines[i]
+		if ln.cut > 0 {
+			parted++
+		}
+		backlog -= ln.cut
+		queued += ln.waiting()
+		for _, m := range ln.msgs[ln.first:] {
+			backlog += len(m.Data)
+		}
+	}
+	if backlog != s.backlog || queued != s.queued || parted != s.parted || (queued == 0) != (s.turn == nil) {
+		t.Fatalf("%d bytes of %d messages wait, %d have begun: %+v", backlog, queued, parted, s.lines)
+	}
+	if s.quiet() != (unsent == 0 && queued == 0) {
+		t.Fatalf("quiet is %v with %d bytes unsent, %d messages waiting", s.quiet(), unsent, queued)
 	}
 }
 
@@ -136,7 +223,7 @@ func TestSessionModel(t *testing.T) {
 		start := rapid.SampledFrom([]uint32{0, 1<<32 - 5, 1<<31 - 3}).Draw(t, "start")
 		ends := [2]*peerModel{}
 		for i := range ends {
-			p := &peerModel{pool: buffers.New()}
+			p := newPeerModel()
 			p.s.head, p.s.sent, p.s.most, p.s.next, p.s.done, p.s.rxNext, p.s.rxTold = start, start, start, start, start, start, start
 			ends[i] = p
 		}
@@ -147,7 +234,26 @@ func TestSessionModel(t *testing.T) {
 				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
 				for range rapid.IntRange(1, 30).Draw(t, "frames") {
 					small := rapid.Bool().Draw(t, "small")
-					p.push(rapid.SampledFrom([]int{0, 1, 64, 700, inline}).Draw(t, "size"), small)
+					flow := rapid.Uint32Range(0, modelFlows-1).Draw(t, "flow")
+					p.push(flow, rapid.SampledFrom([]int{0, 1, 64, modelPiece, modelPiece + 1, inline, 9000}).Draw(t, "size"), small)
+				}
+			},
+			"change route": func(t *rapid.T) {
+				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
+				p.cuts = !p.cuts
+			},
+			// The resource of a flow goes: its sender reports what has not begun, and
+			// ends what has.
+			"give up": func(t *rapid.T) {
+				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
+				flow := rapid.IntRange(0, modelFlows-1).Draw(t, "flow")
+				ln := &p.lines[flow]
+				if ln.cut > 0 {
+					return // the model's receiver knows of no end
+				}
+				_, begun := p.s.abandon(ln, func(h *subsys.Header) { p.pushed[flow]-- })
+				if begun {
+					t.Fatal("a message has begun that has not")
 				}
 			},
 			"write": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "who")].write(draw) },
@@ -217,8 +323,8 @@ func TestSessionModel(t *testing.T) {
 		}
 		for i, p := range ends {
 			p.check(t)
-			if p.pushed != ends[1-i].got {
-				t.Fatalf("%d messages were sent, %d came", p.pushed, ends[1-i].got)
+			if p.pushed != ends[1-i].got || len(p.parts) > 0 {
+				t.Fatalf("%d messages were sent, %d came, %d in parts", p.pushed, ends[1-i].got, len(p.parts))
 			}
 			p.s.drain(func(h *subsys.Header) { t.Fatalf("frame %d is left", h.Tag) })
 			if err := p.pool.Close(); err != nil {
@@ -232,20 +338,35 @@ func TestSessionModel(t *testing.T) {
 // its buffers go back.
 func TestSessionDrain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := &peerModel{pool: buffers.New()}
+		p := newPeerModel()
+		p.cuts = rapid.Bool().Draw(t, "cuts")
 		n := rapid.IntRange(0, 300).Draw(t, "frames")
 		for range n {
-			p.push(rapid.IntRange(0, 200).Draw(t, "size"), rapid.Bool().Draw(t, "small"))
+			size := rapid.IntRange(0, 200).Draw(t, "size")
+			if rapid.IntRange(0, 9).Draw(t, "large") == 0 {
+				size = rapid.IntRange(modelPiece+1, 4*modelPiece).Draw(t, "size of a large one")
+			}
+			p.push(0, size, rapid.Bool().Draw(t, "small"))
 		}
-		for range rapid.IntRange(0, 10).Draw(t, "writes") {
+		for range rapid.IntRange(0, 20).Draw(t, "writes") {
 			p.write(func(n int) int { return n })
 		}
 		acked := rapid.IntRange(0, int(p.s.sent)).Draw(t, "acked")
 		if err := p.s.acked(uint32(acked)); err != nil {
 			t.Fatal(err)
 		}
-		next := uint64(acked)
+		next := uint64(0) // the first message of which not all is acknowledged
+		to := newPeerModel()
+		for i := range p.wire {
+			if f := &p.wire[i]; int(f.Seq) < acked {
+				to.read1(t, f)
+			}
+		}
+		next = to.got[0]
 		p.s.drain(func(h *subsys.Header) {
+			if h.Type != frameData {
+				return
+			}
 			if h.Tag != next {
 				t.Fatalf("message %d is left, want %d", h.Tag, next)
 			}
@@ -268,7 +389,7 @@ func TestSessionRefuses(t *testing.T) {
 		return f
 	}
 	odd := data(10)
-	odd.Type = frameBye + 1
+	odd.Type = framePiece + 1
 	for name, fs := range map[string][]subsys.Frame{
 		"gap":                  {data(11)},
 		"gap behind fresh":     {data(10), data(12)},
@@ -287,12 +408,12 @@ func TestSessionRefuses(t *testing.T) {
 			t.Errorf("%s: expects %d now", name, s.rxNext)
 		}
 	}
-	p := &peerModel{pool: buffers.New()}
+	p := newPeerModel()
 	for range 5 {
-		p.push(10, true)
+		p.push(0, 10, true)
 	}
 	p.write(func(n int) int { return n })
-	p.push(10, true)
+	p.push(0, 10, true)
 	for _, a := range []uint32{6, 1 << 20} {
 		if err := p.s.acked(a); !errors.Is(err, ErrProtocol) {
 			t.Errorf("acknowledging %d of 5 sent: %v", a, err)

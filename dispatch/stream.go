@@ -43,7 +43,7 @@ func (l *link) paced() bool { return l.stream.slot > 0 }
 // now says whether what was just queued is to be written now. mu is held.
 func (l *link) now() bool {
 	if l.paced() {
-		if l.s.unsent < flushBytes {
+		if l.s.due() < flushBytes {
 			return false
 		}
 		l.stream.pumped = true

@@ -94,6 +94,13 @@ type Prober interface {
 	Unanswered() (owes bool, heard time.Duration)
 }
 
+// A Streamer is a Conn over which the bytes of a large frame keep other frames waiting,
+// and are lost when it breaks between them. The dispatcher divides large messages for it.
+type Streamer interface {
+	Conn
+	Streams()
+}
+
 // A Sink is what a conn delivers to. Calls for one conn never overlap, but for
 // Down, which may come while Frames is under way: a sink may see the one call
 // that another goroutine was about to make begin after it.

@@ -40,7 +40,8 @@ type Reader struct {
 	start, end int // bytes read and not yet delivered: mem[start:end]
 	want       int // how much to ask for
 
-	large  subsys.Frame // the frame whose payload is being read into its own buffer
+	large  subsys.Frame  // the frame whose payload is being read into its own buffer
+	head   subsys.Header // handed to Room: a local one would be garbage each time
 	have   int
 	begun  bool   // a large frame has begun, and there was no memory for it
 	skip   int    // bytes still to come of the payload of large, which are discarded
@@ -204,6 +205,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 		err := r.sink.Frames(r.conn, r.frames[:1])
 		r.frames[0].Buf.Release()
 		r.frames[0] = subsys.Frame{}
+		r.want = subsys.HeaderLen // the next payload may be as large, and be read where it belongs
 		return 1, err
 	}
 	if r.skip > 0 { // what was read stays outside start:end, and the next bytes overwrite it
@@ -213,6 +215,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 		return 1, r.skipped()
 	}
 	filled := n == min(r.want, len(r.mem)-r.end)
+	r.want = max(r.want, firstRead)
 	r.end += n
 	for {
 		k := 0
@@ -264,14 +267,14 @@ func (r *Reader) apart() error {
 	if r.end-r.start < subsys.HeaderLen {
 		return nil
 	}
-	var h subsys.Header
+	h := &r.head
 	if err := h.Parse(r.mem[r.start:]); err != nil {
 		return r.from(err)
 	}
 	if h.Len <= apart {
 		return nil
 	}
-	b, err := r.get(func() (*buffers.Buffer, error) { return r.sink.Room(r.conn, &h) })
+	b, err := r.get(func() (*buffers.Buffer, error) { return r.sink.Room(r.conn, h) })
 	if r.begun = errors.Is(err, ErrStarved); r.begun {
 		return err
 	}
@@ -279,12 +282,12 @@ func (r *Reader) apart() error {
 		return r.from(err)
 	}
 	if b == nil {
-		r.large = subsys.Frame{Header: h}
+		r.large = subsys.Frame{Header: *h}
 		r.skip = int(h.Len) - (r.end - r.start - subsys.HeaderLen)
 		r.start = r.end
 		return nil
 	}
-	r.large = subsys.Frame{Header: h, Data: b.Bytes()[:h.Len:h.Len], Buf: b}
+	r.large = subsys.Frame{Header: *h, Data: b.Bytes()[:h.Len:h.Len], Buf: b}
 	r.have = copy(r.large.Data, r.mem[r.start+subsys.HeaderLen:r.end])
 	if r.have > 0 {
 		r.count.Copies.Add(1)

@@ -55,6 +55,9 @@ func (c *conn) Unanswered() (owes bool, heard time.Duration) {
 	return c.sock.Unanswered()
 }
 
+// Streams implements subsys.Streamer.
+func (c *conn) Streams() {}
+
 func (c *conn) Start() {
 	if !c.sock.Hold() {
 		return

@@ -1,0 +1,506 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+	"github.com/rocl-go/rocl/subsys/tls"
+)
+
+// noise is a buffer of n random bytes, with their checksum in the first four.
+func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
+	t.Helper()
+	b, err := d.Buffer(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(seed, uint64(n)))
+	p := b.Bytes()
+	for ; len(p) >= 8; p = p[8:] {
+		binary.LittleEndian.PutUint64(p, r.Uint64())
+	}
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	binary.LittleEndian.PutUint32(b.Bytes(), crc32.ChecksumIEEE(b.Bytes()[4:]))
+	return b
+}
+
+func intact(p []byte) bool {
+	return len(p) < 4 || binary.LittleEndian.Uint32(p) == crc32.ChecksumIEEE(p[4:])
+}
+
+// A message a hundred times larger than what any connection carries arrives, once and
+// intact, over TCP and TLS.
+func TestLargerThanConnections(t *testing.T) {
+	for name, tr := range streamTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			const after = pieceLen + 64<<10
+			w := newWorld()
+			lost := atomic.Int32{}
+			note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
+			a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
+			rb := newRelay(t, b.Addrs()[0], after, 1<<30)
+			w.mu.Lock()
+			w.at[a.self] = nil
+			w.at[b.self] = []string{name + "://" + rb.ln.Addr().String()}
+			w.mu.Unlock()
+			mb := box(t, b, 1, 64<<20)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			defer func() { // before the relay waits for its connections
+				rb.cuts.Store(0)
+				cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				defer cancel()
+				if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
+					t.Error(err)
+				}
+			}()
+			sizes := []int{100 * after, 5, pieceLen, pieceLen + 1, 3 * pieceLen}
+			f := flow(t, a, mb)
+			go func() {
+				for i, n := range sizes {
+					if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			for i, n := range sizes {
+				m, err := mb.Recv(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
+					t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
+				}
+				m.Release()
+			}
+			if m, err := mb.TryRecv(); !errors.Is(err, ErrEmpty) {
+				t.Errorf("a message too many: %v %v", m, err)
+			}
+			if s := a.Stats(); s.Resumed < 50 || lost.Load() > 0 {
+				t.Errorf("%d connections broke, %d messages were reported", s.Resumed, lost.Load())
+			}
+		})
+	}
+}
+
+// A gate is a relay that lets through as many bytes to its address as it is told to.
+type gate struct {
+	*relay
+	mu     sync.Mutex
+	may    int64 // bytes that may have passed
+	passed int64
+	more   chan struct{} // closed and replaced when may changes
+	over   chan struct{}
+}
+
+func newGate(t *testing.T, to string, may int64) *gate {
+	t.Helper()
+	g := &gate{may: may, more: make(chan struct{}), over: make(chan struct{})}
+	g.relay = newRelay(t, to, 1<<62, 0)
+	g.relay.pass = g.wait
+	return g
+}
+
+// wait returns when n more bytes may pass.
+func (g *gate) wait(n int) {
+	for {
+		g.mu.Lock()
+		if g.passed+int64(n) <= g.may {
+			g.passed += int64(n)
+			g.mu.Unlock()
+			return
+		}
+		more := g.more
+		g.mu.Unlock()
+		select {
+		case <-more:
+		case <-g.over:
+			return
+		}
+	}
+}
+
+func (g *gate) let(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.may += n
+	close(g.more)
+	g.more = make(chan struct{})
+}
+
+// gated are two dispatchers, of which the first reaches the second through a gate.
+func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)) (a, b *Dispatcher, g *gate, w *world) {
+	t.Helper()
+	w = newWorld()
+	a, b = w.node(t, 1, tr, change...), w.node(t, 2, tr, change...)
+	addr := b.Addrs()[0]
+	g = newGate(t, addr, may)
+	w.mu.Lock()
+	w.at[a.self] = nil
+	w.at[b.self] = []string{transportOf(addr) + "://" + g.ln.Addr().String()}
+	w.mu.Unlock()
+	t.Cleanup(func() { // before the relay waits for its connections
+		close(g.over)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		a.Close(ctx)
+		b.Close(ctx)
+	})
+	return a, b, g, w
+}
+
+func streamTransports(t *testing.T) map[string]subsys.Transport {
+	t.Helper()
+	secret, err := tls.FromSecrets("test", []byte(strings.Repeat("s", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]subsys.Transport{"tcp": tcp.New(), "tls": tls.New(secret)}
+}
+
+// A small message, and a large one, to other resources arrive while most of a large
+// message waits for a slow connection. Messages to the same resource keep their order.
+func TestSmallPassesLarge(t *testing.T) {
+	for name, tr := range streamTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			const size, other, step = 64 << 20, 1 << 20, 256 << 10
+			a, b, g, _ := gated(t, tr, 1<<20)
+			busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
+			ctx := soon(t)
+			credited(t, a, b, busy)
+			credited(t, a, b, idle)
+			f := flow(t, a, busy)
+			for i, n := range []int{size, 10, pieceLen + 1} {
+				if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h := flow(t, a, idle)
+			for i, n := range []int{10, other, 10} {
+				if err := h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range uint64(3) {
+				for {
+					m, err := idle.TryRecv()
+					if errors.Is(err, ErrEmpty) {
+						g.let(step)
+						time.Sleep(50 * time.Microsecond) // lets the relay run
+						if ctx.Err() != nil {
+							t.Fatal("nothing comes")
+						}
+						continue
+					}
+					if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+						t.Fatal(m, err)
+					}
+					m.Release()
+					break
+				}
+			}
+			g.mu.Lock()
+			passed := g.passed
+			g.mu.Unlock()
+			if n, _ := busy.Len(); n != 0 || passed > size/2 {
+				t.Errorf("it came behind %d messages and %d bytes of %d", n, passed, size)
+			}
+			g.let(1 << 40)
+			for i := range uint64(3) {
+				m, err := busy.Recv(ctx)
+				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+					t.Fatal(m, err)
+				}
+				m.Release()
+			}
+		})
+	}
+}
+
+// partOf is how much of the message in pieces to a mailbox has come.
+func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
+	l, _ := onlyLink(d, from)
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	if p := l.part(mb.serial); p != nil {
+		return p.have
+	}
+	return 0
+}
+
+// credited sees to it that from has credit for half of what fits into the mailbox.
+func credited(t *testing.T, from, to *Dispatcher, mb *Mailbox) {
+	t.Helper()
+	talk(t, from, to, mb, 0)
+	f := flow(t, from, mb)
+	until(t, "there is credit", func() bool {
+		_, _ = mb.TryRecv()
+		f.l.mu.Lock()
+		defer f.l.mu.Unlock()
+		return f.limit > mb.limit/4
+	})
+}
+
+// begun sends a large message and two behind it through a gate, of which a part has come
+// when it returns. The test holds the buffers too.
+func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer) {
+	t.Helper()
+	ctx := soon(t)
+	credited(t, a, b, mb)
+	f := flow(t, a, mb)
+	for i, n := range []int{64 << 20, 10, pieceLen + 1} {
+		p := noise(t, a, n, uint64(i))
+		bufs = append(bufs, p.Retain())
+		if err := f.Send(ctx, 7, uint64(i), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "a part has come", func() bool {
+		_, _ = mb.TryRecv()
+		return partOf(b, a, mb) > 0
+	})
+	return bufs
+}
+
+// wantReports checks that each message of begun is reported once, with its size.
+func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, why error) {
+	t.Helper()
+	ctx := soon(t)
+	seen := map[uint64]bool{}
+	for range bufs {
+		select {
+		case u := <-told:
+			if seen[u.Tag] || u.Bytes != bufs[u.Tag].Len() || !errors.Is(u.Err, why) || u.From.Serial() != 7 {
+				t.Errorf("told %+v", u)
+			}
+			seen[u.Tag] = true
+		case <-ctx.Done():
+			t.Fatalf("only %v are reported", seen)
+		}
+	}
+	for i, b := range bufs {
+		until(t, "a buffer is free", func() bool { return b.Done() && b.Refs() == 1 })
+		if !seen[uint64(i)] {
+			t.Errorf("message %d is not reported", i)
+		}
+		b.Release()
+	}
+	select {
+	case u := <-told:
+		t.Errorf("told %+v too", u)
+	default:
+	}
+}
+
+// The mailbox is closed in the midst of a message: that message and those behind it are
+// reported once, with their sizes, the memory is free, and the link goes on.
+func TestClosedInTheMidst(t *testing.T) {
+	told := make(chan Undelivered, 10)
+	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	mb, other := box(t, b, 1, 256<<20), box(t, b, 2, 0)
+	bufs := begun(t, a, b, mb)
+	before := b.cfg.Pool.Stats().InUse
+	mb.Close()
+	g.let(1 << 40)
+	wantReports(t, told, bufs, ErrGone)
+	talk(t, a, b, other, 5)
+	if n := partOf(b, a, mb); n > 0 || b.cfg.Pool.Stats().InUse > before {
+		t.Errorf("%d bytes are kept, %d buffers of %d", n, b.cfg.Pool.Stats().InUse, before)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.passed > 40<<20 {
+		t.Errorf("%d bytes were sent to nobody", g.passed)
+	}
+}
+
+// The receiver ends, or the link, in the midst of a message: the sender reports it and
+// those behind it once, and neither end keeps memory.
+func TestEndInTheMidst(t *testing.T) {
+	for _, how := range []string{"goodbye", "death", "sender"} {
+		t.Run(how, func(t *testing.T) {
+			told := make(chan Undelivered, 10)
+			a, b, g, w := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+			mb := box(t, b, 1, 256<<20)
+			bufs := begun(t, a, b, mb)
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			want := ErrGone
+			switch how {
+			case "goodbye":
+				_ = b.Close(over)
+			case "death":
+				w.mu.Lock()
+				w.gone[b.self] = true
+				w.mu.Unlock()
+				for _, p := range b.ports {
+					p.Close()
+				}
+			case "sender":
+				want = ErrClosed
+				_ = a.Close(over)
+			}
+			g.let(1 << 40)
+			wantReports(t, told, bufs, want)
+			until(t, "nothing is kept", func() bool {
+				b.glance()
+				return b.cfg.Pool.Stats().InUse <= 4 // runs and blocks
+			})
+		})
+	}
+}
+
+// A hostile peer's pieces cut the connection, and take no memory beyond the credit.
+func TestHostilePieces(t *testing.T) {
+	h := func(seq uint32, typ uint8, dst uint32, tag uint64, data ...byte) subsys.Frame {
+		return subsys.Frame{Header: subsys.Header{Type: typ, Seq: seq, Dst: dst, Src: 5, Tag: tag, Len: uint32(len(data))}, Data: data}
+	}
+	le := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
+	begin := func(seq, dst, total uint32) subsys.Frame { return h(seq, frameBegin, dst, 9, le(total)...) }
+	piece := func(seq, dst uint32, at uint64, n int) subsys.Frame {
+		return h(seq, framePiece, dst, at, make([]byte, n)...)
+	}
+	many := []subsys.Frame{}
+	for i := range uint32(maxParted + 1) {
+		many = append(many, begin(i, 1+i, 60_000))
+	}
+	for name, fs := range map[string][]subsys.Frame{
+		"without a beginning":  {piece(0, 1, 0, 100)},
+		"begun twice":          {begin(0, 1, 1000), begin(1, 1, 1000)},
+		"of no bytes":          {begin(0, 1, 0)},
+		"longer than any":      {begin(0, 1, MaxMessage+1)},
+		"beyond the credit":    {begin(0, 1, FirstCredit)},
+		"a short beginning":    {h(0, frameBegin, 1, 9, 1, 2, 3)},
+		"beyond the end":       {begin(0, 1, 1000), piece(1, 1, 0, 600), piece(2, 1, 600, 401)},
+		"at another place":     {begin(0, 1, 1000), piece(1, 1, 1, 600)},
+		"the same place again": {begin(0, 1, 1000), piece(1, 1, 0, 600), piece(2, 1, 0, 400)},
+		"a message between":    {begin(0, 1, 1000), piece(1, 1, 0, 600), h(2, frameData, 1, 9, 1)},
+		"many begun at once":   many,
+		"credit returned":      {begin(0, 1, 60_000), h(1, frameNeed, 1, FirstCredit, held8(FirstCredit)...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newWorld().node(t, 3, tcp.New())
+			for i := range uint32(maxParted + 1) {
+				box(t, d, 1+i, 0)
+			}
+			c := &fakeConn{}
+			_, ep := linked(t, d, c, 0)
+			before := d.cfg.Pool.Stats()
+			var err error
+			for i := range fs {
+				if err != nil {
+					t.Fatalf("frame %d is refused: %v", i-1, err)
+				}
+				err = ep.Frames(c, fs[i:i+1])
+			}
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("the last frame: %v", err)
+			}
+			if n := d.cfg.Pool.Stats().Mapped - before.Mapped; n > 2*FirstCredit {
+				t.Errorf("%d bytes were mapped", n)
+			}
+		})
+	}
+
+	// The same is judged where the payload is about to be read.
+	d := newWorld().node(t, 3, tcp.New())
+	mb := box(t, d, 1, 0)
+	c := &fakeConn{}
+	l, ep := linked(t, d, c, 0)
+	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
+		t.Errorf("room without a beginning: %v", err)
+	}
+	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
+		t.Errorf("room for nobody: %v", err)
+	}
+	if err := ep.Frames(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
+		t.Errorf("room beyond the end: %v", err)
+	}
+
+	// A connection that was replaced holds the message's memory: what it still reads does
+	// not change the message.
+	var late []*buffers.Buffer
+	for i := range 2 {
+		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
+		b, err := ep.Room(c, &p.Header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late = append(late, b.Retain())
+		p.Data, p.Buf = b.Bytes(), b
+		clear(p.Data)
+		if err := ep.Frames(c, []subsys.Frame{p}); err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	}
+	m, err := mb.TryRecv()
+	if err != nil || m.Len() != 60_000 || m.Tag() != 9 || m.From() != l.peer.WithSerial(5) {
+		t.Fatal(m, err)
+	}
+	for _, b := range late {
+		for i := range b.Bytes() {
+			b.Bytes()[i] = 1
+		}
+		b.Release()
+	}
+	for i, b := range m.Bytes() {
+		if b != 0 {
+			t.Fatalf("byte %d was changed after delivery", i)
+		}
+	}
+	m.Release()
+}
+
+// streaming is a fakeConn over which large messages are to go in pieces.
+type streaming struct{ fakeConn }
+
+func (*streaming) Streams() {}
+
+// Only a peer that understands pieces gets any.
+func TestPeerWithoutPieces(t *testing.T) {
+	for _, understands := range []bool{false, true} {
+		d := newWorld().node(t, 3, tcp.New())
+		c := &streaming{}
+		known := uint8(0)
+		if understands {
+			known = featurePieces | 0x80
+		}
+		l, _ := linked(t, d, c, known)
+		f := l.flow(9)
+		l.mu.Lock()
+		f.limit = 1 << 30
+		l.mu.Unlock()
+		if err := f.Send(t.Context(), 1, 4, noise(t, d, 2*pieceLen+1, 1)); err != nil {
+			t.Fatal(err)
+		}
+		var got []uint8
+		for _, f := range sentFrames(&c.fakeConn) {
+			got = append(got, f.Type)
+		}
+		want := []uint8{frameData}
+		if understands {
+			want = []uint8{frameBegin, framePiece, framePiece, framePiece}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("understands %v: frames %v", understands, got)
+		}
+	}
+}
