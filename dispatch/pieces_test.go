@@ -110,8 +110,7 @@ type gate struct {
 func newGate(t *testing.T, to string, may int64) *gate {
 	t.Helper()
 	g := &gate{may: may, more: make(chan struct{}), over: make(chan struct{})}
-	g.relay = newRelay(t, to, 1<<62, 0)
-	g.relay.pass = g.wait
+	g.relay = startRelay(t, to, &relay{after: 1 << 62, pass: g.wait}, 0)
 	return g
 }
 

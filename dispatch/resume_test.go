@@ -31,12 +31,18 @@ type relay struct {
 
 func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 	t.Helper()
+	return startRelay(t, to, &relay{after: after}, cuts)
+}
+
+// startRelay starts r.
+func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, host, _ := strings.Cut(to, "://")
-	r := &relay{ln: ln, to: host, after: after}
+	r.ln, r.to = ln, host
 	r.cuts.Store(cuts)
 	r.done.Go(func() {
 		for {
