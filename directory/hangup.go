@@ -40,7 +40,7 @@ func onHangup(nc net.Conn, gone func()) (stop func()) {
 	})
 	return func() {
 		if !t.Stop() {
-			_ = nc.SetReadDeadline(time.Unix(1, 0))
+			_ = nc.SetReadDeadline(time.Now())
 			<-looked
 			_ = nc.SetReadDeadline(time.Time{})
 		}

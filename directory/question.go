@@ -36,7 +36,7 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		}
 		nc, err := c.dial(ctx)
 		if err == nil {
-			stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+			stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Now()) })
 			_, err = nc.Write(greeting(kind))
 			if stop(); err == nil {
 				return &askConn{c: newCodec(nc)}, nil
@@ -87,7 +87,7 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec
 		return nil, context.Cause(ctx)
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Unix(1, 0)) })
+		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Now()) })
 		defer stop()
 	}
 	a.n++

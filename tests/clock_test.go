@@ -26,10 +26,6 @@ var (
 // wallClockIs says where the wall's clock is nevertheless, and how often.
 var wallClockIs = map[string]int{
 	"directory/search/searchtest/sim.go": 1, // a simulation begins at some time
-	"directory/question.go":              1, // a deadline that has been: 1970 will do
-	"directory/hangup.go":                1, // likewise
-	"subsys/shm/shake.go":                1, // likewise
-	"subsys/shm/shm.go":                  1, // likewise
 	"subsys/tls/secrets.go":              3, // from when until when certificates made of a secret are good: for ever
 }
 

@@ -45,7 +45,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 		return nil, subsys.ErrClosed
 	}
 	defer untrack()
-	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = uc.SetDeadline(time.Now()) })()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)

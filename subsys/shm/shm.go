@@ -384,7 +384,7 @@ func (p *port) Close() error {
 	}
 	p.closed = true
 	for uc := range p.raw {
-		_ = uc.SetDeadline(time.Unix(1, 0))
+		_ = uc.SetDeadline(time.Now())
 	}
 	p.mu.Unlock()
 	err := p.ln.Close()
