@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 .PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain
 
 test:    ; go test ./...

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rocl lets Go programs find each other by what they are and exchange
 // messages as fast as the machine allows.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package buffers keeps the memory of messages: registered, pooled and counted.
 //
 // A [Pool] maps page-backed arenas outside the Go heap, where the collector

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package buffers
 
 // extent finds or maps a buffer above the largest class.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package context joins the parts: a Context has ports on every transport, the
 // resources registered through it, a client of the node's directory, and two
 // caches that spare the directory almost every question (the paper's section

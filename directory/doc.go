@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package directory is a node's directory: the server that keeps the node's
 // resources in a database, the client a context uses, and the arrangement by
 // which any context can be the server.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dispatch carries messages between contexts: links that outlive their
 // connections, mailboxes, and the progress of both.
 //

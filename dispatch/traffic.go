@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package dispatch
 
 // traffic counts the messages of a link. Guarded by link.mu.

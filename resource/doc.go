@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resource has the three things everything else speaks of: identifiers,
 // attribute lists, and patterns.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rocltest gives a test nodes of its own: in memory, with nothing to
 // configure, closed when the test ends, also inside testing/synctest.
 //

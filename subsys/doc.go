@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package subsys is the contract between the dispatcher and a transport, and
 // the little machinery transports share.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tests has what needs several packages or processes.
 package tests
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command dirserver serves a node's directory as a daemon.
 //
 //	dirserver [--socket PATH] [--listen URL]... [--config FILE]

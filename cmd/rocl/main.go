@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command rocl is the library for people: a demonstration, the directory seen
 // from a shell, messages through pipes, and the benchmarks.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster joins the directories of many nodes. Each serving directory
 // is a member: memberlist tells it who else lives, and what its own database
 // does not know it asks of the others by the protocol of package search.

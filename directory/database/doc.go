@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package database keeps a node's resources in memory and finds them by
 // attributes.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package database
 
 // slots is a hash table from the hash of an attribute to its posting: open

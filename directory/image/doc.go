@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package image lays a node's resources out in memory that other processes read
 // in place: who asks what is registered on its own node needs no system call and
 // wakes nobody.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package port is the one port, UDP and TCP, at which a member of a cluster is
 // reached: gossip, the datagrams of searches and the streams between
 // directories share it, told apart by their first byte.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package search is how a directory asks the others: the protocol by which a
 // question reaches every node of a cluster and comes back with an answer, or
 // with a no that is definite. It is a machine without sockets, goroutines or

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pingpong bounces a message between two contexts that know nothing of
 // each other but an attribute. Start it in one shell, then again in another.
 package main

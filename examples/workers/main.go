@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command workers shares work among whatever workers there are. Start any
 // number of workers with "workers work", at any time, then "workers sum N"
 // adds the squares of 1 to N on them; a worker that dies has its part done by

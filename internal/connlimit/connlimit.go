@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package connlimit bounds how many connections a listener has at a time. Where one more comes, the oldest is closed, not the newest: a
 // stranger who opens connections and says nothing takes the places from itself.
 package connlimit

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package display makes text from outside safe to show: on a terminal, in a
 // table, in a log.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package freeaddr finds addresses for tests that must name one before somebody
 // listens there, and again after he has ended.
 package freeaddr

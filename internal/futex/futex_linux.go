@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package futex sleeps on a word of memory that processes share, and wakes who
 // does. It is the shortest sleep that Linux has: no descriptor is looked at.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package histogram counts how large things are, at the price of two atomic
 // additions each, for whoever wants to export it.
 package histogram

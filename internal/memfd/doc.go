@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memfd makes memory that can be handed to other processes: nameless
 // files of a fixed size, whose every page is there from the start, and which
 // only their maker can write.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ratelog limits how often a log line is repeated. It is for lines that
 // a peer, a stranger or a retry can cause any number of times: a connection
 // refused, a call of accept that fails.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sentinel has the errors that several packages return, each with a text of
 // its own, and that a user matches with one value.
 package sentinel

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inproc joins contexts of one process. A frame is handed to the
 // peer's sink by the sending goroutine: nothing is copied, nothing sleeps,
 // and nothing but memory is used, so it works inside testing/synctest.

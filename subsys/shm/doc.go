@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package shm carries frames between processes of one node through memory that
 // both have mapped. A large payload does not travel: the receiver reads the
 // sender's pages where they lie, and the time does not depend on the size.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stream is what transports over byte streams share: a socket of the
 // context's own, frames out of bytes, addresses.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package subsystest is what every transport must pass. A transport's own test
 // is one call:
 //

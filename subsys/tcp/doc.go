@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tcp carries frames over TCP.
 //
 // Frames go on the stream as package subsys draws them, one after another.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tls carries frames over TLS 1.3 with both ends verified, by crypto/tls
 // alone. Its addresses are tls://host:port.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster tests clusters of real daemons on machines of their own:
 // network namespaces, in which packets are lost and wires are cut.
 package cluster

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package interrupt turns SIGINT and SIGTERM into the end of a context.
 package interrupt
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package searchtest runs searches of many nodes in virtual time: the machine
 // of package search as it is, in a network that takes time, has room for so
 // much and loses some. There is one queue of events and one random source, so

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command scaling measures what a large cluster costs, in virtual time, and
 // writes docs/SCALING.md and docs/scaling.svg. Run it by "make scaling".
 package main

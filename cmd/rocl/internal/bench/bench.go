@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench measures the library beside a bare loop that moves the same
 // bytes with what Go alone has, in the same run: the ratio is the figure, since
 // the machine's mood changes both. Bare and library rounds alternate; each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cli has the commands of rocl that show the directory and move
 // messages, and what all commands share: output, errors and exit codes.
 package cli

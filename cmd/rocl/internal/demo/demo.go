@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package demo is rocl's demonstration on real input: an inverted index of a
 // tree of text files, built by processes that know of each other only by
 // attributes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package index is the inverted index of the demonstration: which files
 // contain which word.
 //
