@@ -25,6 +25,52 @@ type cache struct {
 	owners map[resource.GID]resource.GID
 	flows  map[resource.GID]*dispatch.Flow
 	addrs  map[resource.GID]*addresses
+	added  int                       // flows, since the last sweep
+	gone   map[resource.GID]struct{} // peers whose links have ended since
+}
+
+// sweepLeast is how many flows are added, or links end, at least before a sweep.
+const sweepLeast = 64
+
+// ended notes that the link with a peer has ended: what leads to it is dropped soon.
+func (k *cache) ended(peer resource.GID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gone[peer] = struct{}{}
+	delete(k.addrs, peer)
+	if n := len(k.gone); n >= sweepLeast && n*sweepLeast >= len(k.flows)+len(k.owners) {
+		k.sweep()
+	}
+}
+
+// add keeps the flow to a resource. mu must be held.
+func (k *cache) add(id resource.GID, f *dispatch.Flow) {
+	bound(k.flows)
+	k.flows[id] = f
+	if k.added++; k.added >= sweepLeast && k.added >= len(k.flows)/2 {
+		k.sweep()
+	}
+}
+
+// sweep drops flows that have failed for good, and what is known of contexts whose
+// links have ended. It is called once for as many changes as there are entries, or a
+// part of that, so that an entry costs the same however many there are. mu must be held.
+func (k *cache) sweep() {
+	for id, f := range k.flows {
+		if f.Dead() {
+			delete(k.flows, id)
+			delete(k.owners, id)
+		}
+	}
+	if len(k.gone) > 0 {
+		for id, owner := range k.owners {
+			if _, ok := k.gone[owner]; ok && k.flows[id] == nil {
+				delete(k.owners, id)
+			}
+		}
+	}
+	k.added = 0
+	clear(k.gone)
 }
 
 type addresses struct {
@@ -40,6 +86,7 @@ func (k *cache) init() {
 	k.owners = map[resource.GID]resource.GID{}
 	k.flows = map[resource.GID]*dispatch.Flow{}
 	k.addrs = map[resource.GID]*addresses{}
+	k.gone = map[resource.GID]struct{}{}
 }
 
 func bound[V any](m map[resource.GID]V) {
@@ -133,8 +180,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		return nil, err
 	}
 	c.cache.mu.Lock()
-	bound(c.cache.flows)
-	c.cache.flows[to] = f
+	c.cache.add(to, f)
 	c.cache.mu.Unlock()
 	return f, nil
 }

@@ -5,6 +5,7 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"flag"
 	"maps"
 	"sync/atomic"
 	"testing"
@@ -337,4 +338,29 @@ func TestWatchForgets(t *testing.T) {
 	if owners, flows, _ := a.CacheSizes(); owners != 0 || flows != 0 {
 		t.Errorf("%d owners, %d flows after the only one was gone", owners, flows)
 	}
+}
+
+var peersFlag = flag.Int("cache.peers", 300, "short-lived peers in TestShortLivedPeers")
+
+// What a context knows of peers goes with them: nothing is kept of each peer that was
+// ever there.
+func TestShortLivedPeers(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a := open()
+		me := register(t, a, nil)
+		for range *peersFlag {
+			b := open(context.WithPoll(dispatch.PollNever))
+			you := register(t, b, nil)
+			send(t, me, you.ID(), "hello")
+			expect(t, you, "hello")
+			send(t, you, me.ID(), "good bye")
+			expect(t, me, "good bye")
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if owners, flows, addrs := a.CacheSizes(); owners+flows+addrs > 300 {
+			t.Errorf("after %d peers %d owners, %d flows and %d addresses are kept", *peersFlag, owners, flows, addrs)
+		}
+	})
 }

@@ -108,6 +108,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.resolve, Trust: c.trust, Rules: rules,
 		Poll: cfg.poll, Mailbox: cfg.mailbox, GiveUp: cfg.giveUp, Logger: cfg.logger, Undelivered: cfg.undelivered,
+		Ended: c.cache.ended,
 	})
 	if err := c.open(ctx); err != nil {
 		c.end()

@@ -91,7 +91,8 @@ type Config struct {
 	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
 	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
 	Logger      *slog.Logger
-	Undelivered func(Undelivered) // called by a goroutine of its own, one call at a time; may be nil
+	Ended       func(peer resource.GID) // called without locks held when a link with peer has ended; may be nil
+	Undelivered func(Undelivered)       // called by a goroutine of its own, one call at a time; may be nil
 }
 
 // A Dispatcher is the message half of a context: its links to other contexts,
@@ -290,6 +291,12 @@ func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool)
 		m.mu.Unlock()
 	}
 	return err
+}
+
+func (d *Dispatcher) hasBegunClosing() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.closing
 }
 
 func (d *Dispatcher) mailbox(serial uint32) *Mailbox {

@@ -29,11 +29,33 @@ type Flow struct {
 	spread *spread  // set where there are rules, in the flow of the common lane
 }
 
+// goneMost is how many resources that are gone a link remembers, to refuse messages to
+// them at once. Beyond that some are told of anew.
+const goneMost = 1024
+
+// lay drops a flow whose resource is gone. mu must be held.
+func (l *link) lay(f *Flow) {
+	delete(l.flows, f.dst)
+	if l.goneDst == nil {
+		l.goneDst = map[uint32]error{}
+	}
+	if len(l.goneDst) >= goneMost {
+		for dst := range l.goneDst {
+			delete(l.goneDst, dst)
+			break
+		}
+	}
+	l.goneDst[f.dst] = f.gone
+}
+
 func (l *link) flow(dst uint32) *Flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.flows[dst]
-	if f == nil { // one that has failed stays so: serials are not used again
+	if f == nil {
+		if err := l.goneDst[dst]; err != nil && l.dead == nil { // serials are not used again
+			return &Flow{l: l, dst: dst, gone: err}
+		}
 		f = &Flow{l: l, dst: dst, limit: FirstCredit, gone: l.dead}
 		if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
 			f.spread = &spread{rules: r, base: f}

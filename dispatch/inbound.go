@@ -58,6 +58,8 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 		l.mu.Unlock()
 		return false, err
 	}
+	ended := l.closedIn
+	l.closedIn = nil
 	l.stream.heard = true
 	if l.trial.resting {
 		l.stir()
@@ -75,6 +77,7 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 	}
 	l.answered = l.s.turn != nil // what was acknowledged may let more be numbered
 	l.mu.Unlock()
+	l.forget(ended)
 	err = l.work(fs[fresh:])
 	return l.answered, err
 }
@@ -136,8 +139,8 @@ func (l *link) inflow(dst uint32) *inflow {
 	in := l.inflows[dst]
 	if in == nil {
 		in = &inflow{l: l, dst: dst}
-		if in.mb = l.d.mailbox(dst); in.mb != nil {
-			in.mb.admit(in)
+		if mb := l.d.mailbox(dst); mb != nil && mb.admit(in) {
+			in.mb = mb
 			l.inflows[dst] = in // unknown ones are not remembered: a peer could make up many
 		}
 	}
@@ -187,6 +190,7 @@ func (l *link) control(f *subsys.Frame) error {
 			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
 			fl.waiters.fireAll()
 			others = l.abandon(fl)
+			l.lay(fl)
 			l.answered = true
 		}
 		if f.Src != 0 {

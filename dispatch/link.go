@@ -92,10 +92,12 @@ type link struct {
 	trial     trial
 	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
-	full      waitlist // senders waiting for room in the session
-	behind    waitlist // senders waiting for what went before to be acknowledged
-	empty     waitlist // closers waiting for the session to be idle
-	leaving   bool     // we say goodbye
+	goneDst   map[uint32]error // the latest resources of the peer that are gone
+	closedIn  []*inflow        // of mailboxes that were closed, still among inflows
+	full      waitlist         // senders waiting for room in the session
+	behind    waitlist         // senders waiting for what went before to be acknowledged
+	empty     waitlist         // closers waiting for the session to be idle
+	leaving   bool             // we say goodbye
 	dead      error
 	buried    bool
 	traffic   traffic
@@ -424,10 +426,34 @@ func (l *link) bury() {
 	l.mu.Lock()
 }
 
+// ends tells the peer that a resource is gone, and lets whoever works on received
+// frames next forget the peer's account with it.
+func (l *link) ends(in *inflow) {
+	l.mu.Lock()
+	if l.dead == nil {
+		l.closedIn = append(l.closedIn, in)
+		l.put(frameGone, in.dst, 0, 0)
+		l.post()
+	}
+	l.mu.Unlock()
+}
+
+// forget drops the accounts with resources that are gone: serials are not used again.
+// rx must be held.
+func (l *link) forget(ended []*inflow) {
+	for _, in := range ended {
+		if l.inflows[in.dst] == in {
+			delete(l.inflows, in.dst)
+		}
+		if l.lastFlow == in {
+			l.lastFlow = nil
+		}
+	}
+}
+
 // leave gives the mailboxes back what they had promised to the peer.
 func (l *link) leave() {
 	l.rx.Lock()
-	defer l.rx.Unlock()
 	for _, in := range l.inflows {
 		if in.mb != nil {
 			in.mb.leave(in)
@@ -435,6 +461,10 @@ func (l *link) leave() {
 	}
 	l.dropParts()
 	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
+	l.rx.Unlock()
+	if f := l.d.cfg.Ended; f != nil {
+		f(l.peer)
+	}
 }
 
 // undelivered counts a message that cannot be delivered, and queues the report

@@ -105,13 +105,14 @@ type Mailbox struct {
 	first     *Message
 	last      *Message
 	count     int
-	stored    uint64   // charged bytes of the messages kept
-	promise   uint64   // charged bytes granted and not yet consumed, stored ones included
-	coming    int64    // charged bytes granted that have not come; counted where there is a budget
-	dense     uint64   // bytes of which twice as many may be held, however little is stored
-	held      uint64   // bytes that the stored messages keep from being used again
-	pins      *pin     // unused ones
-	compacted *Message // the last one that compact came to
+	stored    uint64               // charged bytes of the messages kept
+	promise   uint64               // charged bytes granted and not yet consumed, stored ones included
+	coming    int64                // charged bytes granted that have not come; counted where there is a budget
+	dense     uint64               // bytes of which twice as many may be held, however little is stored
+	held      uint64               // bytes that the stored messages keep from being used again
+	pins      *pin                 // unused ones
+	compacted *Message             // the last one that compact came to
+	inflows   map[*inflow]struct{} // of all sending contexts
 	flows     int
 	window    uint64    // share of each flow
 	needy     []*inflow // senders waiting for more credit than they have, in order
@@ -450,13 +451,21 @@ func (m *Mailbox) nextNeedySoon() {
 }
 
 // admit and leave count the contexts that send to the mailbox.
-func (m *Mailbox) admit(in *inflow) {
+func (m *Mailbox) admit(in *inflow) bool {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	if m.inflows == nil {
+		m.inflows = map[*inflow]struct{}{}
+	}
+	m.inflows[in] = struct{}{}
 	in.granted = FirstCredit
 	m.promises(FirstCredit)
 	m.comes(FirstCredit)
 	m.share(m.flows + 1)
-	m.mu.Unlock()
+	return true
 }
 
 func (m *Mailbox) share(flows int) {
@@ -470,6 +479,7 @@ func (m *Mailbox) leave(in *inflow) {
 	m.comes(-int64(in.granted - in.received))
 	in.granted, in.left = in.received, true
 	m.unneed(in)
+	delete(m.inflows, in)
 	if m.over == in {
 		m.overEnds()
 	}
@@ -609,8 +619,8 @@ func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buff
 	return nil
 }
 
-// Close makes the mailbox refuse messages and lets go of those it keeps: their
-// senders, and those who wait for credit, are told that the resource is gone.
+// Close makes the mailbox refuse messages and lets go of those it keeps. All contexts
+// that have sent to it are told that the resource is gone.
 // Blocked receives return ErrClosed.
 func (m *Mailbox) Close() {
 	m.mu.Lock()
@@ -622,16 +632,22 @@ func (m *Mailbox) Close() {
 	m.comes(-m.coming)
 	m.overEnds()
 	m.closed = true
-	msgs, needy := m.first, m.needy
+	msgs, ins, needy := m.first, m.inflows, m.needy
+	m.inflows = nil
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
 	m.held, m.pins, m.compacted = 0, nil, nil
 	m.waiters.fireAll()
 	m.space.fireAll()
 	m.mu.Unlock()
 	m.d.forget(m)
-	for _, in := range needy {
-		in.l.push(frameGone, m.serial, 0, 0)
-		in.l.speak()
+	if m.d.hasBegunClosing() { // then all senders hear a goodbye
+		for _, in := range needy {
+			in.l.ends(in)
+		}
+	} else {
+		for in := range ins {
+			in.l.ends(in)
+		}
 	}
 	for msgs != nil {
 		msg := msgs

@@ -1,0 +1,52 @@
+package dispatch
+
+import (
+	"flag"
+	"testing"
+)
+
+var resourcesFlag = flag.Int("forget.resources", 2_000, "short-lived resources in TestShortLivedResources")
+
+// What a link knows of resources goes with them: nothing is kept of each resource that
+// was ever used.
+func TestShortLivedResources(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			lasting := box(t, b, 1, 0)
+			f := flow(t, a, lasting)
+			for i := range *resourcesFlag {
+				mb := box(t, b, uint32(2+i), 0)
+				if err := flow(t, a, mb).try(brief(t), 0, 10); err != nil {
+					t.Fatal(err)
+				}
+				if i%2 == 0 { // else it is closed while the message comes, or is unread
+					take(t, mb)
+				}
+				mb.Close()
+			}
+			if err := f.try(brief(t), 0, 10); err != nil {
+				t.Fatal(err)
+			}
+			take(t, lasting)
+			until(t, "the sender's flows dropped", func() bool {
+				f.l.mu.Lock()
+				defer f.l.mu.Unlock()
+				return len(f.l.flows) == 1
+			})
+			l, err := b.link(a.self)
+			if err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the receiver's accounts dropped", func() bool {
+				_ = f.try(brief(t), 0, 0) // the accounts go with what comes next
+				l.rx.Lock()
+				defer l.rx.Unlock()
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				return len(l.inflows) == 1 && len(l.closedIn) == 0
+			})
+		})
+	}
+}
