@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -316,7 +317,7 @@ func TestMemory(t *testing.T) {
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers out", n)
 	}
-	for _, n := range []int{-1, 1 << 62} {
+	for _, n := range []int{-1, math.MaxInt} {
 		if b, err := c.Buffer(n); err == nil {
 			t.Errorf("a buffer of %d bytes: %d", n, b.Len())
 		}

@@ -1265,7 +1265,7 @@ func TestPaperMessages(t *testing.T) {
 			if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 				t.Fatal(err)
 			}
-			return time.Duration(u.Utime.Nano() + u.Stime.Nano()), u.Nvcsw
+			return time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Nvcsw)
 		}
 		const mostCPU, mostSleeps = 100 * time.Millisecond, 200
 		var cpu time.Duration

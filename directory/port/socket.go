@@ -169,7 +169,7 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	var sa [unix.SizeofSockaddrInet6]byte
 	size := uint32(len(sa))
 	b := s.ms[0].Buffers[0]
-	n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+	n, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if e != 0 {
 		return nil, 0, e
@@ -215,7 +215,7 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 			}
 		}
 	}
-	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+	if _, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
 		unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), size); e != 0 {
 		return e
 	}

@@ -293,7 +293,7 @@ func newUDP() (*udp, error) {
 }
 
 func (u *udp) send(b []byte, to *unix.RawSockaddrInet4) error {
-	if _, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to)); e != 0 {
+	if _, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to)); e != 0 {
 		return e
 	}
 	return nil
@@ -307,9 +307,9 @@ func (u *udp) recv(b []byte, poll bool) (int, error) {
 		var n uintptr
 		var e syscall.Errno
 		if u.size = uint32(unsafe.Sizeof(u.from)); poll {
-			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
+			n, _, e = syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
 		} else {
-			n, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
+			n, _, e = syscall.Syscall6(unix.SYS_RECVFROM, uintptr(u.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, uintptr(unsafe.Pointer(&u.from)), uintptr(unsafe.Pointer(&u.size)))
 		}
 		switch {
 		case e == 0:

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -77,16 +78,16 @@ var endless = []struct {
 	run  func(*pair, *options) (*Result, error)
 	o    options
 }{
-	{"rtt polled bare", rttTCP, options{poll: "always", size: 64, count: 1 << 40, rounds: 1}},
-	{"rtt polled", rttTCP, options{poll: "always", size: 64, count: 50, rounds: 1 << 40}},
-	{"rtt blocking bare", rttTCP, options{poll: "never", size: 64, count: 1 << 40, rounds: 1}},
-	{"rtt blocking", rttTCP, options{poll: "never", size: 64, count: 50, rounds: 1 << 40}},
-	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: 1 << 40, senders: 1, rounds: 1}},
-	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: 1 << 40}},
-	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: 1 << 40, rounds: 1}},
-	{"bw", bwTCP, options{poll: "adaptive", size: 4 << 20, count: 4, rounds: 1 << 40}},
-	{"find bare", findUnix, options{poll: "adaptive", count: 1 << 40, rounds: 1}},
-	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: 1 << 40}},
+	{"rtt polled bare", rttTCP, options{poll: "always", size: 64, count: math.MaxInt / 2, rounds: 1}},
+	{"rtt polled", rttTCP, options{poll: "always", size: 64, count: 50, rounds: math.MaxInt / 2}},
+	{"rtt blocking bare", rttTCP, options{poll: "never", size: 64, count: math.MaxInt / 2, rounds: 1}},
+	{"rtt blocking", rttTCP, options{poll: "never", size: 64, count: 50, rounds: math.MaxInt / 2}},
+	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: math.MaxInt / 2, senders: 1, rounds: 1}},
+	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: math.MaxInt / 2}},
+	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: math.MaxInt / 2, rounds: 1}},
+	{"bw", bwTCP, options{poll: "adaptive", size: 4 << 20, count: 4, rounds: math.MaxInt / 2}},
+	{"find bare", findUnix, options{poll: "adaptive", count: math.MaxInt / 2, rounds: 1}},
+	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: math.MaxInt / 2}},
 }
 
 // run runs a bench, and interrupt a while after both processes have found each
