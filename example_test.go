@@ -492,18 +492,15 @@ func ExampleMember() {
 	// Output: true true
 }
 
-// Certificates are used where the nodes of the cluster show theirs, and else
-// refused: a program is not let to believe that it is protected by them.
-// Members are asked one by one, by one packet to a group of the network, or by
-// each other.
+// A search strategy says how a directory asks the other members. Broadcast needs a group.
 func ExampleSearchWay() {
-	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Way: rocl.SearchCast}
+	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Way: rocl.SearchBroadcast}
 	fmt.Println(m.Way, m.Check())
 	m.Group = ""
 	fmt.Println(m.Check())
 	// Output:
-	// cast <nil>
-	// rocl: not a member of a cluster: search by cast, and no group to cast to
+	// broadcast <nil>
+	// rocl: not a member of a cluster: search by broadcast needs a group address
 }
 
 func ExampleWithCertificates() {

@@ -102,7 +102,7 @@ func (m *Member) Check() error {
 		return fmt.Errorf("%w: there is no way %d to search", ErrConfig, m.Way)
 	}
 	if m.Way == search.ByCast && m.Group == "" {
-		return fmt.Errorf("%w: search by cast, and no group to cast to", ErrConfig)
+		return fmt.Errorf("%w: search by broadcast needs a group address", ErrConfig)
 	}
 	if m.Poll < 0 || m.Poll > mostPoll {
 		return fmt.Errorf("%w: polling for %v is not between 0 and %v", ErrConfig, m.Poll, mostPoll)
