@@ -77,13 +77,13 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			// The grant is made while the sender gives up: it arrives when nobody waits.
 			mb.mu.Lock()
 			in := mb.needy[0]
-			grant := mb.give(in)
+			mb.give(in)
 			mb.mu.Unlock()
 			cancel()
 			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
-			in.l.credit(in.dst, grant)
+			in.l.credit(mb, in)
 			until(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
 			take(t, mb)
 			within(t, "another large message", func() {
@@ -97,6 +97,85 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 					t.Fatalf("message %d: %v", i, err)
 				}
 				take(t, mb, Tag(3))
+			}
+		})
+	}
+}
+
+// A grant that arrives after its sender has given up is given back also where other
+// senders have asked for other credit meanwhile.
+func TestEarlierGrantGivenBack(t *testing.T) {
+	for name, second := range map[string]struct {
+		size  int
+		waits bool // when the first one gives up, else it asks and gives up afterwards
+	}{
+		"smaller waits":    {4 * FirstCredit, true},
+		"larger gives up":  {12 * FirstCredit, false},
+		"smaller gives up": {4 * FirstCredit, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			tr := transports()["tcp"]
+			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+			mb := box(t, b, 1, FirstCredit)
+			fa, fc := flow(t, a, mb), flow(t, c, mb)
+			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+				t.Fatal(err)
+			}
+			until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+
+			gaveUp, sent := make(chan error, 1), make(chan error, 1)
+			ctx, cancel := context.WithCancel(brief(t))
+			defer cancel()
+			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
+			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			ctx2, cancel2 := context.WithCancel(brief(t))
+			defer cancel2()
+			if second.waits {
+				go func() { sent <- fa.try(ctx2, 2, second.size) }()
+				until(t, "a second sender", func() bool {
+					fa.l.mu.Lock()
+					defer fa.l.mu.Unlock()
+					return fa.waiters.first != fa.waiters.last
+				})
+			}
+			mb.mu.Lock()
+			in := mb.needy[0]
+			mb.give(in)
+			mb.mu.Unlock()
+			asked := func() uint64 { fa.l.mu.Lock(); defer fa.l.mu.Unlock(); return fa.asked }
+			cancel()
+			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if !second.waits {
+				go func() { sent <- fa.try(ctx2, 2, second.size) }()
+				until(t, "the second question", func() bool { return asked() != 0 })
+				cancel2()
+				if err := <-sent; !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+			}
+			in.l.credit(mb, in)
+			if second.waits {
+				take(t, mb, Tag(2))
+				if err := <-sent; err != nil {
+					t.Fatal(err)
+				}
+			}
+			until(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			take(t, mb)
+			within(t, "another large message", func() {
+				if err := fc.try(brief(t), 3, 8*FirstCredit); err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, mb, Tag(3))
+			for i := range 40 { // both sides still count alike
+				if err := fa.try(brief(t), 4, 50_000); err != nil {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				take(t, mb, Tag(4))
 			}
 		})
 	}
@@ -244,6 +323,45 @@ func TestGiveBack(t *testing.T) {
 	}
 	if err := l.control(&subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: 1}, Data: []byte("short")}); !errors.Is(err, ErrProtocol) {
 		t.Errorf("a short return: %v", err)
+	}
+	mb.Close()
+}
+
+// What a peer is told of its credit does not fall, and is never more than it was
+// granted, in whatever order those who grant it come to say so.
+func TestCreditToldInOrder(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 1<<20)
+	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	told := func() (limits []uint64) {
+		for i := l.s.first; i != l.s.end; i++ {
+			if e := l.s.at(i); e.Type == frameCredit {
+				limits = append(limits, e.Tag)
+			}
+		}
+		return limits
+	}
+	need := func(total uint64, payload ...byte) {
+		if err := l.control(&subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: total}, Data: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := l.inflow(1)
+	late, err := mb.needs(in, 2*FirstCredit) // granted, and not yet told
+	if err != nil {
+		t.Fatal(err)
+	}
+	need(4 * FirstCredit)
+	mb.left(new(Message), in, late)
+	if got := told(); len(got) != 2 || got[0] != 4*FirstCredit || got[1] != 4*FirstCredit {
+		t.Errorf("the peer is told %d", got)
+	}
+	need(FirstCredit, held8(4*FirstCredit)...)
+	mb.left(new(Message), in, late)
+	if got := told(); len(got) != 3 || got[2] != FirstCredit {
+		t.Errorf("after credit was given back the peer is told %d", got)
 	}
 	mb.Close()
 }

@@ -19,8 +19,8 @@ type Flow struct {
 	dst     uint32
 	sent    uint64 // charged bytes, in all; guarded by l.mu like the rest
 	limit   uint64
-	asked   uint64 // the limit that was asked for last
-	unasked uint64 // and one that was asked for before, for which no sender waits any more
+	asked   uint64 // the limit that was asked for last; 0: none
+	unasked span   // limits that were asked for, may be granted yet, and no sender waits for
 	gone    error
 	waiters waitlist
 	line    line // messages that have no numbers yet
@@ -209,7 +209,8 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	err := l.await(ctx, &f.waiters, w)
 	l.vigil.starved--
 	if err != nil {
-		if f.serve() || f.waiters.first == nil && f.unask() { // the next one may need less
+		asks := f.serve() // the next one may need less
+		if unasks := f.unask(); f.giveBack() || unasks || asks {
 			l.post()
 		}
 		return err
@@ -217,13 +218,31 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	return f.gone
 }
 
-// unask tells the receiver that no sender waits any more. It reports whether there
-// is something to write. mu is held.
+// A span is the least and the greatest of some limits; zeros: of none.
+type span struct{ least, most uint64 }
+
+func (s *span) add(n uint64) {
+	if s.least == 0 || n < s.least {
+		s.least = n
+	}
+	s.most = max(s.most, n)
+}
+
+// forget notes that no sender waits for the limit that was asked for last. mu is held.
+func (f *Flow) forget() {
+	if f.asked > f.limit {
+		f.unasked.add(f.asked)
+	}
+	f.asked = 0
+}
+
+// unask tells the receiver that no sender waits any more, if that is so. It reports
+// whether there is something to write. mu is held.
 func (f *Flow) unask() bool {
-	if f.gone != nil || f.asked <= f.limit {
+	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
 		return false
 	}
-	f.unasked, f.asked = f.asked, 0
+	f.forget()
 	f.l.put(frameNeed, f.dst, 0, f.limit)
 	return true
 }
@@ -232,11 +251,18 @@ func (f *Flow) unask() bool {
 // more: others may wait for it. It reports whether there is something to write. mu is
 // held.
 func (f *Flow) giveBack() bool {
-	if f.waiters.first != nil || f.limit != f.asked && f.limit != f.unasked || f.limit-f.sent <= FirstCredit {
+	u := f.unasked
+	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
+		return false
+	}
+	if f.limit >= u.most { // more than that is not to come
+		f.unasked = span{}
+	}
+	if f.limit > u.most || f.limit-f.sent <= FirstCredit {
 		return false
 	}
 	held := f.limit
-	f.limit, f.asked, f.unasked = f.sent+FirstCredit, 0, 0
+	f.limit = f.sent + FirstCredit
 	f.l.put(frameNeed, f.dst, 0, f.limit, held8(held)...)
 	return true
 }
@@ -251,6 +277,7 @@ func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		if need := f.sent + w.charge; need > f.limit {
 			if need != f.asked { // less than before, if who was first has given up
+				f.forget()
 				f.asked, asks = need, true
 				f.l.put(frameNeed, f.dst, 0, need)
 			}

@@ -176,7 +176,8 @@ func (l *link) control(f *subsys.Frame) error {
 			in.mb = nil
 			l.answer(frameGone, f.Dst, 0, 0)
 		case g != 0:
-			l.answer(frameCredit, f.Dst, 0, g)
+			l.tell(in.mb, in)
+			l.answered = true
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)

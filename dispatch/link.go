@@ -310,14 +310,18 @@ func (l *link) speak() {
 	l.mu.Unlock()
 }
 
-// credit tells the peer how much it may send to dst.
-func (l *link) credit(dst uint32, total uint64) {
-	l.mu.Lock()
-	if l.dead == nil {
-		l.put(frameCredit, dst, 0, total)
-		l.post()
-	}
-	l.mu.Unlock()
+// credit tells the peer how much it may send to m.
+func (l *link) credit(m *Mailbox, in *inflow) {
+	l.tell(m, in)
+	l.speak()
+}
+
+// tell is push of a Credit frame. It says what was granted last, so what the peer is
+// told never falls but where the peer has given credit back.
+func (l *link) tell(m *Mailbox, in *inflow) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.push(frameCredit, in.dst, 0, in.granted)
 }
 
 // sayAck acknowledges without having anything to send. mu is held.

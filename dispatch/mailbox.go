@@ -491,9 +491,9 @@ func (m *Mailbox) leave(in *inflow) {
 // then nothing that he sends will be consumed and let the next one have theirs.
 func (m *Mailbox) nextNeedy() {
 	for who := m.next(); who != nil; who = m.next() {
-		grant := m.give(who)
+		m.give(who)
 		m.mu.Unlock()
-		who.l.credit(who.dst, grant)
+		who.l.credit(m, who)
 		m.mu.Lock()
 	}
 	m.mu.Unlock()
@@ -551,7 +551,7 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
 	if grant != 0 {
-		who.l.credit(who.dst, grant)
+		who.l.credit(m, who)
 		m.mu.Lock()
 		m.nextNeedy()
 	}
