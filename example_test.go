@@ -503,6 +503,7 @@ func ExampleSearchWay() {
 	// rocl: not a member of a cluster: search by broadcast needs a group address
 }
 
+// Certificates are refused unless the nodes of the cluster show theirs.
 func ExampleWithCertificates() {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
