@@ -358,13 +358,3 @@ func (w *writer) flush(s *socket) (sent, bytes int, err error) {
 	}
 	return sent, bytes, err
 }
-
-// write sends one datagram.
-func (s *socket) write(b []byte, to *net.UDPAddr) error {
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	m := w.next(to)
-	m.Buffers[0] = append(m.Buffers[0][:0], b...)
-	_, _, err := w.flush(s)
-	return err
-}
