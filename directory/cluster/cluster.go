@@ -71,7 +71,9 @@ type Cluster struct {
 	going atomic.Bool // and another will take this one's place
 	// Some member knows a former life of this one: see NotifyMerge.
 	former atomic.Bool
-	ended  sync.Once // stop
+	// A member that was joined has given its account: see absent.go.
+	told  atomic.Bool
+	ended sync.Once // stop
 
 	joined  context.Context // done once a member was reached, or none in time
 	reached context.CancelFunc
@@ -83,7 +85,7 @@ type Cluster struct {
 	changed  chan struct{}             // closed and replaced when members change
 	looking  map[string]bool           // at these addresses, for members
 	untold   map[resource.NodeID]bool  // who has not heard yet that this one is away
-	told     chan struct{}             // closed when all have
+	heard    chan struct{}             // closed when all have
 	conflict string                    // told last: two places of one node
 	wanting  map[string]*wanting       // of those to join
 
@@ -175,14 +177,6 @@ func Open(cfg Config) (*Cluster, error) {
 	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
 		c.reached() // nobody to wait for
 	}
-	if cfg.Follows {
-		c.busy.Go(func() {
-			<-c.joined.Done()
-			if c.life.Err() == nil {
-				_ = c.list.UpdateNode(1) // only begins to tell that it knows the members
-			}
-		})
-	}
 	c.busy.Add(3)
 	go c.keepJoined()
 	go c.keepLinks()
@@ -263,6 +257,10 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	}
 	if len(b) == 1 && b[0] >= msgHeard && b[0] <= msgLeaving {
 		c.parting(from, at, b[0])
+		return
+	}
+	if len(b) == 1+absentLen && b[0] == msgOther {
+		c.heardOther(b[1:])
 		return
 	}
 	if len(b) == 9 && b[0] == msgStop {

@@ -12,8 +12,9 @@
 // apart for good. Gossip tells of each member which life of its port the
 // others are to talk to. A member that closes while its contexts go on, to be
 // replaced in a moment, says so: it remains a member, though one that cannot be
-// asked, until it is back or a few seconds have passed. A member that leaves for
-// good tells each other one by a datagram of one byte, 15.
+// asked, until it is back or a few seconds have passed. Members that meet tell
+// each other which members are away or suspected to be dead (absent.go). A member
+// that leaves for good tells each other one by a datagram of one byte, 15.
 //
 // # Questions
 //

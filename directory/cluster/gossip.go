@@ -34,7 +34,6 @@ const (
 	metaVersion = 1
 	metaLen     = 10
 	metaAway    = 1 << 0
-	metaFresh   = 1 << 1 // it follows another server of its node, and may not know all members yet
 )
 
 // gossip makes memberlist's member out of the port.
@@ -104,9 +103,6 @@ func (c *Cluster) meta() []byte {
 	if c.going.Load() {
 		b[1] |= metaAway
 	}
-	if c.cfg.Follows && c.joined.Err() == nil {
-		b[1] |= metaFresh
-	}
 	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
 }
 
@@ -162,6 +158,7 @@ func (e events) NotifyMerge(all []*memberlist.Node) error {
 			e.c.former.Store(true)
 		}
 	}
+	e.c.suspected(all)
 	return nil
 }
 
@@ -210,9 +207,5 @@ type delegate struct{ c *Cluster }
 func (d delegate) NodeMeta(int) []byte { return d.c.meta() }
 
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
-
-func (delegate) LocalState(bool) []byte { return nil }
-
-func (delegate) MergeRemoteState([]byte, bool) {}
 
 func (delegate) NotifyMsg([]byte) {}

@@ -131,7 +131,7 @@ func (c *Cluster) keepJoined() {
 		for _, addr := range c.missed(time.Now()) {
 			c.look(addr, func() {})
 		}
-		if c.former.Load() {
+		if c.former.Load() || c.hearsay() {
 			for _, addr := range c.some() {
 				c.look(addr, func() {})
 			}
@@ -165,7 +165,9 @@ func (c *Cluster) some() (addrs []string) {
 func (c *Cluster) missed(now time.Time) (addrs []string) {
 	for id, m := range c.nodes {
 		switch {
-		case m.alive || m.away != nil:
+		case m.alive || m.away != nil && !m.hearsay:
+		case m.away != nil:
+			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
 			delete(c.nodes, id)
 		case len(addrs) < mostMissed: // in no order: others the next time
@@ -191,32 +193,26 @@ func (c *Cluster) look(addr string, found func()) {
 		delete(c.looking, addr)
 		if err == nil {
 			delete(c.wanting, addr)
-			if c.met() {
+			if c.settled(true) {
 				c.reached()
+			}
+			if c.joined.Err() != nil {
 				found()
 			}
 		} else if c.life.Err() == nil {
 			c.log.Debug("cluster: joining", "addr", addr, "err", err)
 			c.want(addr, err)
+			if c.settled(false) {
+				c.reached()
+			}
 		}
 	})
-}
-
-// met reports whether some member that was joined knows all members. A member
-// that was started anew a moment ago does not: what it has not heard of yet would
-// be denied. c.nmu must be held.
-func (c *Cluster) met() bool {
-	for id, m := range c.nodes {
-		if id != c.cfg.Node && m.alive && !m.fresh {
-			return true
-		}
-	}
-	return false
 }
 
 // wanting is about a member that we were told of and have not reached yet.
 type wanting struct {
 	since time.Time
+	tried bool
 	said  time.Duration // after which it is said, and again after twice that
 }
 
@@ -224,6 +220,9 @@ type wanting struct {
 // address, a key or the cluster's name is wrong. c.nmu is held.
 func (c *Cluster) want(addr string, err error) {
 	w := c.wanting[addr]
+	if w != nil {
+		w.tried = true
+	}
 	if w == nil || time.Since(w.since) < w.said {
 		return
 	}

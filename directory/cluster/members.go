@@ -24,10 +24,14 @@ type node struct {
 	epoch uint64 // of its port's present life
 	alive bool
 	lost  time.Time   // when it was seen dead
+	met   time.Time   // when it was first seen alive in this life
 	left  bool        // it said that it leaves
-	fresh bool        // it may not know all members yet
 	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
+	until time.Time   // when that timer fires
+
+	hearsay bool // another member told of it, and it was never seen alive
+	doubt   bool // whether it is waited for is decided by the account that follows
 }
 
 // seen works on what gossip says of a node.
@@ -60,14 +64,17 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		m.away = nil
 	}
 	was, life := m.alive, m.epoch
-	m.alive, m.epoch, m.fresh = alive, epoch, flags&metaFresh != 0
+	m.alive, m.epoch = alive, epoch
 	m.left = m.left && life == epoch
 	m.going = m.going && life == epoch || flags&metaAway != 0
 	if id != c.cfg.Node {
 		c.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
-		m.addr = n.Address()
+		m.addr, m.hearsay, m.doubt = n.Address(), false, false
+		if !was || life != epoch {
+			m.met = time.Now()
+		}
 		if id != c.cfg.Node {
 			c.port.Meet(id, epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 		}
@@ -80,7 +87,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		c.port.Part(id)
 		switch {
 		case m.going && c.life.Err() == nil:
-			m.away = time.AfterFunc(awayTime, func() { c.notBack(id, m) })
+			c.waitFor(id, m, awayTime)
 		case m.left:
 			delete(c.nodes, id) // it said so
 		default: // dead, or cut off: keepJoined looks for it
@@ -107,19 +114,10 @@ func (c *Cluster) waitNoMore() {
 	}
 }
 
-// notBack gives up waiting for a member that was away.
-func (c *Cluster) notBack(id resource.NodeID, m *node) {
-	c.nmu.Lock()
-	defer c.nmu.Unlock()
-	if m.away != nil && c.nodes[id] == m {
-		m.away, m.lost = nil, time.Now()
-		c.relist()
-	}
-}
-
-// Datagrams of one byte, by which a member says that it goes. memberlist tells
-// it too, in time, and cannot say whether the others have heard.
+// Datagrams by which a member says that it goes, of one byte but for msgOther.
+// memberlist tells it too, in time, and cannot say whether the others have heard.
 const (
+	msgOther   = 12 // and what is said of an absent member: another one is away
 	msgHeard   = 13 // the answer to msgAway
 	msgAway    = 14 // another server is about to take my place
 	msgLeaving = 15
@@ -139,7 +137,7 @@ func (c *Cluster) sayAway() {
 	c.going.Store(true)
 	_ = c.list.UpdateNode(1) // only begins to tell
 	c.nmu.Lock()
-	c.untold, c.told = map[resource.NodeID]bool{}, make(chan struct{})
+	c.untold, c.heard = map[resource.NodeID]bool{}, make(chan struct{})
 	for id, m := range c.nodes {
 		if id != c.cfg.Node && m.alive {
 			c.untold[id] = true
@@ -162,7 +160,7 @@ func (c *Cluster) sayAway() {
 		c.port.Send(out...)
 		select {
 		case <-again.C:
-		case <-c.told:
+		case <-c.heard:
 			return
 		case <-end.C:
 			c.log.Info("cluster: away, and not all have heard it", "members", len(out))
@@ -182,21 +180,26 @@ func (c *Cluster) takeLeave() {
 
 // parting works on what a member says who goes, or has heard that we do.
 func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
+	var out []port.Out
 	c.nmu.Lock()
 	m := c.nodes[id]
 	switch {
 	case what == msgHeard && c.untold[id]:
 		if delete(c.untold, id); len(c.untold) == 0 {
-			close(c.told)
+			close(c.heard)
 		}
 	case what == msgLeaving && m != nil:
 		m.left = true
 	case what == msgAway && m != nil:
+		if !m.going {
+			out = c.passOn(id, m)
+		}
 		m.going = true
+		out = append(out, port.Out{To: id, At: at, Payload: []byte{msgHeard}})
 	}
 	c.nmu.Unlock()
-	if what == msgAway && m != nil {
-		c.port.Send(port.Out{To: id, At: at, Payload: []byte{msgHeard}})
+	if len(out) > 0 {
+		c.port.Send(out...)
 	}
 }
 

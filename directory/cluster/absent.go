@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory/port"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// In memberlist's exchange of all that two members know (push/pull) two kinds of
+// members are missing: memberlist does not know which members are away for a
+// moment, and a newcomer does not take up suspected members. A newcomer that does
+// not know such a member would deny what that member has. So each side of an
+// exchange adds an account:
+//
+//	version u8 | flags u8 | absent members
+//
+// and of each absent member:
+//
+//	node u64 | epoch u64 | left u32 | kind u8 | port u16 | address, 16 bytes
+//
+// all little-endian. left says for how many milliseconds the teller still waits.
+const (
+	accountVersion = 1
+	accountLen     = 2
+	absentLen      = 39
+
+	accountFresh = 1 << 0 // the teller may not know all members yet
+
+	absentAway  = 0 // its place is being taken by another server
+	absentNew   = 1 // it is alive, and so since a moment ago: gossip may not have got there
+	absentGoing = 2 // it is about to be away
+
+	newTime    = time.Second // for which a member that was met is new
+	mostAbsent = 1 << 12     // of one account
+)
+
+// absent is what an account tells of a member.
+type absent struct {
+	id    resource.NodeID
+	epoch uint64
+	left  time.Duration
+	kind  byte
+	addr  netip.AddrPort
+}
+
+func (a *absent) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(a.id))
+	b = binary.LittleEndian.AppendUint64(b, a.epoch)
+	b = binary.LittleEndian.AppendUint32(b, uint32(a.left.Milliseconds()))
+	b = append(b, a.kind)
+	b = binary.LittleEndian.AppendUint16(b, a.addr.Port())
+	ip := a.addr.Addr().As16()
+	return append(b, ip[:]...)
+}
+
+func parseAbsent(b []byte) absent {
+	return absent{
+		id:    resource.NodeID(binary.LittleEndian.Uint64(b)),
+		epoch: binary.LittleEndian.Uint64(b[8:]),
+		left:  min(time.Duration(binary.LittleEndian.Uint32(b[16:]))*time.Millisecond, awayTime),
+		kind:  b[20],
+		addr:  netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[23:])).Unmap(), binary.LittleEndian.Uint16(b[21:])),
+	}
+}
+
+// LocalState returns this member's account. It implements memberlist.Delegate.
+func (d delegate) LocalState(bool) []byte {
+	c, now := d.c, time.Now()
+	b := []byte{accountVersion, 0}
+	if c.joined.Err() == nil {
+		b[1] |= accountFresh
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	for id, m := range c.nodes {
+		a := absent{id: id, epoch: m.epoch, left: awayTime}
+		switch {
+		case id == c.cfg.Node || m.left || len(b) >= mostAbsent*absentLen:
+			continue
+		case m.away != nil:
+			a.left = m.until.Sub(now)
+		case m.alive && m.going:
+			a.kind = absentGoing
+		case m.alive && now.Sub(m.met) < newTime:
+			a.kind, a.left = absentNew, newTime
+		default:
+			continue
+		}
+		var err error
+		if a.addr, err = netip.ParseAddrPort(m.addr); err == nil && a.left > 0 {
+			b = a.append(b)
+		}
+	}
+	return b
+}
+
+// MergeRemoteState works on another member's account. It implements
+// memberlist.Delegate.
+func (d delegate) MergeRemoteState(b []byte, join bool) {
+	c := d.c
+	if len(b) < accountLen || b[0] != accountVersion {
+		return
+	}
+	if join {
+		c.told.Store(true)
+		if b[1]&accountFresh == 0 {
+			defer c.reached() // what is told is known by then
+		}
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	changed := false
+	for b = b[accountLen:]; len(b) >= absentLen; b = b[absentLen:] {
+		a := parseAbsent(b)
+		changed = c.absent(&a) || changed
+	}
+	for id, m := range c.nodes {
+		if m.doubt && m.away != nil { // the teller knows that it is dead, and not that it is away
+			c.giveUp(id, m)
+			changed = true
+		}
+	}
+	if changed {
+		c.relist()
+	}
+}
+
+// absent works on what another member says of an absent one, and reports whether
+// that changes who is a member. nmu must be held.
+func (c *Cluster) absent(a *absent) bool {
+	m := c.nodes[a.id]
+	switch {
+	case a.id == c.cfg.Node || a.id == 0 || a.kind > absentGoing || a.left <= 0 || c.life.Err() != nil:
+		return false
+	case m == nil:
+		m = &node{addr: a.addr.String(), epoch: a.epoch, hearsay: true}
+		c.nodes[a.id] = m
+	case m.alive:
+		m.going = m.going || m.epoch == a.epoch && a.kind != absentNew
+		return false
+	case m.away != nil:
+		m.doubt, m.going = false, m.going || a.kind != absentNew
+		return false
+	case m.left && m.epoch == a.epoch || a.kind == absentNew && m.epoch == a.epoch:
+		return false
+	}
+	m.epoch, m.addr, m.going = a.epoch, a.addr.String(), a.kind != absentNew
+	c.waitFor(a.id, m, a.left)
+	return true
+}
+
+// suspected takes up members that are suspected to be dead by a member with
+// which this one exchanges what it knows. The exchange goes on with its account.
+func (c *Cluster) suspected(all []*memberlist.Node) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	changed := false
+	for _, n := range all {
+		id, ok := nodeID(n)
+		epoch, _, known := parseMeta(n.Meta)
+		m := c.nodes[id]
+		switch {
+		case !ok || !known || id == c.cfg.Node || c.life.Err() != nil:
+		case n.State != memberlist.StateSuspect:
+			if m != nil && m.hearsay && !m.going {
+				m.doubt = n.State != memberlist.StateAlive
+			}
+		case m == nil:
+			m = &node{addr: n.Address(), epoch: epoch, hearsay: true}
+			c.nodes[id] = m
+			c.waitFor(id, m, awayTime)
+			changed = true
+		case m.hearsay && m.away != nil && !m.going:
+			m.away.Stop()
+			c.waitFor(id, m, awayTime)
+		}
+	}
+	if changed {
+		c.relist()
+	}
+}
+
+// waitFor counts a member that is not seen alive among the members for a time. nmu
+// must be held.
+func (c *Cluster) waitFor(id resource.NodeID, m *node, d time.Duration) {
+	m.until, m.doubt = time.Now().Add(d), false
+	var t *time.Timer
+	t = time.AfterFunc(d, func() { c.notBack(id, m, &t) })
+	m.away = t
+}
+
+// giveUp ends the wait for a member. The caller calls relist. nmu must be
+// held.
+func (c *Cluster) giveUp(id resource.NodeID, m *node) {
+	m.away.Stop()
+	m.away, m.lost, m.doubt = nil, time.Now(), false
+	if m.hearsay { // those that have met it look for it
+		delete(c.nodes, id)
+	}
+}
+
+// notBack gives up waiting for a member that was away. t must point to its timer,
+// and is read with nmu held.
+func (c *Cluster) notBack(id resource.NodeID, m *node, t **time.Timer) {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if c.nodes[id] == m && m.away != nil && m.away == *t {
+		c.giveUp(id, m)
+		c.relist()
+	}
+}
+
+// hearsay reports whether a member is waited for that this one has not met. nmu
+// must be held.
+func (c *Cluster) hearsay() bool {
+	for _, m := range c.nodes {
+		if m.hearsay && m.away != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// passOn tells the members that were met a moment ago that another is about to
+// be away: it may not know them. nmu must be held; the caller sends the result.
+func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
+	at, err := netip.ParseAddrPort(m.addr)
+	if err != nil {
+		return nil
+	}
+	a := absent{id, m.epoch, awayTime, absentGoing, at}
+	for other, o := range c.nodes {
+		if other != id && other != c.cfg.Node && o.alive && time.Since(o.met) < awayTime {
+			out = append(out, port.Out{To: other, Payload: a.append([]byte{msgOther})})
+		}
+	}
+	return out
+}
+
+// heardOther works on a member's telling that another is about to be away.
+func (c *Cluster) heardOther(b []byte) {
+	a := parseAbsent(b)
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if c.absent(&a) {
+		c.relist()
+	}
+}
+
+// settled reports whether this member may be said to know the others though no
+// member that knows them all has given it an account. A member that was none
+// before knows them when it has met one and tried all that it was to join: the
+// others may be as new as this one. Members of version 0.1.0 give no account: to
+// have joined one is enough. nmu must be held.
+func (c *Cluster) settled(joined bool) bool {
+	met := false
+	for id, m := range c.nodes {
+		met = met || id != c.cfg.Node && m.alive
+	}
+	switch {
+	case !met:
+		return false
+	case joined && !c.told.Load():
+		return true
+	case c.cfg.Follows:
+		return false
+	}
+	for _, w := range c.wanting {
+		if !w.tried {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+)
+
+func knows(c *Cluster, n resource.NodeID) bool { return slices.Contains(c.Members(), n) }
+
+// vanish ends a member as the death of its process does.
+func vanish(c *Cluster) {
+	c.ended.Do(func() {
+		c.nmu.Lock()
+		c.end()
+		c.nmu.Unlock()
+		_ = c.list.Shutdown()
+		c.port.Close()
+		c.places.close()
+		c.waitNoMore()
+		c.busy.Wait()
+	})
+}
+
+// A member that starts while another is away for its hand-over denies nothing of
+// what the absent member has.
+func TestJoinWhileAway(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	if err := b.HandOver(); err != nil {
+		t.Fatal(err)
+	}
+	if !away(t, a, b) {
+		t.Skip("it was not heard that the member will be back")
+	}
+	c := member(t, 3, func(c *Config) { c.Follows, c.Patience = true, 50*time.Millisecond }, a)
+	err := second(c.Find(t.Context(), pattern(resource.Match{"at": "b"})))
+	if knows(a, 2) && !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("what the absent member may have: %v", err)
+	}
+	d := member(t, 4, func(c *Config) { c.Follows, c.Patience = true, 50*time.Millisecond }, c)
+	err = second(d.Find(t.Context(), pattern(resource.Match{"at": "b"})))
+	if knows(a, 2) && !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("joined over another newcomer: %v", err)
+	}
+	for _, m := range []*Cluster{a, c, d} {
+		eventually(t, "a member that does not come back is given up", func() bool { return !knows(m, 2) })
+	}
+	denies(t, d, resource.Match{"at": "b"})
+}
+
+// A member that starts while another is suspected to be dead waits with the
+// others for what becomes of it.
+func TestJoinWhileSuspected(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	vanish(b)
+	tried := 0
+	for n := resource.NodeID(3); ; n++ {
+		c := member(t, n, func(c *Config) { c.Follows = true }, a)
+		<-c.joined.Done()
+		told := knows(c, 2)
+		if !knows(a, 2) {
+			break
+		}
+		tried++
+		if !told {
+			t.Errorf("the %dth that starts does not know the suspected member", tried)
+		}
+		if n%4 == 3 {
+			defer eventually(t, "the dead is dead for who joined meanwhile", func() bool { return !knows(c, 2) })
+			continue
+		}
+		c.Close()
+	}
+	t.Logf("%d started meanwhile", tried)
+}
+
+// A member that goes does not know the member that has just come, to which the
+// others tell that the first will be back.
+func TestAwayIsPassedOn(t *testing.T) {
+	a := member(t, 1, nil)
+	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+	together(t, a, b, c)
+	b.nmu.Lock()
+	b.nodes[3].alive = false // b tells only a that it goes
+	b.nmu.Unlock()
+	if err := b.HandOver(); err != nil {
+		t.Fatal(err)
+	}
+	if away(t, a, b) && !away(t, c, b) {
+		t.Error("the newcomer takes an absent member for dead")
+	}
+}
+
+// An account of any other version or length changes nothing; what it says of a
+// member that is met, of this one, or for too long counts for no more than it may.
+func TestAccounts(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	at := netip.MustParseAddrPort("127.0.0.1:1")
+	of := func(list ...absent) []byte {
+		account := []byte{accountVersion, accountFresh}
+		for _, x := range list {
+			account = x.append(account)
+		}
+		return account
+	}
+	one := absent{7, 7, time.Hour, absentAway, at}
+	six := absent{7, 7, time.Second, absentAway, netip.MustParseAddrPort("[2001:db8::1]:65535")}
+	for _, x := range []absent{{7, 1 << 63, time.Second, absentGoing, at}, six} {
+		if got := parseAbsent(x.append(nil)); got != x {
+			t.Errorf("%+v is read as %+v", x, got)
+		}
+	}
+	later := of(one)
+	later[0]++
+	for _, account := range [][]byte{nil, {accountVersion}, later, of(one)[:accountLen+absentLen-1], of(absent{1, 9, time.Second, absentAway, at}),
+		of(absent{0, 9, time.Second, absentAway, at}), of(absent{7, 7, 0, absentAway, at}), of(absent{7, 7, time.Second, absentGoing + 1, at}), of(absent{2, 9, time.Second, absentAway, at})} {
+		delegate{a}.MergeRemoteState(account, true)
+		if m := a.Members(); !slices.Equal(m, []resource.NodeID{1, 2}) {
+			t.Fatalf("members %v after %x", m, account)
+		}
+	}
+	delegate{a}.MergeRemoteState(of(one, one), true)
+	a.nmu.Lock()
+	left := time.Until(a.nodes[7].until)
+	a.nmu.Unlock()
+	if !knows(a, 7) || left > awayTime {
+		t.Errorf("members %v, one of them waited for %v", a.Members(), left)
+	}
+	eventually(t, "it is given up and forgotten", func() bool {
+		a.nmu.Lock()
+		defer a.nmu.Unlock()
+		return a.nodes[7] == nil && len(*a.members.Load()) == 2
+	})
+}
