@@ -472,7 +472,7 @@ func TestClusterSettingsWrong(t *testing.T) {
 		{[]string{"--poll", "1ms"}, []string{"--poll", "without --bind"}},
 		{append(bind, "--group", "nonsense"), []string{`"nonsense"`, "flag --group", "multicast"}},
 		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, unicast, broadcast or tree"}},
-		{append(bind, "--search", "cast"), []string{"no group"}},
+		{append(bind, "--search", "cast"), []string{"needs a group address"}},
 		{append(bind, "--poll", "soon"), []string{`"soon"`, "flag --poll", "50us"}},
 		{append(bind, "--poll", "1h"), []string{"1h0m0s", "flag --poll"}},
 		{append(bind, "--join", "a:1,nonsense"), []string{`"nonsense"`, "flag --join", "HOST:PORT"}},
