@@ -41,14 +41,14 @@ func (b *budget) overpromised() bool {
 	return b.memory > 0 && b.promised.Load() > int64(b.memory/4)
 }
 
-// fits reports whether in may be the one with a grant beyond the quarter. What is
-// longer than three quarters of the memory never can.
-func (d *Dispatcher) fits(in *inflow) bool {
+// fits reports whether in may be the one with a grant beyond the quarter, also in place
+// of another of m. What is longer than three quarters of the memory never can.
+func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	if d.memory == 0 {
 		return true
 	}
 	need := in.need - in.consumed
-	if o := d.over.Load(); o != nil && o != in || need > d.memory/4*3 {
+	if o := d.over.Load(); o != nil && o != in && o != m.over || need > d.memory/4*3 {
 		return false
 	}
 	if d.pool.Unused() < int64(need) {

@@ -10,6 +10,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // promised returns the charged bytes of mb that are stored or may still arrive.
@@ -364,4 +365,118 @@ func TestCreditToldInOrder(t *testing.T) {
 		t.Errorf("after credit was given back the peer is told %d", got)
 	}
 	mb.Close()
+}
+
+// A receiver that waits for what does not come lets its mailbox grow by one message
+// beyond the limit, and no further.
+func TestLimitWhileReceiverWaits(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			const large = 2 * FirstCredit
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			ctx, stop := context.WithCancel(brief(t))
+			defer stop()
+			received := make(chan error, 1)
+			go func() {
+				_, err := mb.Recv(ctx, Tag(9))
+				received <- err
+			}()
+			until(t, "the receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
+			sent := make(chan error, 1)
+			go func() {
+				for {
+					if err := f.try(ctx, 1, large); err != nil {
+						sent <- err
+						return
+					}
+				}
+			}()
+			until(t, "the sender stopped", func() bool {
+				mb.mu.Lock()
+				defer mb.mu.Unlock()
+				return len(mb.needy) == 1 && mb.next() == nil
+			})
+			if n, stored := mb.Len(); stored > FirstCredit+large+overhead {
+				t.Errorf("%d messages of %d bytes are stored", n, stored)
+			}
+			stop()
+			<-sent
+			<-received
+		})
+	}
+}
+
+// A receiver that waits for one sender by name gets its large message also while
+// another's, beyond the limit, is stored.
+func TestLargeFromOneBehindLarge(t *testing.T) {
+	for name, tr := range transports() {
+		for memory, change := range map[string]func(*Config){"": func(*Config) {}, " of little memory": small(4 << 20)} {
+			t.Run(name+memory, func(t *testing.T) {
+				const large = 1_200_000
+				w := newWorld()
+				a, b, c := w.node(t, 1, tr), w.node(t, 2, tr, change), w.node(t, 3, tr)
+				mb := box(t, b, 1, FirstCredit)
+				if err := flow(t, c, mb).try(brief(t), 7, large); err != nil {
+					t.Fatal(err)
+				}
+				until(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+				fa := flow(t, a, mb)
+				for range 3 {
+					sent := make(chan error, 1)
+					go func() { sent <- fa.try(brief(t), 1, large) }()
+					take(t, mb, From(a.self.WithSerial(1)))
+					if err := <-sent; err != nil {
+						t.Fatal(err)
+					}
+				}
+				take(t, mb, Tag(7))
+				if err := flow(t, c, mb).try(brief(t), 7, large); err != nil {
+					t.Error(err)
+				}
+				take(t, mb, Tag(7))
+			})
+		}
+	}
+}
+
+// Who sends large messages asks for credit behind their pieces: the mailbox does not
+// grant it before it has the ones before.
+func TestNeedBehindPieces(t *testing.T) {
+	const large, messages = 8 << 20, 4
+	a, b, g, _ := gated(t, tcp.New(), 1<<19)
+	mb := box(t, b, 1, FirstCredit)
+	f := flow(t, a, mb)
+	sent := make(chan error, 1)
+	go func() {
+		for range messages {
+			if err := f.try(soon(t), 1, large); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	until(t, "a sender that waits", func() bool {
+		f.l.mu.Lock()
+		defer f.l.mu.Unlock()
+		return f.waiters.first != nil && f.sent > 0
+	})
+	f.l.mu.Lock()
+	if f.sent != large+overhead || f.asked > f.limit && f.line.waits() {
+		t.Errorf("%d bytes are accepted, and credit for %d is asked for", f.sent, f.asked)
+	}
+	f.l.mu.Unlock()
+	g.let(1 << 40)
+	for range messages {
+		take(t, mb)
+		if _, stored := mb.Len(); stored > large+overhead {
+			t.Errorf("%d bytes are stored", stored)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
 }

@@ -271,12 +271,13 @@ func (f *Flow) giveBack() bool {
 func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 // serve gives what credit there is to those who wait for it, in order, and asks
-// for what the first one left lacks. mu is held; who calls sees to it that the
+// for what the first one left lacks, behind what was sent: the receiver is to know of
+// all that. mu is held; who calls sees to it that the
 // question is written, and is told whether there is one.
 func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		if need := f.sent + w.charge; need > f.limit {
-			if need != f.asked { // less than before, if who was first has given up
+			if need != f.asked && !f.line.waits() { // less than before, if who was first has given up
 				f.forget()
 				f.asked, asks = need, true
 				f.l.put(frameNeed, f.dst, 0, need)

@@ -95,7 +95,8 @@ func (m *Mailbox) isClosed() bool {
 // of it and wait when there is none. Beyond the limit each sending context may
 // always have FirstCredit bytes that are not received yet, and one sending context
 // at a time gets the credit for a message that does not fit: when nothing is
-// stored, or when a receiver waits for what is not stored.
+// stored, or when a receiver waits for what is not stored and none of that sender's
+// is. For a sender that a receiver names, it is enough that the one before has arrived.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
@@ -321,22 +322,29 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 	return 0
 }
 
-// fits reports whether a waiting sender may be promised the credit it needs.
+// fits reports whether a waiting sender may be promised the credit it needs. What it
+// asks for lies behind what it has sent: that has arrived.
 func (m *Mailbox) fits(in *inflow) bool {
-	more := in.need - in.granted
+	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case in.need-in.consumed <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised():
+	case out <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised():
 		return true
-	case m.over != nil && m.over != in, !m.d.fits(in):
+	case m.over != nil && m.over != in && !(m.over.received >= m.overEnd && m.awaits(in, true)):
+		return false
+	case out > max(m.limit, charge(MaxMessage)), !m.d.fits(m, in):
 		return false
 	}
-	return m.stored == 0 || m.awaits(in)
+	return m.stored == 0 || m.awaits(in, false) && (in.stored() == 0 || out <= m.limit)
 }
 
-// awaits reports whether a receiver waits for a message that in's peer may send.
-func (m *Mailbox) awaits(in *inflow) bool {
+// stored is how much the mailbox keeps of the sender's, charged bytes.
+func (in *inflow) stored() uint64 { return in.received - in.consumed }
+
+// awaits reports whether a receiver waits for a message that in's peer may send; byName:
+// for one of no other peer.
+func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	for w := m.waiters.first; w != nil; w = w.next {
-		if !w.sel.hasFrom || w.sel.from.Context() == in.l.peer {
+		if w.sel.hasFrom && w.sel.from.Context() == in.l.peer || !w.sel.hasFrom && !byName {
 			return true
 		}
 	}
@@ -354,7 +362,7 @@ func (m *Mailbox) next() *inflow {
 	}
 	if m.waiters.first != nil {
 		for _, in := range m.needy[1:] {
-			if m.awaits(in) && m.fits(in) {
+			if m.awaits(in, false) && m.fits(in) {
 				return in
 			}
 		}
@@ -367,10 +375,13 @@ func (m *Mailbox) give(in *inflow) uint64 {
 	m.promises(int64(in.need - in.granted))
 	m.comes(int64(in.need - in.granted))
 	if in.need-in.consumed > FirstCredit && (m.promise > m.limit || m.d.overpromised()) {
-		m.over, m.overEnd = in, in.need
 		if m.d.memory > 0 {
 			m.d.over.CompareAndSwap(nil, in)
+			if m.over != nil {
+				m.d.over.CompareAndSwap(m.over, in)
+			}
 		}
+		m.over, m.overEnd = in, in.need
 	}
 	in.granted = in.need
 	m.unneed(in)

@@ -239,7 +239,12 @@ func (l *link) feed() {
 				l.s.push(&subsys.Frame{Header: h, Data: append([]byte(nil), p[:]...)})
 			}
 		}
-		l.s.number(ln, l.cuts)
+		dst := ln.msgs[ln.first].Dst
+		if l.s.number(ln, l.cuts); !ln.waits() {
+			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
+				f.serve()
+			}
+		}
 	}
 }
 
