@@ -43,7 +43,7 @@ type node struct {
 	serving atomic.Pointer[Server] // the same, for questions
 }
 
-func (n *node) serve(context.Context) error {
+func (n *node) serve(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -53,7 +53,7 @@ func (n *node) serve(context.Context) error {
 		n.server.Close() // it gave way, or its socket was taken from under it
 		n.server = nil
 	}
-	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load())}, n.opts...)
+	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load()), within(ctx)}, n.opts...)
 	s, err := Listen(n.path, opts...)
 	if err != nil {
 		return err

@@ -50,6 +50,18 @@ func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), e
 	return func(s *Server) { s.begin = begin }
 }
 
+// Opening returns the context for which Listen waits: a membership that begins
+// when it has ended fails.
+func (s *Server) Opening() context.Context {
+	if s.opening == nil {
+		return context.Background()
+	}
+	return s.opening
+}
+
+// within lets Listen end with ctx.
+func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
+
 // takingOver says that the server follows another, for contexts that are there.
 func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 
@@ -99,6 +111,7 @@ type Server struct {
 	remote atomic.Pointer[Remote]
 
 	late     bool
+	opening  context.Context // nil: context.Background()
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
 	leave    func(handOver bool) // what begin returned
 	marked   string              // the path of the node that was made a member; see memberSuffix

@@ -145,3 +145,41 @@ func TestAccounts(t *testing.T) {
 		return a.nodes[7] == nil && len(*a.members.Load()) == 2
 	})
 }
+
+// Nothing is kept for gossip of members that have left, or that are dead for
+// long, and members that are dead are remembered up to a number.
+func TestMembersAreForgotten(t *testing.T) {
+	a := member(t, 1, nil)
+	for n := range resource.NodeID(3) {
+		b := member(t, 2+n, nil, a)
+		together(t, a, b)
+		b.Close()
+		eventually(t, "it has left", func() bool { return len(a.Members()) == 1 })
+	}
+	if n := a.port.Stats().Gossipers; n != 0 {
+		t.Errorf("%d that have left are kept for gossip", n)
+	}
+	b := member(t, 9, nil, a)
+	together(t, a, b)
+	vanish(b)
+	eventually(t, "it is dead", func() bool { return len(a.Members()) == 1 })
+	if n := a.port.Stats().Gossipers; n != 1 {
+		t.Errorf("%d are known to gossip, want the dead one: it may be alive", n)
+	}
+	a.nmu.Lock()
+	defer a.nmu.Unlock()
+	at := time.Now()
+	a.missed(at.Add(lastGossip + time.Second))
+	if n := a.port.Stats().Gossipers; n != 0 || a.nodes[9] == nil {
+		t.Errorf("%d are known to gossip, %v", n, a.nodes[9])
+	}
+	for n := range resource.NodeID(mostDead) {
+		a.nodes[100+n] = &node{addr: "127.0.0.1:1", lost: at.Add(time.Duration(n))}
+	}
+	if a.missed(at); a.nodes[9] != nil || a.nodes[100] == nil {
+		t.Error("of the dead not the first is forgotten")
+	}
+	for n := range resource.NodeID(mostDead) {
+		delete(a.nodes, 100+n)
+	}
+}

@@ -52,7 +52,9 @@ type Config struct {
 	Sure func() bool
 	// Follows says that the node has been a member before: who knows it will be
 	// heard of, though it is told of nobody to join.
-	Follows  bool
+	Follows bool
+	// Opening bounds Open, which may look Bind's name up; nil: nothing does.
+	Opening  context.Context
 	Resolver *net.Resolver // of the names to join; nil: the system's
 	Logger   *slog.Logger
 }
@@ -159,7 +161,7 @@ func Open(cfg Config) (*Cluster, error) {
 	seal, err := c.streams()
 	if err == nil {
 		c.port, err = port.Open(port.Config{
-			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Spin: cfg.Poll, Logger: cfg.Logger,
+			Self: cfg.Node, Bind: cfg.Bind, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger,
 			Receive: c.receive, Stream: c.serve, Beacon: c.heardBeacon,
 		})
 	}

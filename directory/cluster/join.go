@@ -22,6 +22,8 @@ const (
 	joinTime   = 2 * time.Second        // for one attempt
 	mostMissed = 16                     // of them at a time: one that answers knows the others
 	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
+	mostDead   = 1 << 12                // members that are missed and looked for; beyond it those that were lost first are forgotten
+	lastGossip = time.Minute            // after which no gossip goes to a member that is missed; memberlist ends it after half of that
 
 	mostAddresses = 32 // of one name, tried at a time
 )
@@ -163,6 +165,22 @@ func (c *Cluster) some() (addrs []string) {
 
 // missed are some of those it has met and does not see alive. c.nmu is held.
 func (c *Cluster) missed(now time.Time) (addrs []string) {
+	var dead []resource.NodeID
+	for id, m := range c.nodes {
+		if !m.alive && m.away == nil {
+			dead = append(dead, id)
+			if now.Sub(m.lost) > lastGossip {
+				c.port.ForgetGossip(id)
+			}
+		}
+	}
+	if most := len(dead) - mostDead; most > 0 {
+		slices.SortFunc(dead, func(a, b resource.NodeID) int { return c.nodes[a].lost.Compare(c.nodes[b].lost) })
+		for _, id := range dead[:most] {
+			delete(c.nodes, id)
+			c.forgotten(id)
+		}
+	}
 	for id, m := range c.nodes {
 		switch {
 		case m.alive || m.away != nil && !m.hearsay:

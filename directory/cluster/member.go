@@ -166,7 +166,11 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 		wait = 0
 	}
 	life, stop := context.WithCancel(context.Background())
-	err := m.enter(life, s, wait)
+	opening, cancel := context.WithCancelCause(s.Opening())
+	ended := context.AfterFunc(life, func() { cancel(directory.ErrClosed) })
+	err := m.enter(opening, s, wait)
+	ended()
+	cancel(nil)
 	if err != nil && !late {
 		stop()
 		return nil, err
@@ -209,8 +213,9 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 }
 
 // enter becomes a member. The contexts are told first: whoever joins s has the
-// keys of the cluster from the beginning.
-func (m *Membership) enter(life context.Context, s *directory.Server, wait time.Duration) error {
+// keys of the cluster from the beginning. An address that is in use is tried again
+// for as long as wait and ctx last.
+func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.Duration) error {
 	m.kmu.Lock()
 	defer m.kmu.Unlock()
 	keys, err := m.keys()
@@ -218,7 +223,7 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 		return err
 	}
 	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
-		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Logger: m.log}
+		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
 		if err != nil {
@@ -233,15 +238,19 @@ func (m *Membership) enter(life context.Context, s *directory.Server, wait time.
 	s.SetTerms(terms)
 	var c *Cluster
 	for end := time.Now().Add(wait); ; {
-		var err error
-		c, err = Open(cfg)
-		if err == nil {
+		if c, err = Open(cfg); err == nil {
 			break
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) || life.Err() != nil {
+		if ctx.Err() == nil && (!errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end)) {
 			return err
 		}
-		time.Sleep(10 * time.Millisecond) // nobody tells when an address is free
+		t := time.NewTimer(10 * time.Millisecond) // nothing tells when an address is free
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
 	}
 	terms.Host = host(c.Addr()) // the one chosen, where all were bound
 	s.SetTerms(terms)

@@ -144,8 +144,10 @@ func sock(t *testing.T) string {
 	return filepath.Join(dir, "d.sock")
 }
 
-// An address that somebody has is an error of the one who serves first. Who
-// takes over serves, says that nothing is certain, and becomes a member when
+var errHasty = errors.New("has no time")
+
+// An address that somebody has is an error of the one who serves first, which
+// waits for the address no longer than its context lasts. Who takes over serves, says that nothing is certain, and becomes a member when
 // the address is free.
 func TestAddressInUse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -160,6 +162,14 @@ func TestAddressInUse(t *testing.T) {
 	ms := NewMembership("test", Member{Bind: at}, log)
 	if _, err := directory.JoinNode(ctx, path, log, []directory.Option{ms.Option()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Fatalf("opened: %v", err)
+	}
+	brief, stop := context.WithCancelCause(ctx)
+	hasty := directory.WithMembership(func(s *directory.Server, late bool) (func(bool), error) {
+		stop(errHasty)
+		return ms.begin(s, late)
+	})
+	if _, err := directory.JoinNode(brief, path, log, []directory.Option{hasty}); !errors.Is(err, errHasty) {
+		t.Fatalf("with a context that ends meanwhile: %v", err)
 	}
 	first, err := directory.JoinNode(ctx, path, log, nil)
 	if err != nil {

@@ -47,6 +47,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	if alive && len(n.Meta) >= metaLen { // whichever its version is
 		c.port.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
+	if !alive {
+		defer c.forgotten(id)
+	}
 	m := c.nodes[id]
 	if !known {
 		c.log.Warn("cluster: a member that is not understood is not asked", "node", n.Name, "addr", n.Address(), "meta", fmt.Sprintf("%x", n.Meta))
@@ -100,6 +103,14 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		c.filters.Met(id, alive)
 		c.mu.Unlock()
 		c.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
+	}
+}
+
+// forgotten sees to it that nothing is kept for gossip of a member that is not
+// remembered. nmu must be held.
+func (c *Cluster) forgotten(id resource.NodeID) {
+	if c.nodes[id] == nil {
+		c.port.ForgetGossip(id)
 	}
 }
 

@@ -158,6 +158,17 @@ func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	g.of[node], g.at[at] = m, m
 }
 
+// ForgetGossip forgets a member: nothing of it is heard, and nothing is sent to it,
+// until Gossips makes it known again. What was heard of its life is remembered.
+func (p *Port) ForgetGossip(node resource.NodeID) {
+	g := &p.gossipers
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m := g.of[node]; m != nil {
+		g.forget(m)
+	}
+}
+
 // forget remembers of a life what was heard: the key of a life that is met again
 // is the same. g.mu must be held.
 func (g *gossipers) forget(m *gossiper) {

@@ -79,6 +79,14 @@ func TestGossip(t *testing.T) {
 			again(b)
 			b.Gossips(1, a.Epoch(), a.Addr()) // an older life, as if it were met again
 			again(b)
+			b.ForgetGossip(1)
+			b.ForgetGossip(1)
+			again(b)
+			if n := b.Stats().Gossipers; n != 0 {
+				t.Errorf("%d members are known, want none", n)
+			}
+			b.Gossips(1, a.Epoch(), a.Addr())
+			again(b)
 			say("three")
 			hear(b, "three")
 			anew := start(t, 2, change)

@@ -51,6 +51,7 @@ type Config struct {
 	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
 	Spin    time.Duration                                         // how long the keeper goes on reading after a datagram, before it parks
 	Logger  *slog.Logger
+	Opening context.Context // bounds Open, which may look Bind's name up; nil: nothing does
 }
 
 // A Port is open until Close. Its methods may be called concurrently.
@@ -147,9 +148,13 @@ func (p *Port) open() error {
 	if p.poller, err = subsys.NewPoller(new(subsys.Counters)); err != nil {
 		return err
 	}
+	opening := p.cfg.Opening
+	if opening == nil {
+		opening = context.Background()
+	}
 	// A port of the kernel's choice for TCP may be taken for UDP: try others.
 	for try := 0; ; try++ {
-		ln, err := net.Listen(network(host), p.cfg.Bind)
+		ln, err := new(net.ListenConfig).Listen(opening, network(host), p.cfg.Bind)
 		if err != nil {
 			return fmt.Errorf("port: listening: %w", err)
 		}

@@ -11,6 +11,7 @@ type Stats struct {
 	Foreign, Replayed, GossipDropped    uint64
 	Streams, StreamsRefused             uint64
 	Members                             int // that are known
+	Gossipers                           int // members that gossip goes to and comes from
 }
 
 // Stats returns the present figures.
@@ -19,10 +20,13 @@ func (p *Port) Stats() Stats {
 	p.mu.RLock()
 	members := len(p.peers)
 	p.mu.RUnlock()
+	p.gossipers.mu.RLock()
+	gossipers := len(p.gossipers.of)
+	p.gossipers.mu.RUnlock()
 	return Stats{
 		n.Sent.Load(), n.SentBytes.Load(), n.Received.Load(), n.ReceivedBytes.Load(),
 		n.GossipSent.Load(), n.GossipSentBytes.Load(), n.GossipReceived.Load(), n.GossipReceivedBytes.Load(),
 		n.Foreign.Load(), n.Replayed.Load(), n.GossipDropped.Load(),
-		n.Streams.Load(), n.StreamsRefused.Load(), members,
+		n.Streams.Load(), n.StreamsRefused.Load(), members, gossipers,
 	}
 }
