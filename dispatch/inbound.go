@@ -191,6 +191,8 @@ func (l *link) control(f *subsys.Frame) error {
 			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
 			fl.waiters.fireAll()
 			others = l.abandon(fl)
+			l.full.fireAll() // they look again, as do those who follow what was abandoned
+			l.behind.fireAll()
 			l.lay(fl)
 			l.answered = true
 		}

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -509,5 +511,37 @@ func TestPeerWithoutPieces(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("understands %v: frames %v", understands, got)
 		}
+	}
+}
+
+// Who waits until a large message has gone, to send behind it over another lane, goes on
+// when its resource is gone and nothing of it was sent.
+func TestBehindWhatIsGone(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
+	l, err := d.link(resource.MakeGID(1, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := l.flow(1)
+	l.mu.Lock()
+	f.limit = 1 << 30
+	l.mu.Unlock()
+	if err := f.try(brief(t), 1, pieceLen+1); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	last := l.mark(f)
+	l.mu.Unlock()
+	passed := make(chan error, 1)
+	go func() { passed <- last.passed(brief(t)) }()
+	until(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
+	l.rx.Lock()
+	err = l.control(&subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1}})
+	l.rx.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-passed; err != nil {
+		t.Error(err)
 	}
 }
