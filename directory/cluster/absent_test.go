@@ -57,6 +57,26 @@ func TestJoinWhileAway(t *testing.T) {
 	denies(t, d, resource.Match{"at": "b"})
 }
 
+// A member that is back, and is told of nobody to join, is found by the members
+// that wait for it: it does not deny what they have.
+func TestAwayIsLookedFor(t *testing.T) {
+	a := member(t, 1, nil)
+	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+	together(t, a, b, c)
+	y := put(t, b, 1, resource.Attrs{"y": ""})
+	if err := a.HandOver(); err != nil {
+		t.Fatal(err)
+	}
+	if !away(t, b, a) || !away(t, c, a) {
+		t.Skip("it was not heard that the member will be back")
+	}
+	a = anew(t, a, func(c *Config) { c.Follows = true })
+	if r, err := a.Find(t.Context(), pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
+		t.Errorf("the member that is back finds %+v: %v", r, err)
+	}
+	together(t, a, b, c)
+}
+
 // A member that starts while another is suspected to be dead waits with the
 // others for what becomes of it.
 func TestJoinWhileSuspected(t *testing.T) {

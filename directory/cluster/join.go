@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	rejoin     = 500 * time.Millisecond // how often members that are missed are looked for
-	beaconTime = 2 * time.Second        // how often a member that is not alone makes itself known to the group
-	joinTime   = 2 * time.Second        // for one attempt
-	mostMissed = 16                     // of them at a time: one that answers knows the others
-	forget     = 72 * time.Hour         // after which a member that is missed is no more looked for
-	mostDead   = 1 << 12                // members that are missed and looked for; beyond it those that were lost first are forgotten
-	lastGossip = time.Minute            // after which no gossip goes to a member that is missed; memberlist ends it after half of that
+	rejoin      = 500 * time.Millisecond // how often members that are missed are looked for
+	beaconTime  = 2 * time.Second        // how often a member that is not alone makes itself known to the group
+	joinTime    = 2 * time.Second        // for one attempt
+	mostSeekers = 8                      // of the members look at a time for one that is away, in the mean
+	mostMissed  = 16                     // of them at a time: one that answers knows the others
+	forget      = 72 * time.Hour         // after which a member that is missed is no more looked for
+	mostDead    = 1 << 12                // members that are missed and looked for; beyond it those that were lost first are forgotten
+	lastGossip  = time.Minute            // after which no gossip goes to a member that is missed; memberlist ends it after half of that
 
 	mostAddresses = 32 // of one name, tried at a time
 )
@@ -163,7 +164,8 @@ func (c *Cluster) some() (addrs []string) {
 	return addrs
 }
 
-// missed are some of those it has met and does not see alive. c.nmu is held.
+// missed returns the addresses of some members that are not seen alive. c.nmu must
+// be held.
 func (c *Cluster) missed(now time.Time) (addrs []string) {
 	var dead []resource.NodeID
 	for id, m := range c.nodes {
@@ -183,8 +185,8 @@ func (c *Cluster) missed(now time.Time) (addrs []string) {
 	}
 	for id, m := range c.nodes {
 		switch {
-		case m.alive || m.away != nil && !m.hearsay:
-		case m.away != nil:
+		case m.alive || m.away != nil && rand.N(len(*c.members.Load())) >= mostSeekers:
+		case m.away != nil: // when it is back it may be told of nobody
 			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
 			delete(c.nodes, id)
