@@ -84,7 +84,9 @@ func (d delegate) LocalState(bool) []byte {
 		case id == c.cfg.Node || m.left || len(b) >= mostAbsent*absentLen:
 			continue
 		case m.away != nil:
-			a.left = m.until.Sub(now)
+			if a.left = m.until.Sub(now); !m.going {
+				a.kind = absentNew // suspected: a member that knows it dead does not wait for it again
+			}
 		case m.alive && m.going:
 			a.kind = absentGoing
 		case m.alive && now.Sub(m.met) < newTime:
