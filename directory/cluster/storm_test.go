@@ -42,7 +42,11 @@ func TestCancelled(t *testing.T) {
 				defer func() { <-room }()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%100)*100*time.Microsecond)
 				defer cancel()
-				if err := second(a.Find(ctx, pattern(resource.Match{"a": "b"}))); !errors.Is(err, context.DeadlineExceeded) {
+				err := second(a.Find(ctx, pattern(resource.Match{"a": "b"})))
+				if errors.Is(err, directory.ErrNotFound) && a.Stats().Deaths > 0 {
+					return // the machine is so busy that the member which is not sure was taken for dead
+				}
+				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
 			})
