@@ -442,7 +442,7 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 	}
 }
 
-// Who sends large messages asks for credit behind their pieces: the mailbox does not
+// A sender of large messages asks for credit behind their pieces: the mailbox does not
 // grant it before it has the ones before.
 func TestNeedBehindPieces(t *testing.T) {
 	const large, messages = 8 << 20, 4

@@ -514,7 +514,7 @@ func TestPeerWithoutPieces(t *testing.T) {
 	}
 }
 
-// Who waits until a large message has gone, to send behind it over another lane, goes on
+// A sender that waits until a large message has gone, to send behind it over another lane, goes on
 // when its resource is gone and nothing of it was sent.
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })

@@ -250,7 +250,7 @@ func TestNapLosesNothing(t *testing.T) {
 	within(t, "all", done, 2*rounds)
 }
 
-// Whoever has the page may move its sleepers to another word. A bounded nap ends
+// A process that maps the page may move its sleepers to another word. A bounded nap ends
 // nevertheless.
 func TestNapMoved(t *testing.T) {
 	d := newDrum(t)
