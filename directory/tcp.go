@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/netsource"
 )
 
 const tcpScheme = "tcp://"
@@ -106,7 +106,7 @@ func (s *Server) challenge(nc net.Conn) {
 	defer waiting.Release()
 	_ = nc.SetDeadline(time.Now().Add(serverTime))
 	if err := s.prove(nc); err != nil {
-		s.often.Warn(ratelog.Source(nc.RemoteAddr()), "directory: refused", "remote", nc.RemoteAddr(), "err", err)
+		s.often.Warn(netsource.Of(nc.RemoteAddr()), "directory: refused", "remote", nc.RemoteAddr(), "err", err)
 		nc.Close()
 		return
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -52,7 +53,7 @@ func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	trust := d.trust()
 	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}, trust: trust}
-	source := subsys.SourceOf(c.Remote())
+	source := netsource.OfURL(c.Remote())
 	end := func(why string) {
 		if ep.link.Load() == nil {
 			d.often.Info(source, why, "remote", c.Remote())
@@ -144,7 +145,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 		if err := ep.hear(c, &fs[i]); err != nil {
 			ep.settle()
 			ep.finish(err)
-			ep.d.often.Info(subsys.SourceOf(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
+			ep.d.often.Info(netsource.OfURL(c.Remote()), "dispatch: handshake", "remote", c.Remote(), "err", err)
 			return err
 		}
 	}

@@ -4,8 +4,6 @@ package subsys
 
 import (
 	"container/list"
-	"net/netip"
-	"strings"
 	"sync"
 )
 
@@ -35,7 +33,7 @@ func NewStrangers(most int) *Strangers {
 	return &Strangers{most: most, from: map[string]*list.List{}}
 }
 
-// Add gives a connection from a source, see SourceOf, a place. cut is called, at
+// Add gives a connection from a source, see package netsource, a place. cut is called, at
 // most once, if the place is wanted for another connection; no lock is held then,
 // and Done has no effect any more.
 func (s *Strangers) Add(source string, cut func()) *Stranger {
@@ -109,20 +107,4 @@ func (s *Strangers) CutAll() {
 		}
 		w.cut()
 	}
-}
-
-// SourceOf returns what connections from remote, a URL, have in common with others of
-// the same source: the IP address, of IPv6 the first half, since a machine
-// commonly has all of the second; else the transport.
-func SourceOf(remote string) string {
-	transport, addr, _ := strings.Cut(remote, "://")
-	ap, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return transport
-	}
-	ip := ap.Addr().Unmap()
-	if p, err := ip.Prefix(64); err == nil && ip.Is6() {
-		return p.String()
-	}
-	return ip.String()
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/netsource"
 )
 
 // However many strangers one source has, another that has fewer keeps its own,
@@ -16,7 +18,7 @@ func TestStrangers(t *testing.T) {
 	var cut []string
 	places := map[string]*Stranger{}
 	add := func(remote string) {
-		places[remote] = s.Add(SourceOf(remote), func() { cut = append(cut, remote) })
+		places[remote] = s.Add(netsource.OfURL(remote), func() { cut = append(cut, remote) })
 	}
 	add("tcp://10.0.0.1:1")
 	add("tcp://[fd00::1]:1")

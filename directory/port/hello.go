@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -112,7 +112,7 @@ func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 // refused says that a hello did not open: nothing else tells an operator that
 // the name of the cluster or a key is wrong.
 func (p *Port) refused(from *net.UDPAddr, sender resource.NodeID) {
-	p.often.Info(ratelog.Source(from), "port: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
+	p.often.Info(netsource.Of(from), "port: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
 }
 
 // Knock tells whoever is at an address that this member is there, and at which

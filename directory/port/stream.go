@@ -12,7 +12,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -53,7 +53,7 @@ func (p *Port) accept() {
 			if err := p.greet(s); err != nil {
 				s.Close()
 				p.count.StreamsRefused.Add(1)
-				p.often.Info(ratelog.Source(nc.RemoteAddr()), "port: stream refused", "remote", nc.RemoteAddr(), "err", err)
+				p.often.Info(netsource.Of(nc.RemoteAddr()), "port: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
 		}()
 	}

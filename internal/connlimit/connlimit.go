@@ -7,8 +7,9 @@ package connlimit
 import (
 	"container/list"
 	"net"
-	"net/netip"
 	"sync"
+
+	"github.com/rocl-go/rocl/internal/netsource"
 )
 
 // A Set has the connections that count. Its methods may be called concurrently.
@@ -34,7 +35,7 @@ type Conn struct {
 
 // Add lets nc count. It closes another connection, the longest idle of the source or of all, if there are too many.
 func (s *Set) Add(nc net.Conn) *Conn {
-	c := &Conn{Conn: nc, set: s, source: source(nc.RemoteAddr())}
+	c := &Conn{Conn: nc, set: s, source: netsource.Of(nc.RemoteAddr())}
 	s.mu.Lock()
 	var out *Conn
 	switch {
@@ -112,21 +113,6 @@ func (c *Conn) releaseLocked() {
 func (c *Conn) Close() error {
 	c.Release()
 	return c.Conn.Close()
-}
-
-// source returns whom a connection counts for.
-func source(addr net.Addr) string {
-	at, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return addr.Network()
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
 }
 
 // Listener returns a listener whose connections, of type *Conn, are those of s.

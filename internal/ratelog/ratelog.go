@@ -14,10 +14,7 @@ package ratelog
 import (
 	"context"
 	"log/slog"
-	"net"
-	"net/netip"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 )
@@ -62,37 +59,8 @@ func New(log *slog.Logger) *Logger {
 	return &Logger{log: log, limits: map[string]*message{}}
 }
 
-// Source returns the source of lines about a connection from addr: the IP address
-// without the port, or the first half of an IPv6 address, since one machine
-// commonly has all of the second. Other addresses have one source for each network.
-func Source(addr net.Addr) string {
-	if addr == nil {
-		return ""
-	}
-	at, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return addr.Network()
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
-}
-
-// SourceOf is Source for the URL of a transport's address, such as tcp://10.0.0.1:5.
-func SourceOf(url string) string {
-	scheme, at, _ := strings.Cut(url, "://")
-	if addr, err := netip.ParseAddrPort(at); err == nil {
-		return Source(net.TCPAddrFromAddrPort(addr))
-	}
-	return scheme
-}
-
 // Info writes a line at level Info unless it is suppressed. msg must be a
-// constant. source tells apart what can cause the line, see Source; it is empty
+// constant. source tells apart what can cause the line, see package netsource; it is empty
 // for what this process does itself.
 func (l *Logger) Info(source, msg string, args ...any) {
 	l.write(slog.LevelInfo, source, msg, args)

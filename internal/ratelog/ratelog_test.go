@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,34 +85,6 @@ func TestManySources(t *testing.T) {
 			t.Fatalf("%d lines, want %d, one with %s:\n%s", n, maxSources+1, want, b)
 		}
 	})
-}
-
-func TestSource(t *testing.T) {
-	for _, c := range []struct {
-		addr net.Addr
-		want string
-	}{
-		{nil, ""},
-		{&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 5}, "10.0.0.1"},
-		{&net.UDPAddr{IP: net.ParseIP("::ffff:10.0.0.1"), Port: 6}, "10.0.0.1"},
-		{&net.TCPAddr{IP: net.ParseIP("2001:db8::1:2"), Port: 5}, "2001:db8::/64"},
-		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 5, Zone: "eth0"}, "fe80::/64"},
-		{&net.UnixAddr{Name: "/run/rocl", Net: "unix"}, "unix"},
-	} {
-		if got := Source(c.addr); got != c.want {
-			t.Errorf("Source(%v) = %q, want %q", c.addr, got, c.want)
-		}
-	}
-}
-
-func TestSourceOf(t *testing.T) {
-	for url, want := range map[string]string{
-		"": "", "tcp://10.0.0.1:5": "10.0.0.1", "tls://[2001:db8::1]:5": "2001:db8::/64", "shm://0123/name": "shm", "nonsense": "nonsense",
-	} {
-		if got := SourceOf(url); got != want {
-			t.Errorf("SourceOf(%q) = %q, want %q", url, got, want)
-		}
-	}
 }
 
 // At level debug nothing is left out, and what is over the limit has that level.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
@@ -117,7 +118,7 @@ func (p *port) admit(nc *net.TCPConn) *stranger {
 	p.running.Add(1)
 	p.mu.Unlock()
 	s := &stranger{nc: nc}
-	s.place = p.strangers.Add(subsys.SourceOf("tls://"+nc.RemoteAddr().String()), func() { p.cut(s) })
+	s.place = p.strangers.Add(netsource.Of(nc.RemoteAddr()), func() { p.cut(s) })
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
@@ -157,7 +158,7 @@ func (p *port) greet(s *stranger) {
 		return
 	case err != nil:
 		s.nc.Close()
-		p.often.Info(ratelog.SourceOf(remote), "tls: refused", "remote", remote, "err", err)
+		p.often.Info(netsource.OfURL(remote), "tls: refused", "remote", remote, "err", err)
 		return
 	}
 	p.cfg.Count.ConnsIn.Add(1)
