@@ -188,19 +188,13 @@ func (s *Server) keep(b *socket) error {
 // retake takes the node's lock again after its file was removed. If there is no
 // other file, the new one appears at its path when it is locked already.
 func retake(path string) (*os.File, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
-	}
-	if filepath.Clean(path) == builtin() {
-		if err := private(dir); err != nil {
-			return nil, err
-		}
+	if err := makeFolder(path); err != nil {
+		return nil, err
 	}
 	if _, err := os.Lstat(path + lockSuffix); !errors.Is(err, fs.ErrNotExist) {
 		return takeLock(path)
 	}
-	f, err := os.CreateTemp(dir, ".rocl-lock-*")
+	f, err := os.CreateTemp(filepath.Dir(path), ".rocl-lock-*")
 	if err != nil {
 		return nil, fmt.Errorf("directory: making the node's lock: %w", err)
 	}

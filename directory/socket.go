@@ -128,14 +128,8 @@ func (s *Server) lock(path string) (*socket, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory: making a place for the socket: %w", err)
-	}
-	if filepath.Clean(path) == builtin() {
-		if err := private(dir); err != nil {
-			return nil, err
-		}
+	if err := makeFolder(path); err != nil {
+		return nil, err
 	}
 	for begun := time.Now(); ; time.Sleep(lockStep) {
 		f, err := takeLock(path)
@@ -168,6 +162,19 @@ func (s *Server) lock(path string) (*socket, error) {
 			return nil, err
 		}
 	}
+}
+
+// makeFolder makes the folder of the socket at path if it is not there. At the
+// default place it must be the user's alone.
+func makeFolder(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("directory: making a place for the socket: %w", err)
+	}
+	if filepath.Clean(path) == builtin() {
+		return private(dir)
+	}
+	return nil
 }
 
 // takeLock takes the node's lock, or returns ErrInUse if a process has it.

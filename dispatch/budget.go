@@ -3,6 +3,8 @@
 package dispatch
 
 import (
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -99,10 +101,7 @@ func (d *Dispatcher) feed() {
 
 func (d *Dispatcher) feedAll() {
 	d.mu.RLock()
-	boxes := make([]*Mailbox, 0, len(d.boxes))
-	for _, m := range d.boxes {
-		boxes = append(boxes, m)
-	}
+	boxes := slices.Collect(maps.Values(d.boxes))
 	d.mu.RUnlock()
 	for _, m := range boxes {
 		m.mu.Lock()

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -403,10 +405,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closing = true
-	boxes := make([]*Mailbox, 0, len(d.boxes))
-	for _, m := range d.boxes {
-		boxes = append(boxes, m)
-	}
+	boxes := slices.Collect(maps.Values(d.boxes))
 	d.mu.Unlock()
 	for _, m := range boxes {
 		m.Close()
