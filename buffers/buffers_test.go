@@ -213,6 +213,25 @@ func TestGetWaitNeverFits(t *testing.T) {
 	}
 }
 
+// What exceeds the part of the limit that Get may ever use is refused at once.
+func TestGetWaitBeyondReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(WithLimit(64 << 10))
+		defer p.Close()
+		p.ReserveForGood(8 << 10)
+		if _, err := p.GetWait(t.Context(), 56<<10+1); !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrLimit) {
+			t.Error(err)
+		}
+		p.Reserve(8 << 10)
+		time.AfterFunc(time.Hour, func() { p.Reserve(-8 << 10) })
+		b, err := p.GetWait(t.Context(), 56<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	})
+}
+
 // Misuse is noticed, counted, and gives no buffer to two owners.
 func TestMisuse(t *testing.T) {
 	if debugging {

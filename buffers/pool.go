@@ -86,7 +86,8 @@ type Pool struct {
 	waiting    int
 	awaiting   map[any]func() // see Await
 	used       atomic.Int64   // bytes of the buffers out; counted where there is a limit
-	reserved   atomic.Int64   // bytes that Get leaves to GetReserved
+	reserved   atomic.Int64   // bytes that Get leaves to GetReserved,
+	forGood    atomic.Int64   // and those of them that it always will
 	heed       atomic.Int32   // getters waiting, and one when closed: put must look closer
 	debug      debugPool
 }
@@ -113,10 +114,20 @@ func class(n int) int {
 func (p *Pool) Get(n int) (*Buffer, error) {
 	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
 		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {
+			if most := p.limit - p.forGood.Load(); int64(n) > most {
+				return nil, fmt.Errorf("%w: %w: %d bytes, at most %d of the limit of %d", ErrLimit, ErrTooLarge, n, most, p.limit)
+			}
 			return nil, fmt.Errorf("%w: %d of %d bytes used and %d reserved, %d more wanted", ErrLimit, used, p.limit, kept, n)
 		}
 	}
 	return p.GetReserved(n)
+}
+
+// ReserveForGood is Reserve for as long as the pool exists. A Get of what does not fit
+// beside it fails with ErrTooLarge too.
+func (p *Pool) ReserveForGood(bytes int64) {
+	p.forGood.Add(bytes)
+	p.Reserve(bytes)
 }
 
 // Reserve changes by how many bytes less than the limit Get may use. The others are for

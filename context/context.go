@@ -180,7 +180,8 @@ func (c *Context) Addrs() []string { return c.disp.Addrs() }
 //
 // Buffer does not wait. It fails with rocl.ErrTooLarge where n is negative or too
 // large, with rocl.ErrLimit where the limit of [WithMemory] is reached (there is no
-// limit by default), and with rocl.ErrClosed.
+// limit by default), and with rocl.ErrClosed. More than 7/8 of that limit is never
+// given: both rocl.ErrLimit and rocl.ErrTooLarge match that error.
 func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(n) }
 
 // Register makes a resource with the attributes a, or with none if a is nil, and

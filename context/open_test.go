@@ -285,6 +285,19 @@ func TestTransportUnavailable(t *testing.T) {
 	}
 }
 
+// What can never be had is refused as too large, not only for now.
+func TestBufferBeyondMemory(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(8<<20))
+	if b, err := c.Buffer(7 << 20); err != nil {
+		t.Error(err)
+	} else {
+		b.Release()
+	}
+	if _, err := c.Buffer(7<<20 + 1); !errors.Is(err, buffers.ErrTooLarge) || !errors.Is(err, buffers.ErrLimit) {
+		t.Error(err)
+	}
+}
+
 // Memory is bounded, and an error says so; nothing is lost of what is there.
 func TestMemory(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)

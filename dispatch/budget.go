@@ -27,7 +27,7 @@ type budget struct {
 func (b *budget) init(p *buffers.Pool) {
 	b.pool, b.memory = p, uint64(p.Limit())
 	if b.memory > 0 {
-		p.Reserve(p.Limit() / 8)
+		p.ReserveForGood(p.Limit() / 8)
 	}
 }
 
