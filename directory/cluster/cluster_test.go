@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -268,7 +269,7 @@ func TestRestarted(t *testing.T) {
 		if i%5 > 0 {
 			continue
 		}
-		offered := time.Now().Add(200 * time.Millisecond)
+		var offered atomic.Bool
 		done := make(chan error)
 		if err := b.HandOver(); err != nil {
 			t.Fatal(err)
@@ -280,9 +281,10 @@ func TestRestarted(t *testing.T) {
 			}
 			done <- err
 		}()
-		b = anew(t, b, func(c *Config) { c.Sure = func() bool { return time.Now().After(offered) } }, a)
-		time.Sleep(time.Until(offered) / 2)
+		b = anew(t, b, func(c *Config) { c.Sure = offered.Load }, a)
+		time.Sleep(100 * time.Millisecond) // the question mostly comes meanwhile; it may come later
 		put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
+		offered.Store(true)
 		if err := <-done; err != nil {
 			t.Fatalf("%d: what the restarted has: %v", i, err)
 		}

@@ -31,7 +31,11 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := c.Find(ctx, pattern(what)); !errors.Is(err, directory.ErrNotFound) {
+	var err error
+	for again := true; again; again = errors.Is(err, directory.ErrPartial) && ctx.Err() == nil {
+		_, err = c.Find(ctx, pattern(what)) // on a busy machine a member may answer too late
+	}
+	if !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("node %d: %v: %v", c.cfg.Node, what, err)
 	}
 }

@@ -24,6 +24,12 @@ const (
 	quickWrite = 2 << 10
 )
 
+// resendMost bounds the time between two attempts of the kernel to send what the
+// peer's machine did not accept, in milliseconds. Unbounded, the attempts are up
+// to two minutes apart where the peer's process has read nothing for long, and
+// the machine's silence is noticed only at the next one. Linux 6.15 and later.
+const resendMost = 1000
+
 // A Socket is a connected, non-blocking socket. It is used between Hold and
 // Drop: a descriptor closed under a system call could by then be somebody
 // else's.
@@ -47,6 +53,7 @@ func (s *Socket) Adopt(nc *net.TCPConn, count *subsys.Counters) error {
 	if err != nil {
 		return fmt.Errorf("duplicating a socket: %w", err)
 	}
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, resendMost) // older kernels refuse it
 	s.count = count
 	s.refs.Store(1)
 	return nil
@@ -79,15 +86,21 @@ func (s *Socket) Drop() bool {
 	return true
 }
 
-// Unanswered reports whether the peer's kernel has not acknowledged something
-// that was sent to it, or not answered a probe of its window, and how long ago it
-// sent its last acknowledgement.
+// Unanswered implements the method of [subsys.Prober].
 func (s *Socket) Unanswered() (owes bool, heard time.Duration) {
 	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return false, 0
 	}
-	return i.Unacked > 0 || i.Probes > 0, time.Duration(i.Last_ack_recv) * time.Millisecond
+	return isOwed(i), time.Duration(i.Last_ack_recv) * time.Millisecond
+}
+
+// isOwed reports whether the peer's kernel has not answered what was sent to it
+// last: data, or a question whether it has room. It answers data for which it
+// has no room by acknowledging what came before; that data is sent again, at
+// growing intervals, and nothing is owed between an answer and the next attempt.
+func isOwed(i *unix.TCPInfo) bool {
+	return i.Probes > 0 || i.Unacked > 0 && i.Last_ack_recv > i.Last_data_sent
 }
 
 // Shut ends both directions; what was written still goes out.

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestIsOwed(t *testing.T) {
+	for _, c := range []struct {
+		what                           string
+		probes                         uint8
+		unacked, ackBefore, sentBefore uint32
+		owed                           bool
+	}{
+		{"idle", 0, 0, 5000, 5000, false},
+		{"sent, and not answered", 0, 3, 400, 200, true},
+		{"sent just now, and answered before", 0, 3, 900, 0, true},
+		{"asked for room, and not answered", 1, 0, 1252, 1468, true},
+		{"asked for room, and answered", 0, 0, 748, 2276, false},
+		{"sent what there was no room for, and told so at once", 0, 1, 3480, 3480, false},
+		{"sent what there was no room for, and told so later", 0, 1, 3292, 4312, false},
+	} {
+		i := unix.TCPInfo{Probes: c.probes, Unacked: c.unacked, Last_ack_recv: c.ackBefore, Last_data_sent: c.sentBefore}
+		if isOwed(&i) != c.owed {
+			t.Errorf("%s: owed is %t", c.what, !c.owed)
+		}
+	}
+}
+
+// pair returns a socket, and the other end of its connection, which reads nothing.
+func pair(t *testing.T) (*Socket, *net.TCPConn) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	nc, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := new(Socket)
+	if err := s.Adopt(nc, new(subsys.Counters)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Drop() })
+	peer, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { peer.Close() })
+	return s, peer
+}
+
+// A peer that reads nothing is not silent: its machine answers. That is so also
+// where the kernel does not bound the time between its attempts.
+func TestFullPeerAnswers(t *testing.T) {
+	for _, room := range []int{2 << 10, 4 << 10, 8 << 10, 0} {
+		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
+			t.Parallel()
+			s, peer := pair(t)
+			_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 120_000) // refused: it is so anyway
+			if room > 0 {
+				if err := peer.SetReadBuffer(room); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for full := false; !full; {
+				switch _, err := s.Write(make([]byte, 3000)); err {
+				case nil:
+				case unix.EAGAIN:
+					full = true
+				default:
+					t.Fatal(err)
+				}
+			}
+			// The kernel's timers are what is tested, so this takes real time.
+			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if owes, heard := s.Unanswered(); owes && heard > 1500*time.Millisecond {
+					t.Fatalf("silent for %v", heard)
+				}
+			}
+		})
+	}
+}
+
+// The kernel goes on asking a peer that has had no room for long.
+func TestResendsAreBounded(t *testing.T) {
+	s, _ := pair(t)
+	most, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS)
+	if err != nil {
+		t.Skip("the kernel is older than 6.15:", err)
+	}
+	if most != resendMost {
+		t.Errorf("attempts are up to %d ms apart", most)
+	}
+}
