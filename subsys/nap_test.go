@@ -228,8 +228,8 @@ func TestNapLosesNothing(t *testing.T) {
 		}
 		done <- n
 	}()
-	end := time.Now().Add(20 * time.Second)
 	until := func(what string, ok func() bool) {
+		end := time.Now().Add(20 * time.Second)
 		for i := 0; !ok(); i++ {
 			if runtime.Gosched(); i%1000 == 999 && time.Now().After(end) {
 				t.Fatalf("%s was lost", what)
