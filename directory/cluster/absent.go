@@ -4,10 +4,14 @@ package cluster
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -73,7 +77,7 @@ func parseAbsent(b []byte) absent {
 func (d delegate) LocalState(bool) []byte {
 	c, now := d.c, time.Now()
 	b := []byte{accountVersion, 0}
-	if c.joined.Err() == nil {
+	if !c.known.Load() {
 		b[1] |= accountFresh
 	}
 	c.nmu.Lock()
@@ -279,4 +283,48 @@ func (c *Cluster) settled(joined bool) bool {
 		}
 	}
 	return true
+}
+
+// reached notes that this member knows who the members are.
+func (c *Cluster) reached() {
+	c.known.Store(true)
+	c.waited()
+}
+
+// waitedLongEnough reports whether this member knows the others, though no member
+// that knows them all has told it. One that has met another knows after awayTime:
+// whoever was away before has been given up, or has been heard of. One that has met
+// nobody does not know, unless it was told of nobody in particular, and then
+// after firstTime. nmu must be held.
+func (c *Cluster) waitedLongEnough(now time.Time) bool {
+	if !c.met.IsZero() {
+		return now.Sub(c.met) >= awayTime
+	}
+	return len(c.unmet()) == 0 && now.Sub(c.born) >= firstTime
+}
+
+// unmet returns the addresses of members to join that have not been reached. An
+// address that is this member's own names nobody. nmu must be held.
+func (c *Cluster) unmet() (addrs []string) {
+	for addr, w := range c.wanting {
+		if !w.own {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
+// unknown returns nil if this member knows who the members are: a no of all of
+// them is definite. Else it returns an error that matches directory.ErrPartial.
+func (c *Cluster) unknown() error {
+	if c.known.Load() {
+		return nil
+	}
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	if c.met.IsZero() {
+		return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(c.unmet(), ", "))
+	}
+	return fmt.Errorf("%w: the members that have been reached may not know all others yet", directory.ErrPartial)
 }

@@ -34,6 +34,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			yield(database.Record{}, err)
 			return
 		}
+		unknown := c.unknown()
 		for _, m := range c.others() {
 			l := listing{c: c, of: m, pattern: pattern}
 			more, err := l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
@@ -49,6 +50,9 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 				yield(database.Record{}, err)
 				return
 			}
+		}
+		if unknown != nil {
+			yield(database.Record{}, unknown)
 		}
 	}
 }

@@ -150,8 +150,9 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	}
 	var late <-chan time.Time // when patience ends
 	covered := 0
+	list := c.members.Load() // those that are asked
 	for pause := 25 * time.Millisecond; ; {
-		news := c.news()
+		news, unknown := c.news(), c.unknown()
 		r, err := c.once(ctx, w, q, who)
 		if err != nil {
 			return database.Record{}, err
@@ -160,7 +161,10 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			return parseAnswer(r.Answer)
 		}
 		if r.Definite() {
-			return database.Record{}, directory.ErrNotFound
+			if who = c.newcomers(&list, q); len(who) > 0 {
+				continue
+			}
+			return database.Record{}, denial(q, unknown)
 		}
 		covered += r.Covered
 		partial := fmt.Errorf("%w: %d of %d nodes: %012x", directory.ErrPartial, len(r.Failed), len(r.Failed)+covered, r.Failed)
@@ -176,13 +180,16 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			return !member
 		})
 		if len(who) == 0 {
+			if who = c.newcomers(&list, q); len(who) > 0 {
+				continue
+			}
 			switch q[0] {
 			case kindLookup:
 				return database.Record{}, partial // its node is not there to deny it
 			case kindNext:
 				return database.Record{}, errDied
 			}
-			return database.Record{}, directory.ErrNotFound
+			return database.Record{}, denial(q, unknown)
 		}
 		again := time.NewTimer(pause)
 		pause = min(2*pause, 200*time.Millisecond)
@@ -198,6 +205,33 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 		}
 		again.Stop()
 	}
+}
+
+// newcomers returns the members that have not been asked because they were none
+// when the search began, and brings the list of those that have been asked up to
+// date. A question to some members alone concerns no newcomers.
+func (c *Cluster) newcomers(asked **[]resource.NodeID, q []byte) (who []resource.NodeID) {
+	now := c.members.Load()
+	if now == *asked || q[0] != kindFind {
+		return nil
+	}
+	for _, m := range *now {
+		if _, found := slices.BinarySearch(**asked, m); !found {
+			who = append(who, m)
+		}
+	}
+	*asked = now
+	return who
+}
+
+// denial is the error for a question that all members asked have denied. A member
+// that did not know the others, for the reason unknown, cannot deny what any of
+// them may have.
+func denial(q []byte, unknown error) error {
+	if q[0] == kindFind && unknown != nil {
+		return unknown
+	}
+	return directory.ErrNotFound
 }
 
 // begun waits a moment for the first members to be reached: what a member that

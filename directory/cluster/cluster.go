@@ -77,8 +77,14 @@ type Cluster struct {
 	told  atomic.Bool
 	ended sync.Once // stop
 
-	joined  context.Context // done once a member was reached, or none in time
-	reached context.CancelFunc
+	// joined is done when the members are known, or after firstTime: questions and
+	// watches wait for it.
+	joined context.Context
+	waited context.CancelFunc
+	// known says that this member knows who the members are, so that a no of all
+	// of them is definite: see knows.
+	known atomic.Bool
+	met   time.Time // when the first other member was seen alive; guarded by nmu
 
 	members  atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
 	kmu      sync.Mutex                        // SetKeys
@@ -132,7 +138,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c.filters = search.NewFilters()
 	c.life, c.end = context.WithCancel(context.Background())
-	c.joined, c.reached = context.WithTimeout(c.life, firstTime)
+	c.joined, c.waited = context.WithTimeout(c.life, firstTime)
 	c.members.Store(&[]resource.NodeID{cfg.Node})
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	scfg := search.Config{

@@ -29,15 +29,19 @@ const (
 	mostAddresses = 32 // of one name, tried at a time
 )
 
+// errOwn is returned for an address to join that is this member's own alone.
+var errOwn = errors.New("nobody else is there by now")
+
 // addresses are those of HOST:PORT, in no order so that not all members try the
-// same one first, and without this member's own. memberlist would look names up
-// itself: first over TCP, with nothing to stop it when a name server hangs.
-func (c *Cluster) addresses(name string) ([]netip.AddrPort, error) {
+// same one first, and without this member's own; self reports whether that is one
+// of them. memberlist would look names up itself: first over TCP, with nothing to
+// stop it when a name server hangs.
+func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err error) {
 	ctx, cancel := context.WithTimeout(c.life, joinTime)
 	defer cancel()
 	host, service, err := net.SplitHostPort(name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	r := c.cfg.Resolver
 	if r == nil {
@@ -45,24 +49,24 @@ func (c *Cluster) addresses(name string) ([]netip.AddrPort, error) {
 	}
 	n, err := r.LookupPort(ctx, "udp", service)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	ips, err := r.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	own := c.port.Addr().AddrPort()
 	own = netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
-	var to []netip.AddrPort
 	for _, ip := range ips {
 		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
+		self = self || a == own
 		if own.Addr().Is4() && !a.Addr().Is4() || a == own || slices.Contains(to, a) {
 			continue // no datagram would get there, or it is us
 		}
 		to = append(to, a)
 	}
 	rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
-	return to[:min(len(to), mostAddresses)], nil
+	return to[:min(len(to), mostAddresses)], self, nil
 }
 
 // within is memberlist's transport, whose streams end with the member's life:
@@ -126,6 +130,9 @@ func (c *Cluster) keepJoined() {
 	var shown time.Time
 	for wait := rejoin / 8; ; wait = min(wait*2, rejoin) {
 		c.nmu.Lock()
+		if c.waitedLongEnough(time.Now()) {
+			c.reached()
+		}
 		for addr := range told {
 			if told[addr] {
 				c.look(addr, func() { told[addr] = false })
@@ -216,7 +223,7 @@ func (c *Cluster) look(addr string, found func()) {
 			if c.settled(true) {
 				c.reached()
 			}
-			if c.joined.Err() != nil {
+			if c.known.Load() {
 				found()
 			}
 		} else if c.life.Err() == nil {
@@ -233,6 +240,7 @@ func (c *Cluster) look(addr string, found func()) {
 type wanting struct {
 	since time.Time
 	tried bool
+	own   bool          // the address is this member's own, and nobody else's
 	said  time.Duration // after which it is said, and again after twice that
 }
 
@@ -241,7 +249,7 @@ type wanting struct {
 func (c *Cluster) want(addr string, err error) {
 	w := c.wanting[addr]
 	if w != nil {
-		w.tried = true
+		w.tried, w.own = true, errors.Is(err, errOwn)
 	}
 	if w == nil || time.Since(w.since) < w.said {
 		return
@@ -251,7 +259,7 @@ func (c *Cluster) want(addr string, err error) {
 }
 
 func (c *Cluster) join(addr string) error {
-	to, err := c.addresses(addr)
+	to, self, err := c.addresses(addr)
 	if err != nil {
 		c.count.unresolved.Add(1)
 		return err
@@ -278,8 +286,11 @@ func (c *Cluster) join(addr string) error {
 		return nil
 	}
 	c.count.notJoined.Add(1)
+	if len(to) == 0 && self {
+		return fmt.Errorf("%w: %s", errOwn, addr)
+	}
 	if len(to) == 0 {
-		return fmt.Errorf("%s: nobody else is there by now, or at no address that can be reached from %s", addr, c.Addr())
+		return fmt.Errorf("%s: no address that can be reached from %s", addr, c.Addr())
 	}
 	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
 }

@@ -95,7 +95,7 @@ func (s *nameServer) resolver() *net.Resolver {
 func (s *nameServer) use(c *Config) { c.Resolver = s.resolver() }
 
 func addressesOf(c *Cluster, name string) (to []string, err error) {
-	of, err := c.addresses(name)
+	of, _, err := c.addresses(name)
 	for _, a := range of {
 		to = append(to, a.String())
 	}

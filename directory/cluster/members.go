@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	firstTime = 3 * time.Second // for the first member to be reached, before a no is believed: a connection whose first packet is lost takes one
+	firstTime = 3 * time.Second // for which questions wait for the first member to be reached: a connection whose first packet is lost takes a second
 	awayTime  = 5 * time.Second // for which a member that said it would be back is waited for
 )
 
@@ -77,6 +77,9 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		m.addr, m.hearsay, m.doubt = n.Address(), false, false
 		if !was || life != epoch {
 			m.met = time.Now()
+			if id != c.cfg.Node && c.met.IsZero() {
+				c.met = m.met
+			}
 		}
 		if id != c.cfg.Node {
 			c.port.Meet(id, epoch, &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
