@@ -296,10 +296,23 @@ func (l *List) Remove(name string) (removed int) {
 	return removed
 }
 
+// few is how many attributes of one list are looked for one by one in another
+// list. For more of them a table is made, so that the cost grows with the length of
+// the lists and not with its square.
+const few = 16
+
 // Fill gives each absent attribute the value it has in from; what from lacks
-// stays absent. It works in place where there is room.
+// stays absent. It works in place where there is room and little to fill in.
 func (l *List) Fill(from *List) {
+	wanted := 0
+	for range l.Wanted() {
+		wanted++
+	}
 	l.own(0)
+	if wanted > few {
+		l.fillMany(from)
+		return
+	}
 	for at := listHead; at < len(l.buf)-HeadRoom; {
 		a := attrAt(l.buf[HeadRoom:], at)
 		if !a.known {
@@ -310,6 +323,70 @@ func (l *List) Fill(from *List) {
 		}
 		at = a.end
 	}
+}
+
+// fillMany is Fill for any number of absent attributes. The list must be owned.
+func (l *List) fillMany(from *List) {
+	size, values := l.filled(from.firstValues())
+	b := make([]byte, HeadRoom+listHead, HeadRoom+size)
+	i := 0
+	for a := range each(l.Wire()) {
+		at := len(b)
+		b = append(b, l.Wire()[a.at:a.end]...)
+		if a.known {
+			continue
+		}
+		if v := values[i]; v != nil {
+			binary.LittleEndian.PutUint32(b[at+2:], uint32(len(v)))
+			b = append(b, v...)
+		}
+		i++
+	}
+	n := l.Len()
+	l.buf = b
+	l.stamp(n)
+}
+
+// FilledLen returns how many bytes the wire form of the list would have after Fill.
+func (l *List) FilledLen(from *List) int {
+	wanted := 0
+	for range l.Wanted() {
+		wanted++
+	}
+	get := from.Get
+	if wanted > few {
+		get = from.firstValues()
+	}
+	size, _ := l.filled(get)
+	return size
+}
+
+// filled returns the value for each absent attribute, in order, nil for one that
+// stays absent, and the bytes of the wire form with the values.
+func (l *List) filled(get func(name string) ([]byte, bool)) (size int, values [][]byte) {
+	size = len(l.Wire())
+	for name := range l.Wanted() {
+		v, ok := get(name)
+		if !ok || size+len(v) > MaxList {
+			v = nil
+		} else if v == nil {
+			v = []byte{}
+		}
+		size += len(v)
+		values = append(values, v)
+	}
+	return size, values
+}
+
+// firstValues returns Get of a table of the list.
+func (l *List) firstValues() func(name string) ([]byte, bool) {
+	table := make(map[string][]byte, l.Len())
+	for a := range each(l.Wire()) {
+		if _, ok := table[string(a.name)]; !ok && a.known {
+			table[string(a.name)] = a.value
+		}
+	}
+	return func(name string) ([]byte, bool) { v, ok := table[name]; return v, ok }
 }
 
 // Clone returns a copy that shares nothing with l.

@@ -5,6 +5,7 @@ package resource
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"slices"
 	"strings"
 )
@@ -77,12 +78,17 @@ func NewPattern(a Attributes, want ...string) (*List, error) {
 	return l, nil
 }
 
-// Matches says whether a resource has each known attribute of a pattern. It
-// does not allocate.
+// Matches says whether a resource has each known attribute of a pattern. It does
+// not allocate unless both have many.
 func Matches(resource, pattern *List) bool {
 	p, r := pattern.Wire(), resource.Wire()
 	if bytes.Equal(p, r) {
 		return true
+	}
+	if pattern.Len() > few && resource.Len() > few {
+		if all, ok := hasAll(r, p, pattern.Len()); ok {
+			return all
+		}
 	}
 	for want, at := KnownAt(p, 0); want != nil; want, at = KnownAt(p, at) {
 		if !has(r, want) {
@@ -99,6 +105,27 @@ func has(w, want []byte) bool {
 		}
 	}
 	return false
+}
+
+// hasAll reports whether r has each of the n known attributes of p, by a table of p. It
+// cannot tell, and ok is false, if two attributes of p have the same hash.
+func hasAll(r, p []byte, n int) (all, ok bool) {
+	seed := maphash.MakeSeed()
+	missing := make(map[uint64][]byte, n)
+	for want, at := KnownAt(p, 0); want != nil; want, at = KnownAt(p, at) {
+		h := maphash.Bytes(seed, want)
+		if other, is := missing[h]; is && !bytes.Equal(other, want) {
+			return false, false
+		}
+		missing[h] = want
+	}
+	for a, at := KnownAt(r, 0); a != nil && len(missing) > 0; a, at = KnownAt(r, at) {
+		h := maphash.Bytes(seed, a)
+		if want, is := missing[h]; is && bytes.Equal(want, a) {
+			delete(missing, h)
+		}
+	}
+	return len(missing) == 0, true
 }
 
 // KnownAt returns the first known attribute at or after byte at of a wire form

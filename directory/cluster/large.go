@@ -47,12 +47,7 @@ func sizeOf(r *database.Record, pattern *resource.List) int {
 	if pattern.Complete() {
 		return head + len(r.Attrs.Wire())
 	}
-	size := head + len(pattern.Wire())
-	for name := range pattern.Wanted() {
-		v, _ := r.Attrs.Get(name)
-		size += len(v)
-	}
-	return size
+	return head + pattern.FilledLen(&r.Attrs)
 }
 
 // serveQuestion answers the question that comes by a stream.

@@ -3,10 +3,12 @@
 package database
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -233,6 +235,7 @@ func (d *DB) placesOf(r *record) []byte {
 func (d *DB) unindex(i uint32) {
 	r := d.rec(i)
 	wire, places := d.wire(r), d.placesOf(r)
+	var moves []move
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		place := binary.LittleEndian.Uint32(places)
 		if places = places[4:]; place == nowhere {
@@ -244,20 +247,73 @@ func (d *DB) unindex(i uint32) {
 			d.image.Unindex(a, place, from)
 		}
 		if moved, ok := d.post.drop(h, place); ok {
-			d.moved(moved, h, from, place)
+			m := move{moved, from, place, h}
+			if r.places <= few {
+				d.moved(m)
+			} else {
+				moves = append(moves, m)
+			}
 		}
 	}
+	d.movedMany(moves)
 	d.live -= int(r.size) + 4*int(r.places)
 	d.dead += int(r.size) + 4*int(r.places)
 }
 
-// moved notes that record i went from one place of the posting of h to another.
-func (d *DB) moved(i uint32, h uint64, from, to uint32) {
-	r := d.rec(i)
+// A move says that a record went from one place of the posting of a hash to another.
+type move struct {
+	rec, from, to uint32
+	hash          uint64
+}
+
+// few is how many attributes a record has whose moves are noted one by one. Those of a
+// longer one are noted together for each record that moved, so that the cost grows with
+// the number of attributes and not with its square.
+const few = 16
+
+func (d *DB) movedMany(moves []move) {
+	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.rec, b.rec) })
+	for len(moves) > 0 {
+		n := 1
+		for n < len(moves) && moves[n].rec == moves[0].rec {
+			n++
+		}
+		if n <= few {
+			for _, m := range moves[:n] {
+				d.moved(m)
+			}
+		} else {
+			d.movedOf(moves[:n])
+		}
+		moves = moves[n:]
+	}
+}
+
+// movedOf notes the moves of one record.
+func (d *DB) movedOf(moves []move) {
+	to := make(map[uint64]move, len(moves))
+	for _, m := range moves {
+		to[m.hash] = m
+	}
+	r := d.rec(moves[0].rec)
 	wire, places := d.wire(r), d.placesOf(r)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
-		if binary.LittleEndian.Uint32(places) == from && d.hash(a) == h {
-			binary.LittleEndian.PutUint32(places, to)
+		h := d.hash(a)
+		if m, ok := to[h]; ok && binary.LittleEndian.Uint32(places) == m.from {
+			binary.LittleEndian.PutUint32(places, m.to)
+			delete(to, h)
+		}
+		places = places[4:]
+	}
+}
+
+// moved notes a move.
+func (d *DB) moved(m move) {
+	r := d.rec(m.rec)
+	wire, places := d.wire(r), d.placesOf(r)
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		if binary.LittleEndian.Uint32(places) == m.from && d.hash(a) == m.hash {
+			binary.LittleEndian.PutUint32(places, m.to)
 			return
 		}
 		places = places[4:]
