@@ -150,7 +150,7 @@ func vacate(path string) error {
 		return fmt.Errorf("directory: serving %s: %w", path, err)
 	}
 	if fi.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("directory: serving %s: %w: it is not a socket (%v)", path, ErrOccupied, fi.Mode())
+		return fmt.Errorf("directory: serving %s: %w", path, noSocket(fi))
 	}
 	nc, err := net.DialTimeout("unix", path, time.Second)
 	switch {
@@ -170,6 +170,11 @@ func vacate(path string) error {
 		err = fmt.Errorf("%w: %w", ErrOccupied, err)
 	}
 	return fmt.Errorf("directory: serving %s: %w", path, err)
+}
+
+// noSocket is the error that anything but a socket lies at a socket's path.
+func noSocket(fi os.FileInfo) error {
+	return fmt.Errorf("%w: it is not a socket (%v)", ErrOccupied, fi.Mode())
 }
 
 // bind listens at path, where nothing may be. The socket has mode 0600 from the

@@ -37,6 +37,21 @@ func builtin() string {
 // maxPath is what fits the kernel's address of a Unix socket.
 const maxPath = 107
 
+// CheckSocket returns an error if path cannot be that of a directory's socket: it
+// is too long for the kernel, or a URL. It does not look what lies there.
+func CheckSocket(path string) error {
+	if IsTCP(path) || strings.HasPrefix(path, unixScheme) {
+		return fmt.Errorf("directory: %q is a URL, where the path of a socket is wanted", path)
+	}
+	if path = place(path); len(path) > maxPath {
+		return fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
+	}
+	return nil
+}
+
+// unixScheme begins what is often taken for the path of a socket.
+const unixScheme = "unix:"
+
 // Listen makes a server that serves the node at path, creating the directory
 // (0700) if need be. It fails with ErrInUse if another server does. A socket
 // left behind by a crash is replaced.
@@ -124,10 +139,10 @@ const (
 // lock takes the node's lock and makes the socket's path free, or returns
 // ErrInUse. A daemon asks a context to give way.
 func (s *Server) lock(path string) (*socket, error) {
-	path = place(path)
-	if len(path) > maxPath {
-		return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
+	if err := CheckSocket(path); err != nil {
+		return nil, err
 	}
+	path = place(path)
 	if err := makeFolder(path); err != nil {
 		return nil, err
 	}
@@ -350,6 +365,9 @@ func unreached(addr string, err error) error {
 		err = op.Err // its own text repeats the address
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		if fi, e := os.Stat(addr); e == nil && fi.Mode().Type() != fs.ModeSocket { // refused by the kernel, whatever it is
+			err = noSocket(fi)
+		}
 		return fmt.Errorf("%w: %s: %w", ErrNoDirectory, addr, err)
 	}
 	return fmt.Errorf("directory: connecting to %s: %w", addr, err)

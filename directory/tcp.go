@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,20 +47,54 @@ var tcpHello = [8]byte{'R', 'D', 'T', 'C', 2}
 // the path of a Unix socket.
 func IsTCP(addr string) bool { return strings.HasPrefix(addr, tcpScheme) }
 
+// CheckListenTCP returns an error if addr is no address for [Server.ListenTCP].
+func CheckListenTCP(addr string) error {
+	at, ok := strings.CutPrefix(addr, tcpScheme)
+	host, port, err := net.SplitHostPort(at)
+	if _, bad := strconv.ParseUint(port, 10, 16); !ok || err != nil || bad != nil {
+		return fmt.Errorf("directory: %q is not tcp://HOST:PORT", addr)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("directory: serving at %s: only loopback addresses can be served", addr)
+	}
+	return nil
+}
+
+// CheckDial returns an error if addr is no address for [DialSocket]. It looks
+// neither for the socket nor for a file that addr names.
+func CheckDial(addr string) error {
+	if !IsTCP(addr) {
+		return CheckSocket(addr)
+	}
+	_, _, err := parseTCP(addr)
+	return err
+}
+
+// parseTCP returns the parts of tcp://HOST:PORT?node=FILE.
+func parseTCP(addr string) (at, file string, err error) {
+	u, err := url.Parse(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(u.Port(), 10, 16)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("directory: %q is not tcp://HOST:PORT?node=FILE", addr)
+	}
+	if file = u.Query().Get("node"); file == "" {
+		return "", "", fmt.Errorf("directory: %q does not name the file with the node's key: tcp://HOST:PORT?node=FILE", addr)
+	}
+	return u.Host, file, nil
+}
+
 // ListenTCP lets the server serve at tcp://HOST:PORT of the loopback interface
 // as well, and returns the address, with the port chosen if it was 0. A socket
 // has no owner there: both ends must know the node's key, which is in a file
 // that only its user can read. What is said is not sealed, so addresses that
 // others could listen to are refused.
 func (s *Server) ListenTCP(addr string) (string, error) {
-	u, err := url.Parse(addr)
-	if err != nil || !IsTCP(addr) || u.Port() == "" {
-		return "", fmt.Errorf("directory: %q is not tcp://HOST:PORT", addr)
+	if err := CheckListenTCP(addr); err != nil {
+		return "", err
 	}
-	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return "", fmt.Errorf("directory: serving at %s: only loopback addresses can be served", addr)
-	}
-	ln, err := net.Listen("tcp", u.Host)
+	ln, err := net.Listen("tcp", strings.TrimPrefix(addr, tcpScheme))
 	if err != nil {
 		return "", fmt.Errorf("directory: listening at %s: %w", addr, err)
 	}
@@ -168,23 +204,22 @@ func dialTCP(addr string) Dialer { return dialTCPWithin(addr, clientTime) }
 // dialTCPWithin is dialTCP to a server that has limit to prove who it is.
 func dialTCPWithin(addr string, limit time.Duration) Dialer {
 	return func(ctx context.Context) (net.Conn, error) {
-		u, err := url.Parse(addr)
-		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("directory: %q is not tcp://HOST:PORT?node=FILE", addr)
-		}
-		file := u.Query().Get("node")
-		if file == "" {
-			return nil, fmt.Errorf("directory: %q does not name the file with the node's key: tcp://HOST:PORT?node=FILE", addr)
+		at, file, err := parseTCP(addr)
+		if err != nil {
+			return nil, err
 		}
 		id, err := readIdentity(file)
 		if err != nil {
 			return nil, err
 		}
 		if id == nil {
+			if _, err := os.Lstat(file); err != nil {
+				return nil, fmt.Errorf("directory: looking for the node's key: %w", err)
+			}
 			return nil, fmt.Errorf("directory: %s is not the identity of a node of this machine since it was started", file)
 		}
 		var d net.Dialer
-		nc, err := d.DialContext(ctx, "tcp", u.Host)
+		nc, err := d.DialContext(ctx, "tcp", at)
 		if err != nil {
 			return nil, unreached(addr, err)
 		}

@@ -71,8 +71,8 @@ func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 
 // dialUnix connects to a server that is to be trusted.
 func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
-	if len(path) > maxPath {
-		return nil, fmt.Errorf("directory: socket path has %d bytes, at most %d: %s", len(path), maxPath, path)
+	if err := CheckSocket(path); err != nil {
+		return nil, err
 	}
 	if filepath.Clean(path) == builtin() {
 		if err := private(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A client says what lies at the socket's path where that is no socket.
+func TestDialNoSocket(t *testing.T) {
+	for what, put := range map[string]func(path string) error{
+		"a file":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "d.sock")
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := DialSocket(path)(t.Context())
+			if !errors.Is(err, ErrNoDirectory) || !errors.Is(err, ErrOccupied) || !strings.Contains(err.Error(), "it is not a socket") {
+				t.Errorf("connecting to %s: %v", what, err)
+			}
+			names(t, err, path)
+		})
+	}
+}
+
+// A URL is not taken for the path of a socket, and leaves no file and no folder.
+func TestURLIsNoPath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, url := range []string{"unix:d.sock", "unix:///d.sock", "tcp://127.0.0.1:0"} {
+		if s, err := Listen(url); err == nil {
+			s.Close()
+			t.Errorf("%s is served", url)
+		} else if !strings.Contains(err.Error(), "a URL") {
+			t.Errorf("serving %s: %v", url, err)
+		}
+		if made, err := os.ReadDir("."); err != nil || len(made) > 0 {
+			t.Errorf("serving %s made %v (%v)", url, made, err)
+		}
+	}
+	if _, err := DialSocket("unix:d.sock")(t.Context()); err == nil || errors.Is(err, ErrNoDirectory) {
+		t.Errorf("connecting to a URL: %v", err)
+	}
+	if _, err := DialSocket("tcp://127.0.0.1:1?node=nowhere.node")(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("connecting without the file of the node's key: %v", err)
+	}
+}
+
+// Addresses that can be no directory's are told before anything is done.
+func TestCheckAddresses(t *testing.T) {
+	long := "/" + strings.Repeat("x", maxPath)
+	for _, c := range []struct {
+		name  string
+		check func(string) error
+		good  []string
+		bad   []string
+	}{
+		{"CheckSocket", CheckSocket, []string{"d.sock", "/run/d.sock", "@d", long[:maxPath]}, []string{long, "@" + long[:maxPath-2], "unix:d.sock", "tcp://127.0.0.1:1"}},
+		{"CheckListenTCP", CheckListenTCP, []string{"tcp://127.0.0.1:0", "tcp://localhost:1", "tcp://[::1]:65535"},
+			[]string{"", "127.0.0.1:1", "tcp://", "tcp://127.0.0.1", "tcp://:1", "tcp://127.0.0.1:", "tcp://127.0.0.1:x", "tcp://127.0.0.1:65536", "tcp://10.0.0.7:1", "tcp://127.0.0.1:1?node=x", "tcp://127.0.0.1:1/x"}},
+		{"CheckDial", CheckDial, []string{"d.sock", "tcp://127.0.0.1:1?node=x", "tcp://h:1?node=/x/y"},
+			[]string{long, "unix:d.sock", "tcp://127.0.0.1:1", "tcp://127.0.0.1?node=x", "tcp://127.0.0.1:x?node=x", "tcp://127.0.0.1:65536?node=x", "tcp://127.0.0.1:1?nodes=x", "tcp://%zz"}},
+	} {
+		for _, a := range c.good {
+			if err := c.check(a); err != nil {
+				t.Errorf("%s(%.40q): %v", c.name, a, err)
+			}
+		}
+		for _, a := range c.bad {
+			if c.check(a) == nil {
+				t.Errorf("%s(%.40q) is nil", c.name, a)
+			}
+		}
+	}
+}
