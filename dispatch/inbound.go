@@ -18,6 +18,11 @@ const (
 	ackBytes  = 1 << 20
 )
 
+// mostAnswers is how many frames a peer may have caused and not acknowledged, such as
+// that a resource does not exist. A peer that reads what it is sent never has so many: of
+// its own frames at most maxUnacked wait for an answer.
+const mostAnswers = 2 * maxUnacked
+
 // receive works on frames that came over c.
 func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
 	answered, err := l.digest(c, fs)
@@ -53,6 +58,12 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 			l.release()
 		}
 	}
+	if l.s.head-l.answersFrom < 1<<31 {
+		l.answers, l.answersFrom = 0, l.s.next
+	} else if l.answers > mostAnswers {
+		l.mu.Unlock()
+		return false, fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
+	}
 	fresh, got, err := l.s.accept(fs)
 	if err != nil {
 		l.mu.Unlock()
@@ -86,6 +97,7 @@ func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err erro
 func (l *link) answer(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.push(typ, dst, src, tag, payload...)
 	l.answered = true
+	l.answers++
 }
 
 // work does what fresh frames ask, in order. rx is held.
@@ -178,6 +190,7 @@ func (l *link) control(f *subsys.Frame) error {
 		case g != 0:
 			l.tell(in.mb, in)
 			l.answered = true
+			l.answers++
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)

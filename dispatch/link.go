@@ -63,9 +63,13 @@ type link struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
-	left     bool // the mailboxes have been told that we end
-	parts    []part
-	whole    [1]subsys.Frame // a message of which the last piece has come
+	// Of the frames that work has queued, so many were since the frame numbered
+	// answersFrom, which the peer has not acknowledged.
+	answers     int
+	answersFrom uint32
+	left        bool // the mailboxes have been told that we end
+	parts       []part
+	whole       [1]subsys.Frame // a message of which the last piece has come
 
 	mu        sync.Mutex
 	s         session

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// A peer that asks for answers without end, and acknowledges none, loses its connection
+// before they take much memory, and each further one.
+func TestAnswersAreBounded(t *testing.T) {
+	for what, ask := range map[string]subsys.Header{
+		"messages to nobody": {Type: frameData, Dst: 99, Src: 5},
+		"credit of nobody":   {Type: frameNeed, Dst: 99, Tag: 1},
+		"pieces for nobody":  {Type: frameBegin, Dst: 99, Src: 5, Len: 4},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
+			c := &fakeConn{}
+			l, ep := linked(t, d, c, 0)
+			flood := func() (err error) {
+				for range 3 * mostAnswers / batchFrames {
+					fs := make([]subsys.Frame, batchFrames)
+					for i := range fs {
+						fs[i].Header = ask
+						fs[i].Seq = ep.link.Load().s.rxNext + uint32(i)
+						fs[i].Data = []byte{0, 1, 0, 0}[:ask.Len]
+					}
+					if err = ep.Frames(c, fs); err != nil {
+						return err
+					}
+					if c.sent = c.sent[:0]; ask.Type == frameBegin { // each ends the one before
+						ask.Dst++
+					}
+				}
+				return nil
+			}
+			err := flood()
+			l.mu.Lock()
+			n := l.s.pending()
+			l.mu.Unlock()
+			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*batchFrames {
+				t.Errorf("%d frames wait to be acknowledged: %v", n, err)
+			}
+			if err := flood(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("and afterwards: %v", err)
+			}
+		})
+	}
+}
