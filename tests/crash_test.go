@@ -538,9 +538,7 @@ func TestCrashBacklog(t *testing.T) {
 			ids = append(ids, f.ID)
 		}
 		// The peer answers no handshake while it stands still.
-		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 		const before, after = 30_000, 100_000
 		for n := range before + after {
 			if n == before {

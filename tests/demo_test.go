@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // play is a demonstration whose processes the test stops and kills. A stopped
@@ -86,11 +87,35 @@ func (p *play) end(t *testing.T) {
 	}
 }
 
+// signal sends s to a process. If that is SIGSTOP, signal returns when the process
+// stands still: on a busy machine its threads run on for a while.
 func signal(t *testing.T, pid int, s syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, s); err != nil {
 		t.Fatalf("%v to process %d: %v", s, pid, err)
 	}
+	for s == syscall.SIGSTOP && !standsStill(t, pid) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// standsStill reports whether each thread of a process is stopped.
+func standsStill(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "Z") {
+			return false
+		}
+	}
+	return true
 }
 
 // The run cannot end while a crawler sits on its share; then it is killed.

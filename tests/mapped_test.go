@@ -126,9 +126,7 @@ func TestImageWriterStopped(t *testing.T) {
 		}
 	}
 	for range 20 {
-		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 		read := 0
 		for i := range changing { // at most one is being changed
 			short, done := context.WithTimeout(ctx, 20*time.Millisecond)

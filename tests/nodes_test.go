@@ -133,9 +133,7 @@ func TestNodesOfCluster(t *testing.T) {
 	// know what there is gets an answer for certain, of those that live. (What is
 	// said of a member that lives and is silent: TestSilentNode of the commands.)
 	p := daemons[1].cmd.Process
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, p.Pid, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = p.Signal(syscall.SIGCONT) })
 	tr, _ = trace("unicast", "type=none")
 	for _, s := range tr.Steps {

@@ -878,9 +878,7 @@ func TestPaperBuffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Release()
-		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
 		b, err := c.Buffer(20_000) // more than is copied, less than the first credit
 		if err != nil {
 			t.Fatal(err)

@@ -117,9 +117,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("for people:\n%s", out)
 	}
 	// One that stands still is named, and does not hold up the rest.
-	if err := peers["tcp"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, peers["tcp"].cmd.Process.Pid, syscall.SIGSTOP)
 	all, code = shownRoutes(t, sock, "--timeout", "300ms")
 	if i := slices.IndexFunc(all, func(r shownRoute) bool { return r.Error != "" }); code != 3 || i < 0 || all[i].Context != two || len(all) != 5 {
 		t.Errorf("exit code %d, %+v", code, all)

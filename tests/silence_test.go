@@ -47,9 +47,7 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 func TestSilentDirectory(t *testing.T) {
 	stopped := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
 	silent := socket(t)
 	l, err := net.Listen("unix", silent) // the kernel accepts; nothing is read
 	if err != nil {
@@ -97,9 +95,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until(t, "hello")
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
 	if _, err := w.WriteString("again\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,7 @@ func TestStoppedDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
 	questions := map[string]func(context.Context) error{
 		"Open":     func(ctx context.Context) error { _, err := lib.Open(ctx, lib.WithSocket(sock)); return err },
 		"Register": func(ctx context.Context) error { _, err := c.Register(ctx, lib.Attrs{"type": "other"}); return err },
