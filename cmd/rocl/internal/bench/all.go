@@ -41,10 +41,13 @@ func allCommand() *cobra.Command {
 	var markdown bool
 	var rounds int
 	c := &cobra.Command{
-		Use: "all", Short: "Measure the whole table", Args: cobra.NoArgs,
+		Use: "all", Short: "Measure the whole table", Args: cli.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rounds < 1 {
 				return cli.Usagef("--rounds must be at least 1")
+			}
+			if markdown && cli.Flags(cmd).JSON {
+				return cli.Usagef("--json or --markdown, not both")
 			}
 			w := cmd.OutOrStdout()
 			var rs []*Result

@@ -118,6 +118,9 @@ func (o *options) policy() (rocl.PollPolicy, error) {
 	return 0, cli.Usagef("--poll is one of %s, not %q", strings.Join(names, ", "), o.poll)
 }
 
+// mostSenders is how many goroutines send at a time.
+const mostSenders = 1024
+
 // check says what is wrong with the flags of a bench.
 func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
@@ -128,6 +131,15 @@ func (o *options) check(bench string) error {
 	}
 	if o.transport == "shm" && bench != "rtt" && bench != "rate" && bench != "pairs" {
 		return cli.Usagef("%s is not measured over shm", bench)
+	}
+	if o.senders > mostSenders {
+		return cli.Usagef("--senders must be at most %d", mostSenders)
+	}
+	if o.senders > 1 && bench != "rate" {
+		return cli.Usagef("--senders is for rate")
+	}
+	if o.sealed && o.nodes == 0 {
+		return cli.Usagef("--sealed is for --nodes: one node's socket is not sealed")
 	}
 	if bench == "rate" && o.count < o.senders {
 		return cli.Usagef("--count must be at least --senders: each sends its share")
@@ -171,7 +183,7 @@ func Commands() []*cobra.Command {
 	add := func(name, short, poll string, size, count int, run func(context.Context, *options) (*Result, error)) {
 		var o options
 		c := &cobra.Command{
-			Use: name, Short: short, Args: cobra.NoArgs,
+			Use: name, Short: short, Args: cli.Nothing,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				o.json = cli.Flags(cmd).JSON
 				if o.pause > 0 && !cmd.Flags().Changed("count") {

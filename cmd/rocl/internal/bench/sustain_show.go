@@ -23,7 +23,7 @@ func sustainCommand() *cobra.Command {
 	var markdown bool
 	var plot string
 	c := &cobra.Command{
-		Use: "sustain", Args: cobra.NoArgs,
+		Use: "sustain", Args: cli.Nothing,
 		Short: "What is left of a computation and of messages when they run together",
 		Long: "A computation on all processors and a ping-pong run alone and together, over each transport\n" +
 			"with each policy of polling and beside bare loops. Takes about a minute, in which it prints nothing.",
@@ -35,9 +35,9 @@ func sustainCommand() *cobra.Command {
 			if json && markdown {
 				return cli.Usagef("--json or --markdown, not both")
 			}
-			if plot != "" { // better told now than in a minute
-				if dir, err := os.Stat(filepath.Dir(plot)); err != nil || !dir.IsDir() {
-					return cli.Usagef("--plot %s: there is no such folder", plot)
+			if cmd.Flags().Changed("plot") { // better told now than in a minute
+				if err := checkPlot(plot); err != nil {
+					return err
 				}
 			}
 			all, err := measureSustained(cmd.Context(), size, rounds, interval)
@@ -78,6 +78,20 @@ func sustainCommand() *cobra.Command {
 	f.BoolVar(&markdown, "markdown", false, "print the table of docs/BENCHMARKS.md")
 	f.StringVar(&plot, "plot", "", "draw it into this file too, as SVG")
 	return c
+}
+
+// checkPlot returns an error if no file can be made there.
+func checkPlot(plot string) error {
+	if plot == "" {
+		return cli.Usagef("--plot is empty: it names a file")
+	}
+	if dir, err := os.Stat(filepath.Dir(plot)); err != nil || !dir.IsDir() {
+		return cli.Usagef("--plot %s: there is no such folder", plot)
+	}
+	if at, err := os.Stat(plot); err == nil && !at.Mode().IsRegular() {
+		return cli.Usagef("--plot %s: it is not a file (%v)", plot, at.Mode())
+	}
+	return nil
 }
 
 func sustainedText(w io.Writer, all []*Sustained) error {

@@ -102,7 +102,7 @@ func TestSustained(t *testing.T) {
 }
 
 func TestSustainWrongFlags(t *testing.T) {
-	for _, line := range []string{"--rounds 0", "--interval 0", "--size -1", "--json --markdown", "--plot /nowhere/at/all.svg", "more"} {
+	for _, line := range []string{"--rounds 0", "--interval 0", "--size -1", "--json --markdown", "--plot /nowhere/at/all.svg", "--plot=", "--plot .", "more"} {
 		if _, err := execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...); err == nil {
 			t.Errorf("%s is taken", line)
 		}

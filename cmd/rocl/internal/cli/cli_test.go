@@ -195,6 +195,8 @@ func TestUsage(t *testing.T) {
 		"help nonsense", "help find nonsense", "nodes x", "nodes =x", "search-trace", "search-trace x", "search-trace a=b --way", "search-trace a=b --way round",
 		"find --cluster --first", "find --cluster x", "recv a=b --count -1", "send a=b --wait -1s", "completion tcsh", "completion bash x", "routes x=y",
 		"find --timeout 0", "find --timeout -1s", "find --timeout 5", "nodes --timeout soon",
+		"register rocl.a=b", "recv rocl.a=b", "recv a=b rocl.c=d", "find --want=", "find --want a,,b", "find --socket=", "find --socket unix:d.sock", "find --socket tcp://127.0.0.1:1",
+		"watch --socket /" + strings.Repeat("x", 107), "register --socket /" + strings.Repeat("x", 107) + " a=b", "nonsens", "nods",
 	} {
 		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
 			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
@@ -207,10 +209,12 @@ func TestUsageHelps(t *testing.T) {
 	t.Setenv("ROCL_TIMEOUT", "soon")
 	for line, says := range map[string]string{
 		"recv a=b --count -1 --timeout 1s": "--count -1 is less than 0", "completion tcsh --timeout 1s": "bash, fish, powershell, zsh", "routes x=y --timeout 1s": "routes takes no attributes",
+		"find --timeout 5": `--timeout "5" is not a duration, such as 5s`, "recv a=b --count x --timeout 1s": `--count "x" is not a whole number`, "find --first=2": `--first "2" is not true or false`,
+		"register rocl.a=b --timeout 1s": "are the library's", "find --want= --timeout 1s": `--want ""`, "find --socket= --timeout 1s": "--socket is empty", "nods": "did you mean nodes?", "find " + strings.Repeat("x", 70_000) + " --timeout 1s": "…",
 		"register --timeout 1s": "register name=value...", "find --timeout 0": "--timeout 0s is not more than zero", "find": "ROCL_TIMEOUT=soon is not a duration",
 	} {
-		if _, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, says) {
-			t.Errorf("rocl %s: exit code %d, %q does not say %q", line, code, errOut, says)
+		if _, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, says) || len(errOut) > 500 || strings.Count(errOut, "\n") != 2 {
+			t.Errorf("rocl %.100s: exit code %d, %.1000q does not say %q, on a line", line, code, errOut, says)
 		}
 	}
 }
@@ -218,15 +222,18 @@ func TestUsageHelps(t *testing.T) {
 // With --json errors are JSON too, also those in the command line itself.
 func TestErrorsAsJSON(t *testing.T) {
 	sock := node(t)
-	nowhere := filepath.Join(t.TempDir(), "d.sock")
+	dir := t.TempDir()
+	nowhere := filepath.Join(dir, "d.sock")
 	for line, want := range map[string]problem{
 		"find --json --nonsense":                    {"unknown flag: --nonsense", "Try 'rocl find --help'.", 64},
 		"--json nonsense":                           {`unknown command "nonsense" for "rocl"`, "Try 'rocl --help'.", 64},
 		"find --json --timeout 0":                   {"--timeout 0s is not more than zero", "Try 'rocl find --help'.", 64},
 		"send --json a=b --socket " + sock:          {"no resource matches", "'rocl find' lists the resources.", 1},
 		"find --json a=b --socket " + nowhere:       {"opening a context: no directory serves this node: " + nowhere + ": connect: no such file or directory", "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", 2},
-		"find --json a=b --socket tcp://x":          {"", "", 1},
-		"register --json rocl.a=b --socket " + sock: {`registering: resource: attribute names starting with "rocl." are the library's`, "", 1},
+		"find --json a=b --socket tcp://x":          {`--socket: directory: "tcp://x" is not tcp://HOST:PORT?node=FILE`, "Try 'rocl find --help'.", 64},
+		"register --json rocl.a=b --socket " + sock: {`"rocl.a": resource: attribute names starting with "rocl." are the library's`, "Try 'rocl register --help'.", 64},
+		"find --json a=b --socket " + dir:           {"opening a context: no directory serves this node: " + dir + ": the directory's path is occupied: it is not a socket (drwxr-xr-x)", "Remove it if nobody needs it, or name another path by --socket or ROCL_SOCKET.", 2},
+		"--json nods":                               {`unknown command "nods" for "rocl"; did you mean nodes?`, "Try 'rocl --help'.", 64},
 	} {
 		out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...)
 		var got problem

@@ -5,8 +5,10 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 )
@@ -28,7 +30,7 @@ func registerCommand() *cobra.Command {
 		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
-			l, err := attributes(args)
+			l, err := ownAttributes(args)
 			if err != nil {
 				return err
 			}
@@ -89,6 +91,10 @@ func findCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			names, err := wanted(want)
+			if err != nil {
+				return err
+			}
 			if cluster && first {
 				return Usagef("--first asks no further than one, --cluster asks every node: choose one")
 			}
@@ -106,7 +112,7 @@ func findCommand() *cobra.Command {
 			p := g.patience(ctx)
 			defer p.stop()
 			n := 0
-			opts := []rocl.FindOption{rocl.Want(want...)}
+			opts := []rocl.FindOption{rocl.Want(names...)}
 			var asked rocl.Coverage
 			if cluster {
 				opts = append(opts, rocl.Covered(&asked))
@@ -150,11 +156,24 @@ func findCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&want, "want", nil, "print the values of these attributes only")
+	cmd.Flags().StringArrayVar(&want, "want", nil, "print the values of these attributes only: `names`, separated by commas; may be repeated")
 	cmd.Flags().BoolVar(&cluster, "cluster", false, "say on which node each is, and which nodes were asked")
 	cmd.Flags().BoolVar(&first, "first", false, "stop after one")
 	cmd.Flags().BoolVar(&system, "contexts", false, "find contexts rather than resources")
 	return cmd
+}
+
+// wanted reads the values of --want: names, separated by commas.
+func wanted(values []string) (names []string, err error) {
+	for _, v := range values {
+		for name := range strings.SplitSeq(v, ",") {
+			if err := new(rocl.List).AddString(name, ""); err != nil {
+				return nil, Usagef("--want %s: %w", usage.Quote(v), err)
+			}
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 func watchCommand() *cobra.Command {

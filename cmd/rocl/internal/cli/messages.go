@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -33,13 +34,13 @@ func recvCommand() *cobra.Command {
 		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
-			l, err := attributes(args)
+			l, err := ownAttributes(args)
 			if err != nil {
 				return err
 			}
 			ctx := cmd.Context()
 			if count < 0 {
-				return Usagef("--count %d is less than 0, which means no end", count)
+				return Usagef("--count %d is less than 0, and 0 means no end", count)
 			}
 			c, r, err := g.register(ctx, l)
 			if err != nil {
@@ -203,6 +204,14 @@ func appears(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Durat
 	return rocl.Found{}, rocl.ErrNotFound
 }
 
+// inputError is an error of reading standard input, whose own text says so again.
+func inputError(err error) error {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err
+	}
+	return fmt.Errorf("reading standard input: %w", err)
+}
+
 // pieces cuts the input into messages.
 func pieces(r io.Reader, raw bool, send func([]byte) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -219,7 +228,7 @@ func pieces(r io.Reader, raw bool, send func([]byte) error) error {
 				return nil
 			}
 			if err != nil {
-				return fmt.Errorf("reading standard input: %w", err)
+				return inputError(err)
 			}
 		}
 	}
@@ -237,7 +246,7 @@ func pieces(r io.Reader, raw bool, send func([]byte) error) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading standard input: %w", err)
+			return inputError(err)
 		}
 	}
 }

@@ -19,9 +19,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
@@ -84,12 +86,40 @@ func Root() *cobra.Command {
 	f.String("socket", "", "`path` of the directory's Unix socket (environment ROCL_SOCKET; default "+directory.DefaultSocket()+")")
 	f.BoolP("verbose", "v", false, "log at level debug")
 	f.Duration("timeout", defaultTimeout, "how long to wait for an answer of the directory (environment ROCL_TIMEOUT)")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkTimeout(cmd) }
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err} })
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkSocket(cmd); err != nil {
+			return err
+		}
+		return checkTimeout(cmd)
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{usage.FlagError(err)} })
 	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
+}
+
+// checkSocket checks where the directory is said to be, not what is there.
+func checkSocket(cmd *cobra.Command) error {
+	f := cmd.Flags().Lookup("socket")
+	what, at := "--socket", f.Value.String()
+	if !f.Changed {
+		what, at = "environment ROCL_SOCKET", os.Getenv("ROCL_SOCKET")
+	} else if at == "" {
+		return Usagef("--socket is empty: it names the directory's Unix socket")
+	}
+	if err := directory.CheckDial(at); err != nil {
+		return Usagef("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Nothing is [usage.Nothing] for the commands of rocl.
+func Nothing(cmd *cobra.Command, args []string) error {
+	if err := usage.Nothing(cmd, args); err != nil {
+		return &UsageError{err}
+	}
+	return nil
 }
 
 // checkTimeout takes the timeout from the environment where no flag gives it.
@@ -227,7 +257,7 @@ func report(ctx context.Context, cmd *cobra.Command, args []string, err error) i
 // explain says of an error what is printed and which exit code it has. What is
 // quiet has been printed, or is printed on a terminal only.
 func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, quiet bool) {
-	var usage *UsageError
+	var misused *UsageError
 	var nothing nothingError
 	var silent *silentError
 	switch {
@@ -237,12 +267,20 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{Error: text(nothing), Code: exitFailed}, true
 	case errors.Is(err, errPartial):
 		return problem{Code: exitPartial}, true
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
+	case strings.HasPrefix(err.Error(), "unknown command"):
+		return problem{unknown(err), fmt.Sprintf("Try '%s --help'.", cmd.CommandPath()), exitUsage}, false
+	case errors.As(err, &misused), strings.Contains(err.Error(), "arg(s)"):
 		return problem{text(err), fmt.Sprintf("Try '%s --help'.", cmd.CommandPath()), exitUsage}, false
 	case ctx.Err() != nil:
 		return problem{Code: exitInterrupted}, true
 	case errors.As(err, &silent):
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
+	case errors.Is(err, directory.ErrOccupied):
+		p = problem{text(err), "Remove it if nobody needs it, or name another path by --socket or ROCL_SOCKET.", exitFailed}
+		if errors.Is(err, rocl.ErrNoDirectory) {
+			p.Code = exitNoDirectory
+		}
+		return p, false
 	case errors.Is(err, rocl.ErrNoDirectory):
 		return problem{text(err), "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", exitNoDirectory}, false
 	case errors.Is(err, rocl.ErrNotFound):
@@ -264,8 +302,16 @@ func note(cmd *cobra.Command, g Globals, v any, format string, args ...any) {
 }
 
 // text is an error without the names of the library in front of each part.
-func text(err error) string {
-	return strings.TrimPrefix(strings.ReplaceAll(display.Error(err), ": rocl: ", ": "), "rocl: ")
+func text(err error) string { return usage.Text(err) }
+
+// unknown is cobra's error about a command that does not exist, on one line.
+func unknown(err error) string {
+	what, like, ok := strings.Cut(err.Error(), "Did you mean this?")
+	what = display.Escape(strings.TrimSpace(what))
+	if ok {
+		what += "; did you mean " + strings.Join(strings.Fields(like), " or ") + "?"
+	}
+	return what
 }
 
 // someAttributes requires an attribute.
@@ -282,10 +328,24 @@ func attributes(args []string) (*rocl.List, error) {
 	for _, a := range args {
 		k, v, ok := strings.Cut(a, "=")
 		if !ok {
-			return nil, Usagef("%q is not name=value", a)
+			return nil, Usagef("%s is not name=value", usage.Quote(a))
 		}
 		if err := l.AddString(k, v); err != nil {
-			return nil, &UsageError{fmt.Errorf("%q: %w", a, err)}
+			return nil, Usagef("%s: %w", usage.Quote(a), err)
+		}
+	}
+	return l, nil
+}
+
+// ownAttributes reads k=v arguments for a resource of this command.
+func ownAttributes(args []string) (*rocl.List, error) {
+	l, err := attributes(args)
+	if err != nil {
+		return nil, err
+	}
+	for name := range l.All() {
+		if strings.HasPrefix(name, resource.SystemPrefix) {
+			return nil, Usagef("%s: %w", usage.Quote(name), resource.ErrReservedName)
 		}
 	}
 	return l, nil

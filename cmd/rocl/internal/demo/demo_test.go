@@ -343,3 +343,14 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 }
+
+// An empty argument, such as that of an unset variable, is not the default.
+func TestWrongFolder(t *testing.T) {
+	for _, args := range [][]string{{""}, {"a", "b"}} {
+		cmd := Commands()[0]
+		var u *cli.UsageError
+		if err := cmd.Args(cmd, args); !errors.As(err, &u) {
+			t.Errorf("%q: %v, want a usage error", args, err)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package usage has what the commands say to wrong usage: errors that name the flag
+// or the argument, and what it must be.
+package usage
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Text returns the text of an error, safe to print, without the names of the
+// library in front of each part.
+func Text(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(display.Error(err), ": rocl: ", ": "), "rocl: ")
+}
+
+// most is how many bytes of an argument an error repeats.
+const most = 60
+
+// Quote returns an argument in quotes, cut where it is long.
+func Quote(arg string) string {
+	if len(arg) <= most {
+		return strconv.Quote(arg)
+	}
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(arg[end]) {
+		end--
+	}
+	return strconv.Quote(arg[:end]) + "…"
+}
+
+// FlagError returns an error of reading flags in words of the flag: those of the
+// standard library name a parser's function.
+func FlagError(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := ""
+	switch bad.GetFlag().Value.Type() {
+	case "duration":
+		want = "a duration, such as 5s or 500ms"
+	case "bool":
+		want = "true or false"
+	case "int":
+		want = fmt.Sprintf("a whole number from %d to %d", math.MinInt, math.MaxInt)
+	case "uint64":
+		want = fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64))
+	default:
+		return fmt.Errorf("--%s %s: %w", bad.GetFlag().Name, Quote(bad.GetValue()), bad.Unwrap())
+	}
+	return fmt.Errorf("--%s %s is not %s", bad.GetFlag().Name, Quote(bad.GetValue()), want)
+}
+
+// Nothing returns an error if a command that takes no arguments has some.
+func Nothing(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no arguments, such as %s", cmd.CommandPath(), Quote(args[0]))
+	}
+	return nil
+}
