@@ -35,7 +35,10 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			return
 		}
 		unknown := c.unknown()
-		for _, m := range c.others() {
+		list := c.members.Load() // those that are asked
+		who := c.others()
+		for len(who) > 0 {
+			m := who[0]
 			l := listing{c: c, of: m, pattern: pattern}
 			more, err := l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
 			switch {
@@ -49,6 +52,9 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			default:
 				yield(database.Record{}, err)
 				return
+			}
+			if who = who[1:]; len(who) == 0 {
+				who = c.newcomers(&list, true)
 			}
 		}
 		if unknown != nil {

@@ -58,7 +58,7 @@ func TestUnknownQuestion(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	for _, q := range [][]byte{question(kindNext+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
+	for _, q := range [][]byte{question(kindRoll+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
 		r, err := a.await(t.Context(), func(now time.Time, by search.Asker) uint64 { return a.search.Search(now, q, by) })
 		if err != nil || r.Definite() {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)

@@ -23,6 +23,7 @@ const (
 	kindFind = 1 + iota
 	kindLookup
 	kindNext // the next answer of several; the identifier's place holds cursor and step
+	kindRoll // the members that are known; no identifier, no pattern: see roll.go
 )
 
 // local answers a question of another node, which has been parsed, by a packet.
@@ -49,6 +50,9 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 		r, ok = c.cfg.DB.Find(&pattern)
 	case kindLookup:
 		r, ok = c.cfg.DB.Get(resource.GetGID(q[1:]))
+	case kindRoll:
+		roll := c.roll.Load().brief
+		return append(b, roll...), len(roll) <= most
 	case kindNext:
 		var lost bool
 		if r, ok, lost = c.places.next(c.cfg.DB, binary.BigEndian.Uint64(q[1:]), binary.BigEndian.Uint64(q[9:]), &pattern, time.Now()); lost {
@@ -96,7 +100,7 @@ func patternIn(q []byte) []byte {
 
 // parseQuestion is the pattern in what question made, false if it made it not.
 func parseQuestion(q []byte) (pattern resource.List, ok bool) {
-	if len(q) == 0 || q[0] < kindFind || q[0] > kindNext {
+	if len(q) == 0 || q[0] < kindFind || q[0] > kindRoll {
 		return pattern, false
 	}
 	pattern, err := resource.ParseList(patternIn(q))
@@ -153,6 +157,7 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	list := c.members.Load() // those that are asked
 	for pause := 25 * time.Millisecond; ; {
 		news, unknown := c.news(), c.unknown()
+		t.differ = nil
 		r, err := c.once(ctx, w, q, who)
 		if err != nil {
 			return database.Record{}, err
@@ -160,8 +165,16 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 		if r.Found {
 			return parseAnswer(r.Answer)
 		}
+		if len(t.differ) > 0 && q[0] != kindLookup {
+			apart, err := c.agree(ctx, t.differ)
+			if err != nil {
+				return database.Record{}, err
+			}
+			r.Covered -= len(apart)
+			r.Failed = append(r.Failed, apart...)
+		}
 		if r.Definite() {
-			if who = c.newcomers(&list, q); len(who) > 0 {
+			if who = c.newcomers(&list, q[0] == kindFind); len(who) > 0 {
 				continue
 			}
 			return database.Record{}, denial(q, unknown)
@@ -180,7 +193,7 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			return !member
 		})
 		if len(who) == 0 {
-			if who = c.newcomers(&list, q); len(who) > 0 {
+			if who = c.newcomers(&list, q[0] == kindFind); len(who) > 0 {
 				continue
 			}
 			switch q[0] {
@@ -209,10 +222,10 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 
 // newcomers returns the members that have not been asked because they were none
 // when the search began, and brings the list of those that have been asked up to
-// date. A question to some members alone concerns no newcomers.
-func (c *Cluster) newcomers(asked **[]resource.NodeID, q []byte) (who []resource.NodeID) {
+// date. A question to some members alone, not to all, concerns no newcomers.
+func (c *Cluster) newcomers(asked **[]resource.NodeID, all bool) (who []resource.NodeID) {
 	now := c.members.Load()
-	if now == *asked || q[0] != kindFind {
+	if now == *asked || !all {
 		return nil
 	}
 	for _, m := range *now {

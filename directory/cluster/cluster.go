@@ -86,16 +86,19 @@ type Cluster struct {
 	known atomic.Bool
 	met   time.Time // when the first other member was seen alive; guarded by nmu
 
-	members  atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
-	kmu      sync.Mutex                        // SetKeys
-	nmu      sync.Mutex
-	nodes    map[resource.NodeID]*node // ever met
-	changed  chan struct{}             // closed and replaced when members change
-	looking  map[string]bool           // at these addresses, for members
-	untold   map[resource.NodeID]bool  // who has not heard yet that this one is away
-	heard    chan struct{}             // closed when all have
-	conflict string                    // told last: two places of one node
-	wanting  map[string]*wanting       // of those to join
+	members   atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
+	roll      atomic.Pointer[roll]              // the same, as other members are told
+	kmu       sync.Mutex                        // SetKeys
+	nmu       sync.Mutex
+	nodes     map[resource.NodeID]*node // ever met
+	changed   chan struct{}             // closed and replaced when members change
+	looking   map[string]bool           // at these addresses, for members
+	untold    map[resource.NodeID]bool  // who has not heard yet that this one is away
+	heard     chan struct{}             // closed when all have
+	conflict  string                    // told last: two places of one node
+	wanting   map[string]*wanting       // of those to join
+	agreed    map[resource.NodeID]agreement
+	exchanges map[resource.NodeID]*exchange // under way
 
 	large   chan struct{} // questions by streams that are being answered
 	places  places
@@ -124,7 +127,8 @@ func Open(cfg Config) (*Cluster, error) {
 	if len(cfg.Name) > maxName {
 		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
 	}
-	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{}, large: make(chan struct{}, mostLarge)}
+	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{},
+		agreed: map[resource.NodeID]agreement{}, exchanges: map[resource.NodeID]*exchange{}, large: make(chan struct{}, mostLarge)}
 	c.count.init()
 	c.watches.all, c.watches.links = map[uint64]*watching{}, map[resource.NodeID]*link{}
 	if c.log == nil {
@@ -140,6 +144,7 @@ func Open(cfg Config) (*Cluster, error) {
 	c.life, c.end = context.WithCancel(context.Background())
 	c.joined, c.waited = context.WithTimeout(c.life, firstTime)
 	c.members.Store(&[]resource.NodeID{cfg.Node})
+	c.roll.Store(c.newRoll(*c.members.Load()))
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	scfg := search.Config{
 		Self: cfg.Node, Way: cfg.Way, Fan: cfg.Fan, Hop: cfg.Hop,
@@ -148,6 +153,9 @@ func Open(cfg Config) (*Cluster, error) {
 		May:     c.may,
 		Send: func(to resource.NodeID, p *search.Packet) {
 			c.asks(to, p)
+			if p.Covered > 0 {
+				p.Known = c.roll.Load().knownTo(to)
+			}
 			var room []byte
 			if n := len(c.out); n < cap(c.out) {
 				room = c.out[:n+1][n].Payload[:0]
@@ -301,7 +309,7 @@ func (c *Cluster) answers(q []byte) bool {
 	if _, ok := parseQuestion(q); !ok {
 		return false // of a later version: what is asked we may hold
 	}
-	if c.cfg.Sure == nil || c.cfg.Sure() {
+	if c.cfg.Sure == nil || c.cfg.Sure() || q[0] == kindRoll {
 		return true
 	}
 	if q[0] == kindNext {

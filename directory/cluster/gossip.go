@@ -34,6 +34,7 @@ const (
 	metaVersion = 1
 	metaLen     = 10
 	metaAway    = 1 << 0
+	metaRoll    = 1 << 1 // it reads and answers what roll.go says
 )
 
 // gossip makes memberlist's member out of the port.
@@ -99,7 +100,7 @@ func (c *Cluster) rekey(of [][]byte) error {
 }
 
 func (c *Cluster) meta() []byte {
-	b := []byte{metaVersion, 0}
+	b := []byte{metaVersion, metaRoll}
 	if c.going.Load() {
 		b[1] |= metaAway
 	}

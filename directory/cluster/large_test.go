@@ -99,7 +99,7 @@ func TestLargeJunk(t *testing.T) {
 		"a huge length":  binary.LittleEndian.AppendUint32(nil, mostStream+1),
 		"no question":    {3, 0, 0, 0, 1, 2, 3},
 		"an empty one":   {0, 0, 0, 0},
-		"a later kind's": append([]byte{23, 0, 0, 0}, question(kindNext+1, resource.GID{}, pattern(nil))...),
+		"a later kind's": append([]byte{23, 0, 0, 0}, question(kindRoll+1, resource.GID{}, pattern(nil))...),
 	} {
 		near, far := net.Pipe()
 		go func() { _ = a.serveQuestion(far) }()

@@ -30,6 +30,7 @@ type node struct {
 	away  *time.Timer // runs while the node is away
 	until time.Time   // when that timer fires
 
+	rolls   bool // it reads the checksum of members in a no: see roll.go
 	hearsay bool // another member told of it, and it was never seen alive
 	doubt   bool // whether it is waited for is decided by the account that follows
 }
@@ -74,6 +75,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		c.count.member(id, was, alive, m.left || m.going)
 	}
 	if alive {
+		m.rolls = flags&metaRoll != 0
 		m.addr, m.hearsay, m.doubt = n.Address(), false, false
 		if !was || life != epoch {
 			m.met = time.Now()
@@ -227,6 +229,7 @@ func (c *Cluster) relist() {
 	}
 	slices.Sort(all)
 	c.members.Store(&all)
+	c.roll.Store(c.newRoll(all))
 	close(c.changed)
 	c.changed = make(chan struct{})
 }

@@ -115,6 +115,7 @@ type tally struct {
 	may      []resource.NodeID // whose summary has it
 	asked    []resource.NodeID // of these
 	wrong    []resource.NodeID // of these
+	differ   []differs         // those that said no and know other members
 }
 
 // begin begins to count a search, of members named or of all.
@@ -176,7 +177,14 @@ func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
 	if p.Covered == 0 {
 		return
 	}
-	if t := c.tallyOf(p); t != nil && t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
+	t := c.tallyOf(p)
+	if t == nil {
+		return
+	}
+	if p.Known != 0 && p.Known != c.roll.Load().sum {
+		t.differ = append(t.differ, differs{from, p.Known})
+	}
+	if t.way == waySummary && slices.Contains(t.asked, from) && !slices.Contains(t.wrong, from) {
 		t.wrong = append(t.wrong, from)
 		c.count.wrong.Add(1)
 	}

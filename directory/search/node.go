@@ -171,6 +171,16 @@ func sum(n resource.NodeID) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
+// Checksum returns a checksum of a list of nodes, which is never 0. Lists in
+// different orders have the same one.
+func Checksum(nodes []resource.NodeID) uint64 {
+	var all uint64
+	for _, n := range nodes {
+		all ^= sum(n)
+	}
+	return max(all, 1)
+}
+
 // Search asks all other nodes and tells by the end of it once. The caller has looked at
 // what it holds itself. It returns a number for Cancel. Without a time, Begun
 // has to be called when what it sends has gone.

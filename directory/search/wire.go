@@ -33,7 +33,8 @@ const (
 //
 //	ask    body: the question, bytes of the one who asks
 //	found  body: who has it u64, the answer
-//	none   body: covered u32, failed u32, checksum u64, failed × u64
+//	none   body: covered u32, failed u32, checksum u64, failed × u64; if bit 31 of covered
+//	       is set, a checksum u64 of all members that the sender knows is before failed
 //	busy   no body
 //
 // fan is 1 in an ask that was sent to everybody: each answers for itself alone.
@@ -54,8 +55,12 @@ type Packet struct {
 
 	Covered uint32
 	Sum     uint64
+	Known   uint64 // [Checksum] of the members that the sender knows; 0: it does not say
 	Failed  []resource.NodeID
 }
+
+// hasKnown is set in the count of covered members of a packet that has Known.
+const hasKnown = 1 << 31
 
 const (
 	head      = 36
@@ -63,7 +68,7 @@ const (
 )
 
 // Size is at least what Append writes, in bytes.
-func (p *Packet) Size() int { return head + 24 + len(p.Body) + 8*len(p.Failed) }
+func (p *Packet) Size() int { return head + 32 + len(p.Body) + 8*len(p.Failed) }
 
 // Append writes p to b.
 func (p *Packet) Append(b []byte) []byte {
@@ -98,9 +103,16 @@ func (p *Packet) appendBody(b []byte) []byte {
 	case typeBusy:
 		return b
 	}
-	b = binary.LittleEndian.AppendUint32(b, p.Covered)
+	covered := p.Covered
+	if p.Known != 0 {
+		covered |= hasKnown
+	}
+	b = binary.LittleEndian.AppendUint32(b, covered)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Failed)))
 	b = binary.LittleEndian.AppendUint64(b, p.Sum)
+	if p.Known != 0 {
+		b = binary.LittleEndian.AppendUint64(b, p.Known)
+	}
 	for _, f := range p.Failed {
 		b = binary.LittleEndian.AppendUint64(b, uint64(f))
 	}
@@ -163,7 +175,14 @@ func (p *Packet) parseBody() error {
 	}
 	n := binary.LittleEndian.Uint32(b[4:])
 	p.Covered, p.Sum = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[8:])
-	if b = b[16:]; uint64(len(b)) != uint64(n)*8 {
+	b = b[16:]
+	if p.Covered&hasKnown != 0 {
+		if len(b) < 8 || binary.LittleEndian.Uint64(b) == 0 {
+			return fmt.Errorf("%w: none without the checksum that it announces", ErrMalformed)
+		}
+		p.Covered, p.Known, b = p.Covered&^hasKnown, binary.LittleEndian.Uint64(b), b[8:]
+	}
+	if uint64(len(b)) != uint64(n)*8 {
 		return fmt.Errorf("%w: %d failed in %d bytes", ErrMalformed, n, len(b))
 	}
 	for ; len(b) > 0; b = b[8:] {

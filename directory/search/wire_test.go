@@ -16,6 +16,7 @@ func FuzzPacket(f *testing.F) {
 		{Type: typeAsk, Fan: 2, ID: ID{1, 2}, Lo: 3, Hi: 9, Body: []byte("q")},
 		{Type: typeFound, Fan: 16, ID: ID{5, 1}, Lo: 5, Hi: 5, From: 5, Body: []byte("a")},
 		{Type: typeNone, Fan: Flat, ID: ID{5, 1}, Lo: 3, Hi: 9, Covered: 4, Sum: 7, Failed: []resource.NodeID{4, 5}},
+		{Type: typeNone, Fan: Flat, ID: ID{5, 1}, Lo: 3, Hi: 9, Covered: 4, Sum: 7, Known: 8, Failed: []resource.NodeID{4, 5}},
 		{Type: typeBusy, Fan: 16, ID: ID{5, 1}, Lo: 3, Hi: 9},
 	} {
 		f.Add(p.Append(nil), uint64(3))
@@ -25,6 +26,7 @@ func FuzzPacket(f *testing.F) {
 		{Type: typeAsk, Fan: 2, ID: ID{3, 2}, Lo: 5, Hi: 5, Body: []byte("q")},
 		{Type: typeFound, Fan: 2, ID: ID{5, 2}, Lo: 3, Hi: 3, From: 3, Body: []byte("a")},
 		{Type: typeNone, Fan: 2, ID: ID{5, 2}, Lo: 3, Hi: 3, Covered: 1, Sum: 7},
+		{Type: typeNone, Fan: 2, ID: ID{5, 2}, Lo: 3, Hi: 3, Covered: 1, Sum: 7, Known: 8},
 	} {
 		b := p.AppendTo(nil, 3, 5)
 		if len(b) >= len(p.Append(nil)) {

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A member that has come, or has come back, is known to one member before gossip
+// tells the others. A no of all members that the asker knows would deny what the
+// newcomer has. So each no has a checksum of the members that its sender knows.
+// Where that is not the asker's, the asker asks for the roll: of each member,
+//
+//	node u48 | the lowest 16 bits of its epoch
+//
+// little-endian, in order. If there is a member on it of which the asker has not
+// heard in this life, both exchange all they know, and the member is asked too.
+// A no is definite when nobody who said it knows a member that was not asked.
+
+// A roll is what a member tells others about the members it knows.
+type roll struct {
+	sum    uint64
+	brief  []byte
+	silent map[resource.NodeID]bool // members of a version that does not read the checksum; nil: none
+}
+
+// newRoll makes the roll of members. nmu must be held once the port is open.
+func (c *Cluster) newRoll(members []resource.NodeID) *roll {
+	r := &roll{sum: search.Checksum(members), brief: make([]byte, 0, 8*len(members))}
+	for _, id := range members {
+		var epoch uint64
+		if m := c.nodes[id]; m != nil {
+			if epoch = m.epoch; m.alive && !m.rolls && id != c.cfg.Node {
+				if r.silent == nil {
+					r.silent = map[resource.NodeID]bool{}
+				}
+				r.silent[id] = true
+			}
+		}
+		r.brief = binary.LittleEndian.AppendUint64(r.brief, uint64(id)|epoch<<48)
+	}
+	return r
+}
+
+// knownTo returns the checksum in a no to another member, 0 if that does not
+// read it.
+func (r *roll) knownTo(to resource.NodeID) uint64 {
+	if r.silent[to] {
+		return 0
+	}
+	return r.sum
+}
+
+// differs is a member that knows other members, by their checksum.
+type differs struct {
+	node resource.NodeID
+	sum  uint64
+}
+
+// agreement is about two checksums, another member's and the one that was this
+// member's then: nobody is on that roll of whom this one had not heard.
+type agreement struct{ theirs, ours uint64 }
+
+// agree hears of the members that others know. It returns those whose rolls could
+// not be had.
+func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
+	for _, o := range others {
+		ours := c.roll.Load().sum
+		c.nmu.Lock()
+		seen := c.agreed[o.node]
+		c.nmu.Unlock()
+		if o.sum == ours || seen == (agreement{o.sum, ours}) {
+			continue
+		}
+		q := question(kindRoll, resource.GID{}, new(resource.List))
+		r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
+			return c.search.SearchAmong(now, []resource.NodeID{o.node}, q, nil, by)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for r.Found && c.unheard(r.Answer) {
+			begun, err := c.exchangeWith(ctx, o.node)
+			if err != nil && (ctx.Err() != nil || c.life.Err() != nil) {
+				return nil, err
+			}
+			if r.Found = err == nil; begun { // else the other member was heard before it gave the roll
+				break
+			}
+		}
+		if !r.Found {
+			apart = append(apart, o.node)
+			continue
+		}
+		c.nmu.Lock()
+		if len(c.agreed) > 2*len(*c.members.Load()) {
+			clear(c.agreed) // most are about members that are gone
+		}
+		c.agreed[o.node] = agreement{o.sum, c.roll.Load().sum}
+		c.nmu.Unlock()
+	}
+	return apart, nil
+}
+
+// unheard reports whether there is a member on another's roll of which this one
+// has not heard in this life.
+func (c *Cluster) unheard(brief []byte) bool {
+	c.nmu.Lock()
+	defer c.nmu.Unlock()
+	for ; len(brief) >= 8; brief = brief[8:] {
+		v := binary.LittleEndian.Uint64(brief)
+		id := resource.NodeID(v & (1<<48 - 1))
+		if id == 0 || id == c.cfg.Node {
+			continue
+		}
+		m := c.nodes[id]
+		if m == nil || !m.alive && m.away == nil && uint16(m.epoch) != uint16(v>>48) {
+			return true
+		}
+	}
+	return false
+}
+
+// An exchange is about to be had with a member, or has been.
+type exchange struct {
+	over chan struct{} // closed at its end
+	err  error         // and why it failed
+}
+
+// exchangeWith exchanges with a member all that both know of others. It reports
+// whether the exchange began with the call: questions wait for one that is under
+// way.
+func (c *Cluster) exchangeWith(ctx context.Context, with resource.NodeID) (begun bool, err error) {
+	c.nmu.Lock()
+	m, x := c.nodes[with], c.exchanges[with]
+	if m == nil || c.life.Err() != nil {
+		c.nmu.Unlock()
+		return true, directory.ErrClosed
+	}
+	if begun = x == nil; begun {
+		x = &exchange{over: make(chan struct{})}
+		c.exchanges[with] = x
+		addr := m.addr
+		c.busy.Go(func() {
+			_, err := c.list.Join([]string{addr})
+			if err != nil {
+				c.log.Debug("cluster: exchanging members", "addr", addr, "err", err)
+			}
+			c.nmu.Lock()
+			defer c.nmu.Unlock()
+			x.err = err
+			delete(c.exchanges, with)
+			close(x.over)
+		})
+	}
+	c.nmu.Unlock()
+	select {
+	case <-x.over:
+		return begun, x.err
+	case <-ctx.Done():
+		return begun, context.Cause(ctx)
+	case <-c.life.Done():
+		return begun, directory.ErrClosed
+	}
+}

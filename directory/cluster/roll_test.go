@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// What a newcomer has is found by members that have not heard of it yet, from when
+// any other member knows it: a no of that one says that it knows other members.
+func TestKnownToOne(t *testing.T) {
+	a := member(t, 1, nil)
+	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
+	together(t, a, b, c)
+	for n := resource.NodeID(4); n < 12; n++ {
+		at := pattern(resource.Attrs{"at": name(n)})
+		d := member(t, n, func(cfg *Config) {
+			id := resource.MakeGID(n, 1, 1)
+			if _, err := cfg.DB.Put(id, id.Context(), at); err != nil {
+				t.Fatal(err)
+			}
+		}, b)
+		for end := time.Now().Add(time.Minute); !knows(b, n) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if err := second(a.Find(t.Context(), at)); err != nil {
+			t.Errorf("what member %d has: %v", n, err)
+		}
+		for _, m := range []*Cluster{a, c} {
+			if err := second(m.Find(t.Context(), pattern(resource.Match{"no": "such"}))); !errors.Is(err, directory.ErrNotFound) {
+				t.Errorf("what nobody has: %v", err)
+			}
+		}
+		if n%2 == 0 {
+			d.Close()
+		}
+	}
+}
+
+// A member that a no says others know is heard of unless it is known to be gone in
+// that life. Members of versions that do not read the checksum are told none.
+func TestRoll(t *testing.T) {
+	a := member(t, 1, nil)
+	b := member(t, 2, nil, a)
+	together(t, a, b)
+	a.nmu.Lock()
+	a.nodes[5] = &node{addr: "127.0.0.1:1", epoch: 0x77 << 32, lost: time.Now()}
+	a.nodes[2].rolls = false
+	a.relist()
+	a.nodes[2].rolls = true
+	a.nmu.Unlock()
+	r := a.roll.Load()
+	if r.knownTo(2) != 0 || r.knownTo(3) != r.sum || r.sum != search.Checksum([]resource.NodeID{2, 1}) {
+		t.Errorf("%+v", r)
+	}
+	if a.unheard(r.brief) {
+		t.Error("its own members are unheard of")
+	}
+	for epoch, want := range map[uint64]bool{0x77 << 32: false, 0x77<<32 + 1: true} {
+		if got := a.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)); got != want {
+			t.Errorf("a member that is dead in another life, %v: %v", want, got)
+		}
+	}
+	if !a.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.unheard(nil) || a.unheard(make([]byte, 17)) {
+		t.Error("a member that was never met, or nonsense")
+	}
+	// Of checksums that differ for good the roll is asked for once.
+	differ := []differs{{2, 77}}
+	for i := range 2 {
+		before := b.count.sent.Load()
+		if apart, err := a.agree(t.Context(), differ); len(apart) > 0 || err != nil {
+			t.Errorf("%v, %v", apart, err)
+		}
+		if asked := b.count.sent.Load() > before; asked != (i == 0) {
+			t.Errorf("the %dth time the roll was asked for: %v", i+1, asked)
+		}
+	}
+	vanish(b)
+	if apart, err := a.agree(t.Context(), []differs{{2, 78}}); len(apart) != 1 || err != nil {
+		t.Errorf("a member that gives no roll: %v, %v", apart, err)
+	}
+}
