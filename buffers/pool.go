@@ -190,6 +190,12 @@ func (p *Pool) refuse(b *Buffer) bool {
 	return p.closed
 }
 
+// IsTemporary reports whether err says that memory is lacking for now: what was asked
+// for can be had when enough buffers are released.
+func IsTemporary(err error) bool {
+	return err != nil && errors.Is(err, ErrLimit) && !errors.Is(err, ErrTooLarge)
+}
+
 // GetWait is Get that waits, until ctx ends, while the limit is reached. What
 // can never fit is refused at once with ErrTooLarge.
 func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
@@ -200,7 +206,7 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 		p.heed.Add(1)
 		p.mu.Unlock()
 		b, err := p.Get(n)
-		full := errors.Is(err, ErrLimit) && !errors.Is(err, ErrTooLarge)
+		full := IsTemporary(err)
 		if full {
 			select {
 			case <-ch:

@@ -43,6 +43,11 @@ func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
 func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
 	l.rx.Lock()
 	defer l.rx.Unlock()
+	if len(l.parts) > 0 {
+		if err := l.makeReady(fs); err != nil {
+			return false, err
+		}
+	}
 	l.mu.Lock()
 	if l.conn != c {
 		l.mu.Unlock()

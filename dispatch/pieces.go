@@ -342,6 +342,52 @@ func (p *part) memory(l *link) error {
 	return nil
 }
 
+// makeReady sees to it that the pieces among fs have memory to go to. It is called before
+// fs are accepted: where it fails the conn stops, or breaks, and they come again. rx must
+// be held.
+func (l *link) makeReady(fs []subsys.Frame) error {
+	for i := range fs {
+		f := &fs[i]
+		if f.Type != framePiece || f.Len == 0 {
+			continue
+		}
+		p, in := l.part(f.Dst), l.inflow(f.Dst)
+		if p == nil || in.mb == nil || in.mb.isClosed() {
+			continue
+		}
+		if err := p.memory(l); err != nil {
+			return err
+		}
+		if f.Tag+uint64(f.Len) == uint64(p.total) {
+			if err := p.makeOwn(l, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeOwn gives p, of which f is the last piece, another buffer if a connection that was
+// replaced may still read the same piece into the present one. rx must be held.
+func (p *part) makeOwn(l *link, f *subsys.Frame) error {
+	holders := 1
+	if len(f.Data) > 0 && f.Tag < uint64(p.total) && &p.buf.Bytes()[f.Tag] == &f.Data[0] {
+		holders++ // its frame
+	}
+	if p.buf.Refs() <= holders {
+		return nil
+	}
+	b, err := l.d.cfg.Pool.GetReserved(p.total)
+	if err != nil {
+		return fmt.Errorf("dispatch: a buffer for %d bytes: %w", p.total, err)
+	}
+	copy(b.Bytes(), p.buf.Bytes()[:p.have])
+	l.d.CountCopy(p.have)
+	p.buf.Release()
+	p.buf = b
+	return nil
+}
+
 // onPiece takes a piece, which lies in its place already if it was read there, and
 // delivers the message with the last one. rx is held.
 func (l *link) onPiece(f *subsys.Frame) error {
@@ -363,13 +409,10 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	if len(f.Data) != int(f.Len) {
 		return fmt.Errorf("%w: a piece to %d without its payload", ErrProtocol, f.Dst)
 	}
-	if err := p.memory(l); err != nil { // it came over a conn that does not ask first
+	if err := p.memory(l); err != nil {
 		return l.fail(err)
 	}
-	holders := 1
-	if to := p.buf.Bytes()[p.have:]; &to[0] == &f.Data[0] {
-		holders++ // its frame
-	} else {
+	if to := p.buf.Bytes()[p.have:]; &to[0] != &f.Data[0] {
 		copy(to, f.Data)
 		l.d.CountCopy(len(f.Data))
 	}
@@ -378,16 +421,6 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	}
 	whole, b := *p, p.buf
 	l.unpart(p, in)
-	if b.Refs() > holders {
-		// A connection that was replaced may still read the same piece into it.
-		if b, err = l.d.cfg.Pool.GetReserved(whole.total); err != nil {
-			whole.buf.Release()
-			return l.fail(fmt.Errorf("dispatch: a buffer for %d bytes: %w", whole.total, err))
-		}
-		copy(b.Bytes(), whole.buf.Bytes())
-		l.d.CountCopy(whole.total)
-		whole.buf.Release()
-	}
 	g := &l.whole[0]
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), frameData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
@@ -399,10 +432,11 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	return err
 }
 
-// fail ends the link: a piece has been acknowledged and there is no memory for it.
+// fail ends the link: a piece has been accepted and there is no memory for it. That can
+// only be one that came together with the beginning of its message.
 func (l *link) fail(err error) error {
 	l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
-	return err
+	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)
 }
 
 // dropParts frees what has come of messages whose rest will not. rx is held.

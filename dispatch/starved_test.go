@@ -5,6 +5,7 @@ package dispatch
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -12,11 +13,20 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // small gives a dispatcher a pool of so many bytes.
 func small(bytes int64) func(*Config) {
 	return func(c *Config) { c.Pool = buffers.New(buffers.WithLimit(bytes)) }
+}
+
+// inflowOf is the account of from with a mailbox of d.
+func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
+	l, _ := onlyLink(d, from)
+	l.rx.Lock()
+	defer l.rx.Unlock()
+	return l.inflow(mb.serial)
 }
 
 // settled waits until what f counts does not grow any more, and returns it.
@@ -88,6 +98,86 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 			}
 			if err := <-sent; err != nil {
 				t.Error(err)
+			}
+			if in := b.count.ConnsIn.Load(); in != 1 {
+				t.Errorf("%d connections", in)
+			}
+		})
+	}
+}
+
+// A message in pieces for which there is no memory waits on its connection, whatever the
+// transport: the link goes on when memory is released. Over shared memory and within the
+// process pieces travel when a link is moved there amid a message.
+func TestPieceWaitsForMemory(t *testing.T) {
+	const size, limit = 1 << 20, 8 << 20
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			told := make(chan Undelivered, 10)
+			a, b := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } }), w.node(t, 2, tr, small(limit))
+			mb := box(t, b, 1, 0)
+			talk(t, a, b, mb, 9)
+			f, in := flow(t, a, mb), inflowOf(b, a, mb)
+			mb.mu.Lock()
+			mb.promises(2 * size)
+			mb.comes(2 * size)
+			in.granted += 2 * size
+			mb.mu.Unlock()
+			f.l.mu.Lock()
+			f.limit += 2 * size
+			f.l.cuts = true
+			f.l.mu.Unlock()
+			// The message has begun before its pieces are cut off from memory.
+			in.l.rx.Lock()
+			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: frameBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
+			in.l.rx.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var held []*buffers.Buffer
+			for {
+				h, err := b.cfg.Pool.GetReserved(256 << 10)
+				if err != nil {
+					break
+				}
+				held = append(held, h)
+			}
+			whole := noise(t, a, size, 1)
+			f.l.mu.Lock()
+			f.sent += charge(size)
+			f.l.s.queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: frameData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole})
+			for f.line.waits() { // as feed does behind a Begin
+				f.l.s.number(f.l.s.upcoming(true), true)
+			}
+			f.l.pump()
+			f.l.mu.Unlock()
+			if err := f.SendBytes(soon(t), 1, 2, []byte("behind")); err != nil {
+				t.Fatal(err)
+			}
+			settled(t, func() uint64 { return b.count.Reads.Load() + a.count.Writes.Load() })
+			for _, h := range held {
+				h.Release()
+			}
+			for i, n := range []int{size, len("behind")} {
+				got := make(chan *Message, 1)
+				go func() {
+					m, err := mb.Recv(soon(t))
+					if err != nil {
+						t.Error(err)
+					}
+					got <- m
+				}()
+				select {
+				case m := <-got:
+					if m == nil || m.Tag() != uint64(i+1) || m.Len() != n || i == 0 && !intact(m.Bytes()) {
+						t.Fatalf("%+v in place of message %d of %d bytes", m, i+1, n)
+					}
+					m.Release()
+				case u := <-told:
+					mb.Close()
+					t.Fatalf("message %d of %d bytes is reported: %v", u.Tag, u.Bytes, u.Err)
+				}
 			}
 			if in := b.count.ConnsIn.Load(); in != 1 {
 				t.Errorf("%d connections", in)

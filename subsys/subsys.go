@@ -109,7 +109,9 @@ type Streamer interface {
 type Sink interface {
 	// Frames hands over whole frames in order. fs and the payloads are lent
 	// for the call; what is kept is retained through its Buf. An error cuts
-	// the conn.
+	// the conn. Where [buffers.IsTemporary] is true of it, the sink has taken none
+	// of the frames, and a conn may instead hand them over again when buffers of
+	// the pool are released.
 	Frames(c Conn, fs []Frame) error
 	// Room returns the buffer into which the payload of a large frame is to
 	// be read, of at least h.Len bytes; its reference passes to the conn. An

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -178,12 +179,31 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 			break
 		}
 	}
-	if err := c.peer.sink.Frames(c.peer, fs); err != nil {
+	err := c.peer.sink.Frames(c.peer, fs)
+	if buffers.IsTemporary(err) {
+		var waits bool
+		if waits, err = c.sendLater(fs); waits {
+			return 0, nil
+		}
+	}
+	if err != nil {
 		c.peer.fail(err)
 		c.fail(fmt.Errorf("inproc: sending to %s: %w", c.remote, subsys.ErrPeerClosed))
 		return 0, subsys.ErrPeerClosed
 	}
 	return n, nil
+}
+
+// sendLater is for frames for which the peer lacks memory. It reports true if Writable
+// will be called, when the peer's memory comes back.
+func (c *conn) sendLater(fs []subsys.Frame) (waits bool, err error) {
+	pool := c.peer.port.cfg.Pool
+	pool.Await(c, func() { go c.sink.Writable(c) })
+	if err = c.peer.sink.Frames(c.peer, fs); buffers.IsTemporary(err) {
+		return true, nil
+	}
+	pool.Unawait(c) // some came back meanwhile
+	return false, err
 }
 
 // split replaces runs by their frames.

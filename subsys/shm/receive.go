@@ -30,6 +30,7 @@ type receiver struct {
 	taken  int       // bytes of the record at head that the reader has, where it lacked memory for more,
 	lent   *borrowed // and the run, if the record is of one
 	rest   []byte    // of which this is to be read
+	held   bool      // frames[0] was lent, and the sink lacked memory for it
 	record [lentLen]byte
 	frames [1]subsys.Frame
 }
@@ -69,10 +70,12 @@ func (c *conn) receive() (frames int, err error) {
 		in.head += spanned(int(n))
 		in.untold = true
 		got := 0
-		// Where the reader lacks memory for the rest of a record, that is worked on later.
+		// Where memory is lacking for the rest of a record, that is worked on later.
 		switch {
 		case in.lent != nil:
 			got, err = in.goOn(c)
+		case in.held:
+			got, err = in.deliver()
 		case kind == recBytes && n > 0:
 			got, err = in.bytes(c, at, int(n))
 		case kind == recFrame && n == lentLen:
@@ -155,8 +158,12 @@ func (in *receiver) goOn(c *conn) (frames int, err error) {
 	return frames, err
 }
 
-// giveUp gives back a run that was not read to its end.
+// giveUp gives back what was lent and not worked on to its end.
 func (in *receiver) giveUp() {
+	if in.held {
+		in.held = false
+		in.letGo()
+	}
 	if b := in.lent; b != nil {
 		in.lent, in.rest = nil, nil
 		b.Return()
@@ -177,12 +184,26 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 		return 0, err
 	}
 	f.Data, f.Buf, f.Spare = mem, c.port.cfg.Pool.Borrow(&b.buf, mem, b), true
-	err = c.sink.Frames(c, in.frames[:])
+	return in.deliver()
+}
+
+// deliver hands the frame whose payload is lent to the sink.
+func (in *receiver) deliver() (frames int, err error) {
+	err = in.reader.Deliver(in.frames[:])
+	if in.held = errors.Is(err, stream.ErrStarved); in.held {
+		return 0, err
+	}
+	in.letGo()
+	return 1, err
+}
+
+// letGo gives the lent payload back, unless the sink keeps it.
+func (in *receiver) letGo() {
+	f := &in.frames[0]
 	if f.Buf != nil {
 		f.Buf.Release()
 	}
 	*f = subsys.Frame{}
-	return 1, err
 }
 
 func (c *conn) count(n int) {

@@ -111,7 +111,7 @@ func (r *Reader) Starved() bool { return r.starved.Load() }
 // called, and returns ErrStarved.
 func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, error) {
 	b, err := get()
-	if !starves(err) {
+	if !buffers.IsTemporary(err) {
 		return b, err
 	}
 	r.starved.Store(true)
@@ -119,7 +119,7 @@ func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, erro
 		r.starved.Store(false)
 		r.resume()
 	})
-	if b, err = get(); !starves(err) { // some came back meanwhile
+	if b, err = get(); !buffers.IsTemporary(err) { // some came back meanwhile
 		r.pool.Unawait(r)
 		r.starved.Store(false)
 		return b, err
@@ -127,9 +127,15 @@ func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, erro
 	return nil, ErrStarved
 }
 
-// starves reports whether err is mended by waiting for memory.
-func starves(err error) bool {
-	return err != nil && errors.Is(err, buffers.ErrLimit) && !errors.Is(err, buffers.ErrTooLarge)
+// Deliver hands fs to the sink. Where the sink lacks memory for them, Deliver returns
+// ErrStarved, and resume is called as after Space.
+func (r *Reader) Deliver(fs []subsys.Frame) error {
+	err := r.sink.Frames(r.conn, fs)
+	if !buffers.IsTemporary(err) {
+		return err
+	}
+	_, err = r.get(func() (*buffers.Buffer, error) { return nil, r.sink.Frames(r.conn, fs) })
+	return err
 }
 
 // Space is where the next bytes are to be put; it is never empty. It returns ErrStarved
@@ -173,7 +179,7 @@ func (r *Reader) makeRoom() error {
 	}
 	size := max(r.want, 2*apart)
 	b, err := r.pool.GetReserved(size)
-	if starves(err) {
+	if buffers.IsTemporary(err) {
 		r.want = firstRead
 		b, err = r.get(func() (*buffers.Buffer, error) { return r.pool.GetReserved(2 * apart) })
 	}
