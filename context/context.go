@@ -65,6 +65,8 @@ type Context struct {
 	end  stdctx.CancelFunc
 	busy sync.WaitGroup
 
+	answering answering
+
 	serial atomic.Uint32
 	cache  cache
 

@@ -60,3 +60,12 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 	}
 	return at
 }
+
+// AskRoutes sends a question for routes and does not wait for the answer.
+func (c *Context) AskRoutes(ctx stdctx.Context, of resource.GID, from *Resource) error {
+	f, err := c.disp.Flow(of, 0)
+	if err == nil {
+		err = f.SendBytes(ctx, from.id.Serial(), tagRoutes, nil)
+	}
+	return err
+}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
@@ -19,6 +21,11 @@ const (
 	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
 
 	questionsMost = 64 << 10 // bytes of questions that wait
+
+	// An answer that is not received is given up after answerTime. An asker with so many
+	// answers under way gets no further ones.
+	answerTime  = 5 * time.Second
+	answersMost = 64
 )
 
 // Routes says over what this context talks to others, and what has gone there.
@@ -62,24 +69,69 @@ func (c *Context) routesOf(ctx stdctx.Context, id resource.GID) (routes []dispat
 	return routes, json.Unmarshal(m.Bytes(), &routes)
 }
 
+// answering counts the answers under way, by asker.
+type answering struct {
+	mu sync.Mutex
+	to map[resource.GID]int
+}
+
+// begin notes an answer to who, unless too many are under way.
+func (a *answering) begin(who resource.GID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.to[who] >= answersMost {
+		return false
+	}
+	if a.to == nil {
+		a.to = map[resource.GID]int{}
+	}
+	a.to[who]++
+	return true
+}
+
+func (a *answering) end(who resource.GID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.to[who]--; a.to[who] == 0 {
+		delete(a.to, who)
+	}
+}
+
 // answer answers what is sent to the context's own resource, if it is a question
-// of one of this node.
+// of one of this node. It does not wait for the asker to receive the answer: the
+// next question may be another's.
 func (c *Context) answer(m *dispatch.Message) bool {
-	who := m.From().Context()
+	from := m.From()
+	who := from.Context()
 	if m.Tag() != tagRoutes || who.Node() != c.self.Node() {
 		return false
 	}
-	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == who })
-	b, err := json.Marshal(routes)
-	if err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
 		return false
 	}
-	f, err := c.disp.Flow(who, m.From().Serial())
-	if err == nil {
-		err = f.SendBytes(c.life, 0, tagRoutes, b)
-	}
-	if err != nil {
-		c.cfg.logger.Debug("rocl: answering for routes", "to", m.From(), "err", err)
+	if c.answering.begin(who) {
+		c.busy.Go(func() {
+			defer c.answering.end(who)
+			c.tellRoutes(from)
+		})
 	}
 	return true
+}
+
+func (c *Context) tellRoutes(to resource.GID) {
+	routes := slices.DeleteFunc(c.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
+	b, err := json.Marshal(routes)
+	if err == nil {
+		ctx, cancel := stdctx.WithTimeout(c.life, answerTime)
+		defer cancel()
+		var f *dispatch.Flow
+		if f, err = c.disp.Flow(to.Context(), to.Serial()); err == nil {
+			err = f.SendBytes(ctx, 0, tagRoutes, b)
+		}
+	}
+	if err != nil {
+		c.cfg.logger.Debug("rocl: answering for routes", "to", to, "err", err)
+	}
 }
