@@ -58,6 +58,13 @@ func (s *Strangers) Add(source string, cut func()) *Stranger {
 	return st
 }
 
+// Len returns how many places are taken.
+func (s *Strangers) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
+}
+
 // worst returns the oldest stranger of the source that has most, and of several
 // such sources the oldest stranger of all. mu must be held.
 func (s *Strangers) worst() (w *Stranger) {

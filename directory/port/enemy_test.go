@@ -451,10 +451,9 @@ func TestHalfOpen(t *testing.T) {
 			}
 			c.Close() // bare, it is a stream like any
 		}
-		if b.waiting.mu.Lock(); b.waiting.all.Len() > maxPending {
-			t.Errorf("%d strangers", b.waiting.all.Len())
+		if n := b.waiting.Len(); n > maxPending {
+			t.Errorf("%d strangers", n)
 		}
-		b.waiting.mu.Unlock()
 		a.Send(Out{To: 2, Payload: make([]byte, 2000)})
 		if h := b.next(t); len(h.p) != 2000 {
 			t.Error("a member is kept out")
@@ -503,6 +502,39 @@ func TestHalfOpen(t *testing.T) {
 		b.Close()
 	}
 }
+
+// However many connections a stranger opens, and however fast, a connection from
+// another address keeps its place.
+func TestStrangersGiveWay(t *testing.T) {
+	p := start(t, 2, nil).Port
+	from := func(ip string) (*stranger, *closing) {
+		here, there := net.Pipe()
+		t.Cleanup(func() { here.Close(); there.Close() })
+		c := &closing{Conn: here, at: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
+		return p.stranger(c), c
+	}
+	member, slow := from("10.0.0.1")
+	_, first := from("10.0.0.2")
+	for range 2 * maxPending {
+		from("10.0.0.2")
+	}
+	if slow.closed || !first.closed || p.waiting.Len() != maxPending {
+		t.Errorf("a member's connection is closed: %v; the stranger's first: %v; %d have places", slow.closed, first.closed, p.waiting.Len())
+	}
+	if member.known(); p.waiting.Len() != maxPending-1 {
+		t.Error("it had no place any more")
+	}
+}
+
+// closing is a connection from some address.
+type closing struct {
+	net.Conn
+	at     net.Addr
+	closed bool
+}
+
+func (c *closing) RemoteAddr() net.Addr { return c.at }
+func (c *closing) Close() error         { c.closed = true; return c.Conn.Close() }
 
 // Lengths that lie cost what was sent, and are not believed; what is wrong with
 // a stream is not heard.

@@ -123,7 +123,7 @@ func FuzzStream(f *testing.F) {
 		for len(n.got) > 0 {
 			<-n.got
 		}
-		if n.waiting.all.Len() > 0 {
+		if n.waiting.Len() > 0 {
 			t.Fatal("a stranger is left")
 		}
 	})
@@ -136,7 +136,7 @@ func greetWith(t *testing.T, n *node, b []byte) {
 		_, _ = there.Write(b)
 		there.Close()
 	}()
-	s := n.waiting.add(here)
+	s := n.stranger(here)
 	taken := make(chan struct{})
 	done := make(chan struct{})
 	go func() {

@@ -92,7 +92,7 @@ type Port struct {
 	large   chan struct{} // streams under way with what is too large for a datagram
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	waiting strangers
+	waiting *subsys.Strangers
 	life    context.Context
 	end     context.CancelFunc
 	busy    sync.WaitGroup
@@ -117,7 +117,7 @@ type Counters struct {
 func Open(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
-		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
+		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewStrangers(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -507,7 +507,7 @@ func (p *Port) close() {
 		p.poller.EndPark()
 	}
 	p.busy.Wait()
-	p.waiting.close()
+	p.waiting.CutAll()
 	p.shut()
 }
 

@@ -3,66 +3,28 @@
 package port
 
 import (
-	"container/list"
 	"net"
-	"sync"
+
+	"github.com/rocl-go/rocl/internal/netsource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
-// strangers are the streams of those who have not shown yet who they are, and
-// memberlist's, which does not tell us when they have. There is room for so
-// many; then the oldest goes, not the newest: whoever holds the places takes
-// them from himself, and a member needs his for a moment only.
-type strangers struct {
-	mu  sync.Mutex
-	all list.List // of *stranger, oldest first
-}
-
+// A stranger is a stream whose caller has not shown yet who it is, or one of
+// memberlist's, which does not tell us when it has. There is room for maxPending;
+// then one gives way, see [subsys.Strangers].
 type stranger struct {
 	net.Conn
-	of *strangers
-	at *list.Element // nil: no stranger any more
+	place *subsys.Stranger
 }
 
-func (s *strangers) add(c net.Conn) *stranger {
-	n := &stranger{Conn: c, of: s}
-	s.mu.Lock()
-	n.at = s.all.PushBack(n)
-	var old *stranger
-	if s.all.Len() > maxPending {
-		old = s.all.Front().Value.(*stranger)
-		old.forget()
-	}
-	s.mu.Unlock()
-	if old != nil {
-		old.Conn.Close()
-	}
-	return n
-}
-
-func (n *stranger) forget() {
-	if n.at != nil {
-		n.of.all.Remove(n.at)
-		n.at = nil
-	}
+func (p *Port) stranger(c net.Conn) *stranger {
+	return &stranger{c, p.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }
 
 // known says that it has shown who it is.
-func (n *stranger) known() {
-	n.of.mu.Lock()
-	defer n.of.mu.Unlock()
-	n.forget()
-}
+func (n *stranger) known() { n.place.Done() }
 
 func (n *stranger) Close() error {
 	n.known()
 	return n.Conn.Close()
-}
-
-// close closes all there are.
-func (s *strangers) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for e := s.all.Front(); e != nil; e = e.Next() {
-		e.Value.(*stranger).Conn.Close()
-	}
 }

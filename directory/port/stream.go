@@ -44,7 +44,7 @@ func (p *Port) accept() {
 			}
 			continue
 		}
-		s := p.waiting.add(nc)
+		s := p.stranger(nc)
 		p.busy.Add(1)
 		go func() {
 			defer p.busy.Done()
