@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,10 @@ func TestGroup(t *testing.T) {
 				healed := time.Now()
 				l.heal()
 				l.one("group, replaced while cut off, healed", healed)
+				// Where all were started anew nobody knows yet whom they have not met.
+				eventually(t, "all deny for certain", func() bool {
+					return !slices.ContainsFunc(as, func(a *agent) bool { return a.find(rocl.Match{"type": "none"}).How != definite })
+				})
 				complete(as, own, same)
 			}
 		})
