@@ -54,7 +54,10 @@ func TestLargerThanConnections(t *testing.T) {
 			const after = pieceLen + 64<<10
 			w := newWorld()
 			lost := atomic.Int32{}
-			note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
+			note := func(c *Config) {
+				c.Undelivered = func(Undelivered) { lost.Add(1) }
+				c.GiveUp = time.Minute // handshakes take long on a busy machine
+			}
 			a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
 			rb := newRelay(t, b.Addrs()[0], after, 1<<30)
 			w.mu.Lock()

@@ -38,7 +38,7 @@ func brief(t *testing.T) context.Context {
 // until waits for a condition.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: never", what)
 		}
