@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +18,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // setting is a value and where it comes from.
@@ -72,10 +75,13 @@ type fileConfig struct {
 // before default.
 func settings(cmd *cobra.Command, file string) (*config, error) {
 	var fc fileConfig
+	if err := refuseEmpty(cmd.Flags()); err != nil {
+		return nil, err
+	}
 	if file != "" {
-		b, err := os.ReadFile(file)
+		b, err := readFile(cmd.Context(), file)
 		if err != nil {
-			return nil, fmt.Errorf("reading the configuration: %w", err)
+			return nil, fmt.Errorf("reading the configuration (%s): %w", fileOrigin(cmd), err)
 		}
 		d := toml.NewDecoder(strings.NewReader(string(b))).DisallowUnknownFields()
 		if err := d.Decode(&fc); err != nil {
@@ -141,7 +147,10 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	if c.socket.value == "" {
 		return nil, fmt.Errorf("the path of the socket (%s) is empty", c.socket.origin)
 	}
-	if err := c.level.UnmarshalText([]byte(c.logLevel.value)); err != nil {
+	if err := directory.CheckSocket(c.socket.value); err != nil {
+		return nil, fmt.Errorf("--socket (%s): %w", c.socket.origin, err)
+	}
+	if err := c.level.UnmarshalText([]byte(c.logLevel.value)); err != nil || strings.ContainsAny(c.logLevel.value, "+-") {
 		return nil, fmt.Errorf("log level %q (%s) is not debug, info, warn or error", c.logLevel.value, c.logLevel.origin)
 	}
 	if f := c.format.value; f != "" && f != "text" && f != "json" {
@@ -155,6 +164,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 			continue
 		}
 		if directory.IsTCP(u) {
+			if err := directory.CheckListenTCP(u); err != nil {
+				return nil, fmt.Errorf("--listen (%s): %w", c.listen.origin, err)
+			}
 			c.urls = append(c.urls, u)
 			continue
 		}
@@ -163,12 +175,69 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		if !ok || path == "" {
 			return nil, fmt.Errorf("cannot serve at %q (%s): only unix:PATH and tcp://HOST:PORT are known", u, c.listen.origin)
 		}
+		if err := directory.CheckSocket(path); err != nil {
+			return nil, fmt.Errorf("--listen (%s): %w", c.listen.origin, err)
+		}
 		if path == c.socket.value || slices.Contains(c.paths, path) {
 			return nil, fmt.Errorf("%q (%s) is served already", u, c.listen.origin)
 		}
 		c.paths = append(c.paths, path)
 	}
 	return c, nil
+}
+
+// refuseEmpty refuses flags that are given and empty, such as those of a variable
+// that is not set: without its key a member would be open to everybody. The cluster
+// without a name and the default format of the log may be given so.
+func refuseEmpty(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		switch v := f.Value.String(); {
+		case v != "" && v != "[]", f.Name == "cluster", f.Name == "log-format":
+		case err == nil:
+			err = fmt.Errorf("--%s is empty: leave it out, or give it a value", f.Name)
+		}
+	})
+	return err
+}
+
+// fileOrigin says which setting names the configuration file.
+func fileOrigin(cmd *cobra.Command) string {
+	if cmd.Flags().Changed("config") {
+		return "flag --config"
+	}
+	return "environment ROCL_CONFIG"
+}
+
+// fileMost bounds the configuration file.
+const fileMost = 1 << 20
+
+// readFile reads a file that may be a pipe, whose other end may let us wait until
+// ctx ends.
+func readFile(ctx context.Context, file string) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		f, err := os.Open(file)
+		if err != nil {
+			done <- result{nil, err}
+			return
+		}
+		defer f.Close()
+		b, err := io.ReadAll(io.LimitReader(f, fileMost+1))
+		if err == nil && len(b) > fileMost {
+			err = fmt.Errorf("%s has more than %d bytes", file, fileMost)
+		}
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.b, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: interrupted before it ended", file)
+	}
 }
 
 // defaults are harmless also where the node is in no cluster.
@@ -190,7 +259,7 @@ func (c *config) checkCluster() (err error) {
 		}
 		return nil
 	}
-	if host, port, err := net.SplitHostPort(c.bind.value); err != nil || host == "" || port == "" {
+	if !cluster.IsAddress(c.bind.value) {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, or 0.0.0.0:7946 for the machine's private address", c.bind.value, c.bind.origin)
 	}
 	if c.way, err = search.ParseWay(c.search.value); err != nil {
@@ -199,26 +268,49 @@ func (c *config) checkCluster() (err error) {
 	c.search.value = c.way.String()
 	m := c.member()
 	if err := m.Certificates.Check(); err != nil {
-		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, err)
+		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, reason(err))
 	}
 	if m.Certificates.Given() && m.KeyFile == "" {
 		return fmt.Errorf("--tls-cert (%s) without --key-file: gossip and searches are sealed by the key, there is no TLS for them", c.tlsCert.origin)
 	}
 	for _, at := range m.Join {
-		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
+		if !cluster.IsAddress(at) {
 			return fmt.Errorf("member to join %q (%s) is not HOST:PORT", at, c.join.origin)
 		}
 	}
-	if err := m.Check(); err != nil {
-		return fmt.Errorf("--group (%s), --search (%s), --poll (%s): %w", c.group.origin, c.search.origin, c.poll.origin, err)
+	for _, s := range []struct {
+		flag string
+		setting
+		only cluster.Member // with what concerns the flag
+	}{
+		{"group", c.group, cluster.Member{Bind: m.Bind, Group: m.Group}},
+		{"search", c.search, cluster.Member{Bind: m.Bind, Group: m.Group, Way: m.Way}},
+		{"poll", c.poll, cluster.Member{Bind: m.Bind, Poll: m.Poll}},
+		{"bind", c.bind, m},
+	} {
+		if err := s.only.Check(); err != nil {
+			return fmt.Errorf("--%s (%s): %w", s.flag, s.origin, reason(err))
+		}
+	}
+	if err := cluster.CheckName(c.cluster.value); err != nil {
+		return fmt.Errorf("--cluster (%s): %w", c.cluster.origin, reason(err))
 	}
 	if c.keyFile.value == "" {
 		return nil
 	}
 	if _, err := cluster.ReadKeys(c.keyFile.value); err != nil { // read again when they are used
-		return fmt.Errorf("%s: %w", c.keyFile.origin, err)
+		return fmt.Errorf("--key-file (%s): %w", c.keyFile.origin, reason(err))
 	}
 	return nil
+}
+
+// reason is an error of package cluster without its beginning: "not a member of a
+// cluster" says nothing where a setting is checked.
+func reason(err error) error {
+	if errors.Is(err, cluster.ErrConfig) {
+		return errors.New(strings.TrimPrefix(err.Error(), cluster.ErrConfig.Error()+": "))
+	}
+	return err
 }
 
 // member is how the node takes part in its cluster.
@@ -275,18 +367,21 @@ func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) er
 	for _, a := range given {
 		name, value, ok := strings.Cut(a, "=")
 		if !ok {
-			return fmt.Errorf("label %q (%s) is not NAME=VALUE", a, c.label.origin)
+			return fmt.Errorf("label %s (%s) is not NAME=VALUE", usage.Quote(a), c.label.origin)
 		}
 		if err := l.AddString(name, value); err != nil {
-			return fmt.Errorf("label %.100q (%s): %w", a, c.label.origin, err)
+			return fmt.Errorf("label %s (%s): %w", usage.Quote(a), c.label.origin, err)
 		}
 	}
 	var err error
 	if c.labels, err = directory.NewLabels(&l); err != nil {
-		return fmt.Errorf("the labels (%s): %w", c.label.origin, err)
+		return fmt.Errorf("the labels (%s): %s", c.label.origin, strings.TrimPrefix(err.Error(), "directory: labels: "))
 	}
 	return nil
 }
+
+// lists are the settings with several values.
+var lists = []string{"listen", "join", "label"}
 
 // place adds to an error of the decoder where it is and which setting it is
 // about.
@@ -300,6 +395,13 @@ func place(err error) error {
 	var bad *toml.DecodeError
 	if errors.As(err, &bad) {
 		row, _ := bad.Position()
+		if key := strings.Join(bad.Key(), "."); strings.Contains(bad.Error(), "cannot decode") {
+			want := `a string, such as "…"`
+			if slices.Contains(lists, key) {
+				want = `a list of strings, such as ["…", "…"]`
+			}
+			return fmt.Errorf("line %d: %s is not %s", row, key, want)
+		}
 		return fmt.Errorf("line %d: %w", row, err)
 	}
 	return err
@@ -319,8 +421,7 @@ func (c *config) print(w io.Writer) {
 		{name: "search", setting: c.search}, {name: "poll", setting: c.poll}, {name: "http", setting: c.http}, {"label", c.label, c.given}, {name: "image", setting: c.image},
 	} {
 		value := tomlString(s.value)
-		switch s.name {
-		case "listen", "join", "label":
+		if slices.Contains(lists, s.name) {
 			var all []string
 			for _, v := range s.list {
 				all = append(all, tomlString(v))

@@ -20,11 +20,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
@@ -41,10 +41,18 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// usage marks errors of those who called us.
-type usage struct{ error }
+// misuse marks errors of those who called us.
+type misuse struct{ error }
 
-func (u usage) Unwrap() error { return u.error }
+func (m misuse) Unwrap() error { return m.error }
+
+// wrong marks err as wrong usage.
+func wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return misuse{err}
+}
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var show bool
@@ -57,7 +65,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		Example: "  dirserver\n" +
 			"  dirserver --bind 10.0.0.7:7946 --join 10.0.0.7:7946,10.0.0.8:7946 --key-file cluster.key",
 		Version:       version.String(),
-		Args:          cobra.NoArgs,
+		Args:          func(cmd *cobra.Command, args []string) error { return wrong(usage.Nothing(cmd, args)) },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -75,8 +83,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.StringArray("label", nil, "NAME=VALUE by which programs find this node (rocl.kind=node); may be repeated")
 	f.String("group", "", "IP:PORT of a multicast group or a broadcast address, to find members and to search by")
 	f.String("search", "", "`strategy` of a search that asks all members: auto, unicast, broadcast or tree (default auto)")
-	f.String("poll", "", "how long who asks or answers waits with a processor before he sleeps, as 50us; 0: not (default 0)")
-	f.String("http", "", "HOST:PORT for /metrics, /healthz and /readyz; without HOST of the loopback interface")
+	f.String("poll", "", "for how long a processor is kept busy waiting for an answer, such as 50us; 0: not at all (default 0)")
+	f.String("http", "", "IP:PORT, localhost:PORT or :PORT for /metrics, /healthz and /readyz; without IP of the loopback interface")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
@@ -88,11 +96,11 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{usage.FlagError(err)} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := settings(cmd, file)
 		if err != nil {
-			return usage{err}
+			return misuse{err}
 		}
 		if show {
 			s.print(out)
@@ -104,18 +112,18 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
 	err := cmd.ExecuteContext(ctx)
-	var u usage
+	var m misuse
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"):
-		fmt.Fprintf(errOut, "dirserver: %s\nTry 'dirserver --help'.\n", display.Error(err))
+	case errors.As(err, &m):
+		fmt.Fprintf(errOut, "dirserver: %s\nTry 'dirserver --help'.\n", usage.Text(err))
 		return 2
 	case errors.Is(err, directory.ErrInUse):
-		fmt.Fprintf(errOut, "dirserver: %s\nAnother dirserver is running there; stop it, or choose another --socket.\n", display.Error(err))
+		fmt.Fprintf(errOut, "dirserver: %s\nAnother dirserver is running there; stop it, or choose another --socket.\n", usage.Text(err))
 		return 3
 	}
-	fmt.Fprintf(errOut, "dirserver: %s\n", display.Error(err))
+	fmt.Fprintf(errOut, "dirserver: %s\n", usage.Text(err))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		fmt.Fprintln(errOut, "Another process listens there; stop it, or choose another address.")

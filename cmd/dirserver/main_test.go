@@ -14,8 +14,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,7 +204,32 @@ func TestWrong(t *testing.T) {
 		{nil, "ROCL_LISTEN=unix:/a,nonsense", []string{`"nonsense"`, "environment ROCL_LISTEN"}},
 		{[]string{"--socket", "/a", "--listen", "unix:/a"}, "", []string{`"unix:/a"`, "already"}},
 		{[]string{"--listen", "unix:/a,unix:///a"}, "", []string{`"unix:///a"`, "already"}},
-		{[]string{"--socket", ""}, "", []string{"socket", "flag --socket", "empty"}},
+		{[]string{"--socket", ""}, "", []string{"--socket is empty"}},
+		{[]string{"--key-file", ""}, "ROCL_BIND=127.0.0.1:0", []string{"--key-file is empty"}},
+		{[]string{"--bind", ""}, "", []string{"--bind is empty"}},
+		{[]string{"--join", ""}, "ROCL_BIND=127.0.0.1:0", []string{"--join is empty"}},
+		{[]string{"--label", ""}, "", []string{"--label is empty"}},
+		{[]string{"--config", ""}, "", []string{"--config is empty"}},
+		{[]string{"--socket", "unix:/d.sock"}, "", []string{"flag --socket", "a URL"}},
+		{nil, "ROCL_SOCKET=/" + strings.Repeat("x", 107), []string{"environment ROCL_SOCKET", "at most 107"}},
+		{[]string{"--listen", "unix:/" + strings.Repeat("x", 107)}, "", []string{"flag --listen", "at most 107"}},
+		{[]string{"--listen", "tcp://127.0.0.1"}, "", []string{"flag --listen", `"tcp://127.0.0.1"`, "HOST:PORT"}},
+		{[]string{"--listen", "tcp://10.0.0.7:1"}, "", []string{"flag --listen", "loopback"}},
+		{nil, "ROCL_LISTEN=tcp://127.0.0.1:99999", []string{"environment ROCL_LISTEN", "99999"}},
+		{[]string{"--bind", "127.0.0.1:99999"}, "", []string{"flag --bind", "99999", "HOST:PORT"}},
+		{[]string{"--bind", "127.0.0.1:name"}, "", []string{"flag --bind", "name", "HOST:PORT"}},
+		{[]string{"--bind", "127.0.0.1:0", "--join", "a:99999"}, "", []string{"flag --join", "a:99999", "HOST:PORT"}},
+		{[]string{"--bind", "127.0.0.1:0", "--group", "x"}, "", []string{"dirserver: --group (flag --group): the group", `"x"`}},
+		{[]string{"--bind", "127.0.0.1:0", "--poll", "2s"}, "", []string{"dirserver: --poll (flag --poll): polling for 2s"}},
+		{[]string{"--bind", "127.0.0.1:0"}, "ROCL_SEARCH=broadcast", []string{"dirserver: --search (environment ROCL_SEARCH): search by broadcast needs a group"}},
+		{[]string{"--bind", "127.0.0.1:0", "--key-file", "/nowhere/key"}, "", []string{"dirserver: --key-file (flag --key-file): the cluster's key: open /nowhere/key: no such file"}},
+		{[]string{"--bind", "127.0.0.1:0", "--tls-cert", "c"}, "", []string{"--tls-ca (default): a certificate"}},
+		{[]string{"--cluster", strings.Repeat("x", 251), "--bind", "127.0.0.1:0"}, "", []string{"flag --cluster", "at most 250"}},
+		{[]string{"--log-level", "info+3"}, "", []string{`"info+3"`, "flag --log-level"}},
+		{[]string{"--verbose=loud"}, "", []string{`--verbose "loud" is not true or false`}},
+		{[]string{"--config", file(t, `poll = 5`)}, "", []string{"line 1: poll is not a string"}},
+		{[]string{"--config", file(t, `join = "a:1"`)}, "", []string{"line 1: join is not a list of strings"}},
+		{[]string{"--config", "/dev/zero"}, "", []string{"flag --config", "/dev/zero has more than"}},
 		{[]string{"--config", file(t, `socket = ""`)}, "", []string{"socket", "dirserver.toml", "empty"}},
 		{[]string{"--config", file(t, "socket = \"/a\"\nsockets = \"/a\"")}, "", []string{"dirserver.toml", "line 2", "sockets"}},
 		{[]string{"--config", file(t, `socket = 7`)}, "", []string{"dirserver.toml", "line 1"}},
@@ -211,7 +238,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--config", "/nowhere/at/all.toml"}, "", []string{"/nowhere/at/all.toml", "no such file"}},
 		{[]string{"--nonsense"}, "", []string{"--nonsense"}},
 		{[]string{"--socket"}, "", []string{"--socket"}},
-		{[]string{"nonsense"}, "", []string{"nonsense"}},
+		{[]string{"nonsense"}, "", []string{`dirserver takes no arguments, such as "nonsense"`}},
 		{[]string{"help", "nonsense"}, "", []string{"help"}},
 		{[]string{"--label", "zone"}, "", []string{`"zone"`, "flag --label", "NAME=VALUE"}},
 		{[]string{"--label", "=x"}, "", []string{`"=x"`, "flag --label", "empty"}},
@@ -233,6 +260,9 @@ func TestWrong(t *testing.T) {
 			out, errOut, code := call(t, append([]string{"--print-config"}, c.args...)...)
 			if code != 2 || out != "" || !strings.HasPrefix(errOut, "dirserver: ") || !strings.Contains(errOut, "dirserver --help") {
 				t.Errorf("exit code %d, %q, %q", code, out, errOut)
+			}
+			if strings.Contains(errOut, "rocl:") || strings.Contains(errOut, "not a member") || strings.Count(errOut, "\n") != 2 {
+				t.Errorf("%q is not one line about the setting", errOut)
 			}
 			for _, s := range c.says {
 				if !strings.Contains(errOut, s) {
@@ -376,8 +406,8 @@ func TestCannotServe(t *testing.T) {
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{filepath.Join(dir, strings.Repeat("x", 108)), filepath.Join(plain, "sock")} {
-		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, filepath.Base(filepath.Dir(p))) {
+	for _, p := range []string{plain, filepath.Join(plain, "sock")} {
+		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, plain) || strings.Contains(errOut, "rocl:") {
 			t.Errorf("dirserver --socket %s: exit code %d, %q", p, code, errOut)
 		}
 	}
@@ -521,4 +551,40 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("--%s: exit code %d, %q", flag, code, out)
 		}
 	}
+}
+
+// A pipe with nobody at its other end keeps no daemon from ending, and is no file
+// of keys or certificates.
+func TestPipes(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := file(t, "a key of the cluster\n")
+	for _, args := range [][]string{
+		{"--bind", "127.0.0.1:0", "--key-file", pipe},
+		{"--bind", "127.0.0.1:0", "--key-file", key, "--tls-cert", pipe, "--tls-key", key, "--tls-ca", key},
+	} {
+		args = append(args, "--socket", filepath.Join(short(t), "d.sock"))
+		if _, errOut, code := call(t, args...); code == 0 || !strings.Contains(errOut, pipe+" is not a regular file") {
+			t.Errorf("dirserver %v: exit code %d, %q", args, code, errOut)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int)
+	go func() { code <- run(ctx, []string{"--config", pipe}, io.Discard, io.Discard) }()
+	cancel()
+	if got := <-code; got != 2 {
+		t.Errorf("interrupted while it waits for its configuration: exit code %d", got)
+	}
+	// Lets the goroutine go that still waits: there is a reader once it does.
+	w, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	for errors.Is(err, syscall.ENXIO) {
+		runtime.Gosched()
+		w, err = os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
 }

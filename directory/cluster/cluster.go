@@ -124,8 +124,8 @@ const maxName = memberlist.LabelMaxSize - len(labelMark)
 // Open makes the node a member. It joins those it is told of, and goes on
 // trying in the background.
 func Open(cfg Config) (*Cluster, error) {
-	if len(cfg.Name) > maxName {
-		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d", ErrConfig, len(cfg.Name), maxName)
+	if err := CheckName(cfg.Name); err != nil {
+		return nil, err
 	}
 	c := &Cluster{cfg: cfg, log: cfg.Logger, nodes: map[resource.NodeID]*node{}, changed: make(chan struct{}), looking: map[string]bool{}, wanting: map[string]*wanting{},
 		agreed: map[resource.NodeID]agreement{}, exchanges: map[resource.NodeID]*exchange{}, large: make(chan struct{}, mostLarge)}

@@ -13,6 +13,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // A key has so many bytes, and there are so many in a file.
@@ -27,7 +29,7 @@ const (
 // that begin with # are remarks. A file that is no text is one key as a whole.
 // It must be its owner's alone. No error has a part of a key in it.
 func ReadKeys(file string) (keys [][]byte, err error) {
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // waits for nobody at the other end of a pipe
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
@@ -35,6 +37,9 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: the cluster's key %s is not a regular file (%v)", ErrConfig, file, fi.Mode())
 	}
 	if p := fi.Mode().Perm(); p&0o077 != 0 {
 		return nil, fmt.Errorf("%w: the cluster's key %s can be read by others (mode %v); it must be 0600: %w", ErrConfig, file, p, fs.ErrPermission)

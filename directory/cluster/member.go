@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -107,11 +108,11 @@ func (m *Member) Check() error {
 	if m.Poll < 0 || m.Poll > mostPoll {
 		return fmt.Errorf("%w: polling for %v is not between 0 and %v", ErrConfig, m.Poll, mostPoll)
 	}
-	if host, port, err := net.SplitHostPort(m.Bind); err != nil || host == "" || port == "" {
+	if !IsAddress(m.Bind) {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
 	for _, at := range m.Join {
-		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
+		if !IsAddress(at) {
 			return fmt.Errorf("%w: the member to join, %q, is not HOST:PORT", ErrConfig, at)
 		}
 	}
@@ -119,6 +120,24 @@ func (m *Member) Check() error {
 		return fmt.Errorf("%w: certificates and no key: it seals gossip and searches, for which there is no TLS", ErrConfig)
 	}
 	return nil
+}
+
+// CheckName returns an error if no cluster can have that name.
+func CheckName(name string) error {
+	if len(name) > maxName {
+		return fmt.Errorf("%w: the cluster's name has %d bytes, at most %d", ErrConfig, len(name), maxName)
+	}
+	return nil
+}
+
+// IsAddress reports whether s is HOST:PORT, with the port as a number.
+func IsAddress(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // mostPoll is how long a processor may be kept by who waits.

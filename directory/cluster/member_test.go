@@ -105,6 +105,7 @@ func TestMemberCheck(t *testing.T) {
 		}
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
+		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
 		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Way: search.ByCast}, {Bind: "a:1", Way: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {

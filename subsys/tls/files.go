@@ -80,6 +80,9 @@ func (f *Files) look() (s [3]os.FileInfo, err error) {
 		if s[i], err = os.Stat(path); err != nil {
 			return s, err
 		}
+		if !s[i].Mode().IsRegular() { // a pipe would let us wait, and can be read once
+			return s, fmt.Errorf("%s is not a regular file (%v)", path, s[i].Mode())
+		}
 	}
 	return s, nil
 }
