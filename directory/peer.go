@@ -21,8 +21,10 @@ const (
 	BeatTime = time.Second
 	// peerPatience is how long nothing may come, or be taken.
 	peerPatience = 4 * BeatTime
-	// mostWatches is how many watches of another member are served.
-	mostWatches = 1 << 14
+	// mostWatches is how many watches of another member are served, and mostPatterns how
+	// many bytes their patterns have together.
+	mostWatches  = 1 << 14
+	mostPatterns = 64 << 20
 	// peerPiece is what is written at a time: whoever takes so much within
 	// peerPatience is there.
 	peerPiece = 64 << 10
@@ -62,7 +64,7 @@ func (s *Server) servePeer(c *codec) error {
 	if kind != kindPeer {
 		return fmt.Errorf("%w: a member begins with kind %d", ErrProtocol, kind)
 	}
-	p := peerServer{s: s, out: codec{nc: c.nc}, watches: map[uint64]context.CancelFunc{}}
+	p := peerServer{s: s, out: codec{nc: c.nc}, watches: map[uint64]peerWatch{}}
 	ctx, cancel := context.WithCancel(s.life)
 	defer p.busy.Wait()
 	defer c.nc.Close() // whoever writes stops
@@ -88,7 +90,14 @@ type peerServer struct {
 	busy    sync.WaitGroup
 	mu      sync.Mutex // of out
 	out     codec
-	watches map[uint64]context.CancelFunc
+	watches map[uint64]peerWatch
+	bytes   int // of their patterns
+}
+
+// peerWatch is one watch of a member.
+type peerWatch struct {
+	end   context.CancelFunc
+	bytes int // of its pattern
 }
 
 func (p *peerServer) handle(ctx context.Context, m *message) error {
@@ -96,13 +105,14 @@ func (p *peerServer) handle(ctx context.Context, m *message) error {
 	case msgBeat:
 		return nil
 	case msgStop:
-		if end := p.watches[m.id]; end != nil {
-			end()
+		if w, ok := p.watches[m.id]; ok {
+			w.end()
+			p.bytes -= w.bytes
 			delete(p.watches, m.id)
 		}
 		return nil
 	case msgWatch:
-		if p.watches[m.id] != nil {
+		if _, ok := p.watches[m.id]; ok {
 			return fmt.Errorf("%w: watch %d is there already", ErrProtocol, m.id)
 		}
 		b := parser{b: m.body}
@@ -110,15 +120,17 @@ func (p *peerServer) handle(ctx context.Context, m *message) error {
 		if err != nil {
 			return err
 		}
-		if len(p.watches) >= mostWatches {
+		size := len(l.Wire())
+		if len(p.watches) >= mostWatches || p.bytes+size > mostPatterns {
 			return p.send(func(out *codec) error {
-				return out.sendError(m.id, fmt.Errorf("directory: %d watches of one member", mostWatches))
+				return out.sendError(m.id, fmt.Errorf("directory: a member may have %d watches here, with patterns of %d bytes together", mostWatches, mostPatterns))
 			})
 		}
 		l = l.Clone()
 		w := p.s.watch(&l)
 		ctx, cancel := context.WithCancel(ctx)
-		p.watches[m.id] = cancel
+		p.watches[m.id] = peerWatch{cancel, size}
+		p.bytes += size
 		id := m.id
 		p.busy.Go(func() {
 			defer w.Close()
