@@ -233,7 +233,8 @@ func WithMember(m Member) Option { return context.WithMember(m) }
 // $ROCL_TLS_KEY and $ROCL_TLS_CA.
 func WithCertificates(cert, key, ca string) Option { return context.WithCertificates(cert, key, ca) }
 
-// WithLogger sends the library's logs to l. They are discarded otherwise.
+// WithLogger sends the library's logs to l. They are discarded otherwise. The handler of l
+// is called by a goroutine of its own, without locks: see [context.WithLogger].
 func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
 
 // WithUndelivered calls f for each message that Send accepted and that could not

@@ -17,6 +17,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/callqueue"
+	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -52,6 +54,7 @@ type Context struct {
 	disp  *dispatch.Dispatcher
 	pool  *buffers.Pool
 	self  resource.GID
+	logs  *logqueue.Queue
 	asked atomic.Uint64 // questions put to the directory
 
 	at map[string]bool // what was listened at besides; follow's after Open
@@ -84,25 +87,38 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	for _, o := range opts {
 		o(&cfg)
 	}
+	logs := logqueue.New(cfg.logger)
+	cfg.logger = logs.Logger()
+	c, err := open(ctx, &cfg)
+	if err != nil {
+		logs.Drain(ctx)
+		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+	}
+	c.logs = logs
+	return c, nil
+}
+
+// open is Open with the options applied.
+func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	err := cfg.poll.Check()
 	var rules *dispatch.Rules
 	if err == nil {
 		rules, err = cfg.checkRules()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+		return nil, err
 	}
 	news := make(chan struct{}, 1)
-	dir, err := join(ctx, &cfg, news)
+	dir, err := join(ctx, cfg, news)
 	if err != nil {
-		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+		return nil, err
 	}
 	var bopts []buffers.Option
 	if cfg.memory > 0 {
 		bopts = append(bopts, buffers.WithLimit(cfg.memory))
 	}
 	c := &Context{
-		cfg: cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
+		cfg: *cfg, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), news: news, at: map[string]bool{},
 		resources: map[uint32]*Resource{}, closed: make(chan struct{}),
 	}
 	c.life, c.end = stdctx.WithCancel(stdctx.Background())
@@ -117,7 +133,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 		c.disp.Close(ctx)
 		dir.Close()
 		c.pool.Close()
-		return nil, fmt.Errorf("rocl: opening a context: %w", err)
+		return nil, err
 	}
 	was := dir.Terms()
 	c.busy.Go(func() { c.follow(was) })
@@ -440,11 +456,15 @@ const withdrawTime = time.Second
 // has been delivered (or the linger time is over), and frees everything: ports,
 // goroutines, memory. Blocked calls return ErrClosed. Messages and buffers
 // still held remain readable until released. It returns an error if accepted
-// messages could not be delivered. Later calls wait for the first.
+// messages could not be delivered. Later calls wait for the first, but not those that
+// the function of WithUndelivered or the handler of WithLogger makes.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closing {
 		c.mu.Unlock()
+		if callqueue.InCall() {
+			return nil
+		}
 		<-c.closed
 		return c.closeErr
 	}
@@ -465,6 +485,7 @@ func (c *Context) Close() error {
 	if err := c.pool.Close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
 		c.closeErr = errors.Join(c.closeErr, err)
 	}
+	c.logs.Drain(ctx)
 	close(c.closed)
 	return c.closeErr
 }

@@ -166,7 +166,12 @@ func (c *config) environment() {
 	}
 }
 
-// WithLogger sends the library's logs to l. They are discarded otherwise.
+// WithLogger sends the library's logs to l. They are discarded otherwise. One goroutine
+// calls the handler of l, one line at a time. No lock is held: the handler may block, and
+// may use and close the context. Lines wait meanwhile, up to 1,024; further ones are
+// dropped, and counted in Stats.LogLinesDropped and in a line of their own. Close waits
+// for the handler as long as WithLinger says, and at least a second. The handler's Enabled
+// is called at once, with locks held: it must neither block nor call the library.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
 		if l != nil {

@@ -14,9 +14,11 @@ type Stats struct {
 	Questions uint64 // asked of the directory: finds, look-ups, watches
 	Mapped    uint64 // of these, answered in place from the node's image, without a system call
 	Buffers   buffers.Stats
+
+	LogLinesDropped uint64 // that the handler of WithLogger has not got
 }
 
 // Stats returns the counts as of now.
 func (c *Context) Stats() Stats {
-	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats()}
+	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(), LogLinesDropped: c.logs.Dropped()}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/callqueue"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/sentinel"
 	"github.com/rocl-go/rocl/resource"
@@ -58,6 +59,9 @@ type Undelivered struct {
 	Bytes    int
 	Err      error // matches ErrGone, ErrUnreachable or ErrClosed
 }
+
+// reportsMost is how many reports may wait for Config.Undelivered.
+const reportsMost = 1 << 20
 
 // MaxKeys is how many keys a context may have at once.
 const MaxKeys = 8
@@ -128,7 +132,7 @@ type Dispatcher struct {
 	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
 	lost    atomic.Uint64
-	reports reports
+	reports callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
 	past       traffic           // of links that are no more
@@ -156,7 +160,7 @@ func New(cfg Config) *Dispatcher {
 		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
 	}
-	d.reports.call, d.reports.most = cfg.Undelivered, reportsMost
+	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
 	d.strangers = subsys.NewStrangers(maxPending)
 	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
@@ -383,10 +387,6 @@ func random64() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// InReport reports whether the calling goroutine is in a call of
-// Config.Undelivered of some dispatcher.
-func InReport() bool { return inReport() }
-
 // Close stops accepting, waits until everything that was accepted has been
 // acknowledged or ctx ends, tells the peers, and frees everything. It returns
 // an error naming the number of messages that could not be delivered.
@@ -394,12 +394,13 @@ func InReport() bool { return inReport() }
 // Close returns after the last call of Config.Undelivered, unless that does not
 // return before ctx ends, with a grace of a second: then the reports that wait
 // are dropped, and the error says how many. Config.Undelivered may call Close,
-// which then does not wait for reports, nor for another Close.
+// which then does not wait for reports, nor for another Close. The same holds for any
+// function that package callqueue calls.
 func (d *Dispatcher) Close(ctx context.Context) error {
 	d.mu.Lock()
 	if d.closing {
 		d.mu.Unlock()
-		if !inReport() {
+		if !callqueue.InCall() {
 			<-d.done
 		}
 		return nil
@@ -434,7 +435,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 		p.Close()
 		// The token stays locked: nobody may drive a closed poller.
 	}
-	dropped := d.reports.drain(ctx)
+	dropped := d.reports.Drain(ctx)
 	close(d.done)
 	var errs []error
 	if n := d.lost.Load() - before; n > 0 {

@@ -480,9 +480,9 @@ func (l *link) leave() {
 func (d *Dispatcher) undelivered(u Undelivered) {
 	d.lost.Add(1)
 	d.log.Debug("dispatch: undelivered", "to", u.To, "from", u.From, "tag", u.Tag, "err", u.Err)
-	if !d.reports.add(u) {
+	if !d.reports.Add(u) {
 		if n := d.unreported.Add(1); n == 1 {
-			d.log.Error("dispatch: dropping reports of undelivered messages: the function for them does not return in time", "waiting", d.reports.most)
+			d.log.Error("dispatch: dropping reports of undelivered messages: the function for them does not return in time", "waiting", d.reports.Most)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -177,33 +176,4 @@ func TestCloseWaitsForReports(t *testing.T) {
 		}
 	})
 	close(goOn)
-}
-
-// Reports that wait are bounded; what is dropped is counted. runtime.Goexit in
-// the function takes none of them along.
-func TestReportsBounded(t *testing.T) {
-	goOn := make(chan struct{})
-	var told []uint64
-	r := reports{most: 10, call: func(u Undelivered) {
-		<-goOn
-		if told = append(told, u.Tag); u.Tag%3 == 0 {
-			runtime.Goexit()
-		}
-	}}
-	queued := 0
-	for i := range uint64(100) {
-		if r.add(Undelivered{Tag: i}) {
-			queued++
-		}
-	}
-	close(goOn)
-	if dropped := r.drain(brief(t)); dropped > 0 {
-		t.Errorf("dropped %d", dropped)
-	}
-	if len(told) != queued || queued < 10 || queued > 11 { // one may have begun
-		t.Errorf("%d queued, %v told", queued, told)
-	}
-	if !slices.IsSorted(told) {
-		t.Error(fmt.Sprint("out of order: ", told))
-	}
 }

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Two signals at once, as GNU timeout sends them, end a daemon and a command as
@@ -78,5 +81,51 @@ func TestLogReaderGone(t *testing.T) {
 	}
 	if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
+	}
+}
+
+// A daemon whose log is not read, as on a terminal that was stopped, serves and ends.
+func TestLogNotRead(t *testing.T) {
+	sock := socket(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	size, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer cmd.Process.Kill()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
+		if code == 1 { // there is a directory, and nothing in it
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("find: exit code %d", code)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it does not end")
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -134,7 +135,14 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 }
 
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
-	log := s.logger(errOut)
+	// Whoever reads the log may stand still: the daemon must not.
+	logs := logqueue.New(s.logger(errOut))
+	defer func() {
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		logs.Drain(over)
+	}()
+	log := logs.Logger()
 	again := make(chan os.Signal, 1) // before anything is made that a signal would leave behind
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// severed is TCP whose dialled connections a test can cut.
+type severed struct {
+	subsys.Transport
+	mu   sync.Mutex
+	cuts []func()
+}
+
+type severedPort struct {
+	subsys.Port
+	of *severed
+}
+
+func (s *severed) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	p, err := s.Transport.Listen(addr, cfg)
+	return severedPort{p, s}, err
+}
+
+func (p severedPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	c, err := p.Port.Dial(ctx, addr, s)
+	if err == nil {
+		p.of.mu.Lock()
+		p.of.cuts = append(p.of.cuts, func() { c.Close(); s.Down(c, errors.New("cut by a test")) })
+		p.of.mu.Unlock()
+	}
+	return c, err
+}
+
+// cut breaks all connections that were dialled. What breaks one logs it.
+func (s *severed) cut() {
+	s.mu.Lock()
+	cuts := s.cuts
+	s.cuts = nil
+	s.mu.Unlock()
+	for _, f := range cuts {
+		f()
+	}
+}
+
+// lines is a handler of log records that calls a function.
+type lines func(slog.Record)
+
+func (lines) Enabled(stdctx.Context, slog.Level) bool        { return true }
+func (f lines) Handle(_ stdctx.Context, r slog.Record) error { f(r); return nil }
+func (f lines) WithAttrs([]slog.Attr) slog.Handler           { return f }
+func (f lines) WithGroup(string) slog.Handler                { return f }
+func logging(f func(slog.Record)) context.Option             { return context.WithLogger(slog.New(lines(f))) }
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { f(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("hangs: %s", what)
+	}
+}
+
+// The log handler may send and receive over the context that logs, find resources, and
+// close the context: the library holds nothing meanwhile.
+func TestLogHandlerMayCall(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	tr := &severed{Transport: tcp.New()}
+	b := cl.Open(0, context.WithTransports(tr))
+	you := register(t, b, nil)
+	var me atomic.Pointer[context.Resource]
+	var a *context.Context
+	lost, closed := make(chan error, 100), make(chan error, 1)
+	var calls atomic.Int32
+	a = cl.Open(0, context.WithTransports(tr), logging(func(r slog.Record) {
+		me := me.Load()
+		if r.Message != "dispatch: connection lost" || me == nil {
+			return
+		}
+		ctx, cancel := stdctx.WithTimeout(bg, 10*time.Second)
+		defer cancel()
+		_, err := a.Lookup(ctx, you.ID())
+		lost <- errors.Join(err, me.SendBytes(ctx, you.ID(), 7, []byte(r.Message)), me.SendBytes(ctx, me.ID(), 8, nil))
+		if calls.Add(1) == 2 {
+			closed <- a.Close()
+		}
+	}))
+	me.Store(register(t, a, nil))
+	send(t, me.Load(), you.ID(), "hello")
+	expect(t, you, "hello")
+	for range 2 {
+		within(t, "a cut", tr.cut)
+		within(t, "the log handler", func() {
+			if err := <-lost; err != nil {
+				t.Error(err)
+			}
+		})
+		within(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
+	}
+	within(t, "closing by the log handler", func() {
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+	within(t, "closing again", func() { a.Close() })
+}
+
+// A log handler that never returns stops nothing, and Close waits for it no longer than
+// it lingers. What it does not come to is counted.
+func TestLogHandlerBlocks(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	tr := &severed{Transport: tcp.New()}
+	begun, goOn := make(chan struct{}, 1), make(chan struct{})
+	a := cl.Open(0, context.WithTransports(tr), context.WithLinger(2*time.Second), logging(func(slog.Record) {
+		select {
+		case begun <- struct{}{}:
+		default:
+		}
+		<-goOn
+	}))
+	defer close(goOn)
+	b := cl.Open(0, context.WithTransports(tr))
+	me, you := register(t, a, nil), register(t, b, nil)
+	for range 5 {
+		within(t, "messages", func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") })
+		within(t, "a cut", tr.cut)
+	}
+	within(t, "a line", func() { <-begun })
+	within(t, "closing", func() { a.Close() })
+	if a.Stats().LogLinesDropped == 0 {
+		t.Error("no line was dropped")
+	}
+}
