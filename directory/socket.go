@@ -3,6 +3,7 @@
 package directory
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -169,6 +170,9 @@ func (s *Server) lock(path string) (*socket, error) {
 			if errors.Is(e, ErrUntrusted) {
 				return nil, e
 			}
+			if errors.Is(e, ErrSilent) {
+				err = fmt.Errorf("directory: serving %s: %w: %w", path, ErrInUse, e)
+			}
 			if patience = yieldTime; errors.Is(e, ErrInUse) {
 				patience = 0
 			}
@@ -232,6 +236,8 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 	}
 	m, fd, err := receive(nc)
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fmt.Errorf("%w: %s", ErrSilent, processAt(nc))
 	case err != nil:
 		return nil, err
 	case fd < 0:
@@ -246,6 +252,27 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 		return nil, fmt.Errorf("%w: what came is not the node's lock", ErrProtocol)
 	}
 	return f, nil
+}
+
+// processAt describes the process at the other end of nc: its number, its name,
+// and whether it is stopped.
+func processAt(nc *net.UnixConn) string {
+	cred, err := peerOf(nc)
+	if err != nil || cred.Pid <= 0 {
+		return "a process of another container"
+	}
+	who := fmt.Sprintf("process %d", cred.Pid)
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid)) // number (name) state …
+	head, rest, ok := bytes.Cut(b, []byte("("))
+	end := bytes.LastIndexByte(rest, ')')
+	if !ok || len(head) == 0 || end < 0 || end+2 >= len(rest) {
+		return who
+	}
+	who = fmt.Sprintf("%s (%s)", who, rest[:end])
+	if state := rest[end+2]; state == 'T' || state == 't' {
+		who += ", which is stopped"
+	}
+	return who
 }
 
 // receive reads the one answer of a connection and the descriptor that comes with

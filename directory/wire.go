@@ -25,6 +25,9 @@ var (
 	ErrInUse       = errors.New("rocl: another directory serves this node")
 	ErrProtocol    = errors.New("rocl: directory protocol violation")
 	ErrDenied      = errors.New("rocl: the directory does not know this context")
+	// ErrSilent is returned with ErrInUse when the process that serves the node
+	// does not answer: it is stopped or overloaded.
+	ErrSilent = errors.New("rocl: the directory does not answer")
 	// ErrPartial says that nobody who could be asked has it, and that some
 	// nodes could not be asked.
 	ErrPartial = errors.New("rocl: not found, and not every node could be asked")

@@ -5,6 +5,8 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -74,5 +76,34 @@ func TestStoppedDirectory(t *testing.T) {
 	}
 	if _, err := c.Find(t.Context(), lib.Match{"type": "other"}); !errors.Is(err, lib.ErrNotFound) {
 		t.Errorf("what was given up: %v", err)
+	}
+}
+
+// A daemon that starts while the program that serves the node is stopped names
+// that process and says what to do. When the program goes on, it gives way to the
+// next daemon, and what it has is found.
+func TestStoppedContextServes(t *testing.T) {
+	sock := socket(t)
+	p := start(t, "-", rocl, "register", "--socket", sock, "name=sink")
+	before, _ := find(t, sock, "name=sink")
+	signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
+	_, errOut, code := patiently(t, nil, dirserver, "--socket", sock)
+	for _, want := range []string{fmt.Sprintf("process %d (", p.cmd.Process.Pid), "which is stopped", "kill -CONT"} {
+		if code != 3 || !strings.Contains(errOut, want) {
+			t.Errorf("exit code %d, %q in place of %q", code, errOut, want)
+		}
+	}
+	if strings.Contains(errOut, "nother dirserver is running") {
+		t.Errorf("%q, and there is none", errOut)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if after, code := findSoon(t, sock, "name=sink"); code != 0 || after[0] != before[0] {
+		t.Errorf("when it goes on: %v, before %v", after, before)
+	}
+	start(t, `"serving"`, dirserver, "--socket", sock)
+	if after, code := findSoon(t, sock, "name=sink"); code != 0 || after[0] != before[0] {
+		t.Errorf("of the next daemon: %v, before %v", after, before)
 	}
 }

@@ -120,6 +120,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case errors.As(err, &m):
 		fmt.Fprintf(errOut, "dirserver: %s\nTry 'dirserver --help'.\n", usage.Text(err))
 		return 2
+	case errors.Is(err, directory.ErrSilent):
+		fmt.Fprintf(errOut, "dirserver: %s\nA program that serves the node gives way to a dirserver when it runs: let that process go on (kill -CONT), or end it.\n", display.Error(err))
+		return 3
 	case errors.Is(err, directory.ErrInUse):
 		fmt.Fprintf(errOut, "dirserver: %s\nAnother dirserver is running there; stop it, or choose another --socket.\n", usage.Text(err))
 		return 3
