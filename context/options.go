@@ -122,7 +122,9 @@ func WithMemory(bytes int64) Option { return func(c *config) { c.memory = bytes 
 func WithLinger(d time.Duration) Option { return func(c *config) { c.linger = d } }
 
 // WithGiveUp says how long a context may be out of reach before sends to it
-// fail with ErrUnreachable; 10 s if not given.
+// fail with ErrUnreachable; 10 s if not given. A context that was granted credit for a
+// message larger than a mailbox's limit, and of which nothing comes for three times as
+// long while other senders wait, is given up too.
 func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d } }
 
 // WithCluster names the cluster; contexts of different clusters do not link. The

@@ -43,6 +43,12 @@ func (b *budget) overpromised() bool {
 	return b.memory > 0 && b.promised.Load() > int64(b.memory/4)
 }
 
+// isTooLarge reports whether the memory is too small for what in needs beside what is
+// stored of it.
+func (d *Dispatcher) isTooLarge(in *inflow) bool {
+	return d.memory > 0 && in.need-in.consumed > d.memory/4*3
+}
+
 // fits reports whether in may be the one with a grant beyond the quarter, also in place
 // of another of m. What is longer than three quarters of the memory never can.
 func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
@@ -50,7 +56,7 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 		return true
 	}
 	need := in.need - in.consumed
-	if o := d.over.Load(); o != nil && o != in && o != m.over || need > d.memory/4*3 {
+	if o := d.over.Load(); o != nil && o != in && o != m.over || d.isTooLarge(in) {
 		return false
 	}
 	if d.pool.Unused() < int64(need) {

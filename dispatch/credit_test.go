@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -101,6 +102,141 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// grantUnused has a sender of a granted credit beyond the limit of mb, an empty mailbox,
+// and keeps the grant from it, as if the sender's process had been stopped. What becomes of
+// the message is sent on the channel.
+func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent chan error) {
+	t.Helper()
+	if err := flow(t, a, mb).try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+		t.Fatal(err)
+	}
+	until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+	sent = make(chan error, 1)
+	go func() { sent <- flow(t, a, mb).try(soon(t), 1, 8*FirstCredit) }()
+	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	mb.mu.Lock()
+	in = mb.needy[0]
+	mb.give(in)
+	mb.mu.Unlock()
+	take(t, mb)
+	return in, sent
+}
+
+// A sender that is granted credit beyond the mailbox's limit, and of which nothing comes
+// while another one waits, loses its link. The other one's message is let in.
+func TestOversizeGrantNotUsed(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, c := w.node(t, 1, tr), w.node(t, 3, tr)
+			b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = 50 * time.Millisecond })
+			mb, other := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
+			_, sent := grantUnused(t, a, mb)
+			within(t, "another large message", func() {
+				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, mb, Tag(2))
+			within(t, "the sender that did not use its grant", func() {
+				if err := <-sent; !errors.Is(err, ErrUnreachable) {
+					t.Error(err)
+				}
+			})
+			within(t, "a new link", func() {
+				if err := flow(t, a, other).try(soon(t), 3, 10); err != nil {
+					t.Error(err)
+				}
+				take(t, other)
+			})
+		})
+	}
+}
+
+// The same where the credit was granted by another mailbox of a context whose memory is
+// bounded.
+func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
+	w := newWorld()
+	tr := transports()["tcp"]
+	a, c := w.node(t, 1, tr), w.node(t, 3, tr)
+	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = 50 * time.Millisecond })
+	mb, other := box(t, b, 1, FirstCredit), box(t, b, 2, FirstCredit)
+	grantUnused(t, a, mb)
+	within(t, "a large message to another resource", func() {
+		if err := flow(t, c, other).try(soon(t), 2, 2<<20); err != nil {
+			t.Error(err)
+		}
+	})
+	take(t, other, Tag(2))
+}
+
+// A sender keeps its grant while something of its message comes, however slowly, while no
+// other sender waits, and while its message waits for a receiver.
+func TestOversizeGrantInUse(t *testing.T) {
+	w := newWorld()
+	tr := transports()["tcp"]
+	patient := func(c *Config) { c.GiveUp = time.Hour }
+	a, b, c := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient), w.node(t, 3, tr, patient)
+	mb := box(t, b, 1, FirstCredit)
+	in, sent := grantUnused(t, a, mb)
+	isDead := func() bool { in.l.mu.Lock(); defer in.l.mu.Unlock(); return in.l.dead != nil }
+	for range 3 {
+		mb.judgeHolder()
+	}
+	waiting := make(chan error, 1)
+	go func() { waiting <- flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
+	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	in.l.rx.Lock()
+	in.l.parts = append(in.l.parts, part{dst: mb.serial, total: 8 * FirstCredit})
+	in.l.rx.Unlock()
+	for range 10 {
+		in.l.rx.Lock()
+		in.l.parts[0].have++
+		in.l.rx.Unlock()
+		mb.judgeHolder()
+	}
+	in.l.rx.Lock()
+	in.l.parts = nil
+	in.l.rx.Unlock()
+	in.l.credit(mb, in)
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the message", func() bool { n, _ := mb.Len(); return n == 1 })
+	for range 3 {
+		mb.judgeHolder()
+	}
+	if isDead() {
+		t.Fatal("its link was ended")
+	}
+	take(t, mb, Tag(1))
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	take(t, mb, Tag(2))
+}
+
+// A message that is larger than the context's memory lets in keeps no other message
+// waiting, also where receivers never wait.
+func TestTooLargeForMemoryKeepsNobody(t *testing.T) {
+	w := newWorld()
+	tr := transports()["tcp"]
+	a, b, c := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20)), w.node(t, 3, tr)
+	mb := box(t, b, 1, FirstCredit)
+	ctx, cancel := context.WithCancel(soon(t))
+	gaveUp := make(chan error, 1)
+	go func() { gaveUp <- flow(t, a, mb).try(ctx, 1, 4<<20) }()
+	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	within(t, "a large message", func() {
+		if err := flow(t, c, mb).try(brief(t), 2, 8*FirstCredit); err != nil {
+			t.Error(err)
+		}
+	})
+	take(t, mb, Tag(2))
+	cancel()
+	<-gaveUp
 }
 
 // A grant that arrives after its sender has given up is given back also where other

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/resource"
@@ -115,10 +116,12 @@ type Mailbox struct {
 	compacted *Message             // the last one that compact came to
 	inflows   map[*inflow]struct{} // of all sending contexts
 	flows     int
-	window    uint64    // share of each flow
-	needy     []*inflow // senders waiting for more credit than they have, in order
-	over      *inflow   // the one sender with a grant beyond the limit; nil: none
-	overEnd   uint64    // that grant: over ends when as much of it is consumed
+	window    uint64      // share of each flow
+	needy     []*inflow   // senders waiting for more credit than they have, in order
+	over      *inflow     // the one sender with a grant beyond the limit; nil: none
+	overEnd   uint64      // that grant: over ends when as much of it is consumed
+	suspect   suspect     // the sender with such a grant at the last look,
+	judging   *time.Timer // and the next look; nil: no sender waits
 	closed    bool
 	waiters   waitlist // receivers
 	space     waitlist // local senders
@@ -352,20 +355,19 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 }
 
 // next returns the waiting sender whose need is met next, or nil. That is the first
-// one, unless a receiver waits for another one.
+// one that the memory can have, unless a receiver waits for another one.
 func (m *Mailbox) next() *inflow {
-	if len(m.needy) == 0 {
-		return nil
-	}
-	if m.fits(m.needy[0]) {
-		return m.needy[0]
-	}
-	if m.waiters.first != nil {
-		for _, in := range m.needy[1:] {
-			if m.awaits(in, false) && m.fits(in) {
-				return in
-			}
+	isFirst := true
+	for _, in := range m.needy {
+		switch {
+		case m.d.isTooLarge(in): // others do not wait for it
+			continue
+		case (isFirst || m.awaits(in, false)) && m.fits(in):
+			return in
+		case m.waiters.first == nil:
+			return nil
 		}
+		isFirst = false
 	}
 	return nil
 }
@@ -419,6 +421,9 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 			grant = m.give(in)
 		} else {
 			m.d.hungry.Store(true)
+			if m.judging == nil {
+				m.judging = time.AfterFunc(m.d.holdMost(), m.judgeHolder)
+			}
 		}
 	}
 	if first && (len(m.needy) == 0 || m.needy[0] != in) {
@@ -642,6 +647,9 @@ func (m *Mailbox) Close() {
 	m.promises(-int64(m.promise))
 	m.comes(-m.coming)
 	m.overEnds()
+	if m.judging != nil {
+		m.judging.Stop()
+	}
 	m.closed = true
 	msgs, ins, needy := m.first, m.inflows, m.needy
 	m.inflows = nil

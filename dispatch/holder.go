@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"fmt"
+	"time"
+)
+
+// One sender at a time is granted credit beyond a mailbox's limit, and the others wait
+// until its message has been received. A sender's context uses such a grant at once, or
+// gives it back. If its process is stopped or misbehaves, nothing comes, and the grant
+// cannot be taken back: the message may be under way. So while other senders wait, the
+// mailbox looks now and then how much has come of the message. If nothing has come
+// between two looks, the link with that context is ended, as that with a context out of
+// reach.
+
+// holdMost is the time between two looks.
+func (d *Dispatcher) holdMost() time.Duration { return 3 * d.cfg.GiveUp }
+
+// A suspect is a sender with a grant beyond the limit, and what has come of it. The zero
+// suspect is no sender.
+type suspect struct {
+	in   *inflow
+	end  uint64 // of the grant
+	came uint64 // charged bytes and those of a message in pieces
+}
+
+// judgeHolder ends the link of the sender with a grant beyond the limit if nothing has
+// come of its message since the last look, and other senders wait.
+func (m *Mailbox) judgeHolder() {
+	m.mu.Lock()
+	if m.closed || len(m.needy) == 0 {
+		m.judging, m.suspect = nil, suspect{}
+		m.mu.Unlock()
+		return
+	}
+	in := m.over
+	if in == nil && m.d.memory > 0 {
+		in = m.d.over.Load() // of another mailbox
+	}
+	m.mu.Unlock()
+
+	var now suspect
+	if in != nil {
+		now = in.suspect()
+	}
+	m.mu.Lock()
+	isStuck := now.in != nil && now == m.suspect
+	m.suspect = now
+	if m.judging != nil && !m.closed {
+		m.judging.Reset(m.d.holdMost())
+	}
+	m.mu.Unlock()
+	if isStuck {
+		m.d.often.Warn(in.l.peer.String(), "dispatch: ending a link: nothing comes of a large message for which others wait", "peer", in.l.peer, "resource", m.d.self.WithSerial(in.dst))
+		in.l.die(fmt.Errorf("%w: %v does not send the large message that it was granted credit for, and others wait", ErrUnreachable, in.l.peer))
+	}
+}
+
+// suspect returns how much has come of the message for which in was granted credit beyond
+// the limit, or the zero suspect if all of it has.
+func (in *inflow) suspect() suspect {
+	in.l.rx.Lock()
+	defer in.l.rx.Unlock()
+	have := 0
+	if p := in.l.part(in.dst); p != nil {
+		have = p.have
+	}
+	m := in.mb
+	if m == nil {
+		return suspect{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over != in || in.received >= m.overEnd {
+		return suspect{}
+	}
+	return suspect{in: in, end: m.overEnd, came: in.received + uint64(have)}
+}
