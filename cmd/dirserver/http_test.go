@@ -336,13 +336,13 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)").FindAllStringSubmatch(string(text), -1) {
-		documented[m[1]] = true
+	documented := map[string]string{} // kind and help
+	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)[^|]*` \\| ([a-z]+) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = m[2] + ": " + m[3] + "."
 	}
 	for _, f := range got {
-		if !documented[f.GetName()] {
-			t.Errorf("docs/OPERATING.md does not have %s", f.GetName())
+		if is := strings.ToLower(f.GetType().String()) + ": " + f.GetHelp(); documented[f.GetName()] != is {
+			t.Errorf("docs/OPERATING.md has of %s %q, it is %q", f.GetName(), documented[f.GetName()], is)
 		}
 		delete(documented, f.GetName())
 	}

@@ -50,7 +50,7 @@ var (
 	mPing       = describe("cluster_probe_seconds", "Round trips of the probes that were answered.")
 	mKeys       = describe("cluster_keys", "Keys of the cluster; 0: nothing is sealed. More than 1: a rotation is under way.")
 	mPlaces     = describe("cluster_places", "Places kept for other members' questions with several answers.")
-	mSearches   = describe("cluster_searches_total", "Searches of this member, by the widest way they went (nobody, direct, summary, each, tree, cast) and outcome (found, none, partial, failed).", "way", "outcome")
+	mSearches   = describe("cluster_searches_total", "Searches of this member, by the widest way they went (nobody, direct, summary, unicast, tree, broadcast) and outcome (found, none, partial, failed).", "way", "outcome")
 	mSearchS    = describe("cluster_search_seconds", "How long searches took.", "way")
 	mMessages   = describe("cluster_search_messages", "Packets that this member sent for each of its searches.", "way")
 	mSearchSent = describe("cluster_search_packets_sent_total", "Packets of searches sent, for other members' searches too.")
