@@ -500,7 +500,7 @@ func ExampleSearchWay() {
 	fmt.Println(m.Check())
 	// Output:
 	// broadcast <nil>
-	// rocl: not a member of a cluster: search by broadcast needs a group address
+	// rocl: invalid settings of a member: search by broadcast needs a group address
 }
 
 // Certificates are refused unless the nodes of the cluster show theirs.

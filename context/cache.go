@@ -151,10 +151,10 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		return nil, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
 	}
 	if isNode(to) {
-		return nil, fmt.Errorf("%w: %v is a node: send to a resource there", dispatch.ErrGone, to)
+		return nil, fmt.Errorf("%w: the target is a node: send to a resource there", dispatch.ErrGone)
 	}
 	if to == to.Context() {
-		return nil, fmt.Errorf("%w: %v is a context: send to a resource of it", dispatch.ErrGone, to)
+		return nil, fmt.Errorf("%w: the target is a context: send to a resource of it", dispatch.ErrGone)
 	}
 	c.cache.mu.RLock()
 	owner, ok := c.cache.owners[to]

@@ -4,6 +4,7 @@ package context_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl/context"
@@ -24,7 +25,7 @@ func TestNode(t *testing.T) {
 		if g, err := c.Lookup(bg, f.ID); err != nil || !g.Attrs.Equal(&f.Attrs) {
 			t.Errorf("looked up: %+v, %v", g, err)
 		}
-		if err := me.SendBytes(bg, f.ID, 1, []byte("hello")); !errors.Is(err, dispatch.ErrGone) {
+		if err := me.SendBytes(bg, f.ID, 1, []byte("hello")); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), f.ID.String()) != 1 {
 			t.Errorf("sending to a node: %v", err)
 		}
 		n := 0

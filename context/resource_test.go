@@ -161,7 +161,7 @@ func TestReserved(t *testing.T) {
 	}
 	// A context is not a target of messages.
 	me := register(t, b, nil)
-	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
+	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), b.ID().String()) != 1 {
 		t.Errorf("sending to the own context: %v", err)
 	}
 	if err := me.SendBytes(bg, resource.GID{}, 0, nil); !errors.Is(err, dispatch.ErrGone) {

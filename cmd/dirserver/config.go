@@ -304,8 +304,8 @@ func (c *config) checkCluster() (err error) {
 	return nil
 }
 
-// reason is an error of package cluster without its beginning: "not a member of a
-// cluster" says nothing where a setting is checked.
+// reason is an error of package cluster without its beginning, which says nothing
+// where the setting is named.
 func reason(err error) error {
 	if errors.Is(err, cluster.ErrConfig) {
 		return errors.New(strings.TrimPrefix(err.Error(), cluster.ErrConfig.Error()+": "))

@@ -261,7 +261,7 @@ func TestWrong(t *testing.T) {
 			if code != 2 || out != "" || !strings.HasPrefix(errOut, "dirserver: ") || !strings.Contains(errOut, "dirserver --help") {
 				t.Errorf("exit code %d, %q, %q", code, out, errOut)
 			}
-			if strings.Contains(errOut, "rocl:") || strings.Contains(errOut, "not a member") || strings.Count(errOut, "\n") != 2 {
+			if strings.Contains(errOut, "rocl:") || strings.Contains(errOut, "settings of a member") || strings.Count(errOut, "\n") != 2 {
 				t.Errorf("%q is not one line about the setting", errOut)
 			}
 			for _, s := range c.says {

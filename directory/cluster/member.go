@@ -52,7 +52,7 @@ func (c Certificates) Check() error {
 
 // ErrConfig says that the settings of a member make no sense, or that its key
 // or its certificates cannot be used.
-var ErrConfig = errors.New("rocl: not a member of a cluster")
+var ErrConfig = errors.New("rocl: invalid settings of a member")
 
 // Environment is the member that ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE, ROCL_GROUP,
 // ROCL_SEARCH and ROCL_POLL describe; none if ROCL_BIND is not set.
