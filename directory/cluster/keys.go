@@ -10,11 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 )
 
 // A key has so many bytes, and there are so many in a file.
@@ -29,7 +28,7 @@ const (
 // that begin with # are remarks. A file that is no text is one key as a whole.
 // It must be its owner's alone. No error has a part of a key in it.
 func ReadKeys(file string) (keys [][]byte, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // waits for nobody at the other end of a pipe
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // waits for nobody at the other end of a pipe
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
