@@ -83,32 +83,34 @@ func TestPeer(t *testing.T) {
 // The patterns of a member's watches have a bound together. A watch beyond it is refused,
 // others go on, and one that ends makes room.
 func TestPeerPatterns(t *testing.T) {
-	s := NewServer()
-	defer s.Close()
-	p, _ := peering(t, s)
-	large := new(resource.List)
-	_ = large.Add("a", make([]byte, resource.MaxValue))
-	last := uint64(mostPatterns / len(large.Wire()))
-	for id := range last {
-		if err := p.Watch(id, large); err != nil {
+	synctest.Test(t, func(t *testing.T) { // the two are silent for as long as it takes
+		s := NewServer()
+		defer s.Close()
+		p, _ := peering(t, s)
+		large := new(resource.List)
+		_ = large.Add("a", make([]byte, resource.MaxValue))
+		last := uint64(mostPatterns / len(large.Wire()))
+		for id := range last {
+			if err := p.Watch(id, large); err != nil {
+				t.Fatal(err)
+			}
+			next(t, p, id, Synced)
+		}
+		if err := p.Watch(last, large); err != nil {
 			t.Fatal(err)
 		}
-		next(t, p, id, Synced)
-	}
-	if err := p.Watch(last, large); err != nil {
-		t.Fatal(err)
-	}
-	if id, _, refused, err := p.Next(); id != last || refused == nil || err != nil {
-		t.Fatalf("beyond the bound: watch %d refused with %v, %v", id, refused, err)
-	}
-	if err := errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)); err != nil {
-		t.Fatal(err)
-	}
-	next(t, p, last+1, Synced)
-	if err := p.Watch(last, large); err != nil {
-		t.Fatal(err)
-	}
-	next(t, p, last, Synced)
+		if id, _, refused, err := p.Next(); id != last || refused == nil || err != nil {
+			t.Fatalf("beyond the bound: watch %d refused with %v, %v", id, refused, err)
+		}
+		if err := errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)); err != nil {
+			t.Fatal(err)
+		}
+		next(t, p, last+1, Synced)
+		if err := p.Watch(last, large); err != nil {
+			t.Fatal(err)
+		}
+		next(t, p, last, Synced)
+	})
 }
 
 // A member may do nothing but watch, and breaks off whoever says anything else.
