@@ -66,6 +66,12 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	return true
 }
 
+// lacksMemory reports whether a message of n bytes may have to wait for memory that the
+// program or other messages use. A buffer may be almost twice as long as what lies in it.
+func (b *budget) lacksMemory(n uint64) bool {
+	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
+}
+
 // promises counts what the mailbox has promised more, or less. mu is held.
 func (m *Mailbox) promises(more int64) {
 	if m.closed {

@@ -172,6 +172,39 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 	take(t, other, Tag(2))
 }
 
+// A sender keeps its grant while this context's memory is used up: its message may wait
+// for memory.
+func TestOversizeGrantWithoutMemory(t *testing.T) {
+	w := newWorld()
+	tr := transports()["tcp"]
+	a, c := w.node(t, 1, tr), w.node(t, 3, tr)
+	b := w.node(t, 2, tr, small(4<<20), func(c *Config) { c.GiveUp = time.Hour })
+	mb := box(t, b, 1, FirstCredit)
+	in, _ := grantUnused(t, a, mb)
+	go func() { _ = flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
+	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	used, err := b.pool.GetReserved(2 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := b.pool.GetReserved(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	isDead := func() bool { in.l.mu.Lock(); defer in.l.mu.Unlock(); return in.l.dead != nil }
+	for range 10 {
+		mb.judgeHolder()
+	}
+	if isDead() {
+		t.Error("its link was ended while the memory was used up")
+	}
+	used.Release()
+	more.Release()
+	mb.judgeHolder()
+	mb.judgeHolder()
+	until(t, "the end of its link", isDead)
+}
+
 // A sender keeps its grant while something of its message comes, however slowly, while no
 // other sender waits, and while its message waits for a receiver.
 func TestOversizeGrantInUse(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // cannot be taken back: the message may be under way. So while other senders wait, the
 // mailbox looks now and then how much has come of the message. If nothing has come
 // between two looks, the link with that context is ended, as that with a context out of
-// reach.
+// reach. What cannot come because this context's memory is used up is waited for.
 
 // holdMost is the time between two looks.
 func (d *Dispatcher) holdMost() time.Duration { return 3 * d.cfg.GiveUp }
@@ -73,7 +73,7 @@ func (in *inflow) suspect() suspect {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.over != in || in.received >= m.overEnd {
+	if m.over != in || in.received >= m.overEnd || m.d.lacksMemory(m.overEnd-in.received) {
 		return suspect{}
 	}
 	return suspect{in: in, end: m.overEnd, came: in.received + uint64(have)}
