@@ -77,7 +77,7 @@ func parseAbsent(b []byte) absent {
 func (d delegate) LocalState(bool) []byte {
 	c, now := d.c, time.Now()
 	b := []byte{accountVersion, 0}
-	if !c.known.Load() {
+	if !c.known.Load() || c.life.Err() != nil { // one that ends does not note any more who is away
 		b[1] |= accountFresh
 	}
 	c.nmu.Lock()

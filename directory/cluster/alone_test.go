@@ -195,6 +195,10 @@ func TestNobodyReached(t *testing.T) {
 	if err := second(alone.Find(t.Context(), what)); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("a member that is alone: %v", err)
 	}
+	alone.Close()
+	if (delegate{alone}).LocalState(true)[1]&accountFresh == 0 {
+		t.Error("a member that has ended says that it knows all members")
+	}
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	eventually(t, "a member that was met and knows nobody else is enough, since all there are were tried", func() bool {

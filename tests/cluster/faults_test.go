@@ -4,8 +4,11 @@ package cluster
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -317,6 +320,50 @@ func TestRollingRestart(t *testing.T) {
 			complete(as, own, same)
 		})
 	}
+}
+
+// Several daemons at a time, whichever they are, are restarted and are back in any
+// order, while everybody asks for what others have and packets are lost: nothing
+// that exists is denied for certain.
+func TestOverlappingRestarts(t *testing.T) {
+	parallel(t)
+	l := up(t, 6)
+	as, own, same := l.populate()
+	l.lose(5)
+	load(as, own, 20*time.Millisecond)
+	rounds := 4
+	if long {
+		rounds = 200
+	}
+	for range rounds {
+		down := rand.Perm(len(l.nodes))[:2+rand.IntN(len(l.nodes)-1)]
+		for _, i := range down {
+			l.nodes[i].daemon.signal(syscall.SIGTERM)
+		}
+		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
+		for _, i := range down {
+			l.nodes[i].stop()
+			time.Sleep(rand.N(300 * time.Millisecond))
+			l.start(l.nodes[i])
+		}
+		time.Sleep(rand.N(time.Second))
+	}
+	r := ended(as)
+	t.Logf("%v", &r)
+	for _, f := range slices.Compact(r.Failed) {
+		if strings.Contains(f, ": "+definite+" after") {
+			t.Errorf("denied for certain: %s", f)
+		}
+	}
+	if r.Asked < 200 {
+		t.Errorf("only %d questions", r.Asked)
+	}
+	l.together(l.nodes...)
+	l.heal()
+	eventually(t, "all deny for certain", func() bool {
+		return !slices.ContainsFunc(as, func(a *agent) bool { return a.find(rocl.Match{"type": "none"}).How != definite })
+	})
+	complete(as, own, same)
 }
 
 // A daemon that stands still for a while, as on a machine with too much to do, is
