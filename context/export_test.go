@@ -61,6 +61,16 @@ func Places(t directory.Terms, opts ...Option) (at []string) {
 	return at
 }
 
+// Answers is how many answers are under way.
+func (c *Context) Answers() (n int) {
+	c.answering.mu.Lock()
+	defer c.answering.mu.Unlock()
+	for _, k := range c.answering.to {
+		n += k
+	}
+	return n
+}
+
 // AskRoutes sends a question for routes and does not wait for the answer.
 func (c *Context) AskRoutes(ctx stdctx.Context, of resource.GID, from *Resource) error {
 	f, err := c.disp.Flow(of, 0)
