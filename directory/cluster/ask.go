@@ -170,6 +170,9 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			if err != nil {
 				return database.Record{}, err
 			}
+			apart = slices.DeleteFunc(apart, func(m resource.NodeID) bool {
+				return slices.Contains(r.Failed, m) // it answered late
+			})
 			r.Covered -= len(apart)
 			r.Failed = append(r.Failed, apart...)
 		}

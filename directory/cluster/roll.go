@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
@@ -68,9 +69,12 @@ type differs struct {
 type agreement struct{ theirs, ours uint64 }
 
 // agree hears of the members that others know. It returns those whose rolls could
-// not be had.
+// not be had. A member may be among others more than once: it has answered twice.
 func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
 	for _, o := range others {
+		if slices.Contains(apart, o.node) {
+			continue
+		}
 		ours := c.roll.Load().sum
 		c.nmu.Lock()
 		seen := c.agreed[o.node]

@@ -63,3 +63,21 @@ func TestCastTooLarge(t *testing.T) {
 		}
 	}
 }
+
+// A node that is named more than once among those to be asked is asked as one.
+func TestAmongNamedTwice(t *testing.T) {
+	now, sent := time.Unix(1, 0), map[resource.NodeID]int{}
+	n := NewNode(Config{
+		Self:    1,
+		Members: func() []resource.NodeID { return []resource.NodeID{1, 2, 3} },
+		Send:    func(to resource.NodeID, _ *Packet) { sent[to]++ },
+	})
+	var r *Result
+	n.SearchAmong(now, []resource.NodeID{2, 3, 2, 4, 2, 4}, []byte("gold"), nil, Func(func(o Result) { r = &o }))
+	for at := n.Next(); !at.IsZero(); at = n.Next() {
+		n.Tick(at)
+	}
+	if r == nil || len(r.Failed) != 3 || r.Covered != 0 || sent[2] != DefaultTries || sent[3] != DefaultTries {
+		t.Errorf("%+v, sent %v", r, sent)
+	}
+}

@@ -232,11 +232,15 @@ func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 }
 
 // SearchAmong asks some nodes alone, each by itself: who holds the identifier it
-// minted, or did not answer before. It is otherwise as SearchTraced; t may be nil.
+// minted, or did not answer before. A node that is named twice is asked as one. It is
+// otherwise as SearchTraced; t may be nil.
 func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
 	s := n.begin(question, t, by)
 	id, j := s.id, n.ours(s)
 	j.fan = Flat
+	if len(who) > 1 {
+		who = slices.Compact(slices.Sorted(slices.Values(who)))
+	}
 	for _, m := range who {
 		if _, known := slices.BinarySearch(n.cfg.Members(), m); known && m != n.cfg.Self {
 			n.ask(now, j, &part{members: []resource.NodeID{m}})

@@ -367,20 +367,70 @@ func TestOverlappingRestarts(t *testing.T) {
 }
 
 // A daemon that stands still for a while, as on a machine with too much to do, is
-// not dead, and takes nobody else for dead when it goes on.
+// not dead, and takes nobody else for dead when it goes on. Where the machine that
+// runs the test has too much to do they stand still for longer: it is tried again.
 func TestPaused(t *testing.T) {
 	parallel(t)
 	l := up(t, 5)
 	as, own, same := l.populate()
-	for _, d := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
-		for _, n := range l.nodes[:3] {
-			n.pause()
-			time.Sleep(d)
-			n.resume()
-			time.Sleep(d)
+	deaths := func() (all int) {
+		for _, n := range l.nodes {
+			all += n.deaths()
 		}
+		return all
 	}
-	l.calm()
+	for attempt := 1; ; attempt++ {
+		before := deaths()
+		for _, d := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
+			for _, n := range l.nodes[:3] {
+				n.pause()
+				time.Sleep(d)
+				n.resume()
+				time.Sleep(d)
+			}
+		}
+		lost := deaths() - before
+		if lost == 0 {
+			break
+		}
+		if attempt == 4 {
+			t.Errorf("%d live nodes were taken for dead", lost)
+			break
+		}
+		l.together(l.nodes...)
+	}
+	complete(as, own, same)
+}
+
+// Several daemons at a time stand still for so long that they are taken for dead, and
+// go on, while everybody asks for what others have: all are one cluster again, and
+// find what there is.
+func TestSeveralPaused(t *testing.T) {
+	parallel(t)
+	l := up(t, 6)
+	as, own, same := l.populate()
+	load(as, own, 20*time.Millisecond)
+	rounds := 3
+	if long {
+		rounds = 100
+	}
+	for range rounds {
+		down := rand.Perm(len(l.nodes))[:1+rand.IntN(4)]
+		for _, i := range down {
+			l.nodes[i].pause()
+		}
+		time.Sleep(time.Second + rand.N(4*time.Second))
+		for _, i := range down {
+			l.nodes[i].resume()
+			time.Sleep(rand.N(500 * time.Millisecond))
+		}
+		l.one("several went on", time.Now())
+	}
+	r := ended(as)
+	t.Logf("%v", &r)
+	if r.Asked < 200 {
+		t.Errorf("only %d questions", r.Asked)
+	}
 	complete(as, own, same)
 }
 
