@@ -121,8 +121,9 @@ func TestSilentMachine(t *testing.T) {
 		var got []uint64
 		moved := func(what string) {
 			t.Helper()
-			since := len(posted().Accepted)
-			last := posted().Accepted[since-1]
+			var accepted []uint64
+			eventually(t, "a message is accepted", func() bool { accepted = posted().Accepted; return len(accepted) > 0 })
+			last := accepted[len(accepted)-1]
 			eventually(t, what, func() bool {
 				got = append(got, do[rocl.GID, []uint64](to, "Drain", id)...)
 				return len(got) > 0 && got[len(got)-1] > last
