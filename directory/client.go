@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,8 @@ type Client struct {
 	finish func(self resource.GID) error // what serving needs when the client closes; may be nil
 	here   func() *Server                // the server if it is in this process and serves, else nil; may be nil
 
+	mark *os.File // see presence.go; of the goroutine that joins, then of Close
+
 	image                 atomic.Pointer[image.Reader] // of conn's server; changed under mu
 	noImages              bool
 	fromImage, fromSocket atomic.Uint64
@@ -103,6 +106,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 		}
 		if err != nil {
 			c.end()
+			c.absent()
 			return nil, err
 		}
 		c.publish(lc, nil)
@@ -172,6 +176,9 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 		if err == nil && c.self.IsZero() {
 			c.self = self
 			copy(c.token[:], token)
+		}
+		if err == nil {
+			c.present(nc)
 		}
 	}
 	if err != nil {
@@ -589,6 +596,7 @@ func (c *Client) Close() error {
 	}
 	c.end()
 	c.busy.Wait()
+	c.absent()
 	if c.finish != nil {
 		return c.finish(c.self)
 	}

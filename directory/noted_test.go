@@ -34,6 +34,8 @@ func newScripted(answer func(m message, out *codec) bool) *scripted {
 	return s
 }
 
+func (s *scripted) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
 func (s *scripted) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -108,6 +108,7 @@ type Server struct {
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could come; nil before
 	offers offers
+	missed latecomers
 	remote atomic.Pointer[Remote]
 
 	late     bool

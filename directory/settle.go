@@ -15,11 +15,12 @@ import (
 
 // A server that follows another holds a no back until it has settled: the contexts
 // that its predecessor knew join again and offer what they own. It has settled
-// when settleTime has passed, no context has joined again for settlePause, and no
-// context is in the midst of its offer. A context says in its join how many
-// resources it offers. One from which nothing comes for offerSilence is not waited
-// for, and after settleMost none is: a context that hangs, or lies, delays a no and
-// does nothing else.
+// when settleTime has passed, no context has joined again for settlePause, each
+// context that lives has joined (presence.go), and none is in the midst of its offer.
+// A context that lives and does not join is waited for until offerSilence after the
+// beginning. A context says in its join how many resources it offers. One from which
+// nothing comes for offerSilence is not waited for, and after settleMost none is: a
+// context that hangs, or lies, delays a no and does nothing else.
 const (
 	settleTime   = 300 * time.Millisecond
 	settlePause  = 100 * time.Millisecond
@@ -60,6 +61,9 @@ func (s *Server) Settled() bool {
 	}
 	begun := s.begun.Load()
 	if begun == nil {
+		return false
+	}
+	if age := time.Since(*begun); age >= settleTime && age < offerSilence && s.awaits() {
 		return false
 	}
 	f.mu.Lock()

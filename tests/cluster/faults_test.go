@@ -88,6 +88,14 @@ func (l *lab) calm() {
 	}
 }
 
+// deaths counts how often a daemon has lost another.
+func (l *lab) deaths() (all int) {
+	for _, n := range l.nodes {
+		all += n.deaths()
+	}
+	return all
+}
+
 // load lets each agent ask for what the others have.
 func load(as []*agent, own []rocl.GID, every time.Duration) {
 	for i, a := range as {
@@ -324,39 +332,37 @@ func TestRollingRestart(t *testing.T) {
 
 // Several daemons at a time, whichever they are, are restarted and are back in any
 // order, while everybody asks for what others have and packets are lost: nothing
-// that exists is denied for certain.
+// that exists is denied for certain. Where the machine that runs the test has so much
+// to do that a daemon is taken for dead, it is tried again.
 func TestOverlappingRestarts(t *testing.T) {
 	parallel(t)
 	l := up(t, 6)
 	as, own, same := l.populate()
 	l.lose(5)
-	load(as, own, 20*time.Millisecond)
 	rounds := 4
 	if long {
 		rounds = 200
 	}
-	for range rounds {
-		down := rand.Perm(len(l.nodes))[:2+rand.IntN(len(l.nodes)-1)]
-		for _, i := range down {
-			l.nodes[i].daemon.signal(syscall.SIGTERM)
+	for attempt := 1; ; attempt++ {
+		load(as, own, 200*time.Millisecond)
+		before := l.deaths()
+		for range rounds {
+			l.overlap()
 		}
-		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
-		for _, i := range down {
-			l.nodes[i].stop()
-			time.Sleep(rand.N(300 * time.Millisecond))
-			l.start(l.nodes[i])
+		r := ended(as)
+		t.Logf("%v", &r)
+		if r.Asked < 100 {
+			t.Errorf("only %d questions", r.Asked)
 		}
-		time.Sleep(rand.N(time.Second))
-	}
-	r := ended(as)
-	t.Logf("%v", &r)
-	for _, f := range slices.Compact(r.Failed) {
-		if strings.Contains(f, ": "+definite+" after") {
-			t.Errorf("denied for certain: %s", f)
+		denied := slices.DeleteFunc(r.Failed, func(f string) bool { return !strings.Contains(f, ": "+definite+" after") })
+		lost := l.deaths() - before
+		if len(denied) == 0 || lost == 0 || attempt == 4 {
+			for _, f := range denied {
+				t.Errorf("denied for certain, with %d daemons taken for dead: %s", lost, f)
+			}
+			break
 		}
-	}
-	if r.Asked < 200 {
-		t.Errorf("only %d questions", r.Asked)
+		l.together(l.nodes...)
 	}
 	l.together(l.nodes...)
 	l.heal()
@@ -366,6 +372,21 @@ func TestOverlappingRestarts(t *testing.T) {
 	complete(as, own, same)
 }
 
+// overlap stops some daemons, two or more, and starts them in another order.
+func (l *lab) overlap() {
+	down := rand.Perm(len(l.nodes))[:2+rand.IntN(len(l.nodes)-1)]
+	for _, i := range down {
+		l.nodes[i].daemon.signal(syscall.SIGTERM)
+	}
+	rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
+	for _, i := range down {
+		l.nodes[i].stop()
+		time.Sleep(rand.N(300 * time.Millisecond))
+		l.start(l.nodes[i])
+	}
+	time.Sleep(rand.N(time.Second))
+}
+
 // A daemon that stands still for a while, as on a machine with too much to do, is
 // not dead, and takes nobody else for dead when it goes on. Where the machine that
 // runs the test has too much to do they stand still for longer: it is tried again.
@@ -373,14 +394,8 @@ func TestPaused(t *testing.T) {
 	parallel(t)
 	l := up(t, 5)
 	as, own, same := l.populate()
-	deaths := func() (all int) {
-		for _, n := range l.nodes {
-			all += n.deaths()
-		}
-		return all
-	}
 	for attempt := 1; ; attempt++ {
-		before := deaths()
+		before := l.deaths()
 		for _, d := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
 			for _, n := range l.nodes[:3] {
 				n.pause()
@@ -389,7 +404,7 @@ func TestPaused(t *testing.T) {
 				time.Sleep(d)
 			}
 		}
-		lost := deaths() - before
+		lost := l.deaths() - before
 		if lost == 0 {
 			break
 		}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"math"
+	"net"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/rocl-go/rocl/resource"
+	"golang.org/x/sys/unix"
+)
+
+// A server that follows another cannot ask its predecessor which contexts there are.
+// So each context that has joined at a Unix socket keeps a lock of its own in PATH.lock,
+// of the one byte whose offset is the context's number. The kernel ends the lock with
+// the context's process, however that ends. The lock by which a process serves is one
+// of flock, of the whole file, and does not conflict with these.
+
+// marksMost is how many ranges of PATH.lock a server asks the kernel about: two for each
+// context. Contexts beyond that are not waited for.
+const marksMost = 1 << 14
+
+// mark notes, for as long as the result is open, that the context self lives, beside
+// the socket at the other end of nc. It returns nil if it cannot: servers that follow
+// wait for the context no longer than for any.
+func mark(nc net.Conn, self resource.GID) *os.File {
+	at, ok := nc.RemoteAddr().(*net.UnixAddr)
+	if !ok || at.Name == "" {
+		return nil
+	}
+	f, err := openSide(place(at.Name)+lockSuffix, os.O_RDONLY)
+	if err != nil {
+		return nil
+	}
+	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: int64(self.Ctx()), Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
+// present makes sure that the context's mark is where the server at the other end of nc
+// would be followed.
+func (c *Client) present(nc net.Conn) {
+	if at, ok := nc.RemoteAddr().(*net.UnixAddr); ok && c.mark != nil && holds(place(at.Name)+lockSuffix, c.mark) {
+		return
+	}
+	c.absent()
+	c.mark = mark(nc, c.self)
+}
+
+// absent takes the mark away.
+func (c *Client) absent() {
+	if c.mark != nil {
+		c.mark.Close()
+		c.mark = nil
+	}
+}
+
+// latecomers are the contexts that lived when a server had begun and have not joined it.
+type latecomers struct {
+	mu       sync.Mutex
+	isListed bool
+	left     []latecomer
+}
+
+type latecomer struct {
+	at  *socket
+	ctx uint64
+}
+
+// awaits reports whether a context that lives has not joined yet.
+func (s *Server) awaits() bool {
+	l := &s.missed
+	if !l.mu.TryLock() { // another is looking, which takes a while where there are many
+		return true
+	}
+	defer l.mu.Unlock()
+	if !l.isListed {
+		l.isListed = true
+		s.mu.Lock()
+		bound := slices.Clone(s.bound)
+		s.mu.Unlock()
+		for _, b := range bound {
+			for _, ctx := range b.marked(0, math.MaxInt64) {
+				l.left = append(l.left, latecomer{b, ctx})
+			}
+		}
+	}
+	l.left = slices.DeleteFunc(l.left, func(c latecomer) bool {
+		return s.hasJoined(c.ctx) || len(c.at.marked(int64(c.ctx), int64(c.ctx)+1)) == 0
+	})
+	return len(l.left) > 0
+}
+
+func (s *Server) hasJoined(ctx uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lives[resource.MakeGID(s.id.Node, ctx, 0)] != nil
+}
+
+// marked returns the contexts whose marks lie from one offset up to another.
+func (b *socket) marked(from, to int64) (all []uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return nil
+	}
+	type span struct{ from, to int64 }
+	asked := 0
+	for todo := []span{{from, to}}; len(todo) > 0 && asked < marksMost; asked++ {
+		at := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: at.from, Len: at.to - at.from}
+		if err := unix.FcntlFlock(b.lock.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
+			continue
+		}
+		if lock.Len == 1 {
+			all = append(all, uint64(lock.Start))
+		}
+		if lock.Len <= 0 { // to the end of the file
+			lock.Len = math.MaxInt64 - lock.Start
+		}
+		if lock.Start > at.from { // the kernel names any of several
+			todo = append(todo, span{at.from, lock.Start})
+		}
+		if end := lock.Start + lock.Len; end < at.to {
+			todo = append(todo, span{end, at.to})
+		}
+	}
+	return all
+}
