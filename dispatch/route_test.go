@@ -143,7 +143,8 @@ func TestBetterRouteLater(t *testing.T) {
 	}
 	talk(t, a, b, mb, 1)
 	talk(t, b, a, box(t, a, 1, 0), 1)
-	if s := a.Stats(); s.Moved < 1 || s.Resumed > 0 || s.Sent["shm"] == 0 || s.Sent["tcp"] < 2 {
+	// The peer may close the former connection before it is heard that it has taken the new one.
+	if s := a.Stats(); s.Moved < 1 || s.Resumed > 1 || s.Sent["shm"] == 0 || s.Sent["tcp"] < 2 {
 		t.Errorf("%+v", s)
 	}
 	if n := strings.Count(log.String(), "no memory today"); n != 1 {
