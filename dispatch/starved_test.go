@@ -320,7 +320,8 @@ func TestMemoryFullOfSent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if in := ds[0].count.ConnsIn.Load() + ds[1].count.ConnsIn.Load(); in > 2 {
+			// Both dial, and may refuse each other at first.
+			if in := ds[0].count.ConnsIn.Load() + ds[1].count.ConnsIn.Load(); in > 4 {
 				t.Errorf("%d connections", in)
 			}
 		})
