@@ -214,11 +214,9 @@ func (l *link) control(f *subsys.Frame) error {
 			l.lay(fl)
 			l.answered = true
 		}
-		if f.Src != 0 {
-			l.s.reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
-		}
+		isNew := f.Src != 0 && l.s.reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 		l.mu.Unlock()
-		if f.Src != 0 {
+		if isNew {
 			l.d.undelivered(u)
 		}
 		for _, u := range others {

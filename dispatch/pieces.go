@@ -5,6 +5,7 @@ package dispatch
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -44,6 +45,7 @@ type lines struct {
 	backlog int   // bytes of them
 	parted  int   // lines whose first message has begun
 	orphans []subsys.Header
+	drained []subsys.Header // messages that had begun and drain has yielded: the peer may report them just then
 }
 
 // queue appends a message to a line. The session takes over the frame's reference.
@@ -208,23 +210,28 @@ func (s *session) abandon(ln *line, yield func(*subsys.Header)) (end subsys.Head
 }
 
 // reported notes that the peer has reported a message as undelivered: drain does not
-// yield it.
-func (s *session) reported(dst, src uint32, tag uint64, size uint32) {
+// yield it. It returns false if drain has done so already. A message in one piece that the
+// peer reports has been acknowledged, so drain has not.
+func (s *session) reported(dst, src uint32, tag uint64, size uint32) (isNew bool) {
 	if int(size) <= s.piece {
-		return
+		return true
 	}
-	for i, h := range s.orphans {
-		if h.Dst == dst && h.Src == src && h.Tag == tag && h.Len == size {
-			s.orphans = append(s.orphans[:i], s.orphans[i+1:]...)
-			return
-		}
+	isIt := func(h subsys.Header) bool { return h.Dst == dst && h.Src == src && h.Tag == tag && h.Len == size }
+	if i := slices.IndexFunc(s.drained, isIt); i >= 0 {
+		s.drained = slices.Delete(s.drained, i, i+1)
+		return false
+	}
+	if i := slices.IndexFunc(s.orphans, isIt); i >= 0 {
+		s.orphans = slices.Delete(s.orphans, i, i+1)
+		return true
 	}
 	for i := s.first; i != s.end; i++ {
 		if e := s.at(i); e.total == size && !e.reported && e.Dst == dst && e.Src == src && e.tag == tag {
 			e.reported = true
-			return
+			break
 		}
 	}
+	return true
 }
 
 // feed numbers messages that wait, as long as little is unsent. mu is held.

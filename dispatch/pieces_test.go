@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"slices"
@@ -374,6 +375,31 @@ func TestEndInTheMidst(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the peer reports as undelivered just as the link ends, which reports it too, is
+// reported once.
+func TestReportedAsItEnds(t *testing.T) {
+	told := make(chan Undelivered, 10)
+	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
+	mb := box(t, b, 1, 256<<20)
+	bufs := begun(t, a, b, mb)
+	l, err := a.link(b.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.die(fmt.Errorf("%w: in the midst", ErrGone))
+	gone := subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
+	gone.Data = lost(7, bufs[0].Len())
+	l.rx.Lock() // of the goroutine that works on a batch which came before
+	err = l.control(&gone)
+	l.rx.Unlock()
+	if err != nil {
+		t.Error(err)
+	}
+	g.let(1 << 40)
+	wantReports(t, told, bufs, ErrGone)
+	until(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
 }
 
 // A hostile peer's pieces cut the connection, and take no memory beyond the credit.

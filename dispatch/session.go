@@ -380,7 +380,8 @@ func (s *session) drain(yield func(*subsys.Header)) {
 		switch {
 		case e.total > 0:
 			if !e.reported {
-				yield(&subsys.Header{Type: frameData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+				s.drained = append(s.drained, subsys.Header{Type: frameData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+				yield(&s.drained[len(s.drained)-1])
 			}
 		case e.Type != subsys.TypeRun:
 			yield(&e.Header)
@@ -400,8 +401,12 @@ func (s *session) drain(yield func(*subsys.Header)) {
 	for i := range s.orphans {
 		yield(&s.orphans[i])
 	}
+	s.drained = append(s.drained, s.orphans...)
 	s.orphans = nil
 	for s.turn != nil {
+		if ln := s.turn.next; ln.cut > 0 {
+			s.drained = append(s.drained, ln.msgs[ln.first].Header)
+		}
 		s.unlist(s.turn.next, func(m *subsys.Frame) { yield(&m.Header) })
 	}
 }
