@@ -554,8 +554,10 @@ func TestManyStreams(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			a := w.node(t, 1000, tr)
-			ctx := soon(t)
+			// Two dozen handshakes at once take a busy machine long.
+			a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
 			var wg sync.WaitGroup
 			const peers, each = 24, 3000
 			for i := range uint64(peers) {
