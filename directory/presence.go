@@ -23,15 +23,11 @@ import (
 // context. Contexts beyond that are not waited for.
 const marksMost = 1 << 14
 
-// mark notes, for as long as the result is open, that the context self lives, beside
-// the socket at the other end of nc. It returns nil if it cannot: servers that follow
-// wait for the context no longer than for any.
-func mark(nc net.Conn, self resource.GID) *os.File {
-	at, ok := nc.RemoteAddr().(*net.UnixAddr)
-	if !ok || at.Name == "" {
-		return nil
-	}
-	f, err := openSide(place(at.Name)+lockSuffix, os.O_RDONLY)
+// mark notes in the lock file, for as long as the result is open, that the context self
+// lives. It returns nil if it cannot: servers that follow wait for the context no longer
+// than for any.
+func mark(file string, self resource.GID) *os.File {
+	f, err := openSide(file, os.O_RDONLY)
 	if err != nil {
 		return nil
 	}
@@ -46,11 +42,16 @@ func mark(nc net.Conn, self resource.GID) *os.File {
 // present makes sure that the context's mark is where the server at the other end of nc
 // would be followed.
 func (c *Client) present(nc net.Conn) {
-	if at, ok := nc.RemoteAddr().(*net.UnixAddr); ok && c.mark != nil && holds(place(at.Name)+lockSuffix, c.mark) {
+	at, ok := nc.RemoteAddr().(*net.UnixAddr)
+	if !ok || at.Name == "" { // there is no such place
+		c.absent()
 		return
 	}
-	c.absent()
-	c.mark = mark(nc, c.self)
+	file := place(at.Name) + lockSuffix
+	if c.mark == nil || !holds(file, c.mark) {
+		c.absent()
+		c.mark = mark(file, c.self)
+	}
 }
 
 // absent takes the mark away.

@@ -63,13 +63,14 @@ func (s *Server) Settled() bool {
 	if begun == nil {
 		return false
 	}
-	if age := time.Since(*begun); age >= settleTime && age < offerSilence && s.awaits() {
+	now := time.Now()
+	age := now.Sub(*begun)
+	if age < settleTime || age < offerSilence && s.awaits() {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
-	if age := now.Sub(*begun); age >= settleMost || age >= settleTime && f.quiet(now) {
+	if age >= settleMost || f.quiet(now) {
 		f.settled.Store(true)
 	}
 	return f.settled.Load()

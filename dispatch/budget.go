@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -64,6 +65,15 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 		return d.pool.Unused() >= int64(need)
 	}
 	return true
+}
+
+// reserved returns a buffer for n bytes that come, of the memory that is kept for them.
+func (b *budget) reserved(n int) (*buffers.Buffer, error) {
+	buf, err := b.pool.GetReserved(n)
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", n, err)
+	}
+	return buf, nil
 }
 
 // lacksMemory reports whether a message of n bytes may have to wait for memory that the

@@ -75,7 +75,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			ctx, cancel := context.WithCancel(brief(t))
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
-			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			needed(t, mb)
 			// The grant is made while the sender gives up: it arrives when nobody waits.
 			mb.mu.Lock()
 			in := mb.needy[0]
@@ -104,6 +104,12 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 	}
 }
 
+// needed waits until one sender waits for credit of mb.
+func needed(t *testing.T, mb *Mailbox) {
+	t.Helper()
+	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+}
+
 // grantUnused has a sender of a granted credit beyond the limit of mb, an empty mailbox,
 // and keeps the grant from it, as if the sender's process had been stopped. What becomes of
 // the message is sent on the channel.
@@ -115,7 +121,7 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 	sent = make(chan error, 1)
 	go func() { sent <- flow(t, a, mb).try(soon(t), 1, 8*FirstCredit) }()
-	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	needed(t, mb)
 	mb.mu.Lock()
 	in = mb.needy[0]
 	mb.give(in)
@@ -182,7 +188,7 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	mb := box(t, b, 1, FirstCredit)
 	in, _ := grantUnused(t, a, mb)
 	go func() { _ = flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
-	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	needed(t, mb)
 	used, err := b.pool.GetReserved(2 << 20)
 	if err != nil {
 		t.Fatal(err)
@@ -191,18 +197,17 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	isDead := func() bool { in.l.mu.Lock(); defer in.l.mu.Unlock(); return in.l.dead != nil }
 	for range 10 {
 		mb.judgeHolder()
 	}
-	if isDead() {
+	if in.l.ended() {
 		t.Error("its link was ended while the memory was used up")
 	}
 	used.Release()
 	more.Release()
 	mb.judgeHolder()
 	mb.judgeHolder()
-	until(t, "the end of its link", isDead)
+	until(t, "the end of its link", in.l.ended)
 }
 
 // A sender keeps its grant while something of its message comes, however slowly, while no
@@ -214,13 +219,12 @@ func TestOversizeGrantInUse(t *testing.T) {
 	a, b, c := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient), w.node(t, 3, tr, patient)
 	mb := box(t, b, 1, FirstCredit)
 	in, sent := grantUnused(t, a, mb)
-	isDead := func() bool { in.l.mu.Lock(); defer in.l.mu.Unlock(); return in.l.dead != nil }
 	for range 3 {
 		mb.judgeHolder()
 	}
 	waiting := make(chan error, 1)
 	go func() { waiting <- flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
-	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	needed(t, mb)
 	in.l.rx.Lock()
 	in.l.parts = append(in.l.parts, part{dst: mb.serial, total: 8 * FirstCredit})
 	in.l.rx.Unlock()
@@ -241,7 +245,7 @@ func TestOversizeGrantInUse(t *testing.T) {
 	for range 3 {
 		mb.judgeHolder()
 	}
-	if isDead() {
+	if in.l.ended() {
 		t.Fatal("its link was ended")
 	}
 	take(t, mb, Tag(1))
@@ -261,7 +265,7 @@ func TestTooLargeForMemoryKeepsNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- flow(t, a, mb).try(ctx, 1, 4<<20) }()
-	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	needed(t, mb)
 	within(t, "a large message", func() {
 		if err := flow(t, c, mb).try(brief(t), 2, 8*FirstCredit); err != nil {
 			t.Error(err)
@@ -298,7 +302,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			ctx, cancel := context.WithCancel(brief(t))
 			defer cancel()
 			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
-			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			needed(t, mb)
 			ctx2, cancel2 := context.WithCancel(brief(t))
 			defer cancel2()
 			if second.waits {
@@ -412,7 +416,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 				sent := make(chan error, 1)
 				go func() { sent <- fa.try(brief(t), 1, 4*FirstCredit) }()
 				if i == 0 { // the need comes before the receiver, then at any time
-					until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+					needed(t, mb)
 				}
 				take(t, mb, From(a.self.WithSerial(1)))
 				if err := <-sent; err != nil {

@@ -274,9 +274,5 @@ func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error
 	if in.over(charge(int(h.Len))) {
 		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
 	}
-	b, err := l.d.cfg.Pool.GetReserved(int(h.Len))
-	if err != nil {
-		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", h.Len, err)
-	}
-	return b, nil
+	return l.d.reserved(int(h.Len))
 }

@@ -341,9 +341,9 @@ func (p *part) memory(l *link) error {
 	if p.buf != nil {
 		return nil
 	}
-	b, err := l.d.cfg.Pool.GetReserved(p.total)
+	b, err := l.d.reserved(p.total)
 	if err != nil {
-		return fmt.Errorf("dispatch: a buffer for %d bytes: %w", p.total, err)
+		return err
 	}
 	p.buf = b
 	return nil
@@ -384,9 +384,9 @@ func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 	if p.buf.Refs() <= holders {
 		return nil
 	}
-	b, err := l.d.cfg.Pool.GetReserved(p.total)
+	b, err := l.d.reserved(p.total)
 	if err != nil {
-		return fmt.Errorf("dispatch: a buffer for %d bytes: %w", p.total, err)
+		return err
 	}
 	copy(b.Bytes(), p.buf.Bytes()[:p.have])
 	l.d.CountCopy(p.have)

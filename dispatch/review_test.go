@@ -106,7 +106,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 			f := flow(t, a, mb)
 			within(t, "a send to a mailbox that is closed", func() {
 				go func() {
-					until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+					needed(t, mb)
 					mb.Close()
 				}()
 				if err := f.try(brief(t), 1, 4*FirstCredit); !errors.Is(err, ErrGone) {
@@ -165,7 +165,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 			ctx, cancel := context.WithCancel(brief(t))
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- f.try(ctx, 1, 8*FirstCredit) }()
-			until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			needed(t, mb)
 			cancel()
 			<-gaveUp
 			for range 40 {

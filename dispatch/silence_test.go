@@ -206,7 +206,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	talk(t, a, b, mb, 1)
 	waiting := make(chan error, 1)
 	go func() { waiting <- f.try(soon(t), 1, FirstCredit) }()
-	until(t, "the need", func() bool { small.mu.Lock(); defer small.mu.Unlock(); return len(small.needy) == 1 })
+	needed(t, small)
 	until(t, "all is acknowledged", f.idle)
 	w.mu.Lock()
 	w.gone[b.self] = true

@@ -304,12 +304,8 @@ const few = 16
 // Fill gives each absent attribute the value it has in from; what from lacks
 // stays absent. It works in place where there is room and little to fill in.
 func (l *List) Fill(from *List) {
-	wanted := 0
-	for range l.Wanted() {
-		wanted++
-	}
 	l.own(0)
-	if wanted > few {
+	if l.lacksMany() {
 		l.fillMany(from)
 		return
 	}
@@ -323,6 +319,20 @@ func (l *List) Fill(from *List) {
 		}
 		at = a.end
 	}
+}
+
+// lacksMany reports whether more than few attributes are absent.
+func (l *List) lacksMany() bool {
+	n := 0
+	for a := range each(l.Wire()) {
+		if !a.known {
+			n++
+		}
+		if n > few {
+			return true
+		}
+	}
+	return false
 }
 
 // fillMany is Fill for any number of absent attributes. The list must be owned.
@@ -349,12 +359,8 @@ func (l *List) fillMany(from *List) {
 
 // FilledLen returns how many bytes the wire form of the list would have after Fill.
 func (l *List) FilledLen(from *List) int {
-	wanted := 0
-	for range l.Wanted() {
-		wanted++
-	}
 	get := from.Get
-	if wanted > few {
+	if l.lacksMany() {
 		get = from.firstValues()
 	}
 	size, _ := l.filled(get)

@@ -138,7 +138,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 }
 
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
-	// Whoever reads the log may stand still: the daemon must not.
+	// The reader of the log may stand still: the daemon must not.
 	logs := logqueue.New(s.logger(errOut))
 	defer func() {
 		over, cancel := context.WithCancel(ctx)

@@ -293,7 +293,7 @@ func (c *Cluster) reached() {
 
 // waitedLongEnough reports whether this member knows the others, though no member
 // that knows them all has told it. One that has met another knows after awayTime:
-// whoever was away before has been given up, or has been heard of. One that has met
+// a member that was away before has been given up, or has been heard of. One that has met
 // nobody does not know, unless it was told of nobody in particular, and then
 // after firstTime. nmu must be held.
 func (c *Cluster) waitedLongEnough(now time.Time) bool {

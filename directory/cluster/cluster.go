@@ -82,7 +82,7 @@ type Cluster struct {
 	joined context.Context
 	waited context.CancelFunc
 	// known says that this member knows who the members are, so that a no of all
-	// of them is definite: see knows.
+	// of them is definite: see settled and waitedLongEnough.
 	known atomic.Bool
 	met   time.Time // when the first other member was seen alive; guarded by nmu
 
@@ -309,7 +309,7 @@ func (c *Cluster) answers(q []byte) bool {
 	if _, ok := parseQuestion(q); !ok {
 		return false // of a later version: what is asked we may hold
 	}
-	if c.cfg.Sure == nil || c.cfg.Sure() || q[0] == kindRoll {
+	if q[0] == kindRoll || c.cfg.Sure == nil || c.cfg.Sure() {
 		return true
 	}
 	if q[0] == kindNext {
