@@ -20,7 +20,12 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		w := newWorld()
 		silent := make(chan struct{}) // closed: the directory does not answer any more
 		told := make(chan Undelivered, 10)
+		giveUp := 100 * time.Millisecond
+		if everLinked { // enough for a slow machine to make the link
+			giveUp = 3 * time.Second
+		}
 		a := w.node(t, 1, tcp.New(), func(c *Config) {
+			c.GiveUp = giveUp
 			c.Undelivered = func(u Undelivered) { told <- u }
 			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
 				select {
@@ -35,10 +40,8 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 		b := w.node(t, 2, tcp.New(), func(c *Config) { c.GiveUp = 100 * time.Millisecond })
 		mb := box(t, b, 1, 0)
 		if everLinked {
-			a.cfg.GiveUp = 20 * time.Second // what is slow is not given up
 			talk(t, a, b, mb, 1)
 		}
-		a.cfg.GiveUp = 100 * time.Millisecond
 		close(silent)
 		for _, p := range b.ports { // as if its process were killed
 			p.Close()

@@ -42,16 +42,17 @@ func TestSeveralKeys(t *testing.T) {
 			w := newWorld()
 			tr := inproc.NewNetwork().Transport()
 			told := make(chan error, 1)
+			giveUp := 20 * time.Millisecond
+			if c.link { // enough for a slow machine to make the link
+				giveUp = 20 * time.Second
+			}
 			a := w.node(t, uint64(2*i+1), tr, func(k *Config) {
-				k.Trust, k.GiveUp = trusting("", c.a...), 20*time.Millisecond
+				k.Trust, k.GiveUp = trusting("", c.a...), giveUp
 				k.Undelivered = func(u Undelivered) { told <- u.Err }
 			})
 			b := w.node(t, uint64(2*i+2), tr, func(k *Config) { k.Trust = trusting("", c.b...) })
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)
-			if c.link { // what is slow is not refused
-				a.cfg.GiveUp = 20 * time.Second
-			}
 			if err := flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")); err != nil {
 				t.Fatal(err)
 			}

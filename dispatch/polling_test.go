@@ -193,7 +193,8 @@ func TestPolicies(t *testing.T) {
 			}
 			a.token.Lock()
 			defer a.token.Unlock()
-			if policy == PollAdaptive && !a.oneP && a.patience.now > defaultBudget/2 {
+			crowded := a.patience.skipped > 0 // then waits do not poll, and polling for long is not tried
+			if policy == PollAdaptive && !a.oneP && !crowded && a.patience.now > defaultBudget/2 {
 				t.Errorf("polls for %v though messages come after 2 ms", a.patience.now)
 			}
 		})

@@ -41,7 +41,7 @@ type watched struct {
 // vigil is what a link knows of its peer's silence. Guarded by link.mu.
 type vigil struct {
 	isWatched bool
-	owedSince time.Time // since when an answer is owed; zero: none is
+	silence   subsys.Silence
 	beat      time.Time // when an answer was last asked for
 	starved   int       // senders that wait for credit
 }
@@ -107,7 +107,7 @@ func (l *link) unwatch() {
 		w.links = slices.Delete(w.links, i, i+1)
 	}
 	w.mu.Unlock()
-	l.vigil.isWatched, l.vigil.owedSince = false, time.Time{}
+	l.vigil.isWatched, l.vigil.silence = false, subsys.Silence{}
 }
 
 // check cuts the conn if the peer's machine is silent, and asks it for an answer
@@ -124,23 +124,16 @@ func (l *link) check(now time.Time) {
 	l.mu.Unlock()
 	owes, heard := c.Unanswered()
 	l.mu.Lock()
+	if l.conn != subsys.Conn(c) || l.dead != nil {
+		return
+	}
+	silent := v.silence.Observe(now, owes, heard)
 	switch {
-	case l.conn != subsys.Conn(c) || l.dead != nil:
-	case !owes:
-		v.owedSince = time.Time{}
-		if now.Sub(v.beat) >= beatEvery {
-			v.beat = now
-			l.sayAck(c)
-		}
-	case v.owedSince.IsZero():
-		v.owedSince = now
-	default:
-		if at := now.Add(-heard); at.After(v.owedSince) {
-			v.owedSince = at
-		}
-		if now.Sub(v.owedSince) >= silenceMost {
-			v.owedSince = time.Time{}
-			l.lose(c, errSilent)
-		}
+	case silent >= silenceMost:
+		v.silence = subsys.Silence{}
+		l.lose(c, errSilent)
+	case !owes && now.Sub(v.beat) >= beatEvery:
+		v.beat = now
+		l.sayAck(c)
 	}
 }

@@ -96,6 +96,29 @@ type Prober interface {
 	Unanswered() (owes bool, heard time.Duration)
 }
 
+// A Silence counts for how long a peer's machine has been silent, from what
+// [Prober.Unanswered] says of it now and then. The zero value is ready for use.
+type Silence struct {
+	since time.Time // when an answer was first owed, or the last one came; zero: none is owed
+}
+
+// Observe takes what Unanswered says at the time now and returns for how long
+// nothing has come though an answer is owed. The last answer may be much older than
+// that: the time before anything was owed does not count.
+func (s *Silence) Observe(now time.Time, owes bool, heard time.Duration) time.Duration {
+	last := now.Add(-heard)
+	switch {
+	case !owes:
+		s.since = time.Time{}
+		return 0
+	case s.since.IsZero():
+		s.since = now
+	case last.After(s.since):
+		s.since = last
+	}
+	return now.Sub(s.since)
+}
+
 // A Streamer is a Conn over which the bytes of a large frame keep other frames waiting,
 // and are lost when it breaks between them. The dispatcher divides large messages for it.
 type Streamer interface {

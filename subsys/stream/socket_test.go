@@ -84,24 +84,12 @@ func TestFullPeerAnswers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The kernel's timers are what is tested, so this takes real time. The last
-			// answer may be as old as the kernel's interval between two attempts, and the
-			// next attempt has been made just now: what counts is how long nothing has
-			// come since it was owed.
-			var owed time.Time
+			// The kernel's timers are what is tested, so this takes real time.
+			var silence subsys.Silence
 			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				owes, heard := s.Unanswered()
-				now := time.Now()
-				switch at := now.Add(-heard); {
-				case !owes:
-					owed = time.Time{}
-				case owed.IsZero():
-					owed = now
-				case at.After(owed):
-					owed = at
-				}
-				if owes && now.Sub(owed) > time.Second {
-					t.Fatalf("silent for %v", now.Sub(owed))
+				if silent := silence.Observe(time.Now(), owes, heard); silent > time.Second {
+					t.Fatalf("silent for %v", silent)
 				}
 			}
 		})
