@@ -7,6 +7,7 @@
 package searchtest
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
@@ -111,7 +112,7 @@ func New(cfg Config) *Sim {
 		s.IDs = append(s.IDs, id)
 	}
 	slices.Sort(s.IDs)
-	slices.SortFunc(s.Nodes, func(a, b *Node) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(s.Nodes, func(a, b *Node) int { return cmp.Compare(a.ID, b.ID) })
 	return s
 }
 
