@@ -27,8 +27,17 @@ var table = []struct {
 	{rtt, options{transport: "shm", size: 64 << 20, poll: "always", count: 100_000}},
 	{rtt, options{transport: "shm", size: 64, poll: "never", count: 20_000}},
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 1}},
+	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 4}},
+	{rate, options{transport: "inproc", size: 64, poll: "adaptive", count: 2_000_000, senders: 1}},
+	{rtt, options{transport: "shm", size: 64, poll: "always", count: 20_000, idle: 64}},
+	{rtt, options{transport: "shm", size: 64, poll: "always", count: 20_000, idle: 1000}},
+	{rtt, options{transport: "tcp", size: 64, poll: "always", count: 20_000, idle: 64}},
+	{rtt, options{transport: "tcp", size: 64, poll: "always", count: 20_000, idle: 1000}},
 	{pairs, options{transport: "shm", size: 4 << 10, count: 64}},
+	{bw, options{transport: "tcp", size: 1 << 20, poll: "adaptive", count: 512}},
 	{bw, options{transport: "tcp", size: 64 << 20, poll: "adaptive", count: 8}},
+	{bw, options{transport: "shm", size: 1 << 20, poll: "adaptive", count: 512}},
+	{bw, options{transport: "shm", size: 64 << 20, poll: "adaptive", count: 8}},
 	{db, options{count: 1_000_000}},
 	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
 	{find, options{poll: "adaptive", count: 100_000, resources: 1_000_000}},
@@ -90,6 +99,9 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 			break
 		}
 		ours, bare := fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit), fmt.Sprintf("%.2f %s", r.Raw, r.Unit)
+		if r.P99 == 0 { // another quantile is compared
+			ours = fmt.Sprintf("%.2f %s", r.P50, r.Unit)
+		}
 		if r.Rate > 0 {
 			ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
 		}

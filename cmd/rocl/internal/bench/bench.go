@@ -32,6 +32,7 @@ type Result struct {
 	Compute   int     `json:"compute,omitempty"`  // goroutines that computed meanwhile,
 	Computed  float64 `json:"computed,omitempty"` // and how fast, 1 being alone
 	Senders   int     `json:"senders,omitempty"`
+	Idle      int     `json:"idle,omitempty"` // links beside the one that is used
 	Nodes     int     `json:"nodes,omitempty"`
 	Sealed    bool    `json:"sealed,omitempty"`
 	Resources int     `json:"resources,omitempty"`
@@ -94,6 +95,7 @@ type options struct {
 	rounds               int
 	pause                time.Duration // of both sides before each message (rtt)
 	compute              int           // goroutines that compute meanwhile (rtt)
+	idle                 int           // links beside the one that is used (rtt)
 	json                 bool
 }
 
@@ -118,6 +120,9 @@ func (o *options) policy() (rocl.PollPolicy, error) {
 	return 0, cli.Usagef("--poll is one of %s, not %q", strings.Join(names, ", "), o.poll)
 }
 
+// mostIdle is how many links there may be beside the one that is used.
+const mostIdle = 4096
+
 // mostSenders is how many goroutines send at a time.
 const mostSenders = 1024
 
@@ -129,8 +134,14 @@ func (o *options) check(bench string) error {
 	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
-	if o.transport == "shm" && bench != "rtt" && bench != "rate" && bench != "pairs" {
+	if o.transport == "shm" && bench != "rtt" && bench != "rate" && bench != "bw" && bench != "pairs" {
 		return cli.Usagef("%s is not measured over shm", bench)
+	}
+	if bench == "rate" && o.transport == "shm" && o.size > ringMost {
+		return cli.Usagef("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)
+	}
+	if o.idle < 0 || o.idle > mostIdle || o.idle > 0 && (o.transport == "inproc" || o.pause != 0 || o.compute != 0) {
+		return cli.Usagef("--idle is up to %d, over shm or tcp, and not with --pause or --compute", mostIdle)
 	}
 	if o.senders > mostSenders {
 		return cli.Usagef("--senders must be at most %d", mostSenders)
@@ -218,6 +229,7 @@ func Commands() []*cobra.Command {
 		}
 		if name == "rtt" {
 			f.DurationVar(&o.pause, "pause", 0, "how long each side does something else before it sends, as 20ms; it does not count (shm)")
+			f.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
 			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: never, adaptive or always")
@@ -261,8 +273,10 @@ func show(w io.Writer, r *Result, json bool) error {
 	var err error
 	if r.Rate > 0 {
 		_, err = fmt.Fprintf(w, "%s: %.4g %s; %s: %.4g; ratio %.2f\n", r.name(), r.Rate, r.Unit, r.What, r.Raw, r.Ratio)
-	} else {
+	} else if r.P99 > 0 {
 		_, err = fmt.Fprintf(w, "%s: p50 %.2f %s, p99 %.2f; %s: p50 %.2f; ratio %.2f\n", r.name(), r.P50, r.Unit, r.P99, r.What, r.Raw, r.Ratio)
+	} else { // another quantile is compared
+		_, err = fmt.Fprintf(w, "%s: %.2f %s; %s: %.2f; ratio %.2f\n", r.name(), r.P50, r.Unit, r.What, r.Raw, r.Ratio)
 	}
 	if r.Extra != "" && err == nil {
 		_, err = fmt.Fprintln(w, r.Extra)
@@ -283,6 +297,9 @@ func (r *Result) name() string {
 	}
 	if r.Pause != "" {
 		s += " pause=" + r.Pause
+	}
+	if r.Idle > 0 {
+		s += fmt.Sprintf(" beside %d idle links", r.Idle)
 	}
 	if r.Compute > 0 {
 		s += fmt.Sprintf(" computing=%d", r.Compute)

@@ -45,6 +45,8 @@ type pair struct {
 	poll   *polled
 	unix   *net.UnixConn
 	words  *words
+	ring   *ring
+	bulk   string // the address for connections of their own
 	events *events
 	ctx    context.Context // ends with the caller's, or with the peer
 	stop   context.CancelCauseFunc
@@ -144,7 +146,7 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 	if err != nil {
 		return err
 	}
-	p.raw = nc.(*net.TCPConn)
+	p.raw, p.bulk = nc.(*net.TCPConn), addrs[0]
 	if p.poll, err = newPolled(p.raw); err != nil {
 		return err
 	}
@@ -160,6 +162,9 @@ func (p *pair) open(o *options, policy rocl.PollPolicy) (err error) {
 		return err
 	}
 	if p.words, err = openWords(p.dir); err != nil {
+		return err
+	}
+	if p.ring, err = openRing(p.dir); err != nil {
 		return err
 	}
 	if p.me, err = p.c.Register(p.ctx, rocl.Attrs{"bench": "parent"}); err != nil {
@@ -270,6 +275,9 @@ func (p *pair) close() {
 	if p.words != nil {
 		p.words.close()
 	}
+	if p.ring != nil {
+		p.ring.close()
+	}
 	if p.dir != "" {
 		os.RemoveAll(p.dir)
 	}
@@ -337,6 +345,13 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 		return err
 	}
 	defer words.close()
+	ring, err := openRing(filepath.Dir(sock))
+	if err != nil {
+		return err
+	}
+	defer ring.close()
+	var idle idlers
+	defer idle.close()
 	events, err := inherited()
 	if err != nil {
 		return err
@@ -374,7 +389,6 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 	busy.Go(func() { _ = answerRaw(uc, findRequest, findReply) })
 	defer uc.Close()
 	context.AfterFunc(ctx, func() { hangUp(nc.(*net.TCPConn)); hangUp(uc.(*net.UnixConn)) })
-	big := []byte(nil)
 	for {
 		var task string
 		select {
@@ -383,8 +397,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			return nil
 		}
 		var what string
-		n := []int{0, 1} // how many, of how many senders
-		if k, err := fmt.Sscan(task, &what, &n[0], &n[1]); k < 2 {
+		n := []int{0, 1, 0} // how many, of how many senders
+		if k, err := fmt.Sscan(task, &what, &n[0], &n[1], &n[2]); k < 2 {
 			return err
 		}
 		more := counted(n[0])
@@ -404,17 +418,29 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			err = recvRaw(nc, max(size, 1), n[0], false)
 		case "recv-lengths":
 			err = recvRaw(nc, max(size, 1), n[0], true)
-		case "recv-big":
-			if big == nil {
-				big = make([]byte, max(size, 1))
+		case "echo-sleeping":
+			err = echoRaw(sleeping{poll}, size, more)
+		case "recv-ring":
+			err = ring.recv(ctx, max(size, 1), n[0])
+		case "recv-bulk":
+			err = answerBulk(ctx, tl, stream{isPolled: n[1] == 1, buffers: n[2]}, max(size, 1), n[0])
+		case "idle":
+			if n[0] == 0 {
+				idle.close()
+				break
 			}
-			err = recvBig(nc, big, n[0])
+			var parent rocl.Found
+			if parent, err = c.Find(ctx, rocl.Match{"bench": "parent"}); err == nil {
+				err = idle.open(ctx, n[0], sock, over, parent.ID)
+			}
 		case "echo":
 			err = echo(ctx, c, me, more, nil)
 		case "echo-late":
 			err = echo(ctx, c, me, more, func() { words.pause(time.Duration(n[1])) })
 		case "recv":
 			err = recv(ctx, me, n[0], n[1])
+		case "recv-read":
+			err = recvRead(ctx, me, n[0])
 		default:
 			err = fmt.Errorf("unknown task %q", what)
 		}
@@ -482,4 +508,37 @@ func recv(ctx context.Context, me *rocl.Resource, n, senders int) error {
 		m.Release()
 	}
 	return me.SendBytes(ctx, last, 0, []byte{1})
+}
+
+// recvRead takes n messages, reads every byte of them, and answers once.
+func recvRead(ctx context.Context, me *rocl.Resource, n int) error {
+	var last rocl.GID
+	var all uint64
+	for range n {
+		m, err := me.Recv(ctx)
+		if err != nil {
+			return err
+		}
+		all += sum(m.Bytes())
+		last = m.From()
+		m.Release()
+	}
+	return me.SendBytes(ctx, last, all, []byte{1})
+}
+
+// answerBulk receives messages over a connection of its own.
+func answerBulk(ctx context.Context, l net.Listener, s stream, size, count int) error {
+	nc, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	tc := nc.(*net.TCPConn)
+	defer context.AfterFunc(ctx, func() { hangUp(tc) })()
+	rw, err := s.prepare(tc)
+	if err != nil {
+		tc.Close()
+		return err
+	}
+	defer rw.Close()
+	return recvBulk(rw, size, count)
 }

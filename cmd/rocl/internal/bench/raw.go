@@ -60,6 +60,30 @@ func (p *polled) Write(b []byte) (int, error) {
 
 func (p *polled) Close() error { return unix.Close(p.fd) }
 
+// sleeping is a polled socket whose reads sleep in poll(2) when nothing is there, as a
+// waiter of the library does that may not poll.
+type sleeping struct{ *polled }
+
+func (s sleeping) Read(b []byte) (int, error) {
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		switch e {
+		case 0:
+			if n == 0 {
+				return 0, io.EOF
+			}
+			return int(n), nil
+		case syscall.EAGAIN:
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
+				return 0, err
+			}
+		case syscall.EINTR:
+		default:
+			return 0, e
+		}
+	}
+}
+
 // echoRaw sends back messages of size bytes.
 func echoRaw(rw io.ReadWriter, size int, more func() bool) error {
 	b := make([]byte, max(size, 1))
@@ -115,28 +139,6 @@ func recvRaw(nc net.Conn, size, count int, lengths bool) error {
 			}
 		}
 		if _, err := io.ReadFull(r, b[:n]); err != nil {
-			return err
-		}
-	}
-	_, err := nc.Write([]byte{1})
-	return err
-}
-
-// sendBig and recvBig move messages too large to gain from a buffer.
-func sendBig(nc net.Conn, b []byte, count int) error {
-	for range count {
-		if _, err := nc.Write(b); err != nil {
-			return err
-		}
-	}
-	var ack [1]byte
-	_, err := io.ReadFull(nc, ack[:])
-	return err
-}
-
-func recvBig(nc net.Conn, b []byte, count int) error {
-	for range count {
-		if _, err := io.ReadFull(nc, b); err != nil {
 			return err
 		}
 	}

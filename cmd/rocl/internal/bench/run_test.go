@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,9 +18,9 @@ import (
 // soon is far longer than the end of a bench may take, on any machine.
 const soon = 30 * time.Second
 
-// Every bench runs with tiny counts and prints one JSON object.
+// Every bench runs with tiny counts and prints JSON objects, each on a line.
 func TestSmoke(t *testing.T) {
-	for _, line := range []string{
+	for _, name := range []string{
 		"rtt --count 20 --rounds 2",
 		"rtt --count 20 --rounds 2 --poll off",
 		"rtt --count 1 --rounds 1 --poll adaptive --size 0",
@@ -36,6 +37,13 @@ func TestSmoke(t *testing.T) {
 		"pairs --count 4 --transport shm",
 		"rate --count 100 --rounds 1 --senders 3",
 		"rate --count 4 --rounds 1 --senders 4 --size 0",
+		"rate --count 40000 --rounds 2 --transport shm --senders 2 --size 1000",
+		"rate --count 100 --rounds 2 --transport inproc",
+		"rate --count 1000 --rounds 2 --transport inproc --senders 3 --size 5000",
+		"rtt --count 20 --rounds 1 --transport tcp --idle 3",
+		"rtt --count 20 --rounds 2 --transport shm --idle 20",
+		"bw --count 2 --rounds 2 --size 1000000 --transport shm",
+		"bw --count 1 --rounds 1 --size 1 --transport shm",
 		"bw --count 2 --rounds 2 --size 1000000",
 		"bw --count 1 --rounds 1 --size 1",
 		"db --count 1000",
@@ -43,20 +51,25 @@ func TestSmoke(t *testing.T) {
 		"find --count 20 --rounds 2 --resources 1000",
 		"find --count 1 --rounds 1 --resources 1",
 	} {
-		t.Run(line, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), soon)
 			defer cancel()
-			out, err := execute(ctx, append([]string{"bench", "--json"}, strings.Fields(line)...)...)
+			out, err := execute(ctx, append([]string{"bench", "--json"}, strings.Fields(name)...)...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var r Result
-			if err := json.Unmarshal([]byte(out), &r); err != nil {
-				t.Fatalf("%v: %q", err, out)
+			for line := range strings.Lines(out) {
+				var r Result
+				if err := json.Unmarshal([]byte(line), &r); err != nil {
+					t.Fatalf("%v: %q", err, line)
+				}
+				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
+					r.Unit == "" || r.What == "" || r.Target < 0 || r.Machine.Cores < 1 {
+					t.Errorf("printed %s", line)
+				}
 			}
-			if strings.Count(out, "\n") != 1 || r.Bench != strings.Fields(line)[0] || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
-				r.Unit == "" || r.What == "" || r.Target <= 0 || r.Machine.Cores < 1 {
-				t.Errorf("printed %s", out)
+			if out == "" {
+				t.Error("printed nothing")
 			}
 		})
 	}
@@ -85,6 +98,8 @@ var endless = []struct {
 	{"rate bare", rateTCP, options{poll: "adaptive", size: 64, count: math.MaxInt / 2, senders: 1, rounds: 1}},
 	{"rate", rateTCP, options{poll: "adaptive", size: 64, count: 5000, senders: 3, rounds: math.MaxInt / 2}},
 	{"bw bare", bwTCP, options{poll: "adaptive", size: 1 << 20, count: math.MaxInt / 2, rounds: 1}},
+	{"rate shm bare", rateTCP, options{poll: "adaptive", transport: "shm", size: 64, count: math.MaxInt / 2, senders: 1, rounds: 1}},
+	{"bw shm", bwShared, options{poll: "adaptive", transport: "shm", size: 1 << 20, count: 4, rounds: math.MaxInt / 2}},
 	{"bw", bwTCP, options{poll: "adaptive", size: 4 << 20, count: 4, rounds: math.MaxInt / 2}},
 	{"find bare", findUnix, options{poll: "adaptive", count: math.MaxInt / 2, rounds: 1}},
 	{"find", findUnix, options{poll: "adaptive", count: 50, rounds: math.MaxInt / 2}},
@@ -94,7 +109,7 @@ var endless = []struct {
 // other, and fails if the bench does not end soon after.
 func interrupted(t *testing.T, ctx context.Context, run func(*pair, *options) (*Result, error), o options, interrupt func(*pair)) error {
 	t.Helper()
-	o.transport, o.senders = "tcp", max(o.senders, 1)
+	o.transport, o.senders = cmp.Or(o.transport, "tcp"), max(o.senders, 1)
 	hurt := make(chan time.Time, 1)
 	var dir string
 	var peer int
@@ -166,6 +181,8 @@ func TestCancelledInProcess(t *testing.T) {
 	for _, line := range []string{
 		"rtt --transport inproc --poll adaptive --count 1000000000",           // the channel's side
 		"rtt --transport inproc --poll adaptive --count 100 --rounds 1000000", // either
+		"rate --transport inproc --count 1000000000",                          // the channel's side
+		"rate --transport inproc --count 1000 --senders 3 --rounds 1000000",
 		"db --count 1000000000",
 		"find --resources 16000000",
 		"find --resources 10 --count 1000000000",
