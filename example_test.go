@@ -972,7 +972,7 @@ func ExampleStats() {
 	}
 	s := a.Stats()
 	fmt.Println(s.Sent, s.SentBytes, "questions:", s.Questions)
-	// Output: map[inproc:1000] 5000 questions: 2
+	// Output: map[inproc:1000] 5000 questions: 1
 }
 
 // Options are values: a program can keep its own.

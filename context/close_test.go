@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // What was accepted before Close arrives, in order and whole, large and small.
@@ -49,11 +49,10 @@ func TestCloseDelivers(t *testing.T) {
 // Close waits for a target that cannot be reached just now.
 func TestCloseWaits(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	net := inproc.NewNetwork()
-	f := newFlaky(net)
+	f := newFlaky()
 	f.fail.Store(true)
 	a := cl.Open(0, context.WithTransports(f), context.WithLinger(time.Minute))
-	b := cl.Open(0, context.WithTransports(net.Transport()))
+	b := cl.Open(0, context.WithTransports(tcp.New()))
 	me, you := register(t, a, nil), register(t, b, nil)
 	for i := range 10 {
 		send(t, me, you.ID(), fmt.Sprint(i))
@@ -86,7 +85,7 @@ func TestCloseGivesUp(t *testing.T) {
 			told := make(reports, 10)
 			server := directory.NewServer()
 			defer server.Close()
-			f := newFlaky(inproc.NewNetwork())
+			f := newFlaky()
 			f.fail.Store(true)
 			open := func(o ...context.Option) *context.Context {
 				c, err := context.Open(bg, append(o, context.WithDirectory(server.Dialer()))...)
@@ -298,7 +297,7 @@ func TestCloseEndsWatch(t *testing.T) {
 // nobody finds what is refused already.
 func TestCloseWithdrawsFirst(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	f := newFlaky(inproc.NewNetwork())
+	f := newFlaky()
 	f.fail.Store(true)
 	a, b := cl.Open(0, context.WithTransports(f)), cl.Open(0, context.WithTransports(f))
 	me, you := register(t, a, nil), register(t, b, nil)

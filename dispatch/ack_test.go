@@ -13,9 +13,10 @@ import (
 // frames in the writer's hands may be the last, and the peer's window full.
 func TestAckGivesWay(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.mu.Lock()
-	l.s.rxNext, l.writing = 5, true
+	l.s.rxNext.Store(5)
+	l.pen.Store(penWriting)
 	l.sayAck(nil)
 	l.mu.Unlock()
 	if !d.acksDue.Load() {

@@ -17,6 +17,9 @@ import (
 // what is promised and has not come is reserved, since buffers may be almost twice as
 // long as what lies in them: the program and what it sends cannot use it. An eighth is
 // reserved in any case, so that acknowledgements are read whatever else there is.
+//
+// A message from within the process lies in the buffer of its sender, and needs none of the
+// receiver's memory. So the budget does not count it: only its mailbox's limit bounds it.
 type budget struct {
 	pool     *buffers.Pool
 	memory   uint64                 // the limit of the pool; 0: none, and nothing is counted
@@ -32,28 +35,32 @@ func (b *budget) init(p *buffers.Pool) {
 	}
 }
 
-// unpromised is how much may still be promised.
-func (b *budget) unpromised() uint64 {
-	if b.memory == 0 {
+// counts reports whether messages of in need memory of the budget.
+func (b *budget) counts(in *inflow) bool { return b.memory > 0 && in.l != nil }
+
+// unpromised is how much may still be promised to in.
+func (b *budget) unpromised(in *inflow) uint64 {
+	if !b.counts(in) {
 		return 1<<64 - 1
 	}
 	return uint64(max(min(b.pool.Unused()/2, int64(b.memory/4)-b.promised.Load()), 0))
 }
 
-func (b *budget) overpromised() bool {
-	return b.memory > 0 && b.promised.Load() > int64(b.memory/4)
+// overpromised reports whether more than that has been promised, for messages of in.
+func (b *budget) overpromised(in *inflow) bool {
+	return b.counts(in) && b.promised.Load() > int64(b.memory/4)
 }
 
 // isTooLarge reports whether the memory is too small for what in needs beside what is
 // stored of it.
 func (d *Dispatcher) isTooLarge(in *inflow) bool {
-	return d.memory > 0 && in.need-in.consumed > d.memory/4*3
+	return d.counts(in) && in.need-in.consumed > d.memory/4*3
 }
 
 // fits reports whether in may be the one with a grant beyond the quarter, also in place
 // of another of m. What is longer than three quarters of the memory never can.
 func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
-	if d.memory == 0 {
+	if !d.counts(in) {
 		return true
 	}
 	need := in.need - in.consumed
@@ -82,13 +89,14 @@ func (b *budget) lacksMemory(n uint64) bool {
 	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
 }
 
-// promises counts what the mailbox has promised more, or less. mu is held.
-func (m *Mailbox) promises(more int64) {
+// promises counts what the mailbox has promised in more, or less. mu is held.
+func (m *Mailbox) promises(in *inflow, more int64) {
 	if m.closed {
 		return
 	}
 	m.promise += uint64(more)
-	if d := m.d; d.memory > 0 {
+	if d := m.d; d.counts(in) {
+		m.budgeted += more
 		d.promised.Add(more)
 		if more < 0 {
 			d.feed()
@@ -96,12 +104,25 @@ func (m *Mailbox) promises(more int64) {
 	}
 }
 
-// comes counts what may still come to the mailbox. mu is held.
-func (m *Mailbox) comes(more int64) {
-	if d := m.d; d.memory > 0 && !m.closed {
+// comes counts what may still come to the mailbox from in. mu is held.
+func (m *Mailbox) comes(in *inflow, more int64) {
+	if d := m.d; d.counts(in) && !m.closed {
 		m.coming += more
 		d.pool.Reserve(2 * more)
 	}
+}
+
+// noMore drops what the mailbox, which closes, has promised. mu is held.
+func (m *Mailbox) noMore() {
+	m.promise = 0
+	d := m.d
+	if d.memory == 0 {
+		return
+	}
+	d.promised.Add(-m.budgeted)
+	d.pool.Reserve(-2 * m.coming)
+	m.budgeted, m.coming = 0, 0
+	d.feed()
 }
 
 // overEnds notes that no sender has a grant beyond the limit. mu is held.

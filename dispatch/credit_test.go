@@ -61,7 +61,7 @@ func TestOneOversizeGrant(t *testing.T) {
 // A sender that is granted credit beyond the mailbox's limit and does not use it
 // gives it back, so that the next sender gets credit.
 func TestOversizeGrantGivenBack(t *testing.T) {
-	for name, tr := range transports() {
+	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
@@ -133,7 +133,7 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 // A sender that is granted credit beyond the mailbox's limit, and of which nothing comes
 // while another one waits, loses its link. The other one's message is let in.
 func TestOversizeGrantNotUsed(t *testing.T) {
-	for name, tr := range transports() {
+	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, c := w.node(t, 1, tr), w.node(t, 3, tr)
@@ -225,18 +225,18 @@ func TestOversizeGrantInUse(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() { waiting <- flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
 	needed(t, mb)
-	in.l.rx.Lock()
+	in.l.d.take()
 	in.l.parts = append(in.l.parts, part{dst: mb.serial, total: 8 * FirstCredit})
-	in.l.rx.Unlock()
+	in.l.d.give()
 	for range 10 {
-		in.l.rx.Lock()
+		in.l.d.take()
 		in.l.parts[0].have++
-		in.l.rx.Unlock()
+		in.l.d.give()
 		mb.judgeHolder()
 	}
-	in.l.rx.Lock()
+	in.l.d.take()
 	in.l.parts = nil
-	in.l.rx.Unlock()
+	in.l.d.give()
 	in.l.credit(mb, in)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
@@ -434,8 +434,8 @@ func TestGrantsAreCounted(t *testing.T) {
 	mb := box(t, d, 1, 1<<20)
 	var ins []*inflow
 	for i := range uint64(20) {
-		l := newLink(d, resource.MakeGID(1, 2+i, 0), 1)
-		in := &inflow{l: l, dst: 1, mb: mb}
+		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
+		in := &inflow{from: l, l: l, dst: 1, mb: mb}
 		mb.admit(in)
 		ins = append(ins, in)
 	}
@@ -467,9 +467,9 @@ func TestGrantsAreCounted(t *testing.T) {
 func TestGiveBack(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
-	l.rx.Lock()
-	defer l.rx.Unlock()
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	l.d.take()
+	defer l.d.give()
 	say := func(tag, held uint64) error {
 		f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: tag}}
 		if held > 0 {
@@ -506,13 +506,20 @@ func TestGiveBack(t *testing.T) {
 func TestCreditToldInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
-	l.rx.Lock()
-	defer l.rx.Unlock()
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	l.d.take()
+	defer l.d.give()
 	told := func() (limits []uint64) {
 		for i := l.s.first; i != l.s.end; i++ {
-			if e := l.s.at(i); e.Type == frameCredit {
-				limits = append(limits, e.Tag)
+			e := l.s.at(i)
+			for b := e.Data; e.Type == subsys.TypeRun && len(b) > 0; {
+				var h subsys.Header
+				if err := h.Parse(b); err != nil {
+					t.Fatal(err)
+				}
+				if b = b[subsys.HeaderLen+int(h.Len):]; h.Type == frameCredit {
+					limits = append(limits, h.Tag)
+				}
 			}
 		}
 		return limits

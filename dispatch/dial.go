@@ -17,18 +17,8 @@ const (
 	resolveTimeout = 500 * time.Millisecond // for the directory, where addresses are known
 )
 
-// dial starts connecting, unless that is under way. mu is held.
-func (l *link) dial() {
-	if l.dialling || l.dead != nil || l.conn != nil {
-		return
-	}
-	l.dialling = true
-	l.d.running.Add(1)
-	go l.connect()
-}
-
-// connect dials until the link has a conn, from whichever side, or is dead. It
-// ends within GiveUp, whatever does not answer: the directory or the peer.
+// connect is the searcher that dials, until the link has a connection, from whichever side,
+// or has ended. It ends within GiveUp, whatever does not answer: the directory or the peer.
 func (l *link) connect() {
 	defer l.d.running.Done()
 	ctx, cancel := context.WithTimeout(l.d.life, l.d.cfg.GiveUp)
@@ -42,10 +32,10 @@ func (l *link) connect() {
 		if attempt%longAttempt != 0 {
 			patience = shakeBriefly
 		}
-		err := l.try(ctx, patience)
+		isBest, err := l.try(ctx, patience)
 		l.mu.Lock()
-		if l.conn != nil || l.dead != nil || l.d.life.Err() != nil {
-			l.dialling = false
+		if l.life.state != dialling || l.d.life.Err() != nil {
+			l.act(l.life.dialled(isBest, l.s.rxNext.Load(), l.s.next))
 			l.mu.Unlock()
 			return
 		}
@@ -95,14 +85,15 @@ func (l *link) addresses(ctx context.Context) ([]string, error) {
 }
 
 // try goes once through the peer's addresses, cheapest transport first, with
-// patience for each. What broke at once lately comes last.
-func (l *link) try(ctx context.Context, patience time.Duration) error {
+// patience for each. What broke at once lately comes last. It reports whether the route
+// that was found is the best one.
+func (l *link) try(ctx context.Context, patience time.Duration) (isBest bool, err error) {
 	addrs, err := l.addresses(ctx)
 	if err != nil {
-		return err
+		return true, err
 	}
 	if l.key.theirs {
-		return errors.New("the peer, whose lane it is, has not connected")
+		return true, errors.New("the peer, whose lane it is, has not connected")
 	}
 	routes := l.routes()
 	failed, err := l.through(ctx, routes, addrs, nil, false, patience)
@@ -111,8 +102,8 @@ func (l *link) try(ctx context.Context, patience time.Duration) error {
 			err = nil
 		}
 	}
-	if err == nil {
-		l.settleFor(routes, addrs, failed)
+	if err != nil {
+		return true, err
 	}
-	return err
+	return l.isBest(routes, addrs, failed), nil
 }

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/callqueue"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/sentinel"
 	"github.com/rocl-go/rocl/resource"
@@ -76,14 +78,28 @@ type Trust struct {
 	Over func(peer resource.GID, transport string) error
 }
 
-func (t *Trust) over(peer resource.GID, c subsys.Conn) error {
+func (t *Trust) over(peer resource.GID, transport string) error {
 	if t.Over == nil {
 		return nil
 	}
-	if err := t.Over(peer, c.Transport()); err != nil {
+	if err := t.Over(peer, transport); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
+}
+
+// admits returns why there may be no link with a peer that trusts as o says: it is of
+// another cluster, or knows none of the keys.
+func (t *Trust) admits(o *Trust, peer resource.GID) error {
+	if t.Cluster != o.Cluster {
+		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, peer)
+	}
+	for _, k := range t.Keys {
+		if slices.ContainsFunc(o.Keys, func(o []byte) bool { return bytes.Equal(k, o) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %v has another key", ErrRefused, peer)
 }
 
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.
@@ -125,12 +141,13 @@ type Dispatcher struct {
 	budget
 	waiters sync.Pool
 
-	mu      sync.RWMutex
+	mu      lock.RWMutex[levelContext]
 	closing bool
 	closed  bool
 	ports   []subsys.Port
 	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
+	passages
 	lost    atomic.Uint64
 	reports callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
@@ -159,6 +176,8 @@ func New(cfg Config) *Dispatcher {
 		done:  make(chan struct{}),
 		links: map[linkKey]*link{},
 		boxes: map[uint32]*Mailbox{},
+
+		passages: passages{ends: map[linkKey]*end{}, flows: map[*Mailbox]*Flow{}},
 	}
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
@@ -205,7 +224,7 @@ func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
 // earlier are preferred for links.
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	p, err := t.Listen(addr, subsys.Config{
-		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count,
+		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: exclusive{d},
 		Accept: func(c subsys.Conn) subsys.Sink { return d.welcome(c) },
 	})
 	if err != nil {
@@ -229,7 +248,7 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 func (d *Dispatcher) Reconsider() {
 	d.eachLink(func(l *link) {
 		l.mu.Lock()
-		l.improve()
+		l.act(l.life.improve())
 		l.mu.Unlock()
 	})
 }
@@ -325,11 +344,10 @@ func (d *Dispatcher) forget(m *Mailbox) {
 func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 	owner = owner.Context()
 	if owner == d.self {
-		m := d.mailbox(dst)
-		if m == nil {
-			return nil, fmt.Errorf("%w: %v", ErrGone, owner.WithSerial(dst))
-		}
-		return &Flow{local: m, dst: dst}, nil
+		return d.directly(neighbour{Dispatcher: d}, dst)
+	}
+	if o, _ := d.neighbour(owner, nil); o.Dispatcher != nil {
+		return d.directly(o, dst)
 	}
 	l, err := d.link(owner)
 	if err != nil {
@@ -342,6 +360,9 @@ func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(linkKey{peer: peer}) }
 
 func (d *Dispatcher) unlink(l *link) {
+	l.mu.Lock() // a goroutine that writes may count still
+	defer l.mu.Unlock()
+	l.settle()
 	d.mu.Lock()
 	if d.links[l.key] == l {
 		delete(d.links, l.key)
@@ -414,6 +435,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	before := d.lost.Load()
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	d.eachLink(func(l *link) { l.bye() })
+	d.leaveProcess()
 	d.end()
 	d.pool.Unawait(d)
 
@@ -432,8 +454,8 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	if p := d.poller.Load(); p != nil {
 		d.token.Lock() // a receiver may still be on its way out
 		d.poller.Store(nil)
+		d.token.Unlock()
 		p.Close()
-		// The token stays locked: nobody may drive a closed poller.
 	}
 	dropped := d.reports.Drain(ctx)
 	close(d.done)

@@ -1,38 +1,152 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dispatch carries messages between contexts: links that outlive their
-// connections, mailboxes, and the progress of both.
+// Package dispatch carries messages between contexts.
 //
-// A [Dispatcher] is the message half of a context. [Dispatcher.Flow] leads to a
-// resource, wherever it is; [Flow.Send] puts a message into the session of a link,
-// and whoever finds the link idle writes. [Dispatcher.Mailbox] is where messages to
-// a resource wait for [Mailbox.Recv].
+// A [Dispatcher] is the message half of a context. [Dispatcher.Mailbox] is where messages
+// to a resource wait for [Mailbox.Recv]. [Dispatcher.Flow] leads to a resource, wherever it
+// is, and [Flow.Send] sends to it:
 //
-// # Waiting
+//	to a context                what happens
+//	of this process, if the     the message is put into the mailbox, in the sender's buffer
+//	best route is within it
+//	any other                   the message is queued in the session of a link
 //
-// Whoever waits makes progress: it reads what has come for all of its context and
-// hands it out, so that a message wakes nobody but the one it is for. Of several one
-// does so, who holds the token; the others are parked. It goes down these steps, each
-// cheaper for the machine and dearer for the message (docs/BENCHMARKS.md, Waiting):
+// A link is the reliable session with one other context over one lane. It outlives its
+// connections: what the peer has not acknowledged is sent again over the next one. There is
+// one lane, the common one, where [Rules] give two contexts no others.
 //
-//	step      where                      costs meanwhile   hears
-//	poll      a loop                     a processor       all
+// # From Send to Recv
+//
+//	sender's goroutine                   receiving process
+//	------------------                   -----------------
+//	Flow.Send
+//	  takes credit                       progress token
+//	  adds a frame to the session          Poller.Poll ─► Conn ─► link.receive
+//	  seizes the pen, and pumps            session.accept: is it the next frame?
+//	    Conn.Send ───────────────────►     link.work ─► Mailbox.deliver
+//	                                         hands the message to a receiver that waits,
+//	                                         or stores it
+//	                                     Mailbox.Recv returns
+//
+// A small message takes four locks where no goroutine contends: link.mu in Send, the token
+// to read it, Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes
+// Mailbox.mu twice. TestLocksOfMessage counts them.
+//
+// # Waiting, and progress
+//
+// A goroutine that waits, for a message, for credit or for room, makes progress: it reads
+// what has come for all of its context and delivers it. So a message wakes only the
+// goroutine that it is for, and, if that one made progress, one that goes on with it. One
+// goroutine at a time makes progress, the holder of the progress token; the others are
+// parked on channels. The holder polls first. Then it naps or sleeps, for some milliseconds
+// at a time. After 10 ms in which nothing has come it parks like the others, and the keeper
+// makes progress, which holds no thread (docs/BENCHMARKS.md, Waiting):
+//
+//	step      where                      costs meanwhile   is woken by
+//	poll      a loop                     a processor       everything
 //	nap       futex, up to 2 ms          a thread          rings, its own process
-//	sleep     epoll_wait, up to 10 ms    a thread          all
-//	parked    the keeper, in the         nothing           all
-//	          runtime's poller
+//	sleep     epoll_wait, up to 10 ms    a thread          everything
+//	keeper    the runtime's poller       nothing           everything
 //
-// [Polling] says whether and how long there is polling. By default it adapts: to
-// whether it has paid, which is twice as long each time it has, up to the budget, and a
-// quarter when it has not; and to whether other goroutines want the processor, of
-// which a Gosched tells that takes long: then the next 8, 16, … 1024 waits do not poll.
-// Where 2 µs are in vain too, thousands of times, as many waits do not.
-// On one processor nobody polls, nor naps or sleeps: a thread that the kernel holds
-// would hold the processor with it. And of a process no more poll than leave
-// a processor to others.
+// [Polling] says whether a waiter polls, and for how long. By default that adapts to
+// whether polling has paid (twice as long each time that it has, up to the budget; a
+// quarter when it has not), and to whether other goroutines want the processor, which a
+// Gosched that takes long tells: then the next 8, 16, … 1024 waits do not poll. Where
+// polling for 2 µs has been in vain thousands of times, as many waits do not poll.
+// On one processor no goroutine polls, naps or sleeps: a thread that the kernel
+// holds would hold the processor with it. No more goroutines of a process poll than leave a
+// processor to others. PollAlways polls in any case.
 //
-// A nap is for memory shared with other processes, whose rings are looked at, not
-// read: [subsys.Poller.Naps] chooses it where the last sleeps were short and ended by
-// a ring, and where no socket has lately had anything. A socket that has waits until
-// it ends: 50 µs, or where there are only rings until the keeper ends it, within 2 ms.
+// A nap is for memory that is shared with other processes, whose rings are looked at, not
+// read. [subsys.Poller.Naps] chooses it where the last sleeps were short and ended by a
+// ring, and where no socket has lately had anything. A socket that has something waits
+// until the nap ends: after 50 µs, or, where there are only rings, when the keeper ends it,
+// within 2 ms.
+//
+// # Which goroutine runs what
+//
+//	goroutine         started by                 ends                      does
+//	waiter            the program                with its call             makes progress while it waits
+//	keeper            the first connection       Close                     makes progress while no waiter does;
+//	                                                                       acknowledges each millisecond
+//	flusher           New                        Close                     writes what paced links have queued
+//	watchLinks        New                        Close                     looks for silent machines
+//	searcher          life: startDial            with a connection, the    dials
+//	                                             link or the context
+//	                  life: startMove            after one pass, or when   tries better routes
+//	                                             its connection breaks
+//	leave             the end of a link          by itself                 gives mailboxes their credit back,
+//	                                                                       and calls Config.Ended
+//	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
+//	reports           an undelivered message     when no report waits      calls Config.Undelivered
+//	closer            a link that drops a        by itself                 closes it: memory that lies in the
+//	                  connection                                           peer's pages takes long to give back
+//	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
+//	nextNeedySoon     has come back
+//	accept            a port                     the port's Close          gives each new connection an endpoint
+//	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
+//	                                                                       Mailbox.sweep, the end of a
+//	                                                                       stranger's time
+//
+// Close waits for all of them but waiters, closers, feedAll and nextNeedySoon, which touch
+// only memory, and for reports as its documentation says.
+//
+// Transports call a link (Frames, Room and Writable of its sink) only from the goroutine
+// that has the progress token. So the inbound part of a link, which works on what arrives,
+// needs no lock. A goroutine without the token that has to touch it calls take.
+//
+// # Which goroutine writes to a connection
+//
+// The one that has the link's pen (pen.go has the drawing). A sender adds its frames to the
+// session with link.mu held. If the pen is idle it takes it, and writes until nothing is
+// left. If another goroutine has the pen, that one writes these frames too. If the
+// connection is full no goroutine has the pen: the holder of the token takes it when the
+// connection is writable again. A link over which a sender sends one message right after
+// another is paced: its frames are written when there are 128 KiB of them, by the next
+// goroutine that waits, or by the flusher (stream.go). Without a connection frames stay in
+// the session until a handshake has succeeded.
+//
+// The frames of a handshake are written under endpoint.mu, before the connection belongs to
+// the link; but for the last, Ready, for which the goroutine that has accepted the
+// connection takes the pen.
+//
+// # Which connection a link has
+//
+// That is decided by the state machine life (life.go has the drawing), whose stories are in
+// testdata/life. A link learns that its peer has ended in one of three ways: the peer says
+// goodbye; a [Resolver] returns ErrGone; or the peer is not reached within Config.GiveUp
+// since the searcher began to dial. A process that is killed says no goodbye: its connection
+// breaks, and the link dials, in the state moving as soon as the searcher there has ended. A
+// detached link learns nothing until it is used. In each state the end leads to dying: flows
+// fail, what was not acknowledged is reported as undelivered, mailboxes take back the credit
+// that the peer has not used, and Config.Ended is called. A peer that reconnects before that
+// finds the session as it was.
+//
+// # Locks
+//
+// A goroutine waits only for locks that stand below all those it holds in this table. A
+// build with the tag rocldebug checks that (package internal/lock); TryLock does not wait,
+// and is not checked.
+//
+//	level  lock                guards
+//	10     progress.token      the poller; the inbound part of each link, with what its session receives;
+//	                           the steps of handshakes
+//	20     spread.mu           over which lanes the messages of a flow went
+//	25     endpoint.mu         the order of the frames of one handshake, its timer, its place among strangers
+//	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender
+//	50     link.mu             the rest of a link: life, the sending part of its session, flows, watching,
+//	                           counters, and what becomes of the pen
+//	60     Dispatcher.mu       the tables of links, mailboxes, ports and passages
+//	70     watched.mu          the list of links that expect something
+//	80     progress.parkedMu   the list of waiters that would make progress
+//
+// Transports and the poller have locks of the levels 120 to 140. Locks that are held for a
+// few instructions, in which none of these is taken, have no level: those of packages buffers and callqueue, of
+// ratelog and of Strangers.
+//
+// link.mu is not held while Start, Send, Close or Unanswered of a connection is called. No
+// lock and no token is held while a function of the program is called that may wait:
+// Config.Undelivered, Config.Ended, Config.Resolve, the handler of Serve. Config.Logger,
+// Config.Trust and Trust.Over are called with locks held: they may not wait, and call
+// nothing of this package. (Package context queues the lines of a program's log.)
 package dispatch

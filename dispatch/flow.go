@@ -25,8 +25,14 @@ type Flow struct {
 	waiters waitlist
 	line    line // messages that have no numbers yet
 
-	local  *Mailbox // set for resources of this very context
-	spread *spread  // set where there are rules, in the flow of the common lane
+	spread *spread // set where there are rules, in the flow of the common lane
+
+	// Of a flow to a resource of this process, which has no link:
+	mb   *Mailbox
+	in   *inflow
+	to   neighbour
+	lane uint8
+	way  *end // what is sent is counted there; nil before the first message, and to this very context; guarded by mb.mu
 }
 
 // goneMost is how many resources that are gone a link remembers, to refuse messages to
@@ -53,12 +59,15 @@ func (l *link) flow(dst uint32) *Flow {
 	defer l.mu.Unlock()
 	f := l.flows[dst]
 	if f == nil {
-		if err := l.goneDst[dst]; err != nil && l.dead == nil { // serials are not used again
+		if err := l.goneDst[dst]; err != nil && !l.life.hasEnded() { // serials are not used again
 			return &Flow{l: l, dst: dst, gone: err}
 		}
-		f = &Flow{l: l, dst: dst, limit: FirstCredit, gone: l.dead}
+		f = &Flow{l: l, dst: dst, limit: FirstCredit}
+		if l.life.hasEnded() {
+			f.gone = l.life.cause
+		}
 		if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
-			f.spread = &spread{rules: r, base: f}
+			f.spread = &spread{rules: r, base: f, d: l.d, peer: l.peer}
 		}
 		l.flows[dst] = f
 	}
@@ -68,10 +77,10 @@ func (l *link) flow(dst uint32) *Flow {
 // Dead says whether the flow has failed for good: whoever remembers it should
 // ask for a new one.
 func (f *Flow) Dead() bool {
-	if f.local != nil {
-		f.local.mu.Lock()
-		defer f.local.mu.Unlock()
-		return f.local.closed
+	if f.mb != nil {
+		f.mb.mu.Lock()
+		defer f.mb.mu.Unlock()
+		return f.mb.closed || f.in.left
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
@@ -84,8 +93,8 @@ func (f *Flow) Dead() bool {
 // delivered, in order, if both contexts live and the resource exists; if not,
 // that is reported.
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
-	if f.local != nil {
-		return f.local.sendLocal(ctx, src, tag, b)
+	if f.mb != nil && f.spread == nil {
+		return f.deliver(ctx, src, tag, b)
 	}
 	copied, err := f.queue(ctx, src, tag, b.Bytes(), b)
 	if copied {
@@ -100,7 +109,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // SendBytes is Send of a copy of p, which it makes where the frame lies if p
 // is small.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
-	if f.local == nil && len(p) <= inline {
+	if (f.mb == nil || f.spread != nil) && len(p) <= inline {
 		copied, err := f.queue(ctx, src, tag, p, nil)
 		if copied || err != nil {
 			return err
@@ -111,8 +120,10 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 	if err != nil {
 		return err
 	}
-	copy(b.Bytes(), p)
-	d.CountCopy(len(p))
+	if len(p) > 0 {
+		copy(b.Bytes(), p)
+		d.CountCopy(len(p))
+	}
 	if err = f.Send(ctx, src, tag, b); err != nil {
 		b.Release()
 	}
@@ -120,8 +131,8 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 }
 
 func (f *Flow) dispatcher() *Dispatcher {
-	if f.local != nil {
-		return f.local.d
+	if f.mb != nil {
+		return f.in.from.(*Dispatcher)
 	}
 	return f.l.d
 }
@@ -143,6 +154,12 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	}
 	c := charge(len(p))
 	l := f.l
+	if l == nil { // of a lane within the process
+		if b == nil {
+			return false, nil
+		}
+		return false, f.deliver(ctx, src, tag, b)
+	}
 	l.mu.Lock()
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.room() {
 		f.sent += c
@@ -167,6 +184,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		} else {
 			l.s.push(&m)
 		}
+		l.attend()
 	} else if len(p) > 0 {
 		l.traffic.copies++
 		l.traffic.copiedB += uint64(len(p))
@@ -177,7 +195,6 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
 	l.post()
-	l.mu.Unlock()
 	return copied, nil
 }
 
@@ -202,6 +219,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	f.waiters.push(w)
 	if f.serve() {
 		l.post()
+		l.mu.Lock()
 	}
 	// Who is fired from the list has been given its credit, or f has failed.
 	l.vigil.starved++
@@ -212,6 +230,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 		asks := f.serve() // the next one may need less
 		if unasks := f.unask(); f.giveBack() || unasks || asks {
 			l.post()
+			l.mu.Lock()
 		}
 		return err
 	}

@@ -80,15 +80,13 @@ func TestGoldenHandshake(t *testing.T) {
 
 // fakeConn is a conn whose frames the test sees.
 type fakeConn struct {
-	sent     []subsys.Frame
-	closed   bool
-	delivers bool
+	sent   []subsys.Frame
+	closed bool
 }
 
 func (c *fakeConn) Transport() string { return "fake" }
 func (c *fakeConn) Remote() string    { return "fake://peer" }
 func (c *fakeConn) Start()            {}
-func (c *fakeConn) Delivers() bool    { return c.delivers }
 func (c *fakeConn) Close() error      { c.closed = true; return nil }
 func (c *fakeConn) Send(fs []subsys.Frame) (int, error) {
 	for i := range fs {
@@ -169,7 +167,7 @@ func FuzzFrames(f *testing.F) {
 				t.Fatal(err)
 			}
 			l.mu.Lock()
-			if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+			if err := l.bind(ep, c, &attach{session: 7, gen: 1}); err != nil {
 				t.Fatal(err)
 			}
 			l.mu.Unlock()
@@ -185,14 +183,14 @@ func FuzzFrames(f *testing.F) {
 		var failed error
 		for i := range fs {
 			if fs[i].Len > 2048 && failed == nil {
-				b, err := ep.Room(c, &fs[i].Header)
+				b, err := ep.asks(c, &fs[i].Header)
 				if b != nil {
 					b.Release()
 				}
 				failed = err
 			}
 			if failed == nil {
-				failed = ep.Frames(c, fs[i:i+1])
+				failed = ep.comes(c, fs[i:i+1])
 			}
 		}
 		for _, f := range fs {

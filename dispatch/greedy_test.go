@@ -27,10 +27,10 @@ func TestAnswersAreBounded(t *testing.T) {
 					fs := make([]subsys.Frame, batchFrames)
 					for i := range fs {
 						fs[i].Header = ask
-						fs[i].Seq = ep.link.Load().s.rxNext + uint32(i)
+						fs[i].Seq = ep.link.Load().s.rxNext.Load() + uint32(i)
 						fs[i].Data = []byte{0, 1, 0, 0}[:ask.Len]
 					}
-					if err = ep.Frames(c, fs); err != nil {
+					if err = ep.comes(c, fs); err != nil {
 						return err
 					}
 					if c.sent = c.sent[:0]; ask.Type == frameBegin { // each ends the one before

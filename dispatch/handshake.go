@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -28,10 +28,11 @@ const (
 // An endpoint is the sink of one conn: first it shakes hands, then it passes
 // frames to the link.
 type endpoint struct {
-	d    *Dispatcher
-	link atomic.Pointer[link]
+	d         *Dispatcher
+	link      atomic.Pointer[link]
+	isCurrent atomic.Bool // the conn is that of the link
 
-	mu      sync.Mutex
+	mu      lock.Mutex[levelEndpoint]
 	step    uint8 // the frame type expected next
 	trust   Trust // the acceptor's
 	cluster uint64
@@ -90,7 +91,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	if err != nil {
 		return &dialError{err}
 	}
-	if err = trust.over(l.peer, c); err != nil {
+	if err = trust.over(l.peer, c.Transport()); err != nil {
 		c.Close()
 		return err
 	}
@@ -101,7 +102,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	c.Start()
 	if err := ep.say(c, frameHello, said); err != nil {
 		l.mu.Lock()
-		l.proposed = 0 // where the answer came before say returned
+		l.life.proposed = 0 // where the answer came before say returned
 		l.mu.Unlock()
 		c.Close()
 		return err
@@ -117,7 +118,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		}
 	}
 	l.mu.Lock()
-	l.proposed = 0
+	l.life.proposed = 0
 	l.mu.Unlock()
 	if err != nil {
 		c.Close()
@@ -125,11 +126,14 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	return err
 }
 
-// say sends one handshake frame.
+// say sends one handshake frame. The dialler's first may be under way still when the answer
+// asks for the next.
 func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
 	f := [1]subsys.Frame{{Data: b}}
 	f[0].Type, f[0].Len = typ, uint32(len(b))
+	ep.mu.Lock()
 	n, err := c.Send(f[:])
+	ep.mu.Unlock()
 	if err == nil && n == 0 {
 		err = errors.New("dispatch: no room for a handshake")
 	}
@@ -140,7 +144,7 @@ func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
 func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 	for i := range fs {
 		if l := ep.link.Load(); l != nil {
-			return l.receive(c, fs[i:])
+			return l.receive(ep, c, fs[i:])
 		}
 		if err := ep.hear(c, &fs[i]); err != nil {
 			ep.settle()
@@ -167,7 +171,7 @@ func (ep *endpoint) Room(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, erro
 	if l == nil {
 		return nil, fmt.Errorf("%w: %d bytes before the handshake", ErrProtocol, h.Len)
 	}
-	return l.makeRoom(c, h)
+	return l.makeRoom(ep, h)
 }
 
 // Writable implements subsys.Sink.
@@ -220,7 +224,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	case h.from == ep.d.self || h.from != h.from.Context() || h.from.IsZero():
 		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.from)
 	}
-	if err := ep.trust.over(h.from, c); err != nil {
+	if err := ep.trust.over(h.from, c.Transport()); err != nil {
 		return err
 	}
 	ep.peer, ep.lane = h.from, h.lane
@@ -248,12 +252,11 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	ep.said.said = append(ep.said.said, b...)
 	l := ep.want
 	l.mu.Lock()
-	if l.conn != nil && l.conn != ep.from || l.dead != nil {
+	if l.life.hasEnded() || l.conn != nil && l.conn != ep.from {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
-	l.proposed = l.gen + 1
-	ep.mine = attach{session: l.id, known: l.peerID, gen: l.proposed, have: l.s.rxNext, move: l.conn != nil, features: features}
+	ep.mine = attach{session: l.life.id, known: l.life.peerID, gen: l.life.propose(), have: l.s.rxNext.Load(), move: l.conn != nil, features: features}
 	l.mu.Unlock()
 	part := ep.mine.append(nil)
 	ep.mine.mac = ep.said.mac(ep.said.keys[0], frameAttach, part[:32])
@@ -278,33 +281,31 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			return err
 		}
 		l.mu.Lock()
-		l.hold(false)
-		why, fatal, again := l.admits(ep.d.self.Compare(ep.peer) < 0, c, &a)
-		if why == 0 && fatal == nil {
-			err = l.bind(c, &a)
+		l.hold()
+		isWorse := a.move && l.conn != nil && l.worse(c)
+		v := l.life.admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.idle(), isWorse)
+		isAdmitted := v.why == 0 && v.fatal == nil
+		if isAdmitted {
+			err = l.bind(ep, c, &a)
 		}
-		if why != 0 || fatal != nil || err != nil {
-			gen := l.gen
-			if why == refusedBusy {
-				gen = a.gen - 1
-			}
+		if !isAdmitted || err != nil {
 			l.unhold()
 			l.mu.Unlock()
-			if fatal != nil {
-				l.die(fatal)
+			if v.fatal != nil {
+				l.die(v.fatal)
 			}
 			switch {
 			case err != nil:
 				return err
-			case again:
+			case v.again:
 				ep.d.unlink(l)
 				continue
 			}
-			return ep.refuse(c, why, gen)
+			return ep.refuse(c, v.why, v.gen)
 		}
-		ready := attach{session: l.id, known: a.session, gen: a.gen, have: l.s.rxNext, features: features}
+		ready := attach{session: l.life.id, known: a.session, gen: a.gen, have: l.s.rxNext.Load(), features: features}
 		ep.link.Store(l)
-		l.writing, l.ready = true, true // Ready goes first
+		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
 		l.mu.Unlock()
 		part := ready.append(nil)
@@ -312,43 +313,14 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		err = ep.say(c, frameReady, ready.append(part[:0]))
 		ep.settle()
 		l.mu.Lock()
-		l.ready = false
 		if err != nil {
 			l.lose(c, err)
 		}
-		l.doneWriting()
-		if l.conn == c && !l.writing {
-			l.pump()
-		}
+		l.putDown(penIdle)
+		l.write()
 		l.mu.Unlock()
 		return nil
 	}
-}
-
-// admits judges an attach over c: why it is refused, or, if fatal is not nil, of
-// what l is to die, and whether to ask its successor then. first says that we go
-// first where both dial. mu is held and nobody writes.
-func (l *link) admits(first bool, c subsys.Conn, a *attach) (why refusal, fatal error, again bool) {
-	switch {
-	case l.dead != nil:
-		return 0, l.dead, true
-	case a.known != 0 && a.known != l.id:
-		if l.peerID == 0 && l.s.idle() {
-			fatal = fmt.Errorf("%w: the peer knows another session", ErrUnreachable)
-		}
-		return refusedUnknown, fatal, false
-	case l.peerID != 0 && l.peerID != a.session:
-		// The peer has given the old session up and told its senders; we tell
-		// ours and begin anew.
-		return 0, fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer), true
-	case a.gen <= l.gen:
-		return refusedStale, nil, false
-	case l.proposed >= a.gen && first:
-		return refusedBusy, nil, false
-	case a.move && l.conn != nil && l.worse(c):
-		return refusedWorse, nil, false
-	}
-	return 0, nil, false
 }
 
 func (ep *endpoint) refuse(c subsys.Conn, why refusal, gen uint64) error {
@@ -366,13 +338,11 @@ func (ep *endpoint) refused(b []byte) error {
 	why, gen := refusal(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[8:])
 	l := ep.want
 	err := fmt.Errorf("%w by %v (%d)", ErrRefused, ep.peer, why)
-	switch why {
-	case refusedStale:
-		l.mu.Lock()
-		l.gen = max(l.gen, gen)
-		l.mu.Unlock()
-	case refusedUnknown:
-		l.die(fmt.Errorf("%w: %v has given up the session", ErrUnreachable, l.peer))
+	l.mu.Lock()
+	fatal := l.life.refused(why, gen)
+	l.mu.Unlock()
+	if fatal != nil {
+		l.die(fatal)
 	}
 	return err
 }
@@ -388,32 +358,25 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	l := ep.want
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Where c delivers our stack is that of the peer's writer: ours may be saying
-	// Ready to the peer, who would wait for that one.
-	if !l.hold(c.Delivers()) {
-		return fmt.Errorf("%w: somebody writes still", ErrRefused)
-	}
+	l.hold()
 	defer l.unhold()
-	if l.dead != nil || a.gen != ep.mine.gen || a.gen <= l.gen || a.known != l.id {
-		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
-	}
-	if l.peerID != 0 && l.peerID != a.session {
-		return fmt.Errorf("%w: unknown session", ErrProtocol)
+	if err := l.life.confirms(&ep.mine, &a); err != nil {
+		return err
 	}
 	a.move = ep.mine.move // as it was for the peer
-	if err := l.bind(c, &a); err != nil {
+	if err := l.bind(ep, c, &a); err != nil {
 		return err
 	}
 	ep.link.Store(l)
-	l.proposed = 0
+	l.life.proposed = 0
 	ep.finish(nil)
 	return nil
 }
 
-// bind makes c, whose handshake has succeeded, the link's conn, in place of an
-// earlier one, and resumes the session where a says. mu is held and nobody
-// writes.
-func (l *link) bind(c subsys.Conn, a *attach) error {
+// bind makes c, whose handshake has succeeded and whose sink is ep, the link's connection,
+// in place of an earlier one, and resumes the session where a says. mu and the token must
+// be held, and no goroutine may write.
+func (l *link) bind(ep *endpoint, c subsys.Conn, a *attach) error {
 	resume := l.s.resume
 	if a.move {
 		resume = l.s.handOver
@@ -424,17 +387,17 @@ func (l *link) bind(c subsys.Conn, a *attach) error {
 	if l.conn != nil {
 		l.detach()
 	}
-	l.endTrial()
-	if l.peerID != 0 && !a.move {
+	if l.life.peerID != 0 && !a.move {
 		l.traffic.resumed++
 	}
-	l.traffic.resent += uint64(max(0, int32(l.s.most-l.s.sent)))
+	l.traffic.resent += uint64(max(0, int32(l.s.most.Load()-l.s.sent)))
 	if c, ok := c.(subsys.Admitter); ok {
 		c.Admit()
 	}
-	l.peerID, l.gen = a.session, a.gen
-	l.conn, l.stalled, l.stream.heard = c, false, true
-	l.runs = !c.Delivers()
+	l.act(l.life.bound(a.session, a.gen))
+	l.conn, l.end = c, ep
+	ep.isCurrent.Store(true)
+	l.stream.rx = l.s.rxNext.Load() - 1
 	_, streams := c.(subsys.Streamer)
 	l.cuts = streams && a.features&featurePieces != 0
 	l.since = time.Now()

@@ -61,8 +61,11 @@ func (m *Mailbox) judgeHolder() {
 // suspect returns how much has come of the message for which in was granted credit beyond
 // the limit, or the zero suspect if all of it has.
 func (in *inflow) suspect() suspect {
-	in.l.rx.Lock()
-	defer in.l.rx.Unlock()
+	if in.l == nil { // its goroutine goes on, or gives the credit back
+		return suspect{}
+	}
+	in.l.d.take()
+	defer in.l.d.give()
 	have := 0
 	if p := in.l.part(in.dst); p != nil {
 		have = p.have

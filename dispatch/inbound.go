@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -23,89 +24,136 @@ const (
 // its own frames at most maxUnacked wait for an answer.
 const mostAnswers = 2 * maxUnacked
 
-// receive works on frames that came over c.
-func (l *link) receive(c subsys.Conn, fs []subsys.Frame) error {
-	answered, err := l.digest(c, fs)
-	if !answered {
-		return err
+// inbound is the part of a link that works on what arrives. The holder of the progress
+// token owns it: no two connections of a link interleave, nor two lanes with one peer.
+type inbound struct {
+	inflows  map[uint32]*inflow
+	lastFlow *inflow
+	answered bool // work has queued frames
+	// Of the frames that work has queued, so many were since the frame numbered
+	// answersFrom, which the peer has not acknowledged.
+	answers     int
+	answersFrom uint32
+	hasLeft     bool // the mailboxes have been told that the link ends
+	parts       []part
+	whole       [1]subsys.Frame // a message of which the last piece has come
+	unacked     int             // bytes that have come since the last acknowledgement,
+	told        uint32          // which was of the frames before this one
+
+	gotNow  atomic.Uint64 // messages over the present connection, not yet in traffic,
+	gotNowB atomic.Uint64 // and bytes of payload
+}
+
+// receive works on frames that came over c, whose sink is end.
+func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
+	answered, err := l.digest(end, c, fs)
+	if answered {
+		l.mu.Lock()
+		if l.conn == c && !l.paced() {
+			l.write()
+		}
+		l.mu.Unlock()
 	}
-	// What the frames made us say goes out when no lock is held: the peer may
-	// be in this process and answer at once.
-	l.mu.Lock()
-	if l.conn == c && !l.writing && !l.stalled && !l.s.quiet() && !l.paced() {
-		l.pump()
-	}
-	l.mu.Unlock()
 	return err
 }
 
-// digest is receive up to the answers, and says whether there are any.
-func (l *link) digest(c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
-	l.rx.Lock()
-	defer l.rx.Unlock()
+// digest is receive up to the answers, and reports whether there are any. A frame that
+// asks for nothing but its delivery takes no lock of the link.
+func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
 	if len(l.parts) > 0 {
 		if err := l.makeReady(fs); err != nil {
 			return false, err
 		}
 	}
-	l.mu.Lock()
-	if l.conn != c {
-		l.mu.Unlock()
+	if !end.isCurrent.Load() {
 		return false, subsys.ErrClosed
 	}
-	if l.runs { // else Send's return is the acknowledgement
-		// Frames in a writer's hands are let go of by the writer.
-		if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
-			l.mu.Unlock()
-			return false, err
-		}
-		if !l.writing {
-			l.release()
-		}
+	if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
+		return false, err
+	}
+	fresh, got, err := l.s.accept(fs)
+	if err != nil {
+		return false, err
+	}
+	if got.messages > 0 {
+		l.gotNow.Add(uint64(got.messages))
+	}
+	if got.bytes > 0 {
+		l.gotNowB.Add(uint64(got.bytes))
+	}
+	l.answered = false
+	isDue := l.isAckDue(got.wire)
+	var misbehaves error
+	if isDue || l.answers > 0 || l.attention.Load() {
+		misbehaves = l.attendTo(c, isDue) // what has been accepted is worked on all the same
+	} else if !l.d.acksDue.Load() {
+		l.d.acksDue.Store(true)
+	}
+	if err = l.work(fs[fresh:]); err == nil {
+		err = misbehaves
+	}
+	return l.answered, err
+}
+
+// isAckDue counts bytes that came, and reports whether they are to be acknowledged at
+// once.
+func (l *link) isAckDue(bytes int) bool {
+	next, told := l.s.rxNext.Load(), l.s.rxTold.Load()
+	if told != l.told {
+		l.told, l.unacked = told, 0
+	}
+	if l.unacked += bytes; next == told {
+		l.unacked = 0
+		return false
+	}
+	unsaid := next - told
+	return unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1 // a single message is often answered
+}
+
+// attendTo does what frames that came over c ask of the sending part of the link.
+func (l *link) attendTo(c subsys.Conn, isAckDue bool) error {
+	l.mu.Lock()
+	if !l.calls() { // the writer does so otherwise
+		l.release()
 	}
 	if l.s.head-l.answersFrom < 1<<31 {
 		l.answers, l.answersFrom = 0, l.s.next
 	} else if l.answers > mostAnswers {
 		l.mu.Unlock()
-		return false, fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
-	}
-	fresh, got, err := l.s.accept(fs)
-	if err != nil {
-		l.mu.Unlock()
-		return false, err
+		return fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
 	}
 	ended := l.closedIn
 	l.closedIn = nil
-	l.stream.heard = true
-	if l.trial.resting {
-		l.stir()
-	}
-	l.gotNow += uint64(got.messages)
-	l.traffic.receivedB += uint64(got.bytes)
-	l.unacked += got.wire
-	switch unsaid := l.s.rxNext - l.s.rxTold; {
-	case !l.runs || unsaid == 0:
-		l.unacked = 0
-	case unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1: // a single message is often answered
+	l.act(l.life.stirred(l.s.rxNext.Load(), l.s.next))
+	if isAckDue && l.conn == c {
 		l.sayAck(c)
-	default:
+	} else {
 		l.d.acksDue.Store(true)
 	}
 	l.answered = l.s.turn != nil // what was acknowledged may let more be numbered
 	l.mu.Unlock()
 	l.forget(ended)
-	err = l.work(fs[fresh:])
-	return l.answered, err
+	return nil
 }
 
-// answer is push for what the frames at hand ask for. rx is held.
+// answer is push for what the frames at hand ask for. The token must be held.
 func (l *link) answer(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.push(typ, dst, src, tag, payload...)
-	l.answered = true
-	l.answers++
+	l.countAnswer()
 }
 
-// work does what fresh frames ask, in order. rx is held.
+// countAnswer counts a frame that was queued because of what the peer sent. The token must
+// be held.
+func (l *link) countAnswer() {
+	l.answered = true
+	if l.answers++; l.answers == 1 {
+		l.mu.Lock()
+		l.answersFrom = l.s.next
+		l.mu.Unlock()
+	}
+}
+
+// work does what fresh frames ask, in order. The token must be held.
 func (l *link) work(fs []subsys.Frame) error {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
@@ -148,14 +196,14 @@ func (l *link) work(fs []subsys.Frame) error {
 	return nil
 }
 
-// inflow finds or makes the account of the peer with resource dst. rx is held.
+// inflow finds or makes the account of the peer with resource dst. The token must be held.
 func (l *link) inflow(dst uint32) *inflow {
 	if in := l.lastFlow; in != nil && in.dst == dst && in.mb != nil {
 		return in
 	}
 	in := l.inflows[dst]
 	if in == nil {
-		in = &inflow{l: l, dst: dst}
+		in = &inflow{from: l, l: l, dst: dst}
 		if mb := l.d.mailbox(dst); mb != nil && mb.admit(in) {
 			in.mb = mb
 			l.inflows[dst] = in // unknown ones are not remembered: a peer could make up many
@@ -194,8 +242,7 @@ func (l *link) control(f *subsys.Frame) error {
 			l.answer(frameGone, f.Dst, 0, 0)
 		case g != 0:
 			l.tell(in.mb, in)
-			l.answered = true
-			l.answers++
+			l.countAnswer()
 		}
 	case frameGone:
 		to := l.peer.WithSerial(f.Dst)
@@ -232,24 +279,20 @@ func (l *link) control(f *subsys.Frame) error {
 	return nil
 }
 
-// makeRoom judges the length of a large frame that comes over c before memory is given
-// to it: a message may not be longer than the credit its sender was given. It returns
+// makeRoom judges the length of a large frame that comes over a connection, whose sink is
+// end, before memory is given to it: a message may not be longer than the credit its sender was given. It returns
 // nil for a frame whose payload is not needed: one that has come before, or one for a
 // resource that does not exist.
-func (l *link) makeRoom(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
 	if h.Type != frameData && h.Type != framePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
-	l.rx.Lock()
-	defer l.rx.Unlock()
-	if l.left {
+	if l.hasLeft {
 		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
 	}
-	l.mu.Lock()
-	current, next := l.conn == c, l.s.rxNext
-	l.mu.Unlock()
+	next := l.s.rxNext.Load()
 	switch d := h.Seq - next; {
-	case !current:
+	case !end.isCurrent.Load():
 		return nil, fmt.Errorf("%w: the link has another connection", subsys.ErrClosed)
 	case d > 1<<31: // judged when it came first; the session drops it
 		return nil, nil

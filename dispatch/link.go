@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -43,57 +45,43 @@ const (
 	largeRun   = 64 << 10 // and of those that follow a full one
 )
 
-// A link joins this context with one other. It outlives its conns: the
-// session resumes over the next one. It ends when the peer says goodbye, is
-// definitely gone, or has been out of reach for too long.
+// A link is the reliable session between this context and one other, over one lane. It
+// outlives its connections: the session resumes over the next one. It ends when the peer
+// says goodbye, is definitely gone, or has been out of reach for too long.
 //
-// mu is never held while a conn is called. Only one goroutine at a time writes
-// (writing); others add to the session and leave, and the writer takes their
-// frames along.
+// Its parts, and which goroutine may use them:
+//
+//	inbound  what arrives            the holder of the progress token
+//	session  what is sent            with mu held; a few words are atomic
+//	life     which connection it has with mu held
+//	pen      calling the connection  the writer
 type link struct {
 	d    *Dispatcher
 	peer resource.GID
 	key  linkKey
 	rule *Rule // of its lane; nil if that is the common one, or the peer's
 
-	// rx is held while a batch of received frames is worked on, so that two
-	// conns of one link cannot interleave, nor two lanes with one peer. It is
-	// taken before mu.
-	rx       *sync.Mutex
-	inflows  map[uint32]*inflow
-	lastFlow *inflow
-	answered bool // work has queued frames
-	// Of the frames that work has queued, so many were since the frame numbered
-	// answersFrom, which the peer has not acknowledged.
-	answers     int
-	answersFrom uint32
-	left        bool // the mailboxes have been told that we end
-	parts       []part
-	whole       [1]subsys.Frame // a message of which the last piece has come
+	inbound
+	pen       atomic.Uint32
+	attention atomic.Bool // the next frames that arrive need mu, see attend
 
-	mu        sync.Mutex
+	mu        lock.Mutex[levelLink]
 	s         session
-	id        uint64 // of our end of the session
-	peerID    uint64 // of the peer's, 0 before the first handshake
-	gen       uint64 // counts the conns of the session, agreed in the handshake
-	conn      subsys.Conn
-	stalled   bool   // the conn took too little
-	writable  uint64 // counts Writable calls
-	runs      bool   // the conn, or the last one, does not deliver: it acknowledges, and small frames are encoded at once
-	cuts      bool   // large messages go over the conn in pieces
-	writing   bool
-	unwritten sync.Cond // signalled when writing ends; L is mu
+	life      life
+	conn      subsys.Conn // nil: none
+	end       *endpoint   // its sink
+	writable  uint64      // counts Writable calls
+	cuts      bool        // large messages go over the connection in pieces
+	unwritten sync.Cond   // signalled when a turn of writing ends; L is mu
+	awaited   int         // goroutines that wait for that
+	binders   int         // goroutines that keep others from writing, to attach another connection
 	stream    pace
 	vigil     vigil
-	dialling  bool
-	endMove   context.CancelFunc // of the search for a better route under way, or nil
+	endMove   context.CancelFunc // of the searcher that tries better routes
+	retry     *time.Timer        // calls timeout; nil until first set
 	addrs     []string           // of the peer, as the directory said last
-	proposed  uint64             // the gen of our handshake under way, or 0
-	binders   int                // who wait for writing to end, to attach another conn
-	ready     bool               // who writes says Ready, and the peer may wait for us
-	since     time.Time
-	over      string // the transport of the conn, or of the last one
-	trial     trial
+	since     time.Time          // when the connection was made
+	over      string             // its transport, or that of the last one
 	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
 	goneDst   map[uint32]error // the latest resources of the peer that are gone
@@ -101,27 +89,41 @@ type link struct {
 	full      waitlist         // senders waiting for room in the session
 	behind    waitlist         // senders waiting for what went before to be acknowledged
 	empty     waitlist         // closers waiting for the session to be idle
-	leaving   bool             // we say goodbye
-	dead      error
-	buried    bool
 	traffic   traffic
-	sentNow   uint64 // messages over the present conn, not yet in traffic
-	gotNow    uint64
-	ack       [1]subsys.Frame // of who writes
-	unacked   int             // bytes received since the last acknowledgement
+	sentNow   uint64          // messages over the present connection, not yet in traffic
+	ack       [1]subsys.Frame // of the writer
 }
 
-func newLink(d *Dispatcher, peer resource.GID, id uint64) *link {
-	l := &link{d: d, peer: peer, key: linkKey{peer: peer}, rx: new(sync.Mutex), id: id, inflows: map[uint32]*inflow{}, flows: map[uint32]*Flow{}}
+func newLink(d *Dispatcher, key linkKey) *link {
+	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
+	l.life = life{id: random64(), peer: key.peer, isTheirs: key.theirs}
+	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
 	l.s.piece = pieceLen
 	return l
 }
 
-// waitIn waits in a list of l until fired. mu is held on entry and on return.
+// attend has the next frames that arrive take mu, because a goroutine waits for an
+// acknowledgement, or memory does, or a better route waits for something to travel, or a
+// mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on with
+// the next frame that is sent, or at the next tick. mu must be held.
+func (l *link) attend() { l.attention.Store(true) }
+
+// needsAttention reports whether one of these reasons is there. mu must be held.
+func (l *link) needsAttention() bool {
+	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
+		l.s.turn != nil || l.s.large > 0 || len(l.closedIn) > 0 || l.life.state == resting
+}
+
+// waitIn waits in a list of l until fired. mu must be held; waitIn releases it while it
+// waits.
 func (l *link) waitIn(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
+	l.attend()
+	if !l.calls() { // what was acknowledged before
+		l.release()
+	}
 	return l.await(ctx, list, w)
 }
 
@@ -139,10 +141,9 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	return err
 }
 
-// copy adds a frame to the open run, if that is how the conn wants it. mu is
-// held.
+// copy adds a frame to the open run, if it is small. mu is held.
 func (l *link) copy(h *subsys.Header, p []byte) bool {
-	if !l.runs || len(p) > inline {
+	if len(p) > inline {
 		return false
 	}
 	if l.s.add(h, p) {
@@ -168,90 +169,23 @@ func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	}
 }
 
-// post sees to it that what was queued is written: by us, by whoever writes
-// already, by whoever waits next, or, once there is a conn, by whoever attaches
-// it. mu is held, but given up while a conn is called.
+// post has what was queued written: by the caller, by the goroutine that writes already,
+// by the next one that waits, or, once there is a connection, by the goroutine that
+// attaches it. mu must be held; post releases it.
 func (l *link) post() {
 	switch {
-	case l.writing || l.stalled:
 	case l.conn == nil:
-		l.dial()
-	case !l.runs || l.now():
+		l.act(l.life.wanted())
+	case l.calls() || l.pen.Load() == penFull || !l.now():
+	case l.canWrite() && l.seize():
 		l.pump()
+		return
 	}
+	l.mu.Unlock()
 }
 
-// pump writes what is unsent. mu is held, but given up while the conn is
-// called; writing must be false.
-func (l *link) pump() {
-	l.writing = true
-	if l.trial.resting {
-		l.stir()
-	}
-	for round := 0; l.conn != nil && !l.stalled && l.dead == nil && !l.s.quiet() && l.binders == 0; round++ {
-		if round > 0 && l.runs && (l.paced() && l.s.due() < flushBytes || round >= pumpRounds && l.s.turn == nil && l.setPace()) {
-			break // others add as fast as we write: let it become more
-		}
-		l.feed()
-		fs := l.s.take()
-		c, before := l.conn, l.writable
-		l.mu.Unlock()
-		n, err := c.Send(fs)
-		l.mu.Lock()
-		if l.conn != c {
-			continue
-		}
-		l.s.untake(fs, n)
-		l.watch()
-		if err != nil {
-			l.lose(c, err)
-			continue
-		}
-		if !l.runs {
-			_ = l.s.acked(l.s.sent)
-		}
-		l.release()
-		if n < len(fs) && l.writable == before {
-			l.stalled = true
-		}
-	}
-	l.doneWriting()
-}
-
-// hold waits until nobody writes, and keeps others from beginning until unhold.
-// It gives up, and is false, where who writes may wait for our stack. mu is held.
-func (l *link) hold(ours bool) bool {
-	l.binders++
-	for l.writing { // a conn never blocks
-		if ours && l.ready {
-			l.unhold()
-			return false
-		}
-		l.unwritten.Wait()
-	}
-	return true
-}
-
-// unhold lets writing go on. mu is held.
-func (l *link) unhold() {
-	l.binders--
-	if l.binders == 0 && l.conn != nil && !l.writing && !l.stalled && l.dead == nil && !l.s.quiet() {
-		l.pump()
-	}
-}
-
-// doneWriting ends a turn of writing. mu is held.
-func (l *link) doneWriting() {
-	l.writing = false
-	l.release() // what was acknowledged meanwhile
-	l.unwritten.Broadcast()
-	if l.dead != nil {
-		l.bury()
-	}
-}
-
-// release lets go of what was acknowledged and wakes those who wait for that.
-// mu is held, and no conn has frames in its hands.
+// release lets go of what was acknowledged, and wakes the goroutines that wait for that.
+// mu must be held, and no goroutine may write.
 func (l *link) release() {
 	l.s.release()
 	if l.full.first != nil && l.s.pending() <= maxUnacked/2 {
@@ -263,11 +197,12 @@ func (l *link) release() {
 	if l.empty.first != nil && l.s.idle() {
 		l.empty.fireAll()
 	}
+	if now := l.needsAttention(); now != l.attention.Load() {
+		l.attention.Store(now)
+	}
 }
 
-// lose lets go of a conn that failed and dials again, also if there is nothing
-// to say: the peer may be gone, and then whoever waits for its credit is to be
-// told, and what the mailboxes promised it given back. mu is held.
+// lose lets go of the connection c, which failed, and dials again. mu must be held.
 func (l *link) lose(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
@@ -275,23 +210,24 @@ func (l *link) lose(c subsys.Conn, err error) {
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.judge(c)
 	l.detach()
-	if l.endMove != nil { // move dials then
-		l.endMove()
-	}
-	l.dial()
+	l.act(l.life.lost())
 }
 
+// detach closes the connection. mu must be held.
 func (l *link) detach() {
-	c := l.conn
 	l.settle()
-	l.conn, l.stalled = nil, false
-	go c.Close() // it may call a sink, and we hold mu
+	l.end.isCurrent.Store(false)
+	c := l.conn
+	l.conn, l.end = nil, nil
+	l.pen.CompareAndSwap(penFull, penIdle)
+	go c.Close() // it may take long to give memory back
 }
 
-// push adds a control frame, which speak writes, or who works on what came.
+// push queues a control frame, which speak writes, or the goroutine that works on what
+// arrived.
 func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
-	if l.dead == nil {
+	if !l.life.hasEnded() {
 		l.put(typ, dst, src, tag, payload...)
 	}
 	l.mu.Unlock()
@@ -308,10 +244,11 @@ func lost(src uint32, size int) []byte {
 // speak writes what was pushed.
 func (l *link) speak() {
 	l.mu.Lock()
-	if l.dead == nil && !l.s.quiet() {
+	if !l.life.hasEnded() && !l.s.quiet() {
 		l.post()
+	} else {
+		l.mu.Unlock()
 	}
-	l.mu.Unlock()
 }
 
 // credit tells the peer how much it may send to m.
@@ -328,97 +265,46 @@ func (l *link) tell(m *Mailbox, in *inflow) {
 	l.push(frameCredit, in.dst, 0, in.granted)
 }
 
-// sayAck acknowledges without having anything to send. mu is held.
-func (l *link) sayAck(c subsys.Conn) {
-	if l.writing || l.stalled || !l.s.quiet() {
-		// A frame queued after it came carries it, but those that wait or are
-		// in a writer's hands may all be older: look again at the next tick.
-		l.d.acksDue.Store(true)
-		return
-	}
-	l.writing = true
-	l.s.rxTold, l.unacked = l.s.rxNext, 0
-	fs := &l.ack // a local one would be garbage
-	fs[0] = subsys.Frame{}
-	fs[0].Type, fs[0].Ack = frameAck, l.s.rxNext
-	before := l.writable
-	l.mu.Unlock()
-	n, err := c.Send(fs[:])
-	l.mu.Lock()
-	if l.conn == c {
-		if err != nil {
-			l.lose(c, err)
-		} else if n == 0 {
-			l.stalled = l.writable == before
-			l.s.rxTold--
-			l.d.acksDue.Store(true)
-		}
-	}
-	l.doneWriting()
-	if l.conn != nil && !l.stalled && !l.s.quiet() {
-		l.pump()
-	}
-}
-
+// flushAck acts on what was acknowledged, and acknowledges what arrived.
 func (l *link) flushAck() {
 	l.mu.Lock()
-	if l.conn != nil && l.s.rxTold != l.s.rxNext {
+	if !l.calls() {
+		l.release()
+	}
+	if l.conn != nil && l.s.rxTold.Load() != l.s.rxNext.Load() {
 		l.sayAck(l.conn)
 	}
 	l.mu.Unlock()
 }
 
-// onWritable continues after the conn was full.
-func (l *link) onWritable(c subsys.Conn) {
+// die ends the link: flows fail with err, and what was not acknowledged is reported as
+// undelivered.
+func (l *link) die(err error) {
 	l.mu.Lock()
-	l.writable++
-	if l.conn == c {
-		l.stalled = false
-		if !l.writing {
-			l.pump()
-		}
-	}
+	l.act(l.life.ends(err))
 	l.mu.Unlock()
 }
 
-// die ends the link: flows fail with err, what was not acknowledged is
-// reported as undelivered. Where somebody writes, who may be up our own stack,
-// the writer finishes it.
-func (l *link) die(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dead != nil {
-		return
-	}
-	if l.leaving { // the peer may hear of it and let go before we are done
-		err = ErrClosed
-	}
-	l.dead = err
-	if !l.writing {
-		l.bury()
-	}
-}
-
-// bury is the second half of die. mu is held, but given up for the reports.
+// bury finishes the end of the link. mu must be held; bury releases it for the reports. No
+// goroutine may write.
 func (l *link) bury() {
-	if l.buried {
+	if !l.life.buried() {
 		return
 	}
-	l.buried = true
+	cause := l.life.cause
 	if l.conn != nil {
 		l.detach()
 	}
-	l.endTrial()
 	for _, f := range l.flows {
 		if f.gone == nil {
-			f.gone = l.dead
+			f.gone = cause
 		}
 		f.waiters.fireAll()
 	}
 	var reports []Undelivered
 	l.s.drain(func(f *subsys.Header) {
 		if f.Type == frameData {
-			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: l.dead})
+			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
 	})
 	l.full.fireAll()
@@ -427,27 +313,37 @@ func (l *link) bury() {
 	l.settle()
 	l.mu.Unlock()
 	l.d.unlink(l)
-	l.d.inBackground(l.leave) // rx may be held by our caller
+	l.d.inBackground(l.leave) // this goroutine may hold the token, and locks
 	for _, u := range reports {
 		l.d.undelivered(u)
 	}
 	l.mu.Lock()
 }
 
+func (l *link) context() resource.GID { return l.peer }
+
+// refuse tells the peer that a message of its was in vain.
+func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
+	l.push(frameGone, in.dst, src, tag, lost(src, size)...)
+	l.speak()
+}
+
 // ends tells the peer that a resource is gone, and lets whoever works on received
 // frames next forget the peer's account with it.
 func (l *link) ends(in *inflow) {
 	l.mu.Lock()
-	if l.dead == nil {
-		l.closedIn = append(l.closedIn, in)
-		l.put(frameGone, in.dst, 0, 0)
-		l.post()
+	if l.life.hasEnded() {
+		l.mu.Unlock()
+		return
 	}
-	l.mu.Unlock()
+	l.closedIn = append(l.closedIn, in)
+	l.attend()
+	l.put(frameGone, in.dst, 0, 0)
+	l.post()
 }
 
 // forget drops the accounts with resources that are gone: serials are not used again.
-// rx must be held.
+// The token must be held.
 func (l *link) forget(ended []*inflow) {
 	for _, in := range ended {
 		if l.inflows[in.dst] == in {
@@ -461,15 +357,16 @@ func (l *link) forget(ended []*inflow) {
 
 // leave gives the mailboxes back what they had promised to the peer.
 func (l *link) leave() {
-	l.rx.Lock()
-	for _, in := range l.inflows {
+	l.d.take()
+	ins := l.inflows
+	l.dropParts()
+	l.inflows, l.lastFlow, l.hasLeft = map[uint32]*inflow{}, nil, true
+	l.d.give()
+	for _, in := range ins {
 		if in.mb != nil {
 			in.mb.leave(in)
 		}
 	}
-	l.dropParts()
-	l.inflows, l.lastFlow, l.left = map[uint32]*inflow{}, nil, true
-	l.rx.Unlock()
 	if f := l.d.cfg.Ended; f != nil {
 		f(l.peer)
 	}
@@ -487,41 +384,36 @@ func (d *Dispatcher) undelivered(u Undelivered) {
 	}
 }
 
-// drain waits until everything pushed has been acknowledged.
+// drain waits until everything that was queued has been acknowledged.
 func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.dead == nil && !l.s.idle() {
-		if l.conn != nil && !l.writing && !l.stalled {
-			l.pump()
-			if l.s.idle() {
-				return
-			}
+	for !l.life.hasEnded() && !l.s.idle() {
+		l.write()
+		if l.s.idle() || l.life.hasEnded() {
+			return
 		}
 		if l.waitIn(ctx, &l.empty) != nil {
 			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.pending(),
-				"unsent", l.s.unsent, "connected", l.conn != nil, "stalled", l.stalled, "writing", l.writing)
+				"unsent", l.s.unsent, "state", l.life.state, "full", l.pen.Load() == penFull)
 			return
 		}
 	}
 }
 
-// bye tells the peer that we end, and ends the link.
+// bye tells the peer that this context ends, and ends the link.
 func (l *link) bye() {
 	l.mu.Lock()
-	l.leaving = true
-	if l.dead == nil {
+	l.life.leaves(ErrClosed) // the peer may let go as soon as it hears of it
+	if !l.life.hasEnded() {
 		l.put(frameBye, 0, 0, 0)
 	}
-	for l.writing { // who writes would stop at once as the link dies; a conn never blocks
-		l.unwritten.Wait()
-	}
-	if l.conn != nil && !l.stalled {
-		l.pump()
-	}
+	l.awaitPen() // a writer would stop at once as the link ends
+	l.write()
 	if l.s.quiet() && l.s.pending() == 1 {
-		_ = l.s.acked(l.s.sent) // nobody will acknowledge a goodbye
+		_ = l.s.acked(l.s.sent) // no context acknowledges a goodbye
 	}
+	l.awaitPen() // so that the link is buried here, and not after Close by another writer
+	l.act(l.life.ends(ErrClosed))
 	l.mu.Unlock()
-	l.die(ErrClosed)
 }

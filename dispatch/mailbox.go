@@ -5,10 +5,9 @@ package dispatch
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -52,7 +51,8 @@ func (f *Select) matches(m *Message) bool {
 // An inflow is what one sending context has been allowed to send to one
 // mailbox, in charged bytes since the session began. Guarded by the mailbox.
 type inflow struct {
-	l        *link // nil for senders of the same context
+	from     origin // whose messages it is about
+	l        *link  // the same, if it is one
 	dst      uint32
 	mb       *Mailbox // nil: no such resource
 	granted  uint64   // may have been sent
@@ -61,7 +61,21 @@ type inflow struct {
 	consumed uint64   // has left the mailbox
 	need     uint64   // the sender waits for this much
 	pin      *pin     // what the last message that was stored lies in
+	waiters  waitlist // the goroutines of a sender in this process that wait for credit
 	left     bool     // the link has ended
+}
+
+// An origin is whose messages an inflow is about: a link, for those of another process,
+// or a context of this one.
+type origin interface {
+	// context is the sender's.
+	context() resource.GID
+	// credit tells the sender how much it has been granted.
+	credit(m *Mailbox, in *inflow)
+	// refuse tells the sender that a message of its resource src was in vain.
+	refuse(in *inflow, src uint32, tag uint64, size int)
+	// ends tells the sender that the mailbox is closed.
+	ends(in *inflow)
 }
 
 // over says whether a message charged c exceeds what its sender was granted.
@@ -103,29 +117,33 @@ type Mailbox struct {
 	serial uint32
 	limit  uint64
 
-	mu        sync.Mutex
-	first     *Message
-	last      *Message
-	count     int
-	stored    uint64               // charged bytes of the messages kept
-	promise   uint64               // charged bytes granted and not yet consumed, stored ones included
-	coming    int64                // charged bytes granted that have not come; counted where there is a budget
-	dense     uint64               // bytes of which twice as many may be held, however little is stored
-	held      uint64               // bytes that the stored messages keep from being used again
-	pins      *pin                 // unused ones
-	compacted *Message             // the last one that compact came to
-	inflows   map[*inflow]struct{} // of all sending contexts
-	flows     int
-	window    uint64      // share of each flow
-	needy     []*inflow   // senders waiting for more credit than they have, in order
-	over      *inflow     // the one sender with a grant beyond the limit; nil: none
-	overEnd   uint64      // that grant: over ends when as much of it is consumed
-	suspect   suspect     // the sender with such a grant at the last look,
-	judging   *time.Timer // and the next look; nil: no sender waits
-	closed    bool
-	waiters   waitlist // receivers
-	space     waitlist // local senders
-	local     inflow
+	mu         lock.Mutex[levelMailbox]
+	first      *Message
+	last       *Message
+	count      int
+	stored     uint64               // charged bytes of the messages kept
+	promise    uint64               // charged bytes granted and not yet consumed, stored ones included
+	budgeted   int64                // of promise, what the budget counts,
+	coming     int64                // and of that, what has not come
+	dense      uint64               // bytes of which twice as many may be held, however little is stored
+	held       uint64               // bytes that the stored messages keep from being used again
+	pins       *pin                 // unused ones
+	compacted  *Message             // the last one that compact came to,
+	swept      *Message             // and sweep,
+	sweeps     uint32               // which has been called so often
+	sweeper    *time.Timer          // calls sweep; nil until first set
+	isSweeping bool                 // the sweeper is set
+	sparse     int                  // sparse pins: while there are some, the sweeper is set
+	inflows    map[*inflow]struct{} // of all contexts that send, or may
+	flows      int                  // contexts that send
+	window     uint64               // share of each flow
+	needy      []*inflow            // senders waiting for more credit than they have, in order
+	over       *inflow              // the one sender with a grant beyond the limit; nil: none
+	overEnd    uint64               // that grant: over ends when as much of it is consumed
+	suspect    suspect              // the sender with such a grant at the last look,
+	judging    *time.Timer          // and the next look; nil: no sender waits
+	closed     bool
+	waiters    waitlist // receivers
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool
@@ -137,7 +155,6 @@ func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	if d.memory > 0 {
 		m.dense = min(m.dense, d.memory/8)
 	}
-	m.local.mb = m
 	m.share(0)
 	return m
 }
@@ -160,7 +177,7 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 	}
 	in.received += c
 	m.stored += c
-	m.comes(-int64(c))
+	m.comes(in, -int64(c))
 	for len(fs) > 0 {
 		n := 1
 		for n < len(fs) && n < parcelLen && fs[n].Buf == fs[0].Buf {
@@ -230,13 +247,7 @@ func (m *Mailbox) serve() {
 
 // refuse tells who sent msg that it was in vain.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
-	if in.l == nil {
-		m.d.undelivered(Undelivered{From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: msg.Len(), Err: ErrGone})
-		return
-	}
-	src := msg.from.Serial()
-	in.l.push(frameGone, m.serial, src, msg.tag, lost(src, msg.Len())...)
-	in.l.speak()
+	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 }
 
 // match unlinks and returns the first message f wants.
@@ -261,6 +272,9 @@ func (m *Mailbox) match(f *Select) *Message {
 	if m.compacted == msg {
 		m.compacted = msg.prev
 	}
+	if m.swept == msg {
+		m.swept = msg.prev
+	}
 	msg.next, msg.prev = nil, nil
 	m.count--
 	m.unhold(msg)
@@ -274,13 +288,7 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	c := charge(len(msg.data))
 	m.stored -= c
 	in.consumed += c
-	if in.l == nil {
-		if m.space.first != nil {
-			m.space.fireAll()
-		}
-	} else {
-		m.promises(-int64(c))
-	}
+	m.promises(in, -int64(c))
 	if m.over == in && in.consumed >= m.overEnd {
 		m.overEnds()
 	}
@@ -292,7 +300,7 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 			return who, m.give(who)
 		}
 	}
-	if in.l == nil || in.left {
+	if in.left {
 		return in, 0
 	}
 	return in, m.grant(in)
@@ -309,7 +317,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 		more := want - in.granted
 		free := uint64(0)
 		if m.promise < m.limit {
-			free = min(m.limit-m.promise, m.d.unpromised())
+			free = min(m.limit-m.promise, m.d.unpromised(in))
 		}
 		if more > free {
 			more = free
@@ -317,8 +325,8 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 				more = FirstCredit - out
 			}
 		}
-		m.promises(int64(more))
-		m.comes(int64(more))
+		m.promises(in, int64(more))
+		m.comes(in, int64(more))
 		in.granted += more
 		return in.granted
 	}
@@ -330,7 +338,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case out <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised():
+	case out <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised(in):
 		return true
 	case m.over != nil && m.over != in && !(m.over.received >= m.overEnd && m.awaits(in, true)):
 		return false
@@ -347,7 +355,7 @@ func (in *inflow) stored() uint64 { return in.received - in.consumed }
 // for one of no other peer.
 func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	for w := m.waiters.first; w != nil; w = w.next {
-		if w.sel.hasFrom && w.sel.from.Context() == in.l.peer || !w.sel.hasFrom && !byName {
+		if w.sel.hasFrom && w.sel.from.Context() == in.from.context() || !w.sel.hasFrom && !byName {
 			return true
 		}
 	}
@@ -374,14 +382,16 @@ func (m *Mailbox) next() *inflow {
 
 // give grants what a sender waits for, which waits no longer.
 func (m *Mailbox) give(in *inflow) uint64 {
-	m.promises(int64(in.need - in.granted))
-	m.comes(int64(in.need - in.granted))
-	if in.need-in.consumed > FirstCredit && (m.promise > m.limit || m.d.overpromised()) {
-		if m.d.memory > 0 {
+	m.promises(in, int64(in.need-in.granted))
+	m.comes(in, int64(in.need-in.granted))
+	if in.need-in.consumed > FirstCredit && (m.promise > m.limit || m.d.overpromised(in)) {
+		if m.d.counts(in) {
 			m.d.over.CompareAndSwap(nil, in)
 			if m.over != nil {
 				m.d.over.CompareAndSwap(m.over, in)
 			}
+		} else {
+			m.overEnds() // of the one before: its message has arrived
 		}
 		m.over, m.overEnd = in, in.need
 	}
@@ -409,6 +419,11 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
 		return 0, ErrProtocol
 	}
+	return m.want(in, total), nil
+}
+
+// want is needs of an open mailbox. mu is held.
+func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 	first := len(m.needy) > 0 && m.needy[0] == in
 	if total <= in.granted { // it has been told already, or waits no longer
 		m.unneed(in)
@@ -429,7 +444,7 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	if first && (len(m.needy) == 0 || m.needy[0] != in) {
 		m.nextNeedySoon()
 	}
-	return grant, nil
+	return grant
 }
 
 // takeBack lowers to total what a sender was granted. The sender knew of a grant of
@@ -446,14 +461,19 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 		return nil
 	}
 	m.unneed(in)
-	m.promises(-int64(in.granted - total))
-	m.comes(-int64(in.granted - total))
+	m.lower(in, total)
+	m.nextNeedySoon()
+	return nil
+}
+
+// lower lowers to total what a sender was granted. mu is held.
+func (m *Mailbox) lower(in *inflow, total uint64) {
+	m.promises(in, -int64(in.granted-total))
+	m.comes(in, -int64(in.granted-total))
 	in.granted = total
 	if m.over == in {
 		m.overEnds()
 	}
-	m.nextNeedySoon()
-	return nil
 }
 
 // nextNeedySoon is nextNeedy for callers that hold locks.
@@ -473,15 +493,25 @@ func (m *Mailbox) admit(in *inflow) bool {
 	if m.closed {
 		return false
 	}
+	m.enter(in)
+	return true
+}
+
+// list notes a context that may send to the mailbox, for Close to tell it. mu is held.
+func (m *Mailbox) list(in *inflow) {
 	if m.inflows == nil {
 		m.inflows = map[*inflow]struct{}{}
 	}
 	m.inflows[in] = struct{}{}
+}
+
+// enter is admit of an open mailbox. mu is held.
+func (m *Mailbox) enter(in *inflow) {
+	m.list(in)
 	in.granted = FirstCredit
-	m.promises(FirstCredit)
-	m.comes(FirstCredit)
+	m.promises(in, FirstCredit)
+	m.comes(in, FirstCredit)
 	m.share(m.flows + 1)
-	return true
 }
 
 func (m *Mailbox) share(flows int) {
@@ -491,15 +521,19 @@ func (m *Mailbox) share(flows int) {
 func (m *Mailbox) leave(in *inflow) {
 	m.mu.Lock()
 	defer m.nextNeedy()
-	m.promises(-int64(in.granted - in.received)) // what is stored is consumed later
-	m.comes(-int64(in.granted - in.received))
+	hasEntered := in.granted > 0
+	m.promises(in, -int64(in.granted-in.received)) // what is stored is consumed later
+	m.comes(in, -int64(in.granted-in.received))
 	in.granted, in.left = in.received, true
 	m.unneed(in)
+	in.waiters.fireAll()
 	delete(m.inflows, in)
 	if m.over == in {
 		m.overEnds()
 	}
-	m.share(m.flows - 1)
+	if hasEntered {
+		m.share(m.flows - 1)
+	}
 }
 
 // nextNeedy gives those who wait their credit, in order, as long as it fits; it
@@ -509,7 +543,7 @@ func (m *Mailbox) nextNeedy() {
 	for who := m.next(); who != nil; who = m.next() {
 		m.give(who)
 		m.mu.Unlock()
-		who.l.credit(m, who)
+		who.from.credit(m, who)
 		m.mu.Lock()
 	}
 	m.mu.Unlock()
@@ -567,7 +601,7 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
 	if grant != 0 {
-		who.l.credit(m, who)
+		who.from.credit(m, who)
 		m.mu.Lock()
 		m.nextNeedy()
 	}
@@ -602,39 +636,6 @@ func (m *Mailbox) Len() (messages int, stored uint64) {
 	return m.count, m.stored
 }
 
-// sendLocal delivers a message of the mailbox's own context.
-func (m *Mailbox) sendLocal(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
-	c := charge(b.Len())
-	m.mu.Lock()
-	for !m.closed && m.stored > 0 && m.stored+c > m.limit {
-		w := m.d.waiter()
-		m.space.push(w)
-		m.mu.Unlock()
-		err := m.d.wait(ctx, w)
-		m.mu.Lock()
-		if w.listed {
-			m.space.remove(w)
-		}
-		m.d.doneWaiting(w)
-		if err != nil {
-			m.mu.Unlock()
-			return err
-		}
-	}
-	if m.closed {
-		m.mu.Unlock()
-		return ErrGone
-	}
-	m.stored += c
-	msg := m.d.message()
-	msg.data, msg.buf, msg.tag, msg.in = b.Bytes(), b, tag, &m.local
-	msg.from = m.d.self.WithSerial(src)
-	b.SetState(buffers.Delivered)
-	m.put(msg)
-	m.mu.Unlock()
-	return nil
-}
-
 // Close makes the mailbox refuse messages and lets go of those it keeps. All contexts
 // that have sent to it are told that the resource is gone.
 // Blocked receives return ErrClosed.
@@ -644,8 +645,7 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
-	m.promises(-int64(m.promise))
-	m.comes(-m.coming)
+	m.noMore()
 	m.overEnds()
 	if m.judging != nil {
 		m.judging.Stop()
@@ -654,18 +654,20 @@ func (m *Mailbox) Close() {
 	msgs, ins, needy := m.first, m.inflows, m.needy
 	m.inflows = nil
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
-	m.held, m.pins, m.compacted = 0, nil, nil
+	m.held, m.pins, m.sparse, m.compacted, m.swept = 0, nil, 0, nil, nil
+	if m.sweeper != nil {
+		m.sweeper.Stop()
+	}
 	m.waiters.fireAll()
-	m.space.fireAll()
+	for in := range ins {
+		in.waiters.fireAll()
+	}
 	m.mu.Unlock()
 	m.d.forget(m)
-	if m.d.hasBegunClosing() { // then all senders hear a goodbye
-		for _, in := range needy {
-			in.l.ends(in)
-		}
-	} else {
-		for in := range ins {
-			in.l.ends(in)
+	closing := m.d.hasBegunClosing() // then all links hear a goodbye
+	for in := range ins {
+		if in.l == nil || !closing || slices.Contains(needy, in) {
+			in.from.ends(in)
 		}
 	}
 	for msgs != nil {
@@ -674,7 +676,7 @@ func (m *Mailbox) Close() {
 		if msg.in != nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.next, msg.prev, msg.in, msg.pin = nil, nil, nil, nil
+		msg.next, msg.prev, msg.in, msg.pin, msg.kept = nil, nil, nil, nil, 0
 		msg.Release()
 	}
 }

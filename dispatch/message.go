@@ -26,7 +26,8 @@ type Message struct {
 	prev   *Message
 	d      *Dispatcher // of a message by itself
 	parcel *parcel     // of one that came with others
-	pin    *pin        // of one that is stored
+	pin    *pin        // of one that is stored,
+	kept   uint64      // or the bytes of its buffer
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be

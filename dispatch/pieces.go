@@ -269,7 +269,7 @@ func (l *link) abandon(f *Flow) (reports []Undelivered) {
 
 // Receiver.
 
-// A part is a message of which some pieces are to come. Guarded by link.rx.
+// A part is a message of which some pieces are to come. Owned by the holder of the token.
 type part struct {
 	dst, src    uint32
 	tag         uint64
@@ -277,7 +277,7 @@ type part struct {
 	buf         *buffers.Buffer // of total bytes; nil before the first piece
 }
 
-// part returns the message to dst that has begun, or nil. rx is held.
+// part returns the message to dst that has begun, or nil. The token must be held.
 func (l *link) part(dst uint32) *part {
 	for i := range l.parts {
 		if l.parts[i].dst == dst {
@@ -287,7 +287,7 @@ func (l *link) part(dst uint32) *part {
 	return nil
 }
 
-// unpart forgets p, whose buffer is the caller's. rx is held.
+// unpart forgets p, whose buffer is the caller's. The token must be held.
 func (l *link) unpart(p *part, in *inflow) {
 	if in.mb != nil {
 		in.mb.expect(in, 0)
@@ -299,7 +299,7 @@ func (l *link) unpart(p *part, in *inflow) {
 }
 
 // onBegin judges the length of a message that comes in pieces. Memory is given to it with
-// the first piece. rx is held.
+// the first piece. The token must be held.
 func (l *link) onBegin(f *subsys.Frame) error {
 	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == maxParted {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
@@ -322,7 +322,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 }
 
 // judgePiece checks that a piece is the next one of its message. It returns nil without an
-// error if the piece is of no use, since the resource does not exist. rx is held.
+// error if the piece is of no use, since the resource does not exist. The token must be held.
 func (l *link) judgePiece(h *subsys.Header) (*part, *inflow, error) {
 	p, in := l.part(h.Dst), l.inflow(h.Dst)
 	switch {
@@ -336,7 +336,7 @@ func (l *link) judgePiece(h *subsys.Header) (*part, *inflow, error) {
 	return p, in, nil
 }
 
-// memory sees to it that p has a buffer. rx is held.
+// memory sees to it that p has a buffer. The token must be held.
 func (p *part) memory(l *link) error {
 	if p.buf != nil {
 		return nil
@@ -350,8 +350,8 @@ func (p *part) memory(l *link) error {
 }
 
 // makeReady sees to it that the pieces among fs have memory to go to. It is called before
-// fs are accepted: where it fails the conn stops, or breaks, and they come again. rx must
-// be held.
+// fs are accepted: where it fails the conn stops, or breaks, and they come again. The token
+// must be held.
 func (l *link) makeReady(fs []subsys.Frame) error {
 	for i := range fs {
 		f := &fs[i]
@@ -375,7 +375,7 @@ func (l *link) makeReady(fs []subsys.Frame) error {
 }
 
 // makeOwn gives p, of which f is the last piece, another buffer if a connection that was
-// replaced may still read the same piece into the present one. rx must be held.
+// replaced may still read the same piece into the present one. The token must be held.
 func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 	holders := 1
 	if len(f.Data) > 0 && f.Tag < uint64(p.total) && &p.buf.Bytes()[f.Tag] == &f.Data[0] {
@@ -396,7 +396,7 @@ func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 }
 
 // onPiece takes a piece, which lies in its place already if it was read there, and
-// delivers the message with the last one. rx is held.
+// delivers the message with the last one. The token must be held.
 func (l *link) onPiece(f *subsys.Frame) error {
 	p, in, err := l.judgePiece(&f.Header)
 	if p == nil || err != nil {
@@ -446,7 +446,7 @@ func (l *link) fail(err error) error {
 	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)
 }
 
-// dropParts frees what has come of messages whose rest will not. rx is held.
+// dropParts frees what has come of messages whose rest will not. The token must be held.
 func (l *link) dropParts() {
 	for i := range l.parts {
 		if b := l.parts[i].buf; b != nil {

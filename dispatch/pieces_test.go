@@ -241,8 +241,8 @@ func TestSmallPassesLarge(t *testing.T) {
 // partOf is how much of the message in pieces to a mailbox has come.
 func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
 	l, _ := onlyLink(d, from)
-	l.rx.Lock()
-	defer l.rx.Unlock()
+	l.d.take()
+	defer l.d.give()
 	if p := l.part(mb.serial); p != nil {
 		return p.have
 	}
@@ -391,9 +391,9 @@ func TestReportedAsItEnds(t *testing.T) {
 	l.die(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = lost(7, bufs[0].Len())
-	l.rx.Lock() // of the goroutine that works on a batch which came before
+	l.d.take() // of the goroutine that works on a batch which came before
 	err = l.control(&gone)
-	l.rx.Unlock()
+	l.d.give()
 	if err != nil {
 		t.Error(err)
 	}
@@ -443,7 +443,7 @@ func TestHostilePieces(t *testing.T) {
 				if err != nil {
 					t.Fatalf("frame %d is refused: %v", i-1, err)
 				}
-				err = ep.Frames(c, fs[i:i+1])
+				err = ep.comes(c, fs[i:i+1])
 			}
 			if !errors.Is(err, ErrProtocol) {
 				t.Errorf("the last frame: %v", err)
@@ -459,16 +459,16 @@ func TestHostilePieces(t *testing.T) {
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
 	l, ep := linked(t, d, c, 0)
-	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
+	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room without a beginning: %v", err)
 	}
-	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
+	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
 		t.Errorf("room for nobody: %v", err)
 	}
-	if err := ep.Frames(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
+	if err := ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := ep.Room(c, &subsys.Header{Type: framePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
+	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room beyond the end: %v", err)
 	}
 
@@ -477,14 +477,14 @@ func TestHostilePieces(t *testing.T) {
 	var late []*buffers.Buffer
 	for i := range 2 {
 		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
-		b, err := ep.Room(c, &p.Header)
+		b, err := ep.asks(c, &p.Header)
 		if err != nil {
 			t.Fatal(err)
 		}
 		late = append(late, b.Retain())
 		p.Data, p.Buf = b.Bytes(), b
 		clear(p.Data)
-		if err := ep.Frames(c, []subsys.Frame{p}); err != nil {
+		if err := ep.comes(c, []subsys.Frame{p}); err != nil {
 			t.Fatal(err)
 		}
 		b.Release()
@@ -564,9 +564,9 @@ func TestBehindWhatIsGone(t *testing.T) {
 	passed := make(chan error, 1)
 	go func() { passed <- last.passed(brief(t)) }()
 	until(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
-	l.rx.Lock()
+	l.d.take()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1}})
-	l.rx.Unlock()
+	l.d.give()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,17 @@
 
 package dispatch
 
-import "github.com/rocl-go/rocl/buffers"
+import (
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+)
 
 // A small message lies in the block into which it was read, and keeps all of it. So
 // a mailbox counts what its stored messages really keep, and copies them out of their
-// blocks where that is more than twice what it may store. A message that a receiver
-// waits for, or that is received soon, is never copied.
+// blocks where that is more than twice what it may store, or where they have been stored
+// for some seconds. A message that a receiver waits for, or that is received soon, is never
+// copied.
 
 // A pin is a buffer that stored messages of one sending context lie in. Its fields are
 // guarded by the mailbox.
@@ -17,20 +22,36 @@ type pin struct {
 	size  uint64 // bytes of the buffer,
 	used  uint64 // and charged bytes of the stored messages in it
 	count int    // of them
+	seen  uint32 // the sweep that came to it first; 0: none
 	next  *pin   // in the mailbox's list of unused ones
+	// The stored messages need less than half of the buffer.
+	isSparse bool
 }
 
-// hold counts the memory of msg, which is stored from here on. mu is held.
+const (
+	sweepEvery = time.Second
+	sweepMost  = 4096 // messages that sweep looks at
+)
+
+// hold counts the memory of msg, which is stored from here on. A message that needs at
+// least half of its buffer has no pin. mu must be held.
 func (m *Mailbox) hold(msg *Message) {
 	in := msg.in
 	p := in.pin
 	if p == nil || p.buf != msg.buf {
+		if msg.parcel == nil && msg.buf != nil {
+			if size := uint64(msg.buf.Footprint(m.d.cfg.Pool)); size <= 2*charge(len(msg.data)) {
+				msg.kept = max(size, uint64(len(msg.data)))
+				m.held += msg.kept
+				return
+			}
+		}
 		if p = m.pins; p != nil {
 			m.pins = p.next
 		} else {
 			p = new(pin)
 		}
-		p.in, p.buf, p.size, p.next = in, msg.buf, uint64(len(msg.data)), nil
+		p.in, p.buf, p.size, p.next, p.seen = in, msg.buf, uint64(len(msg.data)), nil, 0
 		if msg.buf != nil {
 			p.size = max(p.size, uint64(msg.buf.Footprint(m.d.cfg.Pool)))
 		}
@@ -40,17 +61,79 @@ func (m *Mailbox) hold(msg *Message) {
 	p.count++
 	p.used += charge(len(msg.data))
 	msg.pin = p
+	m.weigh(p)
+}
+
+// weigh notes whether a buffer is sparse, and calls sweep soon if it has become so. mu is
+// held.
+func (m *Mailbox) weigh(p *pin) {
+	isSparse := p.count > 0 && p.size > 2*p.used
+	if isSparse == p.isSparse {
+		return
+	}
+	if p.isSparse = isSparse; !isSparse {
+		m.sparse--
+		return
+	}
+	m.sparse++
+	switch {
+	case m.isSweeping:
+		return
+	case m.sweeper == nil:
+		m.sweeper = time.AfterFunc(sweepEvery, m.sweep)
+	default:
+		m.sweeper.Reset(sweepEvery)
+	}
+	m.isSweeping = true
+}
+
+// sweep copies messages out of blocks of which they need little, if it has seen these
+// blocks before. It goes on where it ended the last time, each second while there are such
+// blocks.
+func (m *Mailbox) sweep() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.isSweeping = m.sparse > 0; !m.isSweeping {
+		return
+	}
+	msg := m.first
+	if m.swept != nil {
+		msg = m.swept.next
+	}
+	if m.sweeps++; m.sweeps == 0 { // 0 is none
+		m.sweeps++
+	}
+	for range sweepMost {
+		if msg == nil {
+			m.swept = nil
+			break
+		}
+		if p := msg.pin; p != nil && p.isSparse {
+			if p.seen == 0 {
+				p.seen = m.sweeps
+			} else if p.seen != m.sweeps {
+				if out := m.copyOut(msg); out != nil {
+					msg = out
+				}
+			}
+		}
+		m.swept, msg = msg, msg.next
+	}
+	m.sweeper.Reset(sweepEvery)
 }
 
 // unhold undoes hold. mu is held.
 func (m *Mailbox) unhold(msg *Message) {
 	p := msg.pin
 	if p == nil {
+		m.held -= msg.kept
+		msg.kept = 0
 		return
 	}
 	msg.pin = nil
 	p.used -= charge(len(msg.data))
-	if p.count--; p.count > 0 {
+	p.count--
+	if m.weigh(p); p.count > 0 {
 		return
 	}
 	m.held -= p.size
@@ -79,7 +162,7 @@ func (m *Mailbox) compact() {
 			msg = m.compacted.next
 		}
 		for ; msg != nil && m.held > most; msg = msg.next {
-			if p := msg.pin; p != nil && p.size > 2*p.used {
+			if p := msg.pin; p != nil && p.isSparse {
 				if msg = m.copyOut(msg); msg == nil {
 					return // no memory: what is kept is bounded by the pool
 				}
@@ -103,6 +186,12 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 	copy(b.Bytes(), msg.data)
 	m.d.CountCopy(len(msg.data))
 	own := msg
+	if m.swept == msg {
+		m.swept = msg.prev
+	}
+	if m.compacted == msg {
+		m.compacted = msg.prev
+	}
 	if msg.parcel != nil {
 		own = m.d.message()
 		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next

@@ -5,9 +5,12 @@ package dispatch
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
@@ -19,6 +22,12 @@ func allTransports(t *testing.T) map[string]subsys.Transport {
 	}
 	all := transports()
 	all["tls"] = tls.New(secret)
+	return all
+}
+
+func allLinks(t *testing.T) map[string]subsys.Transport {
+	all := allTransports(t)
+	delete(all, "inproc")
 	return all
 }
 
@@ -129,5 +138,156 @@ func TestLeftOfMany(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// One small message does not keep the block that it was read in for ever.
+func TestSweptMessage(t *testing.T) {
+	for name, tr := range allLinks(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			kept, drained := box(t, b, 1, 0), box(t, b, 2, 0)
+			toKept, toDrained := flow(t, a, kept), flow(t, a, drained)
+			ctx := soon(t)
+			for i := range 30 {
+				if i%10 == 5 {
+					if err := toKept.SendBytes(ctx, 1, uint64(i), []byte("small")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := toDrained.SendBytes(ctx, 1, 0, make([]byte, 1900)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 30 {
+				take(t, drained)
+			}
+			held := func() uint64 { kept.mu.Lock(); defer kept.mu.Unlock(); return kept.held }
+			before := held()
+			kept.sweep()
+			if now := held(); now != before {
+				t.Errorf("%d bytes are held, %d before: what has just come was copied", now, before)
+			}
+			kept.sweep()
+			after := held()
+			if after > 4<<10 {
+				t.Errorf("%d bytes are held by three small messages, %d before", after, before)
+			}
+			copies := b.Stats().Copies
+			for range 5 {
+				kept.sweep()
+			}
+			if now := b.Stats().Copies; now != copies || held() != after {
+				t.Errorf("%d copies more, and %d bytes are held in place of %d", now-copies, held(), after)
+			}
+			for i := range 3 {
+				msg, err := kept.Recv(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if msg.Tag() != uint64(10*i+5) || string(msg.Bytes()) != "small" {
+					t.Errorf("message %d: tag %d, %q", i, msg.Tag(), msg.Bytes())
+				}
+				msg.Release()
+			}
+			kept.sweep()
+			kept.mu.Lock()
+			defer kept.mu.Unlock()
+			if kept.isSweeping || kept.swept != nil {
+				t.Error("an empty mailbox is swept still")
+			}
+		})
+	}
+}
+
+// together delivers payloads to a mailbox from a context of another process, all in one
+// block of size bytes.
+func together(t *testing.T, mb *Mailbox, size int, payloads ...string) {
+	t.Helper()
+	l := newLink(mb.d, linkKey{peer: resource.MakeGID(1, 99, 0)})
+	in := &inflow{from: l, l: l, dst: mb.serial, mb: mb}
+	if !mb.admit(in) {
+		t.Fatal("the mailbox is closed")
+	}
+	block, err := mb.d.cfg.Pool.Get(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer block.Release()
+	var fs []subsys.Frame
+	at := 0
+	for i, p := range payloads {
+		n := copy(block.Bytes()[at:], p)
+		fs = append(fs, subsys.Frame{Header: subsys.Header{Len: uint32(n), Src: 1, Tag: uint64(i)}, Data: block.Bytes()[at : at+n], Buf: block})
+		at += n
+	}
+	if err := mb.deliver(in, fs, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sweep does not take a message away under compact, which goes on behind the last one that
+// it came to.
+func TestSweptUnderCompact(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	together(t, mb, 64<<10, strings.Fields("a b c d e f g h i")...)
+	mb.mu.Lock()
+	mb.compacted = mb.first.next
+	mb.mu.Unlock()
+	mb.sweep()
+	mb.sweep()
+	mb.mu.Lock()
+	isStored := mb.compacted == nil
+	for msg := mb.first; msg != nil; msg = msg.next {
+		isStored = isStored || msg == mb.compacted
+		if msg.parcel != nil {
+			t.Errorf("message %d lies in its block still", msg.tag)
+		}
+	}
+	mb.mu.Unlock()
+	if !isStored {
+		t.Error("compact goes on behind a message that the mailbox has given back")
+	}
+}
+
+// A mailbox is swept while stored messages keep more memory than they need, and no longer;
+// it does not matter whether they came so, or are what is left of others.
+func TestSweepRests(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	isSwept := func(want bool, when string) {
+		t.Helper()
+		mb.mu.Lock()
+		defer mb.mu.Unlock()
+		if mb.isSweeping != want {
+			t.Errorf("%s: swept: %v", when, mb.isSweeping)
+		}
+	}
+	together(t, mb, 64<<10, "in", "a", "large", "block")
+	isSwept(true, "small messages in a large block")
+	for range 3 {
+		mb.sweep()
+	}
+	isSwept(false, "messages in buffers of their own")
+	large := strings.Repeat("x", 48<<10)
+	together(t, mb, 64<<10, append([]string{large}, strings.Fields("and seven small ones that come with it")...)...)
+	isSwept(false, "a block well used")
+	for range 5 {
+		take(t, mb)
+	}
+	isSwept(true, "what is left of a block")
+	mb.sweep()
+	mb.sweep()
+	mb.sweep()
+	isSwept(false, "a copy of what is left of a block")
+	for range 8 {
+		take(t, mb)
+	}
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if mb.held != 0 || mb.sparse != 0 {
+		t.Errorf("%d bytes are held, and %d blocks sparse, in an empty mailbox", mb.held, mb.sparse)
 	}
 }

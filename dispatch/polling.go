@@ -81,7 +81,7 @@ const (
 	// 94, under the scheduler's lock; but that counts those too for whom a processor is
 	// just being woken, and lets nobody run.)
 	yieldAfter  = 5 * time.Microsecond
-	yieldPolls  = 128 // of PollAlways, which asks no clock
+	yieldPolls  = 512 // of PollAlways, which asks no clock
 	fewPolls    = 8   // that found nothing are over before a clock, or a count, is worth its price
 	crowdedFrom = 20 * time.Microsecond
 	skipLeast   = 8

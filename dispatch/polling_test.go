@@ -429,3 +429,50 @@ func TestNapIsEnded(t *testing.T) {
 		}
 	})
 }
+
+// Beside a waiter that polls for ever, what has come for a handler is acknowledged.
+func TestPollerAcknowledges(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Policy = PollAlways })
+	b := w.node(t, 2, shm.New())
+	var served atomic.Int32
+	if err := a.Serve(2, 0, func(*Message) bool { served.Add(1); return true }); err != nil {
+		t.Fatal(err)
+	}
+	f, err := b.Flow(a.self, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func() {
+		before := served.Load()
+		if err := f.try(soon(t), 1, 10); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the handler is called", func() bool { return served.Load() > before })
+	}
+	send()
+	l, _ := onlyLink(b, a)
+	idle := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.release()
+		return l.s.idle()
+	}
+	until(t, "the first is acknowledged", idle)
+	until(t, "the keeper rests", a.resting.Load)
+	m := box(t, a, 1, 0)
+	ctx, cancel := context.WithCancel(soon(t))
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	waiting.Go(func() { _, _ = m.Recv(ctx) })
+	until(t, "it polls", func() bool {
+		if a.token.TryLock() {
+			a.token.Unlock()
+			return false
+		}
+		return true
+	})
+	send()
+	until(t, "the second is acknowledged", idle)
+}

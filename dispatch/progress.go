@@ -4,18 +4,21 @@ package dispatch
 
 import (
 	"context"
+	"math/bits"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 const (
 	sleepSlice = time.Millisecond      // how long a sleeping thread does not look at its context.Context
 	sleepMost  = 10 * time.Millisecond // after which a waiter gives its thread back
-	tick       = time.Millisecond      // how often the keeper looks whether anybody makes progress
+	tick       = time.Millisecond      // how often the keeper looks whether other goroutines make progress
+	longTick   = 4 * tick              // and how often where they do all the time, and do not sleep
+	busyDrives = 32                    // in a tick are all the time
 	aloneMost  = 16                    // how often others do before the keeper, which rests, is woken to look
 )
 
@@ -34,10 +37,11 @@ const (
 //	                             └► done; the token passes to a parked waiter
 type waiter struct {
 	sel    Select
-	msg    *Message // what a receiver was handed,
-	who    *inflow  // and whom to tell
+	msg    *Message // what a receiver was handed, or a sender within the process sends
+	who    *inflow  // whom a receiver is to tell
 	grant  uint64   // of how much new credit
-	charge uint64   // what a sender needs
+	way    *end     // where msg is counted; nil: it is to the sender's own context
+	charge uint64   // what a sender over a link needs
 	state  atomic.Uint32
 	ch     chan struct{}
 	d      *Dispatcher
@@ -117,16 +121,17 @@ func (l *waitlist) fireAll() {
 // progress is the part of a Dispatcher that drives its sockets.
 type progress struct {
 	poller   atomic.Pointer[subsys.Poller]
-	token    sync.Mutex    // held by whoever drives the poller
-	driven   atomic.Uint64 // how often the token was taken, for the keeper
-	wants    atomic.Int32  // parked waiters that would drive
-	resting  atomic.Bool   // the keeper is parked on the armed gate
-	call     chan struct{} // to the keeper: look now
-	patience patience      // of who holds the token
-	alone    int           // how often it was taken while the keeper rested; likewise
-	acksDue  atomic.Bool   // some link owes an acknowledgement
+	token    lock.Mutex[levelToken] // held by whoever drives the poller
+	driven   atomic.Uint64          // how often the token was taken, for the keeper
+	asked    atomic.Int32           // goroutines in take
+	wants    atomic.Int32           // parked waiters that would drive
+	resting  atomic.Bool            // the keeper is parked on the armed gate
+	call     chan struct{}          // to the keeper: look now
+	patience patience               // of who holds the token
+	alone    int                    // how often it was taken while the keeper rested; likewise
+	acksDue  atomic.Bool            // some link owes an acknowledgement
 
-	parkedMu    sync.Mutex
+	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
 }
 
@@ -137,12 +142,52 @@ func (d *Dispatcher) waiter() *waiter {
 // doneWaiting gives w back. It must be in no list any more. A nudge may still
 // come: to whoever uses w next it means only to look again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
-	w.msg, w.who, w.grant, w.sel = nil, nil, 0, Select{}
+	w.msg, w.who, w.grant, w.way, w.sel = nil, nil, 0, nil, Select{}
 	w.state.Store(awake)
 	if len(w.ch) > 0 { // nobody else takes it
 		<-w.ch
 	}
 	d.waiters.Put(w)
+}
+
+// takes takes the token, to drive p, if nobody has it. The poller may have been closed since
+// the caller asked for it.
+func (d *Dispatcher) takes(p *subsys.Poller) bool {
+	if !d.token.TryLock() {
+		return false
+	}
+	if d.poller.Load() == p {
+		return true
+	}
+	d.token.Unlock()
+	return false
+}
+
+// take takes the token to work on what belongs to its holder, such as the inbound part of
+// a link. A goroutine that polls or sleeps with the token gives it up soon. No lock may be
+// held, and no message of a peer may be at work on: that has the token.
+func (d *Dispatcher) take() {
+	if d.token.TryLock() {
+		return
+	}
+	d.asked.Add(1)
+	if p := d.poller.Load(); p != nil {
+		p.Wake()
+	}
+	d.token.Lock()
+	d.asked.Add(-1)
+}
+
+// exclusive is the token, for ports.
+type exclusive struct{ d *Dispatcher }
+
+func (e exclusive) Lock()   { e.d.take() }
+func (e exclusive) Unlock() { e.d.give() }
+
+// give ends take.
+func (d *Dispatcher) give() {
+	d.token.Unlock()
+	d.pass()
 }
 
 // wait returns nil when w has been fired, or the cause when ctx ends first.
@@ -162,12 +207,14 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 		}
 		drives := false
 		if p := d.poller.Load(); p != nil && p.Len() > 0 {
-			if d.token.TryLock() {
-				d.drive(done, w, p)
-				d.token.Unlock()
-				d.pass()
-				if w.ready() {
-					return nil
+			if d.takes(p) {
+				rests := d.drive(done, w, p)
+				d.give()
+				if !rests {
+					if d.asked.Load() > 0 {
+						runtime.Gosched() // there may be one processor
+					}
+					continue
 				}
 			} else {
 				drives = true
@@ -251,9 +298,10 @@ func (d *Dispatcher) pass() {
 	}
 }
 
-// drive makes progress until w is fired, done closes or patience ends. The
-// caller holds the token.
-func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+// drive makes progress until w is fired, done closes, another goroutine wants the token, or
+// patience ends: then it returns true, and the keeper makes progress. The token must be
+// held.
+func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
 	d.driven.Add(1)
 	if !d.resting.Load() {
 		d.alone = 0
@@ -263,16 +311,18 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 	if !d.poll(done, w, p) {
 		if d.oneP {
 			d.summon()
+			rests = true
 		} else {
-			d.sleep(done, w, p)
+			rests = d.sleep(done, w, p)
 		}
 	}
 	d.hand(p)
+	return rests
 }
 
-// over says whether w waits no longer.
-func over(done <-chan struct{}, w *waiter) bool {
-	if w.ready() {
+// mayLeave reports whether w waits no longer, or another goroutine wants the token.
+func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
+	if w.ready() || d.asked.Load() > 0 {
 		return true
 	}
 	if done != nil {
@@ -285,8 +335,12 @@ func over(done <-chan struct{}, w *waiter) bool {
 	return false
 }
 
+// lookPolls is how many polls there are between two looks whether the caller has given up.
+const lookPolls = 16
+
 // poll looks for news without sleeping, at least once, for as long as there are
-// some and then as long as patience says. It returns whether w waits no longer.
+// some and then as long as patience says. It reports whether w waits no longer, or another
+// goroutine wants the token.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) bool {
 	most := d.patience.next()
 	entered, empty := false, 0
@@ -294,7 +348,10 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 	var yielded time.Duration
 	for i := 1; ; i++ {
 		n := p.Poll()
-		if over(done, w) {
+		if i%yieldPolls == 0 && d.acksDue.Load() && d.resting.Load() {
+			p.Wake() // the keeper acknowledges: that does not wait until this goroutine leaves
+		}
+		if w.ready() || d.asked.Load() > 0 || i%lookPolls == 0 && d.mayLeave(done, w) {
 			if entered {
 				d.patience.leave()
 			}
@@ -346,9 +403,9 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 	return false
 }
 
-// sleep holds its thread until w waits no longer, or for so long that the keeper
-// is to take over.
-func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) {
+// sleep holds its thread until w waits no longer, another goroutine wants the token, or
+// for so long that the keeper is to take over: then it returns true.
+func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
 	var end time.Time
 	for {
 		n := 0
@@ -357,8 +414,8 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 		} else {
 			n = p.Sleep(sleepSlice, &w.state)
 		}
-		if over(done, w) {
-			return
+		if d.mayLeave(done, w) {
+			return false
 		}
 		d.flushAcks()
 		switch {
@@ -368,7 +425,7 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) {
 			end = time.Now().Add(sleepMost)
 		case time.Now().After(end):
 			d.summon()
-			return
+			return true
 		}
 	}
 }
@@ -394,9 +451,11 @@ func (d *Dispatcher) hand(p *subsys.Poller) {
 // glance makes progress once, without waiting, if nobody else does.
 func (d *Dispatcher) glance() {
 	d.flushAll(false)
-	if p := d.poller.Load(); p != nil && d.token.TryLock() {
+	if p := d.poller.Load(); p != nil && d.takes(p) {
 		d.driven.Add(1)
-		p.Poll()
+		if p.Poll() == 0 {
+			p.PollAll()
+		}
 		d.hand(p)
 		d.token.Unlock()
 		d.pass()
@@ -419,9 +478,16 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
 	seen := d.driven.Load()
+	var busy uint16 // a bit for each of the last ticks, set if waiters made progress often
 	for {
 		asked := false
-		timer.Reset(tick)
+		// Each tick takes a processor from another goroutine or process for some
+		// microseconds, in which a message waits.
+		if bits.OnesCount16(busy) >= 8 && !p.Asleep() {
+			timer.Reset(longTick)
+		} else {
+			timer.Reset(tick)
+		}
 		select {
 		case <-timer.C:
 		case <-d.call:
@@ -431,7 +497,11 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 		}
 		d.flushAcks()
 		p.EndNap()
-		if now := d.driven.Load(); now != seen && !asked {
+		now := d.driven.Load()
+		if busy <<= 1; now-seen >= busyDrives {
+			busy |= 1
+		}
+		if now != seen && !asked {
 			seen = now
 			continue
 		}
@@ -456,7 +526,10 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 			// there already, so nothing slips between Settle and Park.
 			more := p.Settle()
 			d.flushAcks()
-			owing := d.acksDue.Load() // somebody was writing: look again soon
+			owing := d.acksDue.Load() // another goroutine writes, or the peer does not read: look again soon,
+			if owing {
+				p.Rest() // and then at everything
+			}
 			if !more && !owing {
 				d.resting.Store(true)
 				p.Arm()

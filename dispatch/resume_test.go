@@ -274,6 +274,18 @@ func TestStrangers(t *testing.T) {
 }
 
 // A receiver that never reads stops its senders at its limit, and nobody else.
+// hasWaiters reports whether senders wait for credit.
+func hasWaiters(f *Flow) bool {
+	if f.l == nil {
+		f.mb.mu.Lock()
+		defer f.mb.mu.Unlock()
+		return f.in.waiters.first != nil
+	}
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	return f.waiters.first != nil
+}
+
 func TestSlowReceiver(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -308,9 +320,7 @@ func TestSlowReceiver(t *testing.T) {
 				m.Release()
 			}
 			for blocked := false; !blocked; runtime.Gosched() { // until no credit is left
-				f.l.mu.Lock()
-				blocked = f.waiters.first != nil
-				f.l.mu.Unlock()
+				blocked = hasWaiters(f)
 				if ctx.Err() != nil {
 					t.Fatal("the sender never had to wait")
 				}
@@ -453,7 +463,7 @@ func (d *Dispatcher) isClosing() bool {
 // A context that disappears without a goodbye is gone once the directory says
 // so, and its senders are told.
 func TestPeerGone(t *testing.T) {
-	for name, tr := range transports() {
+	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			told := make(chan Undelivered, 100)

@@ -267,7 +267,7 @@ func TestRunIsRead(t *testing.T) {
 		t.Error("a message was overwritten")
 	}
 	kept.Buf.Release()
-	p.s.done = p.s.next
+	p.s.done.Store(p.s.next)
 	p.s.drain(func(*subsys.Header) {})
 }
 
@@ -290,13 +290,13 @@ func (c *lateConn) Send(fs []subsys.Frame) (int, error) {
 // An acknowledgement that the conn did not take is owed still.
 func TestAckNotTaken(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &lateConn{l: l, full: true}
 	l.mu.Lock()
-	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
 		t.Fatal(err)
 	}
-	l.s.rxNext = 5
+	l.s.rxNext.Store(5)
 	l.mu.Unlock()
 	l.flushAck()
 	l.flushAck()
@@ -316,7 +316,9 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	}
 	l.die(ErrUnreachable)
 	l.leave()
-	b, err := l.makeRoom(nil, &subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
+	d.take()
+	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
+	d.give()
 	if err == nil {
 		b.Release()
 	}
@@ -346,9 +348,9 @@ func TestCountedOnce(t *testing.T) {
 func TestNeedOfTheLargest(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
-	l.rx.Lock()
-	defer l.rx.Unlock()
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
+	l.d.take()
+	defer l.d.give()
 	f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
 	if err := l.control(&f); err != nil {
 		t.Error(err)
@@ -360,7 +362,7 @@ func TestNeedOfTheLargest(t *testing.T) {
 // send each other something from it.
 func TestUndeliveredMaySend(t *testing.T) {
 	w := newWorld()
-	tr := inproc.NewNetwork().Transport()
+	tr := tcp.New()
 	var both, sent sync.WaitGroup
 	both.Add(2)
 	sent.Add(2)
@@ -412,7 +414,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 // The goodbye is said, also if somebody writes just then: senders learn at
 // once that the context is gone.
 func TestByeIsSaid(t *testing.T) {
-	for name, tr := range transports() {
+	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			for round := range 40 {
 				w := newWorld()
@@ -448,7 +450,7 @@ func TestByeIsSaid(t *testing.T) {
 				until(t, fmt.Sprint("goodbye ", round), func() bool {
 					l.mu.Lock()
 					defer l.mu.Unlock()
-					return errors.Is(l.dead, ErrGone)
+					return errors.Is(l.life.cause, ErrGone)
 				})
 				wg.Wait()
 				cancel()
@@ -471,12 +473,12 @@ func TestProposedIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lb.gen = 5 // a has missed some
+	lb.life.gen = 5 // a has missed some
 	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
 		t.Fatal("not refused")
 	}
-	if la.proposed != 0 {
-		t.Errorf("%d is proposed still", la.proposed)
+	if la.life.proposed != 0 {
+		t.Errorf("%d is proposed still", la.life.proposed)
 	}
 }
 
@@ -498,11 +500,11 @@ func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
 // The goodbye is written, though somebody is writing as it is said.
 func TestByeBehindAWriter(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()
@@ -528,11 +530,11 @@ func TestByeBehindAWriter(t *testing.T) {
 // Who says goodbye has closed, though the peer lets go while it is written.
 func TestByeAndRefused(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, resource.MakeGID(1, 2, 0), 1)
+	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()

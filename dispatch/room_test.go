@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -21,7 +22,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	err = l.bind(c, &attach{session: 7, gen: 1, features: features})
+	err = l.bind(ep, c, &attach{session: 7, gen: 1, features: features})
 	l.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -29,6 +30,20 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 	ep.link.Store(l)
 	t.Cleanup(func() { l.die(ErrUnreachable) }) // nobody acknowledges anything
 	return l, ep
+}
+
+// comes has frames come over c, as the goroutine that makes progress does.
+func (ep *endpoint) comes(c subsys.Conn, fs []subsys.Frame) error {
+	ep.d.take()
+	defer ep.d.give()
+	return ep.Frames(c, fs)
+}
+
+// asks is Room, called as the goroutine that makes progress does.
+func (ep *endpoint) asks(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	ep.d.take()
+	defer ep.d.give()
+	return ep.Room(c, h)
 }
 
 // Memory is given only to a large frame with the next number. A frame whose number leaves
@@ -40,7 +55,8 @@ func TestRoomByNumber(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c, 0)
 	l.mu.Lock()
-	l.s.rxNext, l.s.rxTold = 10, 10
+	l.s.rxNext.Store(10)
+	l.s.rxTold.Store(10)
 	l.mu.Unlock()
 	before := d.cfg.Pool.Stats()
 	for name, o := range map[string]struct {
@@ -54,7 +70,7 @@ func TestRoomByNumber(t *testing.T) {
 		"an unknown resource": {subsys.Header{Type: frameData, Seq: 10, Dst: 9, Len: 60_000}, nil},
 		"above the credit":    {subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: FirstCredit}, ErrProtocol},
 	} {
-		b, err := ep.Room(c, &o.h)
+		b, err := ep.asks(c, &o.h)
 		if b != nil || !errors.Is(err, o.want) {
 			t.Errorf("%s: memory %v, %v", name, b != nil, err)
 		}
@@ -62,7 +78,9 @@ func TestRoomByNumber(t *testing.T) {
 			b.Release()
 		}
 	}
-	if b, err := ep.Room(&fakeConn{}, &subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, subsys.ErrClosed) {
+	former := &endpoint{d: d}
+	former.link.Store(l)
+	if b, err := former.asks(&fakeConn{}, &subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, subsys.ErrClosed) {
 		t.Errorf("over another connection: memory %v, %v", b != nil, err)
 	}
 	if after := d.cfg.Pool.Stats(); after.Mapped != before.Mapped {
@@ -73,7 +91,7 @@ func TestRoomByNumber(t *testing.T) {
 	// sender of a message to nobody is told its size.
 	skipped := func(h subsys.Header) {
 		t.Helper()
-		if err := ep.Frames(c, []subsys.Frame{{Header: h}}); err != nil {
+		if err := ep.comes(c, []subsys.Frame{{Header: h}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +117,7 @@ func TestRoomByNumber(t *testing.T) {
 		t.Error("a message whose payload was skipped was delivered")
 	}
 	f := subsys.Frame{Header: subsys.Header{Type: frameData, Seq: 12, Dst: 9, Src: 5, Tag: 3, Len: 5}, Data: []byte("hello")}
-	if err := ep.Frames(c, []subsys.Frame{f}); err != nil {
+	if err := ep.comes(c, []subsys.Frame{f}); err != nil {
 		t.Fatal(err)
 	}
 	if n, _ := mb2.Len(); n != 1 {

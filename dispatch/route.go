@@ -30,20 +30,7 @@ import (
 //
 // A route that came up and broke at once is shunned for a while where there is
 // another.
-const (
-	retryFirst = 50 * time.Millisecond
-	retryMost  = 30 * time.Second
-	shortLived = time.Second // a conn that lived less has not worked
-)
-
-// A trial is what a link does about a route that would be better: it tries again
-// later, or rests, because nothing travels. Guarded by link.mu.
-type trial struct {
-	timer   *time.Timer
-	wait    time.Duration // before the next
-	resting bool
-	rx, tx  uint32 // numbers at the last look
-}
+const shortLived = time.Second // a connection that lived less has not worked
 
 // shunned is until when a transport is not used if another can be, and for how
 // long the next time.
@@ -98,13 +85,20 @@ func (r *route) reaches(addrs []string) bool {
 	return slices.ContainsFunc(addrs, func(a string) bool { return r.leads(a) && r.Reaches(a) })
 }
 
-// routes are those by which l may go, best first.
+// routes are those by which l may go, best first: the one within the process makes no
+// connections.
 func (l *link) routes() []route {
-	l.d.mu.RLock()
-	routes := newRoutes(l.d.ports)
-	l.d.mu.RUnlock()
-	if l.rule != nil {
-		return l.rule.order(routes)
+	return slices.DeleteFunc(l.d.routes(l.rule), func(r route) bool { _, isLocal := r.Port.(subsys.LocalPort); return isLocal })
+}
+
+// routes are those that a lane's rule lets be used, best first. A nil rule is that of the
+// common lane.
+func (d *Dispatcher) routes(rule *Rule) []route {
+	d.mu.RLock()
+	routes := newRoutes(d.ports)
+	d.mu.RUnlock()
+	if rule != nil {
+		return rule.order(routes)
 	}
 	return routes
 }
@@ -135,6 +129,40 @@ func (l *link) worse(c subsys.Conn) bool {
 
 func reach(routes []route, addrs []string) bool {
 	return slices.ContainsFunc(routes, func(r route) bool { return r.reaches(addrs) })
+}
+
+// A neighbour is another context of the process, or the context itself.
+type neighbour struct {
+	*Dispatcher        // nil: none
+	at, home    string // the addresses of its port and of ours
+}
+
+// neighbour returns the context peer, if it is in this process and the best route of a lane
+// to it is the one within the process. A nil rule is that of the common lane. The error is
+// not nil if peer is in this process, and one of both contexts refuses the other.
+func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err error) {
+	routes := d.routes(rule)
+	for i, r := range routes {
+		p, ok := r.Port.(subsys.LocalPort)
+		if !ok {
+			continue
+		}
+		here, at := p.Local(peer)
+		o, ok := here.(*Dispatcher)
+		if !ok {
+			continue
+		}
+		trust, theirs := d.trust(), o.trust()
+		if err = cmp.Or(trust.admits(&theirs, peer), trust.over(peer, r.transport), theirs.over(d.self, r.transport)); err != nil {
+			continue
+		}
+		better := slices.DeleteFunc(routes[:i], func(r route) bool { return trust.over(peer, r.transport) != nil })
+		if reach(better, o.Addrs()) {
+			return neighbour{}, nil
+		}
+		return neighbour{o, at, p.Addr()}, nil
+	}
+	return neighbour{}, err
 }
 
 // shuns says whether a route has not worked lately. mu is held.
@@ -168,93 +196,39 @@ func (l *link) judge(c subsys.Conn) {
 	s.wait = min(2*s.wait, retryMost)
 }
 
-// tryLater sees to it that a better route is tried later. mu is held.
-func (l *link) tryLater() {
-	t := &l.trial
-	if l.dead != nil {
-		return
-	}
-	t.rx, t.tx = l.s.rxNext, l.s.next
-	t.wait = min(max(2*t.wait, retryFirst), retryMost)
-	if t.timer == nil {
-		t.timer = time.AfterFunc(t.wait, l.again)
-	} else {
-		t.timer.Reset(t.wait)
-	}
-}
-
-// again is when the timer of a trial has fired.
-func (l *link) again() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch t := &l.trial; {
-	case l.dead != nil || l.conn == nil:
-	case t.rx == l.s.rxNext && t.tx == l.s.next:
-		t.resting = true
-	default:
-		l.improve()
-	}
-}
-
-// stir ends the rest of a trial: something travels. mu is held.
-func (l *link) stir() {
-	l.trial.resting = false
-	l.trial.wait /= 2 // as long as before the rest
-	l.tryLater()
-}
-
-// endTrial forgets it. mu is held.
-func (l *link) endTrial() {
-	if l.trial.timer != nil {
-		l.trial.timer.Stop()
-	}
-	l.trial = trial{}
-}
-
-// improve starts trying better routes than the present one, unless that or
-// dialling is under way. mu is held.
-func (l *link) improve() {
-	if l.dialling || l.dead != nil || l.conn == nil || l.leaving || l.key.theirs {
-		return
-	}
-	l.dialling = true
+// startMove starts the searcher that tries better routes. mu must be held.
+func (l *link) startMove() {
 	ctx, cancel := context.WithCancel(l.d.life)
 	l.endMove = cancel
 	l.d.running.Add(1)
 	go l.move(ctx, l.conn)
 }
 
-// move tries to go from one conn to one over a better route. ctx ends when that
-// conn breaks.
+// move is the searcher that tries to go from one connection to one over a better route.
+// ctx ends when that connection breaks.
 func (l *link) move(ctx context.Context, from subsys.Conn) {
 	defer l.d.running.Done()
-	more, err := l.tryBetter(ctx, from)
+	isBest, err := l.tryBetter(ctx, from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dialling = false
 	l.endMove()
-	l.endMove = nil
-	switch {
-	case l.dead != nil:
-	case l.conn == nil: // it broke meanwhile
-		l.dial()
-	case l.conn == from && more:
+	if l.conn == from && !isBest {
 		l.d.log.Debug("dispatch: no better route", "peer", l.peer, "transport", from.Transport(), "err", err)
-		l.tryLater()
 	}
+	l.act(l.life.moved(isBest, l.s.rxNext.Load(), l.s.next))
 }
 
 // tryBetter goes once through the peer's addresses on better routes than that of
-// a conn. It says whether there are more than it could use.
-func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err error) {
+// a connection. It reports whether the link has the best one then.
+func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, err error) {
 	addrs, err := l.addresses(ctx)
 	if err != nil {
-		return true, err
+		return false, err
 	}
 	routes := better(l.routes(), from)
-	if len(routes) > 0 && !reach(routes, addrs) { // old news: who asks twice gets the newest
+	if len(routes) > 0 && !reach(routes, addrs) { // these addresses may be old: the second answer is the newest
 		if addrs, err = l.addresses(ctx); err != nil {
-			return true, err
+			return false, err
 		}
 	}
 	_, err = l.through(ctx, routes, addrs, from, false, shakeTimeout)
@@ -263,12 +237,8 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 	if l.conn != nil {
 		left = better(routes, l.conn)
 	}
-	more = reach(left, addrs)
-	if l.conn != from && l.conn != nil && more { // a step up, not to the top
-		l.tryLater()
-	}
 	l.mu.Unlock()
-	return more, err
+	return !reach(left, addrs), err
 }
 
 // through dials addrs over routes, until l has a conn other than from, which may
@@ -276,7 +246,9 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (more bool, err 
 // tried. Each address has patience to answer. failed is what could not be dialled
 // at all, by route.
 func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
-	err = fmt.Errorf("no transport reaches any of %q", addrs)
+	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
+		err = fmt.Errorf("no transport reaches any of %q", addrs)
+	}
 	tried := map[string]bool{} // a second port of a transport reaches no more than the first
 	for i := range routes {
 		r := &routes[i]
@@ -304,7 +276,7 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 				failed[r.String()] = d.err
 			}
 			l.mu.Lock()
-			got := l.conn != from || l.dead != nil
+			got := l.conn != from || l.life.hasEnded()
 			l.mu.Unlock()
 			if got {
 				return failed, nil
@@ -320,17 +292,17 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// settleFor draws up what is to be done about better routes than the one that
-// was just found by dialling.
-func (l *link) settleFor(routes []route, addrs []string, failed map[string]error) {
+// isBest reports whether no better route is known than the one that was just found by
+// dialling. failed is what could not be dialled, by route.
+func (l *link) isBest(routes []route, addrs []string, failed map[string]error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conn == nil || l.dead != nil {
-		return
+	if l.conn == nil {
+		return true
 	}
 	left := better(routes, l.conn)
 	if !reach(left, addrs) {
-		return
+		return true
 	}
 	for i := range left {
 		t := left[i].String()
@@ -338,7 +310,7 @@ func (l *link) settleFor(routes []route, addrs []string, failed map[string]error
 			l.d.log.Warn("dispatch: a transport does not work, another is used; said once", "transport", t, "instead", l.conn.Transport(), "peer", l.peer, "err", err)
 		}
 	}
-	l.tryLater()
+	return false
 }
 
 // complain says whether it is the first time for a route.
@@ -364,9 +336,14 @@ type Route struct {
 	ReceivedBytes uint64 `json:"received_bytes"`
 }
 
-// Routes are those of all links, ordered by peer and lane.
+// Routes are those of all links, and those within the process, ordered by peer and lane.
 func (d *Dispatcher) Routes() (all []Route) {
 	d.eachLink(func(l *link) { all = append(all, l.route()) })
+	d.mu.RLock()
+	for _, e := range d.passages.ends {
+		all = append(all, e.route())
+	}
+	d.mu.RUnlock()
 	slices.SortFunc(all, func(a, b Route) int {
 		theirs := func(r *Route) int {
 			if r.Theirs {

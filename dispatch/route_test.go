@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -186,7 +187,7 @@ func TestIdleLinksRest(t *testing.T) {
 	until(t, "it rests", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.trial.resting
+		return l.life.state == resting
 	})
 	tried := memory.dials.Load()
 	time.Sleep(4 * retryFirst) // for something that must not happen
@@ -205,19 +206,19 @@ func TestIdleLinksRest(t *testing.T) {
 func TestPortLater(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w := newWorld()
-		near := inproc.NewNetwork().Transport()
+		near := alias{tcp.New(), "near"}
 		d := []*Dispatcher{w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())}
 		mb := box(t, d[1], 1, 0)
 		talk(t, d[0], d[1], mb, 1)
 		for _, i := range []int{first, 1 - first} {
 			w.listenToo(t, d[i], near)
-			prefer(d[i], "inproc", "tcp")
+			prefer(d[i], "near", "tcp")
 			d[i].Reconsider()
 		}
 		until(t, "the link is moved", func() bool {
 			_, x := onlyLink(d[0], d[1])
 			_, y := onlyLink(d[1], d[0])
-			return x == "inproc" && y == "inproc"
+			return x == "near" && y == "near"
 		})
 		talk(t, d[0], d[1], mb, 2)
 	}
@@ -242,7 +243,7 @@ func TestTastesDiffer(t *testing.T) {
 		l, _ := onlyLink(a, b)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return !l.dialling
+		return l.life.state != dialling && l.life.state != found && l.life.state != moving
 	})
 	if s := a.Stats(); s.Moved != 0 || s.Received["shm"] != 0 {
 		t.Errorf("%+v", s)
@@ -302,7 +303,7 @@ func TestMoves(t *testing.T) {
 		c.GiveUp = 20 * time.Second
 		c.Undelivered = func(Undelivered) { lost.Add(1) }
 	}
-	near := inproc.NewNetwork().Transport()
+	near := alias{tcp.New(), "near"}
 	d := [2]*Dispatcher{w.node(t, 1, near, note), w.node(t, 2, near, note)}
 	for _, d := range d {
 		w.listenToo(t, d, shm.New())
@@ -384,7 +385,7 @@ func TestMoves(t *testing.T) {
 			})
 		}
 	}
-	all := []string{"inproc", "shm", "tcp"}
+	all := []string{"near", "shm", "tcp"}
 	routes := map[string]int{}
 	for i := 0; i < *moves && !t.Failed(); i++ {
 		for k := range d { // what was cut is of no bad route
@@ -448,7 +449,7 @@ func TestMoves(t *testing.T) {
 			for from := range d {
 				l, over := onlyLink(d[from], d[1-from])
 				l.mu.Lock()
-				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, stalled %v writing %v dialling %v binders %d", from, over, l.s.head, l.s.done, l.s.sent, l.s.next, l.s.rxNext, l.s.rxTold, l.stalled, l.writing, l.dialling, l.binders)
+				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, pen %d, %v, binders %d", from, over, l.s.head, l.s.done.Load(), l.s.sent, l.s.next, l.s.rxNext.Load(), l.s.rxTold.Load(), l.pen.Load(), l.life.state, l.binders)
 				l.mu.Unlock()
 			}
 			t.Error("not all that was sent came")
@@ -532,5 +533,99 @@ func TestCloseWhileMoving(t *testing.T) {
 		both.Wait()
 		cancel()
 		wg.Wait()
+	}
+}
+
+// refusing makes a context refuse links over some transports.
+func refusing(transports ...string) func(*Config) {
+	return func(c *Config) {
+		trust := c.Trust()
+		trust.Over = func(_ resource.GID, transport string) error {
+			if slices.Contains(transports, transport) {
+				return fmt.Errorf("no links over %s", transport)
+			}
+			return nil
+		}
+		c.Trust = func() Trust { return trust }
+	}
+}
+
+// A transport that a context refuses does not keep messages to a context of its process from
+// going within it, however early it stands in the order.
+func TestRefusedTransportIsNotBetter(t *testing.T) {
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tcp.New(), refusing("tcp")), w.node(t, 2, tcp.New())
+	w.listenToo(t, a, near)
+	w.listenToo(t, b, near)
+	exchange(t, a, box(t, b, 1, 0), 1, 10)
+	if s := a.Stats(); s.Sent["inproc"] != 1 {
+		t.Errorf("sent %v", s.Sent)
+	}
+}
+
+// A link between contexts of one process over a later transport has its best one: the route
+// within the process is none for a link.
+func TestLinkWithinProcess(t *testing.T) {
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, near, refusing("inproc")), w.node(t, 2, near)
+	w.listenToo(t, a, tcp.New())
+	w.listenToo(t, b, tcp.New())
+	exchange(t, a, box(t, b, 1, 0), 1, 10)
+	l, err := a.link(b.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.isBest(l.routes(), b.Addrs(), nil) {
+		t.Errorf("of %v the link looks for a better route than %+v", b.Addrs(), l.route())
+	}
+}
+
+// A context of the process that may not be talked to is not only out of reach: the error
+// says that a link is refused.
+func TestRefusedWithinProcess(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"another key":     func(c *Config) { c.Trust = trusting("", "another") },
+		"another cluster": func(c *Config) { c.Trust = trusting("another", "key") },
+		"over inproc":     refusing("inproc"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, near := newWorld(), inproc.NewNetwork().Transport()
+			told := make(chan Undelivered, 1)
+			a := w.node(t, 1, near, func(c *Config) {
+				c.GiveUp = 20 * time.Millisecond
+				c.Undelivered = func(u Undelivered) { told <- u }
+			})
+			b := w.node(t, 2, near, change)
+			err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello"))
+			if err == nil {
+				err = (<-told).Err
+			}
+			if !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrRefused) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Contexts of one process that prefer another transport have a link over that one. When it
+// fails they do not go on within the process.
+func TestNoFallbackToMemory(t *testing.T) {
+	told := make(chan Undelivered, 1)
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.GiveUp = 50 * time.Millisecond
+		c.Undelivered = func(u Undelivered) { told <- u }
+	})
+	b := w.node(t, 2, tcp.New(), refusing("tcp"))
+	w.listenToo(t, a, near)
+	w.listenToo(t, b, near)
+	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(brief(t), 1, 0, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if u := <-told; !errors.Is(u.Err, ErrUnreachable) {
+		t.Error(u.Err)
+	}
+	if s := a.Stats(); s.Sent["inproc"] != 0 {
+		t.Errorf("sent %v", s.Sent)
 	}
 }

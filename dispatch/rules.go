@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -183,8 +183,10 @@ func (r *Rule) Transports() (names []string) {
 type spread struct {
 	rules *Rules
 	base  *Flow // that of the common lane
+	d     *Dispatcher
+	peer  resource.GID
 
-	mu    sync.Mutex
+	mu    lock.Mutex[levelSpread]
 	by    []*Flow       // of the other lanes, once used
 	floor []watermark   // what lanes had taken before the first message, by lane
 	marks [][]watermark // where sizes decide: of each class of messages, by lane
@@ -236,11 +238,18 @@ func (s *spread) lane(n uint8) (*Flow, error) {
 	if s.by == nil {
 		s.by = make([]*Flow, len(s.rules.lanes))
 	}
-	if f := s.by[n]; f != nil && !f.l.ended() {
+	if f := s.by[n]; f != nil && (f.l == nil || !f.l.ended()) {
 		return f, nil
 	}
-	base := s.base.l
-	l, err := base.d.linkOf(linkKey{peer: base.peer, lane: n})
+	if o, _ := s.d.neighbour(s.peer, s.rules.lanes[n]); o.Dispatcher != nil {
+		f, err := s.d.directly(o, s.base.dst)
+		if err != nil {
+			return nil, err
+		}
+		s.by[n] = &Flow{dst: f.dst, mb: f.mb, in: f.in, to: o, lane: n}
+		return s.by[n], nil
+	}
+	l, err := s.d.linkOf(linkKey{peer: s.peer, lane: n})
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +260,7 @@ func (s *spread) lane(n uint8) (*Flow, error) {
 func (l *link) ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.dead != nil
+	return l.life.hasEnded()
 }
 
 func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
@@ -264,7 +273,7 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 		return f.accept(ctx, src, tag, p, b, nil)
 	}
 	class := (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
-	if err := s.follow(ctx, class, n); err != nil {
+	if err := s.follow(ctx, class, n, f); err != nil {
 		return false, err
 	}
 	var at watermark
@@ -281,10 +290,10 @@ func (s *spread) class(n uint64) []watermark {
 	if s.marks == nil {
 		s.marks = make([][]watermark, classes)
 		s.floor = make([]watermark, len(s.rules.lanes))
-		d := s.base.l.d
+		d := s.d
 		for lane := range s.floor {
 			d.mu.RLock()
-			l := d.links[linkKey{peer: s.base.l.peer, lane: uint8(lane)}]
+			l := d.links[linkKey{peer: s.peer, lane: uint8(lane)}]
 			d.mu.RUnlock()
 			if lane == 0 || l == nil {
 				continue
@@ -302,9 +311,9 @@ func (s *spread) class(n uint64) []watermark {
 	return s.marks[n]
 }
 
-// follow waits until what went before in a class over other lanes than n is
+// follow waits until what went before in a class over other lanes than n, that of f, is
 // where it should be.
-func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
+func (s *spread) follow(ctx context.Context, class uint64, n uint8, f *Flow) error {
 	for other := range s.rules.lanes {
 		if other == int(n) {
 			continue
@@ -317,6 +326,10 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 		}
 		if err := w.passed(ctx); err != nil {
 			return err
+		}
+		if f.mb != nil { // within the process: the goroutine with the token may deliver still what it has acknowledged
+			f.mb.d.take()
+			f.mb.d.give()
 		}
 		s.mu.Lock()
 		if m := &s.marks[class][other]; *m == w {
@@ -350,19 +363,20 @@ func (w watermark) passed(ctx context.Context) error {
 				continue
 			}
 		}
-		if l.dead != nil || int32(l.s.head-seq) > 0 {
+		if l.life.hasEnded() || int32(l.s.head-seq) > 0 {
 			return nil
 		}
-		if l.conn != nil && !l.writing && !l.stalled && !l.s.quiet() {
-			before := l.s.next
-			l.pump() // it may be paced
-			if l.s.next != before || int32(l.s.head-seq) > 0 {
-				continue
-			}
+		before := l.s.next
+		if l.write(); l.s.next != before || int32(l.s.head-seq) > 0 { // it was paced
+			continue
 		}
 		w := l.d.waiter()
 		w.charge = uint64(seq)
 		l.behind.push(w)
+		l.attend()
+		if !l.calls() { // what was acknowledged before
+			l.release()
+		}
 		if err := l.await(ctx, &l.behind, w); err != nil {
 			return err
 		}
@@ -405,19 +419,9 @@ func (d *Dispatcher) linkOf(k linkKey) (*link, error) {
 	if d.closing {
 		return nil, ErrClosed
 	}
-	l = newLink(d, k.peer, random64())
-	l.key = k
+	l = newLink(d, k)
 	if k.lane > 0 && !k.theirs {
 		l.rule = d.cfg.Rules.lanes[k.lane]
-	}
-	// What has been acknowledged over one lane has been worked on before anything
-	// is that comes over another.
-	for lane := range uint8(MaxLanes) {
-		for _, theirs := range []bool{false, true} {
-			if o := d.links[linkKey{k.peer, lane, theirs}]; o != nil {
-				l.rx = o.rx
-			}
-		}
 	}
 	d.links[k] = l
 	return l, nil

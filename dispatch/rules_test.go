@@ -367,3 +367,33 @@ func TestLanesKeepOrder(t *testing.T) {
 		t.Errorf("%d reported undelivered", n)
 	}
 }
+
+// A message that goes within the process does not pass one that the other context has
+// acknowledged, over a link, and is about to deliver.
+func TestLaneWithinProcessKeepsOrder(t *testing.T) {
+	a, b := both(t, ruled(t, Rule{Min: 10_000, Over: []string{"tcp"}, Only: true}))
+	mb := box(t, b, 1, 0)
+	exchange(t, a, mb, 1, 10_000)
+	l, err := a.linkOf(linkKey{peer: b.self, lane: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the acknowledgement", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.s.idle()
+	})
+	b.take() // as the goroutine that delivers does
+	sent := make(chan error, 1)
+	go func() { sent <- flow(t, a, mb).SendBytes(soon(t), 1, 1, []byte("small")) }()
+	time.Sleep(50 * time.Millisecond)
+	n, _ := mb.Len()
+	b.give()
+	if n != 0 {
+		t.Error("a message within the process has passed what the other context was delivering")
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	take(t, mb)
+}

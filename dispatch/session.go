@@ -5,6 +5,7 @@ package dispatch
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
@@ -22,6 +23,9 @@ const maxUnacked = 1 << 15
 // not acknowledged, and how far the peer's frames have come. It is a machine
 // without I/O, clock or lock. Sequence numbers are modulo 2³² and never more
 // than maxUnacked apart, but for a few control frames.
+//
+// One goroutine at a time may receive (acked, accept) while another sends (all the rest):
+// what they share are atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a conn |
 //	-------------+---------------------+----------------------+
@@ -45,13 +49,14 @@ type session struct {
 	unsent     int    // bytes, payloads included
 
 	head, sent, next uint32
-	most             uint32 // the highest sent has been
-	done             uint32 // frames before it are acknowledged; released when no conn holds them
+	most             atomic.Uint32 // the highest sent has been
+	done             atomic.Uint32 // frames before it are acknowledged; released when no conn holds them
+	large            int           // entries with a buffer that is no run
 
 	lines
 
-	rxNext uint32 // the frame expected next
-	rxTold uint32 // what the peer has been told, or will be by what waits to be sent
+	rxNext atomic.Uint32 // the frame expected next
+	rxTold atomic.Uint32 // what the peer has been told, or will be by what waits to be sent
 
 	batch [batchFrames]subsys.Frame // lent out by take
 	marks [batchFrames]mark
@@ -98,8 +103,11 @@ func (s *session) entry() *entry {
 
 // stamp numbers h and lets it carry the newest acknowledgement.
 func (s *session) stamp(h *subsys.Header) {
-	h.Seq, h.Ack = s.next, s.rxNext
-	s.rxTold = s.rxNext
+	ack := s.rxNext.Load()
+	h.Seq, h.Ack = s.next, ack
+	if s.rxTold.Load() != ack {
+		s.rxTold.Store(ack)
+	}
 	s.next++
 }
 
@@ -107,6 +115,9 @@ func (s *session) stamp(h *subsys.Header) {
 func (s *session) push(f *subsys.Frame) {
 	e := s.entry()
 	e.Frame, e.frames, e.total = *f, 1, 0
+	if f.Buf != nil {
+		s.large++
+	}
 	s.stamp(&e.Header)
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
@@ -173,8 +184,8 @@ func (s *session) take() []subsys.Frame {
 		s.sent = e.Seq + e.frames
 		n++
 	}
-	if s.sent-s.most < 1<<31 {
-		s.most = s.sent
+	if most := s.most.Load(); s.sent != most && s.sent-most < 1<<31 {
+		s.most.Store(s.sent)
 	}
 	return s.batch[:n]
 }
@@ -197,22 +208,23 @@ func (s *session) untake(fs []subsys.Frame, n int) {
 // acked notes that the peer has received the frames before a. An
 // acknowledgement of frames never sent is refused.
 func (s *session) acked(a uint32) error {
-	if a-s.head > s.most-s.head {
-		if s.head-a <= maxUnacked*2 {
-			return nil // an old one
+	for {
+		done, most := s.done.Load(), s.most.Load()
+		switch {
+		case done-a <= maxUnacked*2: // an old one
+			return nil
+		case a-done > most-done:
+			return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", ErrProtocol, a, most)
+		case s.done.CompareAndSwap(done, a):
+			return nil
 		}
-		return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", ErrProtocol, a, s.most)
 	}
-	if a-s.head > s.done-s.head {
-		s.done = a
-	}
-	return nil
 }
 
 // release drops the entries that were acknowledged and lets go of their
 // buffers. No conn may have any of them in its hands.
 func (s *session) release() {
-	s.head = s.done
+	s.head = s.done.Load()
 	if s.head-s.sent-1 < 1<<31 {
 		s.skipTo(s.head) // the peer had them from an earlier conn
 	}
@@ -222,8 +234,8 @@ func (s *session) release() {
 			return
 		}
 		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun && e.Buf.Refs() == 1 {
-			// All is acknowledged; the open run begins again where it is. Where a
-			// conn has delivered it within the process receivers hold it still.
+			// All is acknowledged; the open run begins again where it is, unless a conn
+			// has lent it.
 			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
 			s.cur, s.off = s.first, 0
 			return
@@ -263,6 +275,9 @@ func (s *session) skipTo(seq uint32) {
 }
 
 func (s *session) drop(e *entry) {
+	if e.Buf != nil && e.Type != subsys.TypeRun {
+		s.large--
+	}
 	switch {
 	case e.Buf == nil:
 	case e.Type == frameData || e.total > 0:
@@ -278,7 +293,8 @@ func (s *session) drop(e *entry) {
 // the conn lost something, which it must not. The messages among the new ones
 // are counted, and the bytes of all frames.
 func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) {
-	next := s.rxNext
+	was := s.rxNext.Load()
+	next := was
 	for i := range fs {
 		f := &fs[i]
 		if f.Type == frameAck {
@@ -303,16 +319,18 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 			case framePiece:
 				got.bytes += int(f.Len)
 			}
-		case d > 1<<31 && next == s.rxNext:
+		case d > 1<<31 && next == was:
 			first = i + 1
-			if f.Seq-s.rxTold > 1<<31 {
-				s.rxTold = f.Seq // the peer does not know that we have it
+			if f.Seq-s.rxTold.Load() > 1<<31 {
+				s.rxTold.Store(f.Seq) // the peer does not know that it has come
 			}
 		default:
 			return 0, got, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, f.Seq, next)
 		}
 	}
-	s.rxNext = next
+	if next != was {
+		s.rxNext.Store(next)
+	}
 	return first, got, nil
 }
 
@@ -325,14 +343,14 @@ type arrived struct {
 // resume continues over a new conn whose peer has received everything before
 // peerHas: what it lacks is sent again.
 func (s *session) resume(peerHas uint32) error {
-	if peerHas-s.head > s.most-s.head {
-		return fmt.Errorf("%w: peer has %d, sent up to %d", ErrProtocol, peerHas, s.most)
+	if most := s.most.Load(); peerHas-s.head > most-s.head {
+		return fmt.Errorf("%w: peer has %d, sent up to %d", ErrProtocol, peerHas, most)
 	}
 	if err := s.acked(peerHas); err != nil {
 		return err
 	}
-	if s.done != peerHas {
-		return fmt.Errorf("%w: peer has %d, acknowledged %d", ErrProtocol, peerHas, s.done)
+	if done := s.done.Load(); done != peerHas {
+		return fmt.Errorf("%w: peer has %d, acknowledged %d", ErrProtocol, peerHas, done)
 	}
 	s.release()
 	s.sent, s.cur, s.off, s.unsent = peerHas, s.first, 0, 0
@@ -347,15 +365,15 @@ func (s *session) resume(peerHas uint32) error {
 			s.unsent += len(e.Data)
 		}
 	}
-	s.rxTold = s.rxNext
+	s.rxTold.Store(s.rxNext.Load())
 	return nil
 }
 
 // handOver is resume while the former conn works: the peer has gone on receiving,
 // and acknowledging, since it said what it had.
 func (s *session) handOver(peerHas uint32) error {
-	if s.done-peerHas <= 2*maxUnacked {
-		peerHas = s.done
+	if done := s.done.Load(); done-peerHas <= 2*maxUnacked {
+		peerHas = done
 	}
 	return s.resume(peerHas)
 }
@@ -396,7 +414,9 @@ func (s *session) drain(yield func(*subsys.Header)) {
 		s.head = e.Seq + e.frames
 		s.drop(e)
 	}
-	s.head, s.sent, s.most, s.done = s.next, s.next, s.next, s.next
+	s.head, s.sent = s.next, s.next
+	s.most.Store(s.next)
+	s.done.Store(s.next)
 	s.cur, s.off, s.unsent = s.end, 0, 0
 	for i := range s.orphans {
 		yield(&s.orphans[i])

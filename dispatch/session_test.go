@@ -5,6 +5,7 @@ package dispatch
 import (
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -172,16 +173,17 @@ func (p *peerModel) ack() {
 		return
 	}
 	f := subsys.Frame{}
-	f.Type, f.Ack = frameAck, p.s.rxNext
-	p.s.rxTold = p.s.rxNext
+	f.Type, f.Ack = frameAck, p.s.rxNext.Load()
+	p.s.rxTold.Store(f.Ack)
 	p.wire = append(p.wire, f)
 }
 
 // check is what holds at all times.
 func (p *peerModel) check(t *rapid.T) {
 	s := &p.s
-	if s.sent-s.head > s.next-s.head || s.done-s.head > s.most-s.head || s.most-s.head > s.next-s.head {
-		t.Fatalf("head %d, done %d, sent %d, next %d", s.head, s.done, s.sent, s.next)
+	done, most := s.done.Load(), s.most.Load()
+	if s.sent-s.head > s.next-s.head || done-s.head > most-s.head || most-s.head > s.next-s.head {
+		t.Fatalf("head %d, done %d, sent %d, next %d", s.head, done, s.sent, s.next)
 	}
 	unsent := 0
 	for i := s.cur; i != s.end; i++ {
@@ -226,7 +228,10 @@ func TestSessionModel(t *testing.T) {
 		ends := [2]*peerModel{}
 		for i := range ends {
 			p := newPeerModel()
-			p.s.head, p.s.sent, p.s.most, p.s.next, p.s.done, p.s.rxNext, p.s.rxTold = start, start, start, start, start, start, start
+			p.s.head, p.s.sent, p.s.next = start, start, start
+			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxTold} {
+				word.Store(start)
+			}
 			ends[i] = p
 		}
 		draw := func(n int) int { return rapid.IntRange(0, n).Draw(t, "n") }
@@ -270,8 +275,8 @@ func TestSessionModel(t *testing.T) {
 				// frames are repeated.
 				var have [2]uint32
 				for i, p := range ends {
-					least := ends[1-i].s.done
-					have[i] = least + rapid.Uint32Range(0, p.s.rxNext-least).Draw(t, "have")
+					least := ends[1-i].s.done.Load()
+					have[i] = least + rapid.Uint32Range(0, p.s.rxNext.Load()-least).Draw(t, "have")
 				}
 				for i, p := range ends {
 					if err := p.s.resume(have[1-i]); err != nil {
@@ -284,7 +289,7 @@ func TestSessionModel(t *testing.T) {
 			"hand over": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "who")
 				a, b := ends[i], ends[1-i]
-				have := a.s.rxNext
+				have := a.s.rxNext.Load()
 				speak := func(p, q *peerModel) {
 					p.write(draw)
 					if rapid.Bool().Draw(t, "ack") {
@@ -299,7 +304,7 @@ func TestSessionModel(t *testing.T) {
 				if err := b.s.handOver(have); err != nil {
 					t.Fatalf("handing over: %v", err)
 				}
-				have, a.wire = b.s.rxNext, nil
+				have, a.wire = b.s.rxNext.Load(), nil
 				for range rapid.IntRange(0, 2).Draw(t, "late") { // over the old conn
 					b.read(t, a, rapid.IntRange(0, len(b.wire)).Draw(t, "frames"))
 				}
@@ -313,7 +318,7 @@ func TestSessionModel(t *testing.T) {
 		for !ends[0].s.idle() || !ends[1].s.idle() {
 			for i, p := range ends {
 				p.write(func(n int) int { return n })
-				if p.s.rxTold != p.s.rxNext {
+				if p.s.rxTold.Load() != p.s.rxNext.Load() {
 					p.ack()
 				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.quiet() && ends[1].s.quiet() && !(ends[0].s.idle() && ends[1].s.idle()) {
 					if quiet++; quiet > 4 {
@@ -402,12 +407,13 @@ func TestSessionRefuses(t *testing.T) {
 		"type behind fresh":    {data(10), odd},
 		"half the numbers off": {data(10 + 1<<31)},
 	} {
-		s := session{rxNext: 10}
+		var s session
+		s.rxNext.Store(10)
 		if _, _, err := s.accept(fs); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if s.rxNext != 10 {
-			t.Errorf("%s: expects %d now", name, s.rxNext)
+		if next := s.rxNext.Load(); next != 10 {
+			t.Errorf("%s: expects %d now", name, next)
 		}
 	}
 	p := newPeerModel()

@@ -5,9 +5,9 @@ package dispatch
 import (
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -33,7 +33,7 @@ var errSilent = errors.New("dispatch: the peer's machine does not answer")
 
 // watched are the links that expect something.
 type watched struct {
-	mu    sync.Mutex
+	mu    lock.Mutex[levelWatched]
 	links []*link
 	wake  chan struct{} // to watchLinks
 }
@@ -117,14 +117,14 @@ func (l *link) check(now time.Time) {
 	defer l.mu.Unlock()
 	v := &l.vigil
 	c, isProber := l.conn.(subsys.Prober)
-	if !isProber || l.dead != nil || l.s.idle() && v.starved == 0 {
+	if !isProber || l.life.hasEnded() || l.s.idle() && v.starved == 0 {
 		l.unwatch() // bind watches the next conn
 		return
 	}
 	l.mu.Unlock()
 	owes, heard := c.Unanswered()
 	l.mu.Lock()
-	if l.conn != subsys.Conn(c) || l.dead != nil {
+	if l.conn != subsys.Conn(c) || l.life.hasEnded() {
 		return
 	}
 	silent := v.silence.Observe(now, owes, heard)

@@ -15,14 +15,17 @@ type Stats struct {
 	Moved                    uint64            // changes of a link from one transport to another
 	Undelivered              uint64            // accepted and not delivered
 	Unreported               uint64            // of these, whose report was dropped
-	Links                    int
+	Links                    int               // to other contexts, those of this process among them
 }
 
 // Stats returns the counts as of now.
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
 	d.mu.RLock()
-	links := len(d.links)
+	links := len(d.links) + len(d.passages.ends)
+	for _, e := range d.passages.ends {
+		t.addRoute(e.route())
+	}
 	t.add(&d.past)
 	d.mu.RUnlock()
 	d.eachLink(func(l *link) {
@@ -47,9 +50,18 @@ func (d *Dispatcher) CountCopy(n int) {
 	d.count.CopiedB.Add(uint64(n))
 }
 
-// Linked says whether there is a link to the context, without making one.
+// Linked says whether there is a link to the context, or it is one of this process that
+// something was sent to or came from, without making a link.
 func (d *Dispatcher) Linked(peer resource.GID) bool {
+	k := linkKey{peer: peer}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.links[linkKey{peer: peer}] != nil
+	for k.lane = range uint8(MaxLanes) {
+		for _, k.theirs = range []bool{false, true} {
+			if d.passages.ends[k] != nil || d.links[k] != nil && k.lane == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -26,8 +26,8 @@ const (
 // pace is how a link writes. Guarded by link.mu.
 type pace struct {
 	slot   int // in streams, from 1; 0: each message is written at once
-	heard  bool
 	wrote  time.Time
+	rx     uint32 // session.rxNext when a message was last queued
 	seen   uint32 // session.next at the last nap
 	pumped bool   // a sender came to flushBytes since
 }
@@ -52,8 +52,9 @@ func (l *link) now() bool {
 		return true
 	}
 	p := &l.stream
-	if p.heard { // an answer, perhaps: no stream, and no clock is asked
-		p.heard, p.wrote = false, time.Time{}
+	if rx := l.s.rxNext.Load(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
+		p.rx = rx
+		p.wrote = time.Time{}
 		return true
 	}
 	t := time.Now()
@@ -98,15 +99,13 @@ func (l *link) flush(napped bool) (dense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := &l.stream; napped {
-		if l.dead != nil || l.s.next-p.seen < fewFrames {
+		if l.life.hasEnded() || l.s.next-p.seen < fewFrames {
 			l.unpace()
 		}
 		dense, p.pumped = p.pumped, false
 		p.seen = l.s.next
 	}
-	if l.conn != nil && !l.writing && !l.stalled && !l.s.quiet() {
-		l.pump()
-	}
+	l.write()
 	return dense
 }
 

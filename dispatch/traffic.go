@@ -31,6 +31,14 @@ func (t *traffic) add(o *traffic) {
 	t.moved += o.moved
 }
 
+// addRoute adds what has gone over a route within the process.
+func (t *traffic) addRoute(r Route) {
+	t.add(&traffic{
+		sent: map[string]uint64{r.Transport: r.Sent}, received: map[string]uint64{r.Transport: r.Received},
+		sentB: r.SentBytes, receivedB: r.ReceivedBytes,
+	})
+}
+
 // settle moves the present conn's counts to where they are kept. mu is held.
 func (l *link) settle() {
 	if l.conn == nil {
@@ -41,6 +49,7 @@ func (l *link) settle() {
 		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
 	}
 	t.sent[name] += l.sentNow
-	t.received[name] += l.gotNow
-	l.sentNow, l.gotNow = 0, 0
+	t.received[name] += l.gotNow.Swap(0)
+	t.receivedB += l.gotNowB.Swap(0)
+	l.sentNow = 0
 }

@@ -29,8 +29,7 @@
 //
 // The dispatcher calls Conn.Send from one goroutine at a time and holds no
 // lock of its own while it does. A conn calls its Sink from one goroutine at a
-// time: the one that makes progress ([Poller]) or, for in-process conns, the
-// sending one. A sink may call Send of any conn. Nobody calls a sink after
+// time: the one that makes progress ([Poller]). A sink may call Send of any conn. Nobody calls a sink after
 // Down. Payload bytes handed to Send stay readable until the frame is
 // acknowledged or the conn is closed; payload bytes handed to a sink belong to
 // the frame's Buf, which the sink retains if it keeps them.

@@ -5,19 +5,20 @@ package subsys
 import (
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/lock"
 	"golang.org/x/sys/unix"
 )
 
 // A Source is something with a descriptor in a Poller.
 type Source interface {
 	// Ready is called by the goroutine that makes progress. A source reads
-	// until nothing is left and reports how many frames it delivered, and
-	// whether it stopped early for fairness and wants to be called again.
+	// until nothing is left and reports how much came, in frames, of which a part
+	// counts as one, and whether it stopped early for fairness and wants to be called
+	// again.
 	Ready(on Readiness) (frames int, again bool)
 }
 
@@ -46,6 +47,11 @@ const (
 	Napping             // they change the word of the Poller's NapPage, and wake who sleeps on it
 )
 
+// levelPoller is that of Poller.mu.
+type levelPoller struct{}
+
+func (levelPoller) Place() (int, string) { return 140, "poller" }
+
 // Readiness is what is known of a descriptor.
 type Readiness uint8
 
@@ -60,6 +66,14 @@ const (
 // than asking epoll which are ready: one read that finds nothing costs as much
 // as the question, and one that finds something saves it.
 const direct = 3
+
+// Of more sources Poll tries those that had something lately, at most as many, and
+// asks epoll about the others once in askCold times. One that has had nothing for
+// coldAfter Polls is one of the others again.
+const (
+	askCold   = 4
+	coldAfter = 256
+)
 
 // A Poller watches the descriptors of one context. Two epoll sets are nested:
 // the inner one holds the sources, edge-triggered; the outer one, the gate,
@@ -77,16 +91,22 @@ type Poller struct {
 	gate  *os.File
 	gateC syscall.RawConn
 
-	mu      sync.Mutex
-	sources map[int32]*entry
-	list    atomic.Pointer[[]Source] // of the same those that Poll tries, without the lock
-	rings   atomic.Pointer[[]Ring]   // and those at which it looks
-	quiet   atomic.Int32             // and how many it leaves to epoll
+	mu       lock.Mutex[levelPoller]
+	isClosed bool
+	sources  map[int32]*entry
+	list     atomic.Pointer[[]Source] // of the same those that Poll tries, without the lock
+	rings    atomic.Pointer[[]Ring]   // and those at which it looks
+	quiet    atomic.Int32             // and how many it leaves to epoll
 
 	polls uint // of rings
 	nap   nap
 
 	again []Source
+
+	hot      [direct]hot
+	asked    uint          // Polls since epoll was asked
+	changes  atomic.Uint64 // of sources
+	hotSince uint64        // changes when hot was true
 
 	revived   []Source // see Again; guarded by mu
 	isRevived atomic.Bool
@@ -100,6 +120,12 @@ type Poller struct {
 	gateEvents [1]unix.EpollEvent
 }
 
+// hot is a source that had something lately.
+type hot struct {
+	Source      // nil: none
+	misses uint // Polls in which it had nothing, since
+}
+
 type entry struct {
 	Source
 	quiet bool // not tried by Poll
@@ -110,7 +136,7 @@ type entry struct {
 // those that found frames, and of those that did not.
 const (
 	askBusy = 16
-	askIdle = 256
+	askIdle = 2048
 	askNap  = 64 // of naps that were slept
 )
 
@@ -203,6 +229,7 @@ func (p *Poller) relist() {
 	p.list.Store(&l)
 	p.rings.Store(&rings)
 	p.quiet.Store(int32(len(p.sources) - len(l)))
+	p.changes.Add(1)
 }
 
 // Again lets the source of fd be called as if fd were readable. Any goroutine may call
@@ -264,7 +291,69 @@ func (p *Poller) Poll() int {
 		}
 		return n + others
 	}
-	return n + p.harvest(0)
+	others, asks := p.tryHot()
+	n += others
+	if asks {
+		n += p.harvest(0)
+	}
+	return n
+}
+
+// PollAll is Poll that leaves out no source, as Poll does where there are many.
+func (p *Poller) PollAll() (frames int) {
+	p.rest(Awake) // a ring looks at everything after it
+	frames = p.look(*p.rings.Load())
+	if len(*p.list.Load()) > direct {
+		frames += p.harvest(0)
+	}
+	return frames
+}
+
+// tryHot lets those sources work that had something lately, and reports whether epoll
+// is to be asked about the others.
+func (p *Poller) tryHot() (frames int, asks bool) {
+	if now := p.changes.Load(); now != p.hotSince { // some may be gone
+		p.hot, p.hotSince = [direct]hot{}, now
+	}
+	tries := len(*p.rings.Load()) > 0
+	for i := range p.hot {
+		h := &p.hot[i]
+		if h.Source == nil {
+			continue
+		}
+		tries = true
+		f, again := h.Ready(Readable)
+		if again {
+			p.again = append(p.again, h.Source)
+		}
+		if frames += f; f > 0 {
+			h.misses = 0
+		} else if h.misses++; h.misses == coldAfter {
+			*h = hot{}
+		}
+	}
+	if frames > 0 {
+		p.nap.streak = 0
+	}
+	p.asked++
+	return frames, !tries || p.asked >= askCold || len(p.again) > 0 || p.isRevived.Load() || p.stuck.Load() > 0
+}
+
+// heat notes that s had something: it takes the place of the one that has had nothing
+// for longest.
+func (p *Poller) heat(s Source) {
+	at := &p.hot[0]
+	for i := range p.hot {
+		h := &p.hot[i]
+		switch {
+		case h.Source == s:
+			h.misses = 0
+			return
+		case h.Source == nil || at.Source != nil && h.misses > at.misses:
+			at = h
+		}
+	}
+	*at = hot{Source: s}
 }
 
 // lookAndAsk is look that asks epoll about the rest once in so many times: rings that
@@ -340,6 +429,7 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 // and lets them work.
 func (p *Poller) harvest(ms int) int {
 	n := 0
+	p.asked = 0
 	if p.isRevived.Load() {
 		p.mu.Lock()
 		p.isRevived.Store(false)
@@ -383,7 +473,11 @@ func (p *Poller) harvest(ms int) int {
 		s := p.sources[ev.Fd]
 		p.mu.Unlock()
 		if s != nil {
-			n += p.run(s.Source, readiness(ev.Events))
+			f := p.run(s.Source, readiness(ev.Events))
+			if f > 0 && !s.quiet {
+				p.heat(s.Source)
+			}
+			n += f
 		}
 	}
 	return n
@@ -426,8 +520,12 @@ func (p *Poller) Wake() {
 	if at, yes := p.napping(); yes && p.rouse(at, woken) {
 		return
 	}
-	one := [8]byte{1}
-	_, _ = unix.Write(p.wake, one[:])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isClosed { // else the descriptor may be another's by now
+		one := [8]byte{1}
+		_, _ = unix.Write(p.wake, one[:])
+	}
 }
 
 // Asleep says whether a thread is in Sleep or in Nap.
@@ -461,7 +559,10 @@ func (p *Poller) EndPark() {
 // Close frees the descriptors. Sources are the business of their ports.
 func (p *Poller) Close() {
 	p.gate.Close()
+	p.mu.Lock()
+	p.isClosed = true
 	unix.Close(p.set)
 	unix.Close(p.wake)
+	p.mu.Unlock()
 	p.freeNapPage()
 }

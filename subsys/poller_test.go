@@ -172,3 +172,111 @@ func TestMany(t *testing.T) {
 		t.Error("the end of the other side is not told")
 	}
 }
+
+// Of many sources one that has something all the time is tried each time, epoll is
+// asked now and then, and the others are heard soon.
+func TestHot(t *testing.T) {
+	var all []*pipe
+	for range 10 {
+		all = append(all, newPipe(t))
+		all[len(all)-1].most = 100
+	}
+	p := newPoller(t, all...)
+	busy := all[0]
+	busy.write(1)
+	for p.Poll() == 0 {
+	}
+	asked := p.count.Polls.Load()
+	const rounds = 20 * askCold
+	for i := range rounds {
+		busy.write(1)
+		if p.Poll() == 0 {
+			t.Fatalf("round %d: what is busy is not heard at once", i)
+		}
+	}
+	if n := p.count.Polls.Load() - asked; n > rounds/askCold {
+		t.Errorf("epoll was asked %d times in %d rounds", n, rounds)
+	}
+	for i, s := range all[1:] {
+		s.write(3)
+		got := 0
+		for range askCold {
+			busy.write(1)
+			got += p.Poll() - 1
+		}
+		if got != 3 {
+			t.Errorf("source %d: %d of 3 after %d polls", i+1, got, askCold)
+		}
+	}
+	for _, s := range all {
+		s.calls.Store(0)
+	}
+	for range 2 * coldAfter {
+		p.Poll()
+	}
+	for i, s := range all {
+		if n := s.calls.Load(); n > coldAfter {
+			t.Errorf("source %d is tried %d times, and has nothing", i, n)
+		}
+	}
+
+	busy.write(1)
+	for p.Poll() == 0 {
+	}
+	p.Remove(busy.r)
+	busy.calls.Store(0)
+	busy.write(1)
+	for range 2 * askCold {
+		p.Poll()
+	}
+	if n := busy.calls.Load(); n > 0 {
+		t.Errorf("what was removed is called %d times", n)
+	}
+}
+
+// A busy source that stops early for fairness is called again, and keeps nobody from
+// being heard.
+func TestHotAgain(t *testing.T) {
+	var all []*pipe
+	for range 5 {
+		all = append(all, newPipe(t))
+	}
+	all[0].most = 10
+	p := newPoller(t, all...)
+	all[0].write(1000)
+	all[1].write(7)
+	for all[0].bytes.Load() < 1000 || all[1].bytes.Load() < 7 {
+		before := all[0].bytes.Load() + all[1].bytes.Load()
+		for range askCold {
+			p.Poll()
+		}
+		if all[0].bytes.Load()+all[1].bytes.Load() == before {
+			t.Fatal("no progress")
+		}
+	}
+	if p.Settle(); p.More() {
+		t.Error("an empty source wants more")
+	}
+}
+
+// PollAll hears a source of which Poll, among many, hears later.
+func TestPollAll(t *testing.T) {
+	var ps []*pipe
+	for range 4 * direct {
+		ps = append(ps, newPipe(t))
+	}
+	p := newPoller(t, ps...)
+	for range askCold { // the first is hot
+		ps[0].write(1)
+		p.Poll()
+	}
+	for range 3 * askCold {
+		cold := ps[len(ps)-1]
+		cold.write(1)
+		if n := p.PollAll(); n != 1 {
+			t.Fatalf("%d of 1", n)
+		}
+		ps[0].write(1)
+		p.Poll()
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,12 @@ type Config struct {
 	Accept func(c Conn) Sink // called once a conn, before any of its frames; nil refuses it
 	Logger *slog.Logger      // never nil
 	Count  *Counters         // never nil
+	Key    any               // by which other contexts of this process find
+	Here   any               // this one, see LocalPort
+
+	// Progress is held by the goroutine that makes progress: that calls the Poller, and
+	// so sources, which call sinks. A port takes it before it ends what they use.
+	Progress sync.Locker
 }
 
 // A Port is one context's end of a transport.
@@ -58,6 +65,15 @@ type Port interface {
 	Close() error
 }
 
+// A LocalPort is a port to the other contexts of this process, which need no conns: who
+// knows them puts messages where they belong. Its Dial fails.
+type LocalPort interface {
+	Port
+	// Local returns what the port with the key was given as Config.Here, and its address;
+	// nil if there is none.
+	Local(key any) (here any, addr string)
+}
+
 // A Conn carries frames to one peer until it goes down.
 type Conn interface {
 	// Transport is the name of the transport, for counters and routes.
@@ -69,11 +85,9 @@ type Conn interface {
 	// Send hands frames to the conn, in order, and returns how many it took.
 	// It never blocks: fewer than len(fs) means the wire is full, and the
 	// sink's Writable is called when there is room again. A frame taken is
-	// not yet delivered; its payload must stay as it is until then.
+	// not yet delivered; its payload must stay as it is until then. Calls of
+	// Send do not overlap.
 	Send(fs []Frame) (n int, err error)
-	// Delivers says that a frame taken by Send has been handed to the peer's
-	// sink: no acknowledgement is needed, no copy need be kept.
-	Delivers() bool
 	// Close ends the conn; the sink is not called again, but for a call under
 	// way. It does not wait. Idempotent.
 	Close() error
@@ -126,9 +140,9 @@ type Streamer interface {
 	Streams()
 }
 
-// A Sink is what a conn delivers to. Calls for one conn never overlap, but for
-// Down, which may come while Frames is under way: a sink may see the one call
-// that another goroutine was about to make begin after it.
+// A Sink is what a conn delivers to. Frames, Room and Writable are called by the goroutine
+// that makes progress, see [Config.Progress]. Down may be called by any, also while Frames
+// is under way.
 type Sink interface {
 	// Frames hands over whole frames in order. fs and the payloads are lent
 	// for the call; what is kept is retained through its Buf. An error cuts

@@ -1331,10 +1331,11 @@ func TestPaperMessages(t *testing.T) {
 	t.Run("M10 M11 finding the way: context, addresses, then no more questions", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
-		b := cl.Open(0)
+		far := lib.WithTransports(tcp.New()) // within a process addresses are not asked for
+		b := cl.Open(0, far)
 		r := register(t, b, lib.Attrs{})
 		for range 20 { // every context is new: nothing is remembered, all works
-			a := cl.Open(0)
+			a := cl.Open(0, far)
 			me := register(t, a, lib.Attrs{})
 			before := a.Stats().Questions
 			pass(t, me, r, 0, nil).Release()
@@ -1352,6 +1353,8 @@ func TestPaperMessages(t *testing.T) {
 			}
 		}
 		// The death of the target's context invalidates what is remembered.
+		b = cl.Open(0)
+		r = register(t, b, lib.Attrs{})
 		a := cl.Open(0)
 		me := register(t, a, lib.Attrs{})
 		pass(t, me, r, 0, nil).Release()

@@ -24,7 +24,7 @@ type conn struct {
 	rung   atomic.Uint64
 	refs   atomic.Int32
 	closed atomic.Bool
-	listed atomic.Bool
+	stage  atomic.Uint32
 	dead   atomic.Bool // the socket has ended
 
 	mine, theirs segment
@@ -37,9 +37,15 @@ type conn struct {
 	known   func() // to be called when the sink knows the peer, or at the end; nil: by nobody
 }
 
+// Stages of a conn. The goroutine that changes it from unused says who reads.
+const (
+	unused  = iota
+	started // the goroutine that makes progress, or has the port's cfg.Progress
+	spared  // no goroutine: it was closed before it was started
+)
+
 func (c *conn) Transport() string { return "shm" }
 func (c *conn) Remote() string    { return c.remote }
-func (c *conn) Delivers() bool    { return false }
 
 func (c *conn) hold() bool {
 	for {
@@ -82,14 +88,18 @@ func (c *conn) Start() {
 		return
 	}
 	defer c.drop()
+	if !c.stage.CompareAndSwap(unused, started) {
+		return
+	}
 	c.in.reader.Start(c, c.sink, &c.closed, &c.port.cfg, c.port.nudge)
-	c.listed.Store(true)
 	if err := c.poller.AddQuiet(c.sock, c); err != nil {
 		c.fail(err)
-		return
 	}
 	if c.closed.Load() || !c.port.enlist(c) {
 		c.poller.Remove(c.sock)
+		c.port.cfg.Progress.Lock()
+		c.sayClosed()
+		c.port.cfg.Progress.Unlock()
 	}
 }
 
@@ -102,32 +112,30 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.out.stop()
-	if !c.listed.Load() {
-		c.out.abandon(c) // nobody would look for what comes back
+	isSpared := c.stage.CompareAndSwap(unused, spared)
+	if isSpared { // no goroutine would look for what comes back
+		c.out.abandon(c)
+		c.sayClosed()
 	}
-	c.sayClosed()
 	c.drop() // for being open
-	if c.listed.Load() {
-		c.port.nudge() // who looks takes it from the list
+	if !isSpared {
+		c.port.nudge() // the goroutine that looks takes it from the list
 	}
 	return nil
 }
 
-// sayClosed tells the peer, unless frames are being worked on: then who does so
-// tells it.
+// sayClosed tells the peer that nothing more is read, once. The caller must make progress,
+// or have spared c.
 func (c *conn) sayClosed() {
-	if c.in.mu.TryLock() {
-		if !c.in.over {
-			c.in.over = true
-			c.in.free()
-			c.in.giveUp()
-			c.in.tell(c)
-			c.mine.closed.Store(1)
-			c.back.end(c)
-		}
-		c.in.mu.Unlock()
-		c.ring()
+	if c.in.over.Swap(true) {
+		return
 	}
+	c.in.free()
+	c.in.giveUp()
+	c.in.tell(c)
+	c.mine.closed.Store(1)
+	c.back.end(c)
+	c.ring()
 }
 
 // fail takes the conn down because of err and tells the sink, unless somebody
@@ -146,14 +154,9 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		return 0, false
 	}
 	defer c.drop()
-	c.in.mu.Lock()
 	again, ended, err := c.listen(mostNotes)
 	rung := c.in.rung
 	c.in.rung = false
-	c.in.mu.Unlock()
-	if c.closed.Load() { // meanwhile, by somebody who found mu taken
-		c.sayClosed()
-	}
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
@@ -185,7 +188,7 @@ func (c *conn) news() bool {
 	}
 	over := c.theirs.closed.Load() != 0
 	if c.closed.Load() {
-		return !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
+		return !c.in.over.Load() || !c.lingers() || over && !o.swept.Load() || c.theirs.done.Load() != 0
 	}
 	return over && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }
@@ -217,9 +220,7 @@ func (c *conn) look() (frames int) {
 	}
 	over := c.dead.Load() || c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
 	if c.comes() {
-		c.in.mu.Lock() // contended only by one who closes
 		n, err := c.receive()
-		c.in.mu.Unlock()
 		frames = n
 		if err != nil {
 			c.fail(err)
@@ -231,9 +232,7 @@ func (c *conn) look() (frames int) {
 	}
 	if c.in.untold {
 		c.in.untold = false
-		c.in.mu.Lock()
 		c.in.tell(c)
-		c.in.mu.Unlock()
 	}
 	if over {
 		c.fail(fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed))
@@ -244,11 +243,9 @@ func (c *conn) look() (frames int) {
 // rest gives back what a conn needs only while it is read.
 func (c *conn) rest() {
 	if in := &c.in; in.used || in.made > keptLoans {
-		in.mu.Lock()
 		in.used = false
 		in.reader.Rest()
 		in.trim()
-		in.mu.Unlock()
 	}
 }
 

@@ -253,8 +253,8 @@ func TestArenaForgotten(t *testing.T) {
 	}
 	c := far.conn.(*conn)
 	eventually(t, "the reader has let go", func() bool {
-		c.in.mu.Lock()
-		defer c.in.mu.Unlock()
+		b.hold.Lock()
+		defer b.hold.Unlock()
 		return len(c.in.arenas) == 0
 	})
 }
@@ -371,7 +371,7 @@ func TestReturnsInTime(t *testing.T) {
 		{"going to nap", func() { p.Doze(subsys.Napping) }, 5},
 		{"released in a nap", release, 6},
 		{"released while somebody looks", func() { p.Look(); release() }, 6},
-		{"closing", func() { c.Close() }, 7},
+		{"closing, and the next look", func() { c.Close(); p.Look() }, 7},
 	} {
 		step.do()
 		if told := c.back.told; told != step.told {

@@ -182,9 +182,9 @@ func TestMoreArenasThanMapped(t *testing.T) {
 		defer bufs[k].Release()
 	}
 	for i := range rounds {
-		for k, b := range bufs {
-			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i*arenas + k), Len: size}, Data: b.Bytes(), Buf: b}
-			f.Tag = sign(b.Bytes(), rnd)
+		for k, buf := range bufs {
+			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i*arenas + k), Len: size}, Data: buf.Bytes(), Buf: buf}
+			f.Tag = sign(buf.Bytes(), rnd)
 			copies := a.count.Copies.Load()
 			if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 				t.Fatalf("took %d: %v", n, err)
@@ -197,11 +197,11 @@ func TestMoreArenasThanMapped(t *testing.T) {
 				t.Fatal("a payload was copied")
 			}
 			in := &far.conn.(*conn).in
-			in.mu.Lock()
+			b.hold.Lock()
 			if len(in.arenas) > fewArenas {
 				t.Errorf("%d arenas are mapped", len(in.arenas))
 			}
-			in.mu.Unlock()
+			b.hold.Unlock()
 		}
 	}
 	if _, bad := far.frames(); bad != nil {

@@ -323,3 +323,25 @@ func TestReaches(t *testing.T) {
 		}
 	}
 }
+
+// A frame that is given up half written, because the peer writes nonsense, is let go.
+func TestHalfWritten(t *testing.T) {
+	a, b := start(t), start(t)
+	near, _ := pair(t, a, b)
+	c := near.conn.(*conn)
+	c.out.seen.Store(never) // nothing is lent
+	buf, err := a.pool.Get(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer buf.Release()
+	c.out.head.Store(c.out.tail + line) // the peer has read what was not written
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}
+	if _, err := c.Send([]subsys.Frame{f}); !errors.Is(err, subsys.ErrProtocol) {
+		t.Fatal(err)
+	}
+	c.Close()
+	if n := buf.Refs(); n != 1 {
+		t.Errorf("%d references", n)
+	}
+}

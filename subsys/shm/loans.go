@@ -4,10 +4,10 @@ package shm
 
 import (
 	"math/bits"
-	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/memfd"
 )
 
@@ -36,7 +36,7 @@ type borrowed struct {
 	buf   buffers.Buffer        // that a message has
 }
 
-// borrow finds what d describes. It is ours until Return. mu is held.
+// borrow finds what d describes. It is ours until Return.
 func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err error) {
 	a := in.last
 	if a == nil || a.id != d.arena {
@@ -70,7 +70,7 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 	return b, a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], nil
 }
 
-// trim gives back most of what many loans at once have left. mu is held.
+// trim gives back most of what many loans at once have left.
 func (in *receiver) trim() {
 	for i, b := range in.loans {
 		if in.made <= keptLoans {
@@ -83,7 +83,7 @@ func (in *receiver) trim() {
 	}
 }
 
-// unlist forgets an arena. mu is held.
+// unlist forgets an arena.
 func (in *receiver) unlist(c *conn, a *arena) {
 	delete(in.arenas, a.id)
 	in.mapped -= uint64(len(a.mem))
@@ -97,13 +97,18 @@ type returns struct {
 	which [maxLoans / 64]atomic.Uint64
 	over  atomic.Bool // nothing is borrowed any more
 
-	mu   sync.Mutex // of who tells
-	told uint64     // loans, ever
+	mu   lock.Mutex[levelReturns] // held while the peer is told
+	told uint64                   // loans, ever
 
 	// The conn's being open, and arenas: while there are such the peer's memory is
 	// read.
 	uses atomic.Int32
 }
+
+// levelReturns is that of returns.mu.
+type levelReturns struct{}
+
+func (levelReturns) Place() (int, string) { return 130, "shm returns" }
 
 // Return implements buffers.Lender.
 //
@@ -148,7 +153,7 @@ func (r *returns) tell(c *conn) {
 	}
 }
 
-// end notes that nothing more will be borrowed. in.mu is held.
+// end notes that nothing more will be borrowed.
 func (r *returns) end(c *conn) {
 	for _, a := range c.in.arenas {
 		c.in.unlist(c, a)

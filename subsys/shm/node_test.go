@@ -46,7 +46,7 @@ func openOver(tr subsys.Transport, addr string) (*node, error) {
 		return nil, err
 	}
 	n.port, err = tr.Listen(addr, subsys.Config{
-		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count,
+		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count, Progress: &n.hold,
 		Accept: func(c subsys.Conn) subsys.Sink {
 			s := newSink(c)
 			n.taken <- s

@@ -38,7 +38,7 @@ func (c *conn) tell(kind, arena uint32, size uint64, fd int) error {
 }
 
 // listen reads the notes that are there, but not more than most, and reports whether
-// there may be more, and whether the socket has ended. in.mu must be held.
+// there may be more, and whether the socket has ended.
 func (c *conn) listen(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte
@@ -79,7 +79,7 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 // note does what a note says.
 func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	kind, id, size := le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
-	if in.over {
+	if in.over.Load() {
 		return nil
 	}
 	a := in.arenas[id]

@@ -5,21 +5,20 @@ package shm
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 )
 
-// A receiver is the part of a conn that reads frames, and notes. Who makes progress
-// uses it; mu is for who closes the conn meanwhile.
+// A receiver is the part of a conn that reads frames, and notes. It belongs to the goroutine
+// that makes progress.
 type receiver struct {
-	mu     sync.Mutex
-	head   uint64 // bytes of records worked on,
-	told   uint64 // and said to be,
-	untold bool   // which is not all of them: for who makes progress alone
-	over   bool   // the peer has been told that we come no further
-	used   bool   // the reader has been; likewise
+	head   uint64      // bytes of records worked on,
+	told   uint64      // and said to be,
+	untold bool        // which is not all of them: for who makes progress alone
+	over   atomic.Bool // the peer has been told that we come no further
+	used   bool        // the reader has been; likewise
 	reader stream.Reader
 	rung   bool              // by a note; likewise
 	arenas map[uint32]*arena // the peer's,
@@ -41,7 +40,7 @@ const mostRead = 4 * ringLen
 
 func (in *receiver) free() { in.reader.Free() }
 
-// tell says how far we are, for who writes to go on. mu is held.
+// tell says how far the reader is, for the peer's writer to go on.
 func (in *receiver) tell(c *conn) {
 	if in.told != in.head {
 		in.told = in.head // only now may it be written over
@@ -52,7 +51,7 @@ func (in *receiver) tell(c *conn) {
 	}
 }
 
-// receive works on the records that are there. mu is held.
+// receive works on the records that are there.
 func (c *conn) receive() (frames int, err error) {
 	in := &c.in
 	for end := in.head + mostRead; in.head < end && !c.closed.Load(); {

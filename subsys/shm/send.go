@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -23,17 +24,21 @@ const (
 // never is in place of a number of returns when they do not matter any more.
 const never = 1<<64 - 1
 
-// A sender is the part of a conn that writes frames and keeps what it has lent.
+// A sender is the part of a conn that writes frames and keeps what it has lent. It belongs
+// to the goroutine that calls Send, and while stuck is true to the one that makes progress,
+// which then must hold mu. What is lent is guarded by mu at all times.
 type sender struct {
-	mu    sync.Mutex // buffers are released under it, so a pool's lock comes after
-	tail  uint64     // bytes of records written, ever,
-	rung  uint64     // and when the bell was rung
-	blank uint64     // from tail to here the first words of lines are 0
-	head  atomic.Uint64
-	rest  []byte // of a frame that was taken and is not all in the ring,
-	buf   *buffers.Buffer
-	over  bool        // nothing more is sent
-	stuck atomic.Bool // Send took too little; Writable is owed
+	tail   uint64 // bytes of records written, ever,
+	rung   uint64 // and when the bell was rung
+	blank  uint64 // from tail to here the first words of lines are 0
+	head   atomic.Uint64
+	rest   []byte // of a frame that was taken and is not all in the ring,
+	buf    *buffers.Buffer
+	header [subsys.HeaderLen]byte
+
+	mu    lock.Mutex[levelLoans] // buffers are released under it, so a pool's lock comes after
+	stuck atomic.Bool            // Send took too little; Writable is owed
+	over  bool                   // nothing more is sent
 
 	loans []loan
 	free  []uint32 // of loans
@@ -45,13 +50,16 @@ type sender struct {
 	toldBytes uint64           // of so many bytes
 	known     *buffers.Arena   // the one of these that was lent in last; nil: none
 	lastTale  *tale            // of known
-	later     bool             // it could not be told now that some are no more
+	later     atomic.Bool      // it could not be told now that some are no more
 	goneMu    sync.Mutex       // a pool's lock may be held
 	gone      []uint32         // arenas that are no more
 	isGone    atomic.Bool
-
-	header [subsys.HeaderLen]byte
 }
+
+// levelLoans is that of sender.mu.
+type levelLoans struct{}
+
+func (levelLoans) Place() (int, string) { return 120, "shm" }
 
 // A loan is a buffer that the peer may read until it gives it back.
 type loan struct {
@@ -66,30 +74,44 @@ type tale struct {
 	out  int // loans in it
 }
 
-// Send implements subsys.Conn.
+// Send implements subsys.Conn. It takes no lock for small frames that there is room for.
 func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
-	o := &c.out
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.over { // else the conn is open, and Close needs mu before it lets go of the memory
+	if !c.hold() {
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
 	}
-	if c.dead.Load() {
-		return 0, nil // what it said last may be unread: who reads comes to the end behind it
+	defer c.drop()
+	o := &c.out
+	switch {
+	case c.closed.Load():
+		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
+	case c.dead.Load(): // what the peer said last may be unread: the reader comes to the end behind it
+		return 0, nil
+	case o.stuck.Load():
+		return 0, nil
 	}
 	if o.lent.Load() >= manyLoans {
 		err = o.reap(c)
 	}
-	if o.later || o.isGone.Load() {
+	if o.later.Load() || o.isGone.Load() {
+		o.mu.Lock()
 		o.tidy(c)
+		o.mu.Unlock()
 	}
-	for err == nil && taken < len(fs) && !o.stuck.Load() {
-		var ok bool
-		if ok, err = o.put(c, &fs[taken]); ok {
+	for err == nil && taken < len(fs) {
+		var isFull bool
+		if isFull, err = o.put(c, &fs[taken]); err != nil {
+			break
+		}
+		if !isFull {
 			taken++
-			err = o.pour(c)
-		} else if err == nil {
-			err = o.wait(c)
+			isFull, err = o.pour(c)
+		}
+		for isFull && err == nil {
+			var hasRoom bool
+			if hasRoom, err = o.stick(c); !hasRoom {
+				return taken, c.sending(err)
+			}
+			isFull, err = o.pour(c)
 		}
 	}
 	o.ring(c)
@@ -101,9 +123,16 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		err = o.prepare(c)
 	}
 	if err != nil {
+		o.letGo() // nothing more is sent
+	}
+	return taken, c.sending(err)
+}
+
+func (c *conn) sending(err error) error {
+	if err != nil {
 		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)
 	}
-	return taken, err
+	return err
 }
 
 // ring lets the peer look at what was written, should it not.
@@ -136,24 +165,35 @@ func (o *sender) fits(c *conn, n int) (bool, error) {
 	return err == nil && o.room() >= n, err
 }
 
-// wait is for a ring that is full: the conn is stuck until there is room again,
-// unless that has come meanwhile.
-func (o *sender) wait(c *conn) error {
+// stick is for a ring that is full: it gives the sender to the goroutine that makes
+// progress, unless there is room again. If stick reports false the caller must not touch
+// the sender.
+func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 	o.ring(c)
-	o.stuck.Store(true)
-	c.mine.wants.Store(1)
-	// The peer may have read on before it could see that somebody waits.
-	if err := o.refresh(c); err != nil {
-		return err
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		o.letGo()
+		return false, nil
 	}
-	o.unstick(c)
-	return nil
+	o.stuck.Store(true) // before the peer may ring, which lets this side look for it
+	c.mine.wants.Store(1)
+	// The peer may have read on before it could see that this side waits.
+	err = o.refresh(c)
+	if err != nil || o.room() < roomy {
+		return false, err
+	}
+	c.mine.wants.Store(0)
+	o.stuck.Store(false)
+	return true, nil
 }
 
-func (o *sender) unstick(c *conn) {
-	if o.room() >= roomy {
-		c.mine.wants.Store(0)
-		o.stuck.Store(false)
+// letGo lets go of a frame that is not all in the ring.
+func (o *sender) letGo() {
+	o.rest = nil
+	if o.buf != nil {
+		o.buf.Release()
+		o.buf = nil
 	}
 }
 
@@ -180,9 +220,6 @@ func (o *sender) wipe(c *conn) {
 // word of a record's successor is 0 its own cannot be written: meanwhile who polls
 // it would take that line away again.
 func (o *sender) prepare(c *conn) error {
-	if o.stuck.Load() {
-		return nil // how far the peer has read is for who goes on: that it is further wakes him
-	}
 	for o.blank-o.tail < ahead {
 		if o.blank+line-o.head.Load() > ringLen {
 			if err := o.refresh(c); err != nil {
@@ -199,14 +236,14 @@ func (o *sender) prepare(c *conn) error {
 
 // put writes a frame, or what there is room for of one that is to be copied; the
 // rest is then for pour.
-func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
+func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	head := subsys.HeaderLen
 	if f.Type == subsys.TypeRun {
 		head = 0
 	}
 	n := len(f.Data)
 	if ok, err := o.fits(c, recordLen+max(lentLen, head+min(n, inline))); !ok {
-		return false, err
+		return true, err
 	}
 	if n > inline {
 		if d, ok := o.lend(c, f); ok {
@@ -217,7 +254,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 			}
 			d.put(rec)
 			o.publish(c, kind, size)
-			return true, nil
+			return false, nil
 		}
 	}
 	part := min(n, o.room()-recordLen-head)
@@ -236,19 +273,14 @@ func (o *sender) put(c *conn, f *subsys.Frame) (ok bool, err error) {
 		count.Copies.Add(1)
 		count.CopiedB.Add(uint64(n))
 	}
-	return true, nil
+	return false, nil
 }
 
-// pour writes the rest of a frame, until the conn is stuck.
-func (o *sender) pour(c *conn) error {
+// pour writes the rest of a frame, until the ring is full.
+func (o *sender) pour(c *conn) (isFull bool, err error) {
 	for len(o.rest) > 0 {
-		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); err != nil {
-			return err
-		} else if !ok {
-			if err := o.wait(c); err != nil || o.stuck.Load() {
-				return err
-			}
-			continue
+		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); !ok {
+			return true, err
 		}
 		part := min(len(o.rest), o.room()-recordLen)
 		c.mine.put(o.tail+recordLen, o.rest[:part])
@@ -256,20 +288,16 @@ func (o *sender) pour(c *conn) error {
 		o.rest = o.rest[part:]
 		o.ring(c) // it is long: the peer reads while we write
 	}
-	if o.buf != nil {
-		o.buf.Release()
-		o.buf = nil
-	}
-	o.rest = nil
-	return nil
+	o.letGo()
+	return false, nil
 }
 
-// resume goes on after the ring was full, and takes loans back. It says whether
-// Writable is owed.
+// resume goes on after the ring was full, and takes loans back. It reports whether
+// Writable is owed. The goroutine that makes progress calls it.
 func (o *sender) resume(c *conn) (writable bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.reap(c); err != nil {
+	if err := o.reapLocked(c); err != nil {
 		return false, err
 	}
 	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
@@ -286,15 +314,25 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	if !o.stuck.Load() {
 		return false, nil
 	}
-	if err := o.refresh(c); err != nil {
-		return false, err
+	for {
+		if err := o.refresh(c); err != nil {
+			return false, err
+		}
+		if o.room() < roomy {
+			return false, nil
+		}
+		isFull, err := o.pour(c)
+		o.ring(c)
+		if err != nil {
+			return false, err
+		}
+		if !isFull {
+			break
+		}
 	}
-	if o.unstick(c); o.stuck.Load() {
-		return false, nil
-	}
-	err = o.pour(c)
-	o.ring(c)
-	return err == nil && !o.stuck.Load(), err
+	c.mine.wants.Store(0)
+	o.stuck.Store(false) // from here on the sender is that of Send's caller
+	return true, nil
 }
 
 // lend makes a loan of f's payload, if the peer can read it where it lies.
@@ -304,6 +342,11 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
 	}
 	a, off, ok := f.Buf.Locate(f.Data)
 	if !ok {
+		return d, false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over || c.dead.Load() || o.seen.Load() == never { // nothing would come back
 		return d, false
 	}
 	if a != o.known && !o.introduce(c, a) {
@@ -323,7 +366,7 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
 	return descriptor{arena: a.ID, loan: id, off: uint64(off), n: uint32(len(f.Data))}, true
 }
 
-// introduce makes a the arena that is lent in: the peer is told of it, in place of
+// introduce, with mu held, makes a the arena that is lent in: the peer is told of it, in place of
 // others if it would know more than it grants.
 func (o *sender) introduce(c *conn, a *buffers.Arena) bool {
 	t := o.told[a.ID]
@@ -342,7 +385,7 @@ func (o *sender) introduce(c *conn, a *buffers.Arena) bool {
 	return true
 }
 
-// makeRoom has the peer forget arenas in which nothing is lent until it may be told of
+// makeRoom, with mu held, has the peer forget arenas in which nothing is lent until it may be told of
 // one more of size bytes.
 func (o *sender) makeRoom(c *conn, size uint64) bool {
 	arenas, bytes := fewArenas+int(c.theirs.arenas.Load()), fewBytes+uint64(c.theirs.gib.Load())<<30
@@ -368,14 +411,14 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 	return false
 }
 
-// forget notes that the peer has been told that an arena is no more.
+// forget notes that the peer has been told that an arena is no more. mu must be held.
 func (o *sender) forget(id uint32) {
 	o.toldBytes -= o.told[id].size
 	delete(o.told, id)
 	o.known, o.lastTale = nil, nil // it may be this one
 }
 
-// end ends a loan.
+// end ends a loan. mu must be held.
 func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	b := o.loans[id].buf
 	o.loans[id].in.out--
@@ -397,6 +440,15 @@ func (o *sender) due(c *conn) bool {
 
 // reap ends the loans that were given back.
 func (o *sender) reap(c *conn) error {
+	if !o.due(c) {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reapLocked(c)
+}
+
+func (o *sender) reapLocked(c *conn) error {
 	for k := o.seen.Load(); k != never; k++ {
 		id, ok := c.theirs.givenBack(k)
 		if !ok {
@@ -412,7 +464,7 @@ func (o *sender) reap(c *conn) error {
 	return nil
 }
 
-// sweep ends the loans that a peer which has closed will never come to.
+// sweep ends the loans that a peer which has closed will never come to. mu must be held.
 func (o *sender) sweep(c *conn) {
 	o.swept.Store(true)
 	head := c.theirs.head.Load()
@@ -423,7 +475,7 @@ func (o *sender) sweep(c *conn) {
 	}
 }
 
-// all ends all loans.
+// all ends all loans. mu must be held.
 func (o *sender) all(how func(*buffers.Buffer)) {
 	o.seen.Store(never) // what still comes means nothing
 	for id := range o.loans {
@@ -444,7 +496,7 @@ func (o *sender) collect() {
 func (o *sender) abandon(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_ = o.reap(c)
+	_ = o.reapLocked(c)
 	if c.theirs.closed.Load() != 0 {
 		o.sweep(c)
 	}
@@ -458,11 +510,9 @@ func (o *sender) abandon(c *conn) {
 func (o *sender) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over, o.rest = true, nil
-	o.stuck.Store(false)
-	if o.buf != nil {
-		o.buf.Release()
-		o.buf = nil
+	o.over = true
+	if o.stuck.Load() { // else Send may be under way, which lets go itself
+		o.letGo()
 	}
 }
 
@@ -474,23 +524,24 @@ func (o *sender) forsake(id uint32) {
 	o.isGone.Store(true)
 }
 
-// tidy tells the peer of arenas that are no more.
+// tidy tells the peer of arenas that are no more. mu must be held.
 func (o *sender) tidy(c *conn) {
-	if !o.later && !o.isGone.Load() {
+	if !o.later.Load() && !o.isGone.Load() {
 		return
 	}
 	o.isGone.Store(false)
 	o.known, o.lastTale = nil, nil // it may be of those
 	o.goneMu.Lock()
 	defer o.goneMu.Unlock()
-	o.later = false
+	o.later.Store(false)
 	keep := o.gone[:0]
 	for _, id := range o.gone {
 		if _, ok := o.told[id]; !ok {
 			continue
 		}
 		if c.tell(noteGone, id, 0, -1) != nil {
-			keep, o.later = append(keep, id), true
+			keep = append(keep, id)
+			o.later.Store(true)
 			continue
 		}
 		o.forget(id)

@@ -28,6 +28,14 @@ const (
 	maxSilent    = 16 // conns of one other user that are not admitted
 )
 
+// Of many conns a Look looks at those that had something lately, at most hotMost, and
+// at some of the others in turns.
+const (
+	hotMost  = 4
+	turnLen  = 4
+	fewConns = 16 // up to so many it looks at all
+)
+
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME;
 // NODE names the boot, the namespaces and the user that share memory. A port's
 // pool is told to lie in memory that can be shared; where the kernel has none such
@@ -69,6 +77,9 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm: listening on %s: %w", addr, err)
 	}
+	if cfg.Progress == nil {
+		cfg.Progress = new(sync.Mutex)
+	}
 	p := &port{cfg: cfg, log: ratelog.New(cfg.Logger), group: t.group, addr: addr, node: node, ln: ln, conns: map[*conn]struct{}{}, pending: make(chan struct{}, maxPending)}
 	p.list.Store(new([]*conn))
 	p.resting.Store(true)
@@ -100,12 +111,12 @@ type port struct {
 	budget  budget
 	log     *ratelog.Logger
 
-	// looking is held while the mapped memory of listed conns is read, or the
-	// bell's, so that neither is unmapped meanwhile.
-	looking sync.Mutex
 	bell    *bell       // nil once closed
-	resting atomic.Bool // nobody looks, as those who ring have been told
+	resting atomic.Bool // no goroutine looks, as the peers have been told
 	list    atomic.Pointer[[]*conn]
+	hot     [hotMost]*conn // of the goroutine that makes progress, as are the next two
+	nextHot int            // which of hot is given up for another
+	turn    int            // in list
 
 	mu     sync.Mutex
 	closed bool
@@ -296,7 +307,7 @@ func (p *port) nudge() {
 	}
 }
 
-// delist undoes enlist. looking is held.
+// delist undoes enlist. cfg.Progress must be held.
 func (p *port) delist(c *conn) {
 	p.mu.Lock()
 	old := *p.list.Load()
@@ -307,26 +318,59 @@ func (p *port) delist(c *conn) {
 	}
 	p.mu.Unlock()
 	if i >= 0 {
+		if h := slices.Index(p.hot[:], c); h >= 0 {
+			p.hot[h] = nil
+		}
 		c.drop()
 	}
 }
 
-// Look implements subsys.Ring.
+// Look implements subsys.Ring. The first after a rest looks at all conns.
 func (p *port) Look() (frames int) {
-	if !p.looking.TryLock() { // closing
-		return 0
+	list := *p.list.Load()
+	turns := len(list)
+	if turns > fewConns {
+		turns = turnLen
 	}
 	if p.bell != nil && p.resting.Load() {
 		p.resting.Store(false)
 		p.bell.doze(subsys.Awake)
+		turns = len(list)
 	}
-	for _, c := range *p.list.Load() {
-		frames += c.look()
-		if c.closed.Load() && !c.lingers() {
-			p.delist(c)
+	if turns == len(list) {
+		for _, c := range list {
+			frames += p.lookAt(c)
+		}
+	} else {
+		for _, c := range p.hot {
+			if c != nil {
+				frames += p.lookAt(c)
+			}
+		}
+		for range turns {
+			if list = *p.list.Load(); len(list) == 0 { // a conn may have been taken from it
+				break
+			}
+			p.turn++
+			frames += p.lookAt(list[p.turn%len(list)])
 		}
 	}
-	p.looking.Unlock()
+	return frames
+}
+
+// lookAt lets c work on what there is.
+func (p *port) lookAt(c *conn) (frames int) {
+	frames = c.look()
+	if c.closed.Load() {
+		c.sayClosed()
+	}
+	switch {
+	case c.in.over.Load() && !c.lingers():
+		p.delist(c)
+	case (frames > 0 || c.out.stuck.Load()) && !slices.Contains(p.hot[:], c):
+		p.hot[p.nextHot] = c
+		p.nextHot = (p.nextHot + 1) % hotMost
+	}
 	return frames
 }
 
@@ -344,9 +388,6 @@ func (p *port) answer(c *conn) (frames int) {
 
 // Doze implements subsys.Ring.
 func (p *port) Doze(how subsys.Rest) (news bool) {
-	if !p.looking.TryLock() {
-		return false
-	}
 	if p.bell != nil {
 		p.resting.Store(true)
 		p.bell.doze(how)
@@ -360,7 +401,6 @@ func (p *port) Doze(how subsys.Rest) (news bool) {
 			}
 		}
 	}
-	p.looking.Unlock()
 	return news
 }
 
@@ -401,14 +441,15 @@ func (p *port) Close() error {
 		}
 	}
 	p.mu.Unlock()
+	p.cfg.Progress.Lock()
+	defer p.cfg.Progress.Unlock()
 	for _, c := range conns {
 		c.Close()
+		c.sayClosed()
 		c.out.abandon(c)
 		c.poller.Remove(c.sock)
 		c.drop()
 	}
-	p.looking.Lock()
-	defer p.looking.Unlock()
 	if p.poller != nil {
 		p.poller.Remove(p.bell.fd)
 	}

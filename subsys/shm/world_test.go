@@ -205,16 +205,16 @@ func TestQuietPair(t *testing.T) {
 	}
 	eventually(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
 	eventually(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
-	of := func(s *sink) int {
+	of := func(n *node, s *sink) int {
 		c := s.conn.(*conn)
+		n.hold.Lock()
+		defer n.hold.Unlock()
 		c.out.mu.Lock()
 		defer c.out.mu.Unlock()
-		c.in.mu.Lock()
-		defer c.in.mu.Unlock()
 		return segmentLen + int(unsafe.Sizeof(*c)) + cap(c.out.loans)*int(unsafe.Sizeof(loan{})) + cap(c.out.free)*4 +
 			c.in.made*int(unsafe.Sizeof(borrowed{})) + cap(c.in.loans)*8
 	}
-	both := of(near) + of(far)
+	both := of(a, near) + of(b, far)
 	t.Logf("%d bytes", both)
 	if both > 64<<10 {
 		t.Errorf("a quiet pair keeps %d bytes", both)

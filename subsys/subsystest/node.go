@@ -55,7 +55,7 @@ func newNode(t *testing.T, tr subsys.Transport, d drive) *node {
 	n.accept = func(subsys.Conn) *sink { return newSink(t) }
 	var err error
 	n.port, err = tr.Listen("", subsys.Config{
-		Pool: n.pool, Poller: n.getPoller, Logger: slog.New(slog.DiscardHandler), Count: &n.count,
+		Pool: n.pool, Poller: n.getPoller, Logger: slog.New(slog.DiscardHandler), Count: &n.count, Progress: &n.hold,
 		Accept: func(c subsys.Conn) subsys.Sink {
 			n.mu.Lock()
 			accept := n.accept

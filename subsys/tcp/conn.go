@@ -5,11 +5,12 @@ package tcp
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,6 @@ type conn struct {
 
 func (c *conn) Transport() string { return "tcp" }
 func (c *conn) Remote() string    { return c.remote }
-func (c *conn) Delivers() bool    { return false }
 
 // Unanswered implements subsys.Prober.
 func (c *conn) Unanswered() (owes bool, heard time.Duration) {
@@ -60,6 +60,7 @@ func (c *conn) Start() {
 func (c *conn) drop() {
 	if c.sock.Drop() {
 		c.in.Free()
+		c.out.letGo()
 	}
 }
 
@@ -132,7 +133,7 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 			return frames, false
 		}
 		f, err := c.in.Took(n)
-		frames += f
+		frames += max(f, 1) // the rest of a frame is worth polling for
 		if err != nil {
 			c.fail(err)
 			return frames, false
@@ -152,16 +153,25 @@ const (
 	vectors = 64
 )
 
+// A writer belongs to the goroutine that calls Send, and while stuck is true to the one that
+// makes progress: it writes what the socket had no room for, and gives the writer back.
 type writer struct {
-	mu    sync.Mutex
 	buf   []byte // headers and inline payloads
 	n     int
 	seg   int // start of the part of buf not yet in iov
 	iov   [vectors]unix.Iovec
 	niov  int
 	first int // iov[first:niov] is still to be written
-	stuck bool
+
+	mu    lock.Mutex[levelStuck] // of a change of stuck, with what the poller is told
+	stuck atomic.Bool
+	kept  []*buffers.Buffer // of the frames of which the socket has not taken all, while stuck
 }
+
+// levelStuck is that of writer.mu.
+type levelStuck struct{}
+
+func (levelStuck) Place() (int, string) { return 120, "tcp" }
 
 func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	if !c.sock.Hold() {
@@ -169,20 +179,60 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	}
 	defer c.drop()
 	w := &c.out
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if w.stuck.Load() {
+		return 0, nil
+	}
 	taken := 0
-	for taken < len(fs) && !w.stuck {
+	for taken < len(fs) {
+		from := taken
 		taken += w.fill(c, fs[taken:])
-		if err := w.flush(c); stream.Over(err) && !c.closed.Load() {
+		isFull, err := w.flush(c)
+		if stream.Over(err) && !c.closed.Load() {
 			// What the peer said last, perhaps its goodbye, may be unread: the
 			// reader comes to the end behind it, and takes the conn down.
-			w.stuck = true
-		} else if err != nil {
+			w.stick(c, false)
+			return taken, nil
+		}
+		if err != nil {
 			return taken, fmt.Errorf("tcp: sending to %s: %w", c.remote, err)
+		}
+		if isFull {
+			w.keep(fs[from:taken])
+			w.stick(c, true)
+			return taken, nil
 		}
 	}
 	return taken, nil
+}
+
+// keep retains what the socket has no room for: the sender may give the frames up while
+// they are written.
+func (w *writer) keep(fs []subsys.Frame) {
+	for i := range fs {
+		if b := fs[i].Buf; b != nil {
+			w.kept = append(w.kept, b.Retain())
+		}
+	}
+}
+
+// letGo undoes keep.
+func (w *writer) letGo() {
+	for i, b := range w.kept {
+		b.Release()
+		w.kept[i] = nil
+	}
+	w.kept = w.kept[:0]
+}
+
+// stick gives the writer to the goroutine that makes progress, which hears when the socket
+// has room if awaitsRoom.
+func (w *writer) stick(c *conn, awaitsRoom bool) {
+	w.mu.Lock()
+	if awaitsRoom {
+		c.poller.WantWrite(c.sock.FD(), true)
+	}
+	w.stuck.Store(true)
+	w.mu.Unlock()
 }
 
 // fill puts as many frames as fit in front of the next write.
@@ -262,18 +312,14 @@ func (w *writer) vec(b []byte) {
 }
 
 // flush writes until everything is written or the socket is full.
-func (w *writer) flush(c *conn) error {
+func (w *writer) flush(c *conn) (isFull bool, err error) {
 	for w.first < w.niov {
 		n, err := c.sock.Writev(w.iov[w.first:w.niov])
 		if err == unix.EAGAIN {
-			if !w.stuck {
-				w.stuck = true
-				c.poller.WantWrite(c.sock.FD(), true)
-			}
-			return nil
+			return true, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		for n > 0 {
 			v := &w.iov[w.first]
@@ -289,23 +335,26 @@ func (w *writer) flush(c *conn) error {
 	}
 	clear(w.iov[:w.niov])
 	w.first, w.niov, w.n, w.seg = 0, 0, 0, 0
-	return nil
+	return false, nil
 }
 
-// resume goes on writing after the socket was full.
+// resume goes on writing after the socket was full. The goroutine that makes progress calls
+// it.
 func (w *writer) resume(c *conn) (unstuck bool, err error) {
-	w.mu.Lock()
+	w.mu.Lock() // the socket may have room before stick is through
 	defer w.mu.Unlock()
-	if !w.stuck {
+	if !w.stuck.Load() {
 		return false, nil
 	}
-	if err := w.flush(c); err != nil {
+	isFull, err := w.flush(c)
+	if err != nil {
 		return false, fmt.Errorf("tcp: sending to %s: %w", c.remote, err)
 	}
-	if w.first < w.niov {
+	if isFull {
 		return false, nil
 	}
-	w.stuck = false
 	c.poller.WantWrite(c.sock.FD(), false)
+	w.letGo()
+	w.stuck.Store(false)
 	return true, nil
 }

@@ -46,7 +46,6 @@ type conn struct {
 
 func (c *conn) Transport() string { return "tls" }
 func (c *conn) Remote() string    { return c.remote }
-func (c *conn) Delivers() bool    { return false }
 
 // Unanswered implements subsys.Prober.
 func (c *conn) Unanswered() (owes bool, heard time.Duration) {
@@ -151,6 +150,7 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 		if frames, err = c.opened(frames); err != nil {
 			return frames, false
 		}
+		frames = max(frames, 1) // the rest of a frame is worth polling for
 		if n < len(space) && !ended || c.closed.Load() {
 			return frames, false // drained: the next bytes raise a new edge
 		}

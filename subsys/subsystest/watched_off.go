@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build race
+//go:build !race && !rocldebug
 
 package subsystest
 
-const raceEnabled = true
+const isWatched = false

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Contexts of one process, and the resources of one context, need no link: Send puts a
+// message into the mailbox of its target, in the sender's buffer, with the mailbox's lock
+// alone. The credit is that of any sender. What a link has for broken connections is not
+// needed, since there is none that could break.
+
+// An end counts what a context has sent to another context of its process over a lane. The
+// other context has the other end. Both send over the common lane; over another lane only
+// the context sends whose rules made it.
+type end struct {
+	*Dispatcher
+	addr  string  // of its port
+	key   linkKey // of the route at this context
+	other *end
+	since time.Time
+
+	messages, bytes atomic.Uint64 // that the context has sent
+	_               [64]byte      // the other end counts at the same time
+}
+
+// passages are the routes of a context within the process. Guarded by Dispatcher.mu.
+type passages struct {
+	ends  map[linkKey]*end
+	flows map[*Mailbox]*Flow // to mailboxes of the process, over the common lane
+}
+
+// directly returns the flow to the resource with serial dst of a context of this process,
+// d itself or another. It is the same one each time while the resource exists.
+func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
+	m := o.mailbox(dst)
+	if m == nil {
+		return nil, fmt.Errorf("%w: %v", ErrGone, o.self.WithSerial(dst))
+	}
+	in := &inflow{from: d, dst: dst, mb: m}
+	m.mu.Lock() // before Close of m, which ends the flow, or after it
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, in.isOver()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.passages.flows[m]
+	switch {
+	case f != nil:
+		return f, nil
+	case d.closing:
+		return nil, ErrClosed
+	}
+	f = &Flow{dst: dst, mb: m, in: in, to: o}
+	if r := d.cfg.Rules; r != nil && o.Dispatcher != d {
+		f.spread = &spread{rules: r, base: f, d: d, peer: o.self}
+	}
+	d.passages.flows[m] = f
+	m.list(in)
+	return f, nil
+}
+
+// passage returns d's end of a lane to o, or nil if one of both contexts closes.
+func (d *Dispatcher) passage(o neighbour, lane uint8) *end {
+	mine := &end{Dispatcher: d, addr: o.home, key: linkKey{peer: o.self, lane: lane}, since: time.Now()}
+	its := &end{Dispatcher: o.Dispatcher, addr: o.at, key: linkKey{peer: d.self, lane: lane, theirs: lane > 0}, since: mine.since}
+	mine.other, its.other = its, mine
+	if lane == 0 && o.self.Compare(d.self) < 0 { // one order for both: o may make the ends at the same time
+		mine = its.join().other
+		mine.join()
+	} else {
+		mine = mine.join()
+		mine.other.join()
+	}
+	if d.hasBegunClosing() || o.hasBegunClosing() { // Close may have ended before join began
+		mine.drop()
+		return nil
+	}
+	return mine
+}
+
+// join adds an end to the routes of its context, unless there is one, and returns that.
+func (e *end) join() *end {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	old := e.passages.ends[e.key]
+	if old == nil && !e.closing {
+		e.passages.ends[e.key] = e
+	}
+	return cmp.Or(old, e)
+}
+
+// drop takes both ends from the routes of their contexts, which keep the sums.
+func (e *end) drop() {
+	for _, e := range [...]*end{e, e.other} {
+		e.mu.Lock()
+		if e.passages.ends[e.key] == e {
+			delete(e.passages.ends, e.key)
+			e.past.addRoute(e.route())
+		}
+		e.mu.Unlock()
+	}
+}
+
+// route returns the lane as the context of the end has it.
+func (e *end) route() Route {
+	k, o := e.key, e.other
+	return Route{
+		Peer: k.peer, Lane: int(k.lane), Theirs: k.theirs, Transport: transportOf(o.addr), Remote: o.addr, Since: e.since,
+		Sent: e.messages.Load(), SentBytes: e.bytes.Load(), Received: o.messages.Load(), ReceivedBytes: o.bytes.Load(),
+	}
+}
+
+// leaveProcess ends what d has with other contexts of the process, as it closes.
+func (d *Dispatcher) leaveProcess() {
+	d.mu.Lock()
+	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.ends))
+	d.passages.flows = nil
+	d.mu.Unlock()
+	for m, f := range flows {
+		m.leave(f.in)
+	}
+	others := map[*Dispatcher]bool{}
+	for _, e := range ends {
+		e.drop()
+		others[e.other.Dispatcher] = true
+	}
+	for o := range others {
+		if f := o.cfg.Ended; f != nil {
+			f(d.self)
+		}
+	}
+}
+
+// deliver puts a message into the mailbox of f, a flow within the process, once there is
+// credit for it. It waits for that until ctx ends.
+func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	if b.Len() > MaxMessage {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
+	}
+	m, in := f.mb, f.in
+	d := in.from.(*Dispatcher)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || in.left {
+		return in.isOver()
+	}
+	if f.way == nil && m.d != d {
+		if f.way = d.passage(f.to, f.lane); f.way == nil {
+			return in.isOver()
+		}
+	}
+	if in.granted == 0 { // the first message
+		m.enter(in)
+	}
+	msg := m.d.message()
+	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
+	if in.waiters.first == nil && in.received+charge(b.Len()) <= in.granted {
+		m.accept(msg, f.way)
+		return nil
+	}
+	return m.admitDirect(ctx, msg, f.way)
+}
+
+// accept puts a message for which there is credit. way may be nil. mu is held.
+func (m *Mailbox) accept(msg *Message, way *end) {
+	c := charge(len(msg.data))
+	msg.in.received += c
+	m.stored += c
+	msg.buf.SetState(buffers.Delivered)
+	if way != nil {
+		way.messages.Add(1)
+		way.bytes.Add(c - overhead)
+	}
+	m.put(msg)
+}
+
+// isOver returns the error of a sender within the process where one end has closed.
+func (in *inflow) isOver() error {
+	if in.from.(*Dispatcher).hasBegunClosing() {
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %v", ErrGone, in.mb.d.self.WithSerial(in.dst))
+}
+
+// admitDirect accepts msg once there is credit for it. If it returns an error, msg is given
+// back without its buffer. mu is held on entry and on return.
+func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error {
+	in, d := msg.in, msg.in.from.(*Dispatcher)
+	w := d.waiter()
+	w.msg, w.way = msg, way
+	in.waiters.push(w)
+	m.serveDirect(in)
+	m.mu.Unlock()
+	err := d.wait(ctx, w)
+	m.mu.Lock()
+	isAccepted := w.msg == nil // maybe as ctx ended, or before the mailbox was closed
+	if w.listed {
+		in.waiters.remove(w)
+	}
+	d.doneWaiting(w)
+	if isAccepted {
+		return nil
+	}
+	msg.buf, msg.in = nil, nil
+	msg.Release()
+	if m.closed || in.left {
+		return in.isOver()
+	}
+	if m.serveDirect(in); in.waiters.first == nil { // nobody waits any more: others may have it
+		m.unneed(in)
+		if held := in.granted; held > in.received+FirstCredit {
+			m.lower(in, in.received+FirstCredit)
+		}
+	}
+	m.nextNeedySoon()
+	return err
+}
+
+// serveDirect accepts the messages that wait for credit, in order, as long as there is
+// some, and asks for what the first one left lacks. mu is held.
+func (m *Mailbox) serveDirect(in *inflow) {
+	for w := in.waiters.first; w != nil; w = in.waiters.first {
+		need := in.received + charge(len(w.msg.data))
+		if need > in.granted {
+			m.grant(in)
+		}
+		if need > in.granted && in.need != need {
+			m.want(in, need)
+		}
+		if need > in.granted {
+			return
+		}
+		in.waiters.remove(w)
+		m.accept(w.msg, w.way)
+		w.msg = nil // it is no longer the sender's
+		w.fire()
+	}
+}
+
+// A Dispatcher is the origin of what it sends within the process.
+func (d *Dispatcher) context() resource.GID { return d.self }
+
+func (d *Dispatcher) credit(m *Mailbox, in *inflow) {
+	m.mu.Lock()
+	m.serveDirect(in)
+	m.mu.Unlock()
+}
+
+func (d *Dispatcher) refuse(in *inflow, src uint32, tag uint64, size int) {
+	d.mu.RLock()
+	isOpen := !d.closed
+	if isOpen {
+		d.running.Add(1) // Close waits for the report, or there is none
+	}
+	d.mu.RUnlock()
+	if isOpen {
+		d.undelivered(Undelivered{From: d.self.WithSerial(src), To: in.mb.d.self.WithSerial(in.dst), Tag: tag, Bytes: size, Err: ErrGone})
+		d.running.Done()
+	}
+}
+
+func (d *Dispatcher) ends(in *inflow) {
+	d.mu.Lock()
+	delete(d.passages.flows, in.mb)
+	d.mu.Unlock()
+}

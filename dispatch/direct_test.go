@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A message within the process lies in its sender's buffer, and needs none of the receiver's
+// memory: a context whose memory is bounded may send itself what fills most of it.
+func TestOwnMessageNeedsNoMemory(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(16<<20))
+	mb := box(t, d, 1, 0)
+	f := flow(t, d, mb)
+	received := make(chan error, 1)
+	go func() {
+		msg, err := mb.Recv(soon(t))
+		if err == nil {
+			msg.Release()
+		}
+		received <- err
+	}()
+	b, err := d.cfg.Pool.Get(9 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Send(brief(t), 1, 0, b); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-received; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What may still come within the process has no memory reserved, however many the resources,
+// and what may come over links has its reserve back when the mailboxes are closed.
+func TestOwnMailboxesReserveNothing(t *testing.T) {
+	const memory, mailboxes = 8 << 20, 64
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(memory))
+	var boxes []*Mailbox
+	for i := range uint32(mailboxes) {
+		mb := box(t, d, 1+i, 0)
+		if err := flow(t, d, mb).SendBytes(brief(t), 1, 0, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			take(t, mb)
+		}
+		boxes = append(boxes, mb)
+	}
+	if n := d.promised.Load(); n != 0 {
+		t.Errorf("%d bytes of the memory are promised", n)
+	}
+	available := func() {
+		t.Helper()
+		b, err := d.cfg.Pool.Get(memory / 8 * 7 / 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	}
+	available()
+	for _, mb := range boxes[:4] {
+		together(t, mb, 4<<10, "over", "a", "link") // beside what is the context's own
+	}
+	if n := d.promised.Load(); n != 4*FirstCredit {
+		t.Errorf("%d bytes of the memory are promised to four links", n)
+	}
+	for _, mb := range boxes {
+		mb.Close()
+	}
+	if n := d.promised.Load(); n != 0 {
+		t.Errorf("%d bytes of the memory are promised by closed mailboxes", n)
+	}
+	available()
+}
+
+// A sender within the process whose message exceeds the mailbox's limit does not take the
+// one grant beyond the budget, for which contexts of other processes wait.
+func TestOwnMessageLeavesTheBudget(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(8<<20))
+	mb := box(t, d, 1, FirstCredit)
+	if err := flow(t, d, mb).Send(brief(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))); err != nil {
+		t.Fatal(err)
+	}
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if mb.over == nil || d.over.Load() != nil {
+		t.Errorf("the mailbox's grant is %v, the budget's %v", mb.over, d.over.Load())
+	}
+}
+
+// Goroutines of one context that wait for credit with large messages get it one at a time:
+// the mailbox stores one message beyond its limit, not one of each.
+func TestLimitOfManyGoroutines(t *testing.T) {
+	const large, senders = 2 << 20, 6
+	w, tr := newWorld(), inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	mb := box(t, b, 1, 1<<20)
+	f := flow(t, a, mb)
+	if err := f.SendBytes(brief(t), 1, 0, []byte("keeps large ones out")); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, senders)
+	for i := range senders {
+		go func() { sent <- f.Send(soon(t), 1, uint64(1+i), buf(t, a, string(make([]byte, large)))) }()
+	}
+	until(t, "the senders", func() bool {
+		mb.mu.Lock()
+		defer mb.mu.Unlock()
+		n := 0
+		for w := f.in.waiters.first; w != nil; w = w.next {
+			n++
+		}
+		return n == senders
+	})
+	take(t, mb)
+	for i := range senders {
+		until(t, "a message", func() bool { n, _ := mb.Len(); return n > 0 })
+		for range 20 { // others would come now
+			time.Sleep(time.Millisecond)
+			if n, stored := mb.Len(); n != 1 || stored != charge(large) {
+				t.Fatalf("message %d: %d messages, %d bytes are stored", i, n, stored)
+			}
+		}
+		take(t, mb)
+	}
+	for range senders {
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A Send that fails has delivered nothing, and its buffer stays the caller's; one that
+// returns nil has delivered, also where its context ends at that moment.
+func TestSendAsContextEnds(t *testing.T) {
+	const rounds, size = 300, FirstCredit
+	w, tr := newWorld(), inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	mb := box(t, b, 1, FirstCredit)
+	f := flow(t, a, mb)
+	accepted := 0
+	for i := range uint64(rounds) {
+		if err := f.SendBytes(brief(t), 1, 0, make([]byte, size/2)); err != nil { // the next one waits for it
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		p := buf(t, a, string(make([]byte, size)))
+		p.Retain()
+		sent := make(chan error, 1)
+		go func() { sent <- f.Send(ctx, 1, 1+i, p) }()
+		until(t, "the sender", func() bool { return hasWaiters(f) })
+		cancel()
+		time.Sleep(time.Duration(i%8) * 5 * time.Microsecond)
+		take(t, mb, Tag(0))
+		err := <-sent
+		n, _ := mb.Len()
+		switch {
+		case err == nil && n == 1:
+			accepted++
+			take(t, mb, Tag(1+i))
+			if refs := p.Refs(); refs != 1 {
+				t.Fatalf("a delivered buffer has %d references", refs)
+			}
+		case errors.Is(err, context.Canceled) && n == 0:
+			if refs := p.Refs(); refs != 2 {
+				t.Fatalf("the buffer of a message that was not sent has %d references", refs)
+			}
+			p.Release()
+		default:
+			t.Fatalf("Send: %v, and %d messages are stored", err, n)
+		}
+		p.Release()
+	}
+	t.Logf("%d of %d were delivered", accepted, rounds)
+}
+
+// A message to a context that closes fails with ErrGone, as that to any resource that is no
+// more: ErrClosed is for the sender's own context. The route is not remembered as one.
+func TestSendToClosing(t *testing.T) {
+	w, tr := newWorld(), inproc.NewNetwork().Transport()
+	a := w.node(t, 1, tr, ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
+	b := w.node(t, 2, tr)
+	closing := func(is bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.closing = is
+	}
+	ctx := brief(t)
+	one, other := box(t, b, 1, 0), box(t, b, 2, 0)
+	f := flow(t, a, one)
+	exchange(t, a, one, 1, 10)
+	closing(true)
+	fails := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, ErrGone) || errors.Is(err, ErrClosed) {
+			t.Errorf("%s to a context that closes: %v", what, err)
+		}
+	}
+	fails("a message over another lane", f.SendBytes(ctx, 1, 7, []byte("hello")))
+	g, err := a.Flow(b.self, other.serial)
+	if err == nil {
+		err = g.SendBytes(ctx, 1, 1, []byte("hello"))
+	}
+	if n, _ := other.Len(); n == 0 {
+		fails("the first message", err)
+	}
+	closing(false)
+	exchange(t, a, one, 7, 10) // counted, though it failed before
+	exchange(t, a, one, 7, 10)
+	sent := uint64(0)
+	for _, r := range a.Routes() {
+		if r.Lane == 1 {
+			sent = r.Sent
+		}
+	}
+	if sent != 2 {
+		t.Errorf("%d messages over the other lane: %+v", sent, a.Routes())
+	}
+	b.Close(ctx)
+	fails("a later message", f.SendBytes(ctx, 1, 1, []byte("hello")))
+	a.Close(ctx)
+	if err := f.SendBytes(ctx, 1, 1, []byte("hello")); !errors.Is(err, ErrClosed) {
+		t.Errorf("a message of a closed context: %v", err)
+	}
+}
+
+// A stopLog is a log handler that stops at the first line with a text.
+type stopLog struct {
+	slog.Handler
+	text          string
+	reached, pass chan struct{}
+	once          *sync.Once
+}
+
+func (g stopLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (g stopLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == g.text {
+		g.once.Do(func() {
+			close(g.reached)
+			<-g.pass
+		})
+	}
+	return nil
+}
+
+// No report comes after Close has returned: Close waits for those that another context of
+// the process is about to make.
+func TestReportBeforeClose(t *testing.T) {
+	w, tr := newWorld(), inproc.NewNetwork().Transport()
+	g := stopLog{slog.DiscardHandler, "dispatch: undelivered", make(chan struct{}), make(chan struct{}), new(sync.Once)}
+	var isClosed, isLate atomic.Bool
+	reported := make(chan struct{}, 1)
+	a := w.node(t, 1, tr, func(c *Config) {
+		c.Logger = slog.New(g)
+		c.Undelivered = func(Undelivered) {
+			isLate.Store(isClosed.Load())
+			reported <- struct{}{}
+		}
+	})
+	b := w.node(t, 2, tr)
+	mb := box(t, b, 1, 0)
+	if err := flow(t, a, mb).SendBytes(brief(t), 1, 0, []byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	go mb.Close()
+	<-g.reached
+	closed := make(chan struct{})
+	go func() {
+		a.Close(soon(t))
+		isClosed.Store(true)
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("closed beside a report that is being made")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(g.pass)
+	<-closed
+	select {
+	case <-reported:
+	case <-time.After(time.Second):
+		t.Error("no report")
+	}
+	if isLate.Load() {
+		t.Error("a report came after Close")
+	}
+}
+
+// A context that closes as it sends its first message to another is not kept by that one.
+func TestClosedAtFirstMessage(t *testing.T) {
+	w, tr := newWorld(), inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	mb := box(t, b, 1, 0)
+	o, _ := a.neighbour(b.self, nil)
+	locked, goOn := make(chan struct{}), make(chan struct{})
+	go func() {
+		b.mu.Lock() // the passage gets as far as that
+		close(locked)
+		<-goOn
+		b.mu.Unlock()
+	}()
+	<-locked
+	made := make(chan *end, 1)
+	go func() { made <- a.passage(o, 0) }()
+	until(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
+	a.mu.Lock() // what Close does
+	a.closing = true
+	clear(a.passages.ends)
+	a.mu.Unlock()
+	close(goOn)
+	if p := <-made; p != nil {
+		t.Error("a closed context has a passage")
+	}
+	if b.Linked(a.self) {
+		t.Error("a context that is closed is kept by another one")
+	}
+	a.mu.Lock()
+	a.closing = false
+	a.mu.Unlock()
+	exchange(t, a, mb, 1, 10)
+}
+
+// What is known of resources goes with them also where rules take every message elsewhere,
+// and nothing goes over their flows within the process.
+func TestShortLivedResourcesElsewhere(t *testing.T) {
+	a, b := both(t, ruled(t, Rule{Over: []string{"tcp"}, Only: true}))
+	lasting := box(t, b, 1, 0)
+	exchange(t, a, lasting, 1, 10)
+	for i := range uint32(200) {
+		mb := box(t, b, 2+i, 0)
+		exchange(t, a, mb, 1, 10)
+		mb.Close()
+	}
+	until(t, "the flows dropped", func() bool {
+		a.mu.RLock()
+		defer a.mu.RUnlock()
+		return len(a.passages.flows) == 1
+	})
+	lasting.mu.Lock()
+	if n := lasting.flows; n != 1 {
+		t.Errorf("%d contexts share a mailbox, and one has sent to it", n)
+	}
+	lasting.mu.Unlock()
+	a.Close(soon(t))
+	until(t, "the closed context forgotten", func() bool {
+		lasting.mu.Lock()
+		defer lasting.mu.Unlock()
+		return len(lasting.inflows) == 0
+	})
+}
+
+// Routes shows what messages have gone over, once: a lane within the process beside a common
+// link over TCP is one route, as is the link.
+func TestRoutesOfLaneWithinProcess(t *testing.T) {
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	a := w.node(t, 1, tcp.New(), ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
+	b := w.node(t, 2, tcp.New())
+	w.listenToo(t, a, near)
+	w.listenToo(t, b, near)
+	mb := box(t, b, 1, 0)
+	for range 3 {
+		exchange(t, a, mb, 1, 10)
+		exchange(t, a, mb, 7, 10)
+	}
+	for _, d := range []*Dispatcher{a, b} {
+		if all := d.Routes(); len(all) != 2 || all[0].Transport != "tcp" || all[1].Transport != "inproc" {
+			t.Errorf("routes of %v: %+v", d.self, all)
+		}
+		if n := d.Stats().Links; n != 2 {
+			t.Errorf("%d links of %v", n, d.self)
+		}
+	}
+}
+
+// Both ends of the common lane count in one place, whichever sends first; each other context
+// is told once that this one has ended, over however many lanes they talked.
+func TestPassages(t *testing.T) {
+	for _, first := range []int{0, 1} {
+		w, near := newWorld(), inproc.NewNetwork().Transport()
+		var ended [2]atomic.Int32
+		rules := ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}})
+		var d [2]*Dispatcher
+		for i := range d {
+			d[i] = w.node(t, uint64(1+i), near, rules, func(c *Config) { c.Ended = func(resource.GID) { ended[i].Add(1) } })
+		}
+		from, to := d[first], d[1-first]
+		mf, mt := box(t, from, 1, 0), box(t, to, 1, 0)
+		exchange(t, from, mt, 1, 10)
+		exchange(t, from, mt, 1, 10)
+		exchange(t, to, mf, 1, 30)
+		exchange(t, from, mt, 7, 50)
+		lanes := func(d *Dispatcher) (s string) {
+			for _, r := range d.Routes() {
+				s += fmt.Sprintf("%v %d %v %d/%d %d/%d;", r.Peer, r.Lane, r.Theirs, r.Sent, r.SentBytes, r.Received, r.ReceivedBytes)
+			}
+			return s
+		}
+		if got, want := lanes(from), fmt.Sprintf("%v 0 false 2/20 1/30;%v 1 false 1/50 0/0;", to.self, to.self); got != want {
+			t.Errorf("at the sender %s, want %s", got, want)
+		}
+		if got, want := lanes(to), fmt.Sprintf("%v 0 false 1/30 2/20;%v 1 true 0/0 1/50;", from.self, from.self); got != want {
+			t.Errorf("at the receiver %s, want %s", got, want)
+		}
+		from.Close(soon(t))
+		if n := ended[1-first].Load(); n != 1 {
+			t.Errorf("told %d times that a context has ended", n)
+		}
+		for _, d := range d {
+			if s := d.Stats(); s.Links != 0 || s.Sent["inproc"]+s.Received["inproc"] != 4 || s.SentBytes+s.ReceivedBytes != 100 {
+				t.Errorf("after the end: %+v", s)
+			}
+		}
+	}
+}
+
+// Nothing is copied of an empty message.
+func TestNoCopyOfNothing(t *testing.T) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	mb := box(t, d, 1, 0)
+	exchange(t, d, mb, 1, 0)
+	if n := d.Stats().Copies; n != 0 {
+		t.Errorf("%d copies", n)
+	}
+}
+
+// Contexts that send each other their first messages at once agree on what counts them.
+func TestFirstMessagesAtOnce(t *testing.T) {
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	const contexts, goroutines = 4, 3
+	var ds []*Dispatcher
+	var boxes []*Mailbox
+	for i := range uint64(contexts) {
+		ds = append(ds, w.node(t, 1+i, near))
+		boxes = append(boxes, box(t, ds[i], 1, 0))
+	}
+	var wg sync.WaitGroup
+	for i, from := range ds {
+		for _, to := range boxes {
+			for range goroutines {
+				wg.Go(func() {
+					if err := flow(t, from, to).SendBytes(brief(t), uint32(1+i), 0, []byte("hello")); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	for _, d := range ds {
+		all := d.Routes()
+		if len(all) != contexts-1 {
+			t.Errorf("%d routes", len(all))
+		}
+		for _, r := range all {
+			if r.Sent != goroutines || r.Received != goroutines {
+				t.Errorf("%v: %+v", d.self, r)
+			}
+		}
+	}
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+// The levels of this package's locks, from the outermost. Package lock says what they
+// are for, and the package documentation what each lock guards.
+type (
+	levelToken    struct{} // progress.token
+	levelSpread   struct{} // spread.mu
+	levelEndpoint struct{} // endpoint.mu
+	levelMailbox  struct{} // Mailbox.mu
+	levelLink     struct{} // link.mu
+	levelContext  struct{} // Dispatcher.mu
+	levelWatched  struct{} // watched.mu
+	levelParked   struct{} // progress.parkedMu
+)
+
+func (levelToken) Place() (int, string)    { return 10, "token" }
+func (levelSpread) Place() (int, string)   { return 20, "spread" }
+func (levelEndpoint) Place() (int, string) { return 25, "endpoint" }
+func (levelMailbox) Place() (int, string)  { return 40, "mailbox" }
+func (levelLink) Place() (int, string)     { return 50, "link" }
+func (levelContext) Place() (int, string)  { return 60, "context" }
+func (levelWatched) Place() (int, string)  { return 70, "watched" }
+func (levelParked) Place() (int, string)   { return 80, "parked" }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/lock"
+)
+
+// A small message takes four locks from Send to Recv where no goroutine contends, and two
+// within a process. The keeper's ticks add some now and then.
+func TestLocksOfMessage(t *testing.T) {
+	if !lock.IsWatched {
+		t.Skip("locks are counted in a build with the tag rocldebug")
+	}
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			one := func() {
+				if err := f.SendBytes(t.Context(), 1, 2, []byte("hello")); err != nil {
+					t.Fatal(err)
+				}
+				take(t, mb)
+			}
+			for range 100 {
+				one()
+			}
+			// The least of some batches: the keeper's ticks, and goroutines that begin, add
+			// to some.
+			const messages = 100
+			least, what := math.Inf(1), map[string]float64{}
+			for range 20 {
+				before := lock.Taken()
+				for range messages {
+					one()
+				}
+				after, all := lock.Taken(), 0.0
+				by := map[string]float64{}
+				for level, n := range after {
+					by[level] = float64(n-before[level]) / messages
+					all += by[level]
+				}
+				if all < least {
+					least, what = all, by
+				}
+			}
+			t.Logf("%.2f locks a message: %v", least, what)
+			most := 4.1 // a batch may take a millisecond, which is a tick
+			if name == "inproc" {
+				most = 2.1
+			}
+			if least > most {
+				t.Errorf("%.2f locks a message, at most %.1f", least, most)
+			}
+		})
+	}
+}

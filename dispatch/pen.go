@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "github.com/rocl-go/rocl/subsys"
+
+// The pen of a link says which goroutine calls Send of its connection.
+//
+//	          seize                      the connection took too little
+//	idle ───────────────► writing ─────────────────────────────────────► full
+//	 ▲ ▲                   │   ▲ │                                        │
+//	 │ └── all is written ─┘   │ │ calls                                  │
+//	 │                looks    │ ▼                                        │
+//	 │                again   called                                      │
+//	 └────────────────────────── Writable, or the connection is lost ─────┘
+//
+// The goroutine that took the pen from idle is the writer. Until the pen is idle or full
+// it alone calls Send, and what the session has lent to the connection stays as it is.
+// Other goroutines add their frames to the session, call the writer, and leave.
+//
+// Every change needs link.mu, but one: a writer that has written everything takes the pen
+// from writing to idle by a compare-and-swap, without mu. So a goroutine that holds mu and
+// finds the pen at writing calls the writer by a compare-and-swap too: it fails only where
+// the pen has become idle. A writer that was called takes mu and looks again.
+const (
+	penIdle = iota
+	penWriting
+	penCalled
+	penFull
+)
+
+// calls reports whether a goroutine writes, and makes it take mu and look again before it
+// puts the pen down. If calls returns false, no goroutine writes while mu is held. mu must
+// be held.
+func (l *link) calls() bool {
+	for {
+		switch l.pen.Load() {
+		case penWriting:
+			if l.pen.CompareAndSwap(penWriting, penCalled) {
+				return true
+			}
+		case penCalled:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// seize makes the caller the writer. It reports false if another goroutine writes, which
+// looks again then, or if the connection is full. mu must be held.
+func (l *link) seize() bool {
+	if l.calls() || l.pen.Load() == penFull {
+		return false
+	}
+	l.pen.Store(penWriting)
+	return true
+}
+
+// putDown ends a turn of writing: the pen becomes idle or full. mu must be held; putDown
+// releases it for a while if the link has ended.
+func (l *link) putDown(to uint32) {
+	l.pen.Store(to)
+	l.release()
+	l.unwritten.Broadcast()
+	if l.life.state == dying {
+		l.bury()
+	}
+}
+
+// canWrite reports whether there is something to write, and a connection for it.
+func (l *link) canWrite() bool {
+	return l.conn != nil && !l.life.hasEnded() && l.binders == 0 && !l.s.quiet()
+}
+
+// write writes what is unsent, unless another goroutine does or the connection is full. mu
+// must be held; write releases it for a while.
+func (l *link) write() {
+	if l.canWrite() && l.seize() {
+		l.pump()
+		l.mu.Lock()
+	}
+}
+
+// pump writes what is unsent. The caller must hold mu, which pump releases, and must have
+// seized the pen.
+func (l *link) pump() {
+	l.release()
+	to := uint32(penIdle)
+	for round := 0; l.canWrite(); round++ {
+		if round > 0 && (l.paced() && l.s.due() < flushBytes || round >= pumpRounds && l.s.turn == nil && l.setPace()) {
+			break // others add as fast as this goroutine writes: larger batches are cheaper
+		}
+		l.feed()
+		fs := l.s.take()
+		c, before, isAll := l.conn, l.writable, l.s.quiet() && l.awaited == 0
+		if l.pen.Load() != penWriting { // another goroutine has called: its frames are taken
+			l.pen.Store(penWriting)
+		}
+		l.watch()
+		l.mu.Unlock()
+		n, err := c.Send(fs)
+		if isAll && err == nil && n == len(fs) && l.pen.CompareAndSwap(penWriting, penIdle) {
+			return
+		}
+		l.mu.Lock()
+		if l.conn != c {
+			continue
+		}
+		l.s.untake(fs, n)
+		if err != nil {
+			l.lose(c, err)
+			continue
+		}
+		l.release()
+		if n < len(fs) && l.writable == before {
+			to = penFull
+			break
+		}
+	}
+	l.putDown(to)
+	l.mu.Unlock()
+}
+
+// awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it
+// waits.
+func (l *link) awaitPen() {
+	l.awaited++
+	for l.calls() { // not for long: a connection never blocks
+		l.unwritten.Wait()
+	}
+	l.awaited--
+}
+
+// hold waits until no goroutine writes, and keeps others from beginning until unhold. mu
+// must be held; hold releases it while it waits.
+func (l *link) hold() {
+	l.binders++
+	l.awaitPen()
+}
+
+// unhold ends hold. mu must be held; unhold releases it for a while.
+func (l *link) unhold() {
+	l.binders--
+	l.write()
+}
+
+// onWritable continues after the connection c was full.
+func (l *link) onWritable(c subsys.Conn) {
+	l.mu.Lock()
+	l.writable++
+	if l.conn == c {
+		l.pen.CompareAndSwap(penFull, penIdle)
+		l.write()
+	}
+	l.mu.Unlock()
+}
+
+// sayAck acknowledges without having anything else to send. mu must be held; sayAck
+// releases it for a while.
+func (l *link) sayAck(c subsys.Conn) {
+	if !l.s.quiet() || !l.seize() {
+		// A frame that is queued after this carries the acknowledgement, but those that
+		// wait or are being written may all be older: look again at the next tick.
+		l.d.acksDue.Store(true)
+		return
+	}
+	told := l.s.rxNext.Load()
+	l.s.rxTold.Store(told)
+	fs := &l.ack // a local one would be garbage
+	fs[0] = subsys.Frame{}
+	fs[0].Type, fs[0].Ack = frameAck, told
+	before := l.writable
+	l.mu.Unlock()
+	n, err := c.Send(fs[:])
+	l.mu.Lock()
+	to := uint32(penIdle)
+	if l.conn == c {
+		if err != nil {
+			l.lose(c, err)
+		} else if n == 0 {
+			if l.writable == before {
+				to = penFull
+			}
+			l.s.rxTold.Store(told - 1)
+			l.d.acksDue.Store(true)
+		}
+	}
+	l.putDown(to)
+	l.write()
+}

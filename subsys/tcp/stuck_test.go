@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// What the socket has no room for is kept until it is written or the conn is closed: the
+// sender may have given it up by then.
+func TestUnwrittenIsKept(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	count := new(subsys.Counters)
+	poller, err := subsys.NewPoller(count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer poller.Close()
+	pool := buffers.New()
+	defer pool.Close()
+	p, err := New().Listen("", subsys.Config{Pool: pool, Poller: func() *subsys.Poller { return poller }, Logger: slog.New(slog.DiscardHandler), Count: count})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	c, err := p.Dial(context.Background(), "tcp://"+ln.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Start()
+	peer, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+
+	var last *buffers.Buffer
+	for seq := uint32(0); !c.(*conn).out.stuck.Load(); seq++ {
+		if last != nil {
+			if n := last.Refs(); n != 1 {
+				t.Fatalf("%d references to what has been written", n)
+			}
+			last.Release()
+		}
+		if last, err = pool.Get(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: 1 << 20}, Data: last.Bytes(), Buf: last}
+		if _, err := c.Send([]subsys.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := last.Refs(); n != 2 {
+		t.Errorf("%d references to what is being written", n)
+	}
+	c.Close()
+	if n := last.Refs(); n != 1 {
+		t.Errorf("%d references after the end", n)
+	}
+	last.Release()
+}
