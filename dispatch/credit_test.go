@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -471,7 +472,7 @@ func TestGiveBack(t *testing.T) {
 	l.d.take()
 	defer l.d.give()
 	say := func(tag, held uint64) error {
-		f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: tag}}
+		f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: tag}}
 		if held > 0 {
 			f.Data = held8(held)
 		}
@@ -495,7 +496,7 @@ func TestGiveBack(t *testing.T) {
 			t.Errorf("a return to %d: %v", wrong, err)
 		}
 	}
-	if err := l.control(&subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: 1}, Data: []byte("short")}); !errors.Is(err, ErrProtocol) {
+	if err := l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 1}, Data: []byte("short")}); !errors.Is(err, ErrProtocol) {
 		t.Errorf("a short return: %v", err)
 	}
 	mb.Close()
@@ -517,7 +518,7 @@ func TestCreditToldInOrder(t *testing.T) {
 				if err := h.Parse(b); err != nil {
 					t.Fatal(err)
 				}
-				if b = b[subsys.HeaderLen+int(h.Len):]; h.Type == frameCredit {
+				if b = b[subsys.HeaderLen+int(h.Len):]; h.Type == wire.TypeCredit {
 					limits = append(limits, h.Tag)
 				}
 			}
@@ -525,7 +526,7 @@ func TestCreditToldInOrder(t *testing.T) {
 		return limits
 	}
 	need := func(total uint64, payload ...byte) {
-		if err := l.control(&subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: total}, Data: payload}); err != nil {
+		if err := l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: total}, Data: payload}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/callqueue"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/ratelog"
@@ -41,7 +42,10 @@ var (
 	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.ErrTooLarge)
 	// ErrRefused says that a peer did not accept a link: another cluster,
 	// another version, or a wrong key.
-	ErrRefused = errors.New("rocl: link refused")
+	ErrRefused = wire.ErrRefused
+	// ErrProtocol says that a peer broke the rules of docs/PROTOCOL.md; the conn
+	// it came over is cut.
+	ErrProtocol = wire.ErrProtocol
 )
 
 // MaxMessage is the longest payload in bytes (1 GiB + 512 MiB).
@@ -66,7 +70,7 @@ type Undelivered struct {
 const reportsMost = 1 << 20
 
 // MaxKeys is how many keys a context may have at once.
-const MaxKeys = 8
+const MaxKeys = wire.MaxKeys
 
 // Trust says whom a context links with: those of the same cluster who know one
 // of the keys. Links that exist outlive what made them possible.

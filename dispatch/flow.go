@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -168,7 +169,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, err
 	}
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
-	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), frameData, tag, src, f.dst
+	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := len(p) > l.s.piece || f.line.waits()
 	if copied = !queues && l.copy(&h, p); !copied {
 		if b == nil {
@@ -262,7 +263,7 @@ func (f *Flow) unask() bool {
 		return false
 	}
 	f.forget()
-	f.l.put(frameNeed, f.dst, 0, f.limit)
+	f.l.put(wire.TypeNeed, f.dst, 0, f.limit)
 	return true
 }
 
@@ -282,7 +283,7 @@ func (f *Flow) giveBack() bool {
 	}
 	held := f.limit
 	f.limit = f.sent + FirstCredit
-	f.l.put(frameNeed, f.dst, 0, f.limit, held8(held)...)
+	f.l.put(wire.TypeNeed, f.dst, 0, f.limit, held8(held)...)
 	return true
 }
 
@@ -299,7 +300,7 @@ func (f *Flow) serve() (asks bool) {
 			if need != f.asked && !f.line.waits() { // less than before, if who was first has given up
 				f.forget()
 				f.asked, asks = need, true
-				f.l.put(frameNeed, f.dst, 0, need)
+				f.l.put(wire.TypeNeed, f.dst, 0, need)
 			}
 			break
 		}

@@ -5,78 +5,13 @@ package dispatch
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
-
-// golden are the handshake's payloads of docs/PROTOCOL.md: node 1's context 2
-// calls node 3's context 4 in the cluster "", both with the key "key".
-var golden = map[string]string{
-	"Hello":     "524f434c01000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
-	"Challenge": "00000000000300000000000400000000f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff",
-	"Attach":    "0100000000000000000000000000000001000000000000000500000000010000",
-}
-
-func goldenHello() hello {
-	h := hello{from: resource.MakeGID(1, 2, 0), to: resource.MakeGID(3, 4, 0), cluster: (&Trust{}).hash()}
-	for i := range h.nonce {
-		h.nonce[i] = byte(i)
-	}
-	return h
-}
-
-func TestGoldenHandshake(t *testing.T) {
-	h := goldenHello()
-	wire := h.append(nil)
-	if got := hex.EncodeToString(wire); got != golden["Hello"] {
-		t.Errorf("Hello is\n%s, want\n%s", got, golden["Hello"])
-	}
-	var h2 hello
-	if err := h2.parse(wire); err != nil || h2 != h {
-		t.Errorf("parsed as %+v: %v", h2, err)
-	}
-
-	key := []byte("key")
-	said := transcript{keys: [][]byte{key}, said: wire}
-	c := challenge{from: h.to}
-	for i := range c.nonce {
-		c.nonce[i] = byte(0xf0 + i)
-	}
-	part := c.append(nil)[:32]
-	if got := hex.EncodeToString(part); got != golden["Challenge"] {
-		t.Errorf("Challenge is\n%s, want\n%s", got, golden["Challenge"])
-	}
-	c.macs = said.macs(frameChallenge, part)
-	var c2 challenge
-	if err := c2.parse(c.append(nil)); err != nil || c2.from != c.from || c2.nonce != c.nonce || !bytes.Equal(c2.macs, c.macs) {
-		t.Errorf("parsed as %+v: %v", c2, err)
-	}
-	// The MAC is HMAC-SHA256 over the frame type, what was said and the part
-	// in front of it.
-	h1 := hmac.New(sha256.New, key)
-	h1.Write(append(append([]byte{frameChallenge}, wire...), part...))
-	if !hmac.Equal(h1.Sum(nil), c.macs) {
-		t.Error("the MAC is another")
-	}
-	if m := said.mac([]byte("other"), frameChallenge, part); hmac.Equal(m[:], c.macs) {
-		t.Error("the MAC does not depend on the key")
-	}
-	if m := said.mac(key, frameReady, part); hmac.Equal(m[:], c.macs) {
-		t.Error("the MAC does not depend on who speaks")
-	}
-
-	a := attach{session: 1, gen: 1, have: 5, features: featurePieces}
-	if got := hex.EncodeToString(a.append(nil)[:32]); got != golden["Attach"] {
-		t.Errorf("Attach is\n%s, want\n%s", got, golden["Attach"])
-	}
-}
 
 // fakeConn is a conn whose frames the test sees.
 type fakeConn struct {
@@ -120,7 +55,8 @@ func framesOf(pool *buffers.Pool, data []byte) (fs []subsys.Frame) {
 	return fs
 }
 
-func wire(fs ...subsys.Header) []byte {
+// frameBytes encodes frames with payloads of zeros.
+func frameBytes(fs ...subsys.Header) []byte {
 	var out []byte
 	for _, h := range fs {
 		var w [subsys.HeaderLen]byte
@@ -133,23 +69,23 @@ func wire(fs ...subsys.Header) []byte {
 // Whatever a peer sends, before the handshake or after it, there is no panic,
 // at most as much is kept as was granted, and nothing is left afterwards.
 func FuzzFrames(f *testing.F) {
-	h := goldenHello()
-	hw := wire(subsys.Header{Type: frameHello, Len: helloLen})
-	copy(hw[subsys.HeaderLen:], h.append(nil))
+	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
+	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: wire.HelloLen})
+	copy(hw[subsys.HeaderLen:], h.Append(nil))
 	f.Add(false, hw)
-	f.Add(false, wire(subsys.Header{Type: frameAttach, Len: attachLen}))
-	f.Add(true, wire(subsys.Header{Type: frameData, Len: 10, Dst: 1}, subsys.Header{Type: frameData, Seq: 1, Len: 4096, Dst: 1}))
-	f.Add(true, wire(subsys.Header{Type: frameData, Dst: 77, Src: 1}, subsys.Header{Type: frameNeed, Seq: 1, Dst: 1, Tag: 1 << 40}))
-	f.Add(true, wire(subsys.Header{Type: frameNeed, Dst: 1, Tag: 1 << 62}, subsys.Header{Type: frameCredit, Seq: 1, Dst: 9, Tag: 1<<64 - 1}))
-	f.Add(true, wire(subsys.Header{Type: frameGone, Dst: 9, Src: 1, Tag: 3}, subsys.Header{Type: frameBye, Seq: 1}, subsys.Header{Type: frameData, Seq: 2, Dst: 1}))
-	f.Add(true, wire(subsys.Header{Type: frameAck, Ack: 1 << 20}))
-	f.Add(true, wire(subsys.Header{Type: frameData, Seq: 5, Dst: 1}))
-	f.Add(true, wire(subsys.Header{Type: 255, Len: 3}))
-	begin := wire(subsys.Header{Type: frameBegin, Len: 4, Dst: 1, Src: 5, Tag: 9})
+	f.Add(false, frameBytes(subsys.Header{Type: wire.TypeAttach, Len: wire.AttachLen}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Len: 10, Dst: 1}, subsys.Header{Type: wire.TypeData, Seq: 1, Len: 4096, Dst: 1}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Dst: 77, Src: 1}, subsys.Header{Type: wire.TypeNeed, Seq: 1, Dst: 1, Tag: 1 << 40}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 1 << 62}, subsys.Header{Type: wire.TypeCredit, Seq: 1, Dst: 9, Tag: 1<<64 - 1}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeGone, Dst: 9, Src: 1, Tag: 3}, subsys.Header{Type: wire.TypeBye, Seq: 1}, subsys.Header{Type: wire.TypeData, Seq: 2, Dst: 1}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeAck, Ack: 1 << 20}))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Seq: 5, Dst: 1}))
+	f.Add(true, frameBytes(subsys.Header{Type: 255, Len: 3}))
+	begin := frameBytes(subsys.Header{Type: wire.TypeBegin, Len: 4, Dst: 1, Src: 5, Tag: 9})
 	begin[subsys.HeaderLen+1] = 20 // 5,120 bytes
-	f.Add(true, append(begin, wire(subsys.Header{Type: framePiece, Seq: 1, Len: 3000, Dst: 1},
-		subsys.Header{Type: framePiece, Seq: 2, Len: 2120, Dst: 1, Tag: 3000}, subsys.Header{Type: frameData, Seq: 3, Dst: 1})...))
-	f.Add(true, append(bytes.Clone(begin), wire(subsys.Header{Type: framePiece, Seq: 1, Len: 3000, Dst: 1}, subsys.Header{Type: framePiece, Seq: 2, Dst: 1, Tag: 3000})...))
+	f.Add(true, append(begin, frameBytes(subsys.Header{Type: wire.TypePiece, Seq: 1, Len: 3000, Dst: 1},
+		subsys.Header{Type: wire.TypePiece, Seq: 2, Len: 2120, Dst: 1, Tag: 3000}, subsys.Header{Type: wire.TypeData, Seq: 3, Dst: 1})...))
+	f.Add(true, append(bytes.Clone(begin), frameBytes(subsys.Header{Type: wire.TypePiece, Seq: 1, Len: 3000, Dst: 1}, subsys.Header{Type: wire.TypePiece, Seq: 2, Dst: 1, Tag: 3000})...))
 	f.Fuzz(func(t *testing.T, linked bool, data []byte) {
 		pool := buffers.New()
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,
@@ -167,7 +103,7 @@ func FuzzFrames(f *testing.F) {
 				t.Fatal(err)
 			}
 			l.mu.Lock()
-			if err := l.bind(ep, c, &attach{session: 7, gen: 1}); err != nil {
+			if err := l.bind(ep, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 				t.Fatal(err)
 			}
 			l.mu.Unlock()
@@ -216,32 +152,4 @@ func FuzzFrames(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
-}
-
-func TestHandshakeRefuses(t *testing.T) {
-	h := goldenHello()
-	good := h.append(nil)
-	for name, b := range map[string][]byte{
-		"empty": nil, "short": good[:63], "long": append(bytes.Clone(good), 0),
-		"magic": append([]byte("rocl"), good[4:]...),
-	} {
-		if err := new(hello).parse(b); !errors.Is(err, ErrProtocol) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	other := bytes.Clone(good)
-	other[4] = 2
-	if err := new(hello).parse(other); !errors.Is(err, ErrRefused) {
-		t.Errorf("another version: %v", err)
-	}
-	for _, b := range [][]byte{nil, make([]byte, 63), make([]byte, 65), make([]byte, 64)} {
-		if err := new(attach).parse(b); !errors.Is(err, ErrProtocol) {
-			t.Errorf("attach of %d zeros: %v", len(b), err)
-		}
-	}
-	for _, b := range [][]byte{nil, make([]byte, 32), make([]byte, 63), make([]byte, 65), make([]byte, challengeLen+macLen*(MaxKeys+1))} {
-		if err := new(challenge).parse(b); !errors.Is(err, ErrProtocol) {
-			t.Errorf("challenge of %d bytes: %v", len(b), err)
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -14,9 +15,9 @@ import (
 // before they take much memory, and each further one.
 func TestAnswersAreBounded(t *testing.T) {
 	for what, ask := range map[string]subsys.Header{
-		"messages to nobody": {Type: frameData, Dst: 99, Src: 5},
-		"credit of nobody":   {Type: frameNeed, Dst: 99, Tag: 1},
-		"pieces for nobody":  {Type: frameBegin, Dst: 99, Src: 5, Len: 4},
+		"messages to nobody": {Type: wire.TypeData, Dst: 99, Src: 5},
+		"credit of nobody":   {Type: wire.TypeNeed, Dst: 99, Tag: 1},
+		"pieces for nobody":  {Type: wire.TypeBegin, Dst: 99, Src: 5, Len: 4},
 	} {
 		t.Run(what, func(t *testing.T) {
 			d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
@@ -33,7 +34,7 @@ func TestAnswersAreBounded(t *testing.T) {
 					if err = ep.comes(c, fs); err != nil {
 						return err
 					}
-					if c.sent = c.sent[:0]; ask.Type == frameBegin { // each ends the one before
+					if c.sent = c.sent[:0]; ask.Type == wire.TypeBegin { // each ends the one before
 						ask.Dst++
 					}
 				}

@@ -5,7 +5,6 @@ package dispatch
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/netsource"
 	"github.com/rocl-go/rocl/resource"
@@ -36,12 +36,12 @@ type endpoint struct {
 	step    uint8 // the frame type expected next
 	trust   Trust // the acceptor's
 	cluster uint64
-	said    transcript
+	said    wire.Transcript
 	peer    resource.GID
 	lane    uint8            // the acceptor's
 	want    *link            // the dialler's,
 	from    subsys.Conn      // which it is to leave; nil: it has none
-	mine    attach           // what we said
+	mine    wire.Attach      // what we said
 	outcome chan error       // the dialler's, one value
 	expiry  *time.Timer      // the acceptor's,
 	place   *subsys.Stranger // until it knows its peer
@@ -53,7 +53,7 @@ func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 // not shaken hands gives way, see subsys.Strangers.
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	trust := d.trust()
-	ep := &endpoint{d: d, step: frameHello, cluster: trust.hash(), said: transcript{keys: trust.Keys}, trust: trust}
+	ep := &endpoint{d: d, step: wire.TypeHello, cluster: trust.hash(), said: wire.Transcript{Keys: trust.Keys}, trust: trust}
 	source := netsource.OfURL(c.Remote())
 	end := func(why string) {
 		if ep.link.Load() == nil {
@@ -86,7 +86,7 @@ func (ep *endpoint) settle() {
 // shake dials addr and binds the conn to l, in place of from, which may be nil.
 func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string, from subsys.Conn) error {
 	trust := d.trust()
-	ep := &endpoint{d: d, step: frameChallenge, cluster: trust.hash(), said: transcript{keys: trust.Keys}, want: l, from: from, peer: l.peer, outcome: make(chan error, 1)}
+	ep := &endpoint{d: d, step: wire.TypeChallenge, cluster: trust.hash(), said: wire.Transcript{Keys: trust.Keys}, want: l, from: from, peer: l.peer, outcome: make(chan error, 1)}
 	c, err := p.Dial(ctx, addr, ep)
 	if err != nil {
 		return &dialError{err}
@@ -95,12 +95,12 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		c.Close()
 		return err
 	}
-	h := hello{from: d.self, to: l.peer, lane: l.key.lane, cluster: ep.cluster}
-	_, _ = rand.Read(h.nonce[:])
-	said := h.append(nil)
-	ep.said.said = slices.Clip(said) // which is another goroutine's from Start on
+	h := wire.Hello{From: d.self, To: l.peer, Lane: l.key.lane, Cluster: ep.cluster}
+	_, _ = rand.Read(h.Nonce[:])
+	said := h.Append(nil)
+	ep.said.Said = slices.Clip(said) // which is another goroutine's from Start on
 	c.Start()
-	if err := ep.say(c, frameHello, said); err != nil {
+	if err := ep.say(c, wire.TypeHello, said); err != nil {
 		l.mu.Lock()
 		l.life.proposed = 0 // where the answer came before say returned
 		l.mu.Unlock()
@@ -194,87 +194,87 @@ func (ep *endpoint) Down(c subsys.Conn, err error) {
 
 // hear takes the handshake one step further.
 func (ep *endpoint) hear(c subsys.Conn, f *subsys.Frame) error {
-	if f.Type == frameRefuse && ep.want != nil && ep.step == frameReady {
+	if f.Type == wire.TypeRefuse && ep.want != nil && ep.step == wire.TypeReady {
 		return ep.refused(f.Data)
 	}
 	if f.Type != ep.step {
 		return fmt.Errorf("%w: frame type %d during the handshake", ErrProtocol, f.Type)
 	}
 	switch f.Type {
-	case frameHello:
+	case wire.TypeHello:
 		return ep.onHello(c, f.Data)
-	case frameChallenge:
+	case wire.TypeChallenge:
 		return ep.onChallenge(c, f.Data)
-	case frameAttach:
+	case wire.TypeAttach:
 		return ep.onAttach(c, f.Data)
 	}
 	return ep.onReady(c, f.Data)
 }
 
 func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
-	var h hello
-	if err := h.parse(b); err != nil {
+	var h wire.Hello
+	if err := h.Parse(b); err != nil {
 		return err
 	}
 	switch {
-	case h.cluster != ep.cluster:
-		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, h.from)
-	case h.to != ep.d.self:
-		return fmt.Errorf("%w: %v looks for %v, this is %v", ErrRefused, h.from, h.to, ep.d.self)
-	case h.from == ep.d.self || h.from != h.from.Context() || h.from.IsZero():
-		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.from)
+	case h.Cluster != ep.cluster:
+		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, h.From)
+	case h.To != ep.d.self:
+		return fmt.Errorf("%w: %v looks for %v, this is %v", ErrRefused, h.From, h.To, ep.d.self)
+	case h.From == ep.d.self || h.From != h.From.Context() || h.From.IsZero():
+		return fmt.Errorf("%w: %v is no peer", ErrRefused, h.From)
 	}
-	if err := ep.trust.over(h.from, c.Transport()); err != nil {
+	if err := ep.trust.over(h.From, c.Transport()); err != nil {
 		return err
 	}
-	ep.peer, ep.lane = h.from, h.lane
-	ep.said.said = append(ep.said.said, b...)
-	ch := challenge{from: ep.d.self}
-	_, _ = rand.Read(ch.nonce[:])
-	part := ch.append(nil)
-	part = append(part, ep.said.macs(frameChallenge, part)...)
-	ep.said.said = append(ep.said.said, part...)
-	ep.step = frameAttach
-	return ep.say(c, frameChallenge, part)
+	ep.peer, ep.lane = h.From, h.Lane
+	ep.said.Said = append(ep.said.Said, b...)
+	ch := wire.Challenge{From: ep.d.self}
+	_, _ = rand.Read(ch.Nonce[:])
+	part := ch.Append(nil)
+	part = append(part, ep.said.MACs(wire.TypeChallenge, part)...)
+	ep.said.Said = append(ep.said.Said, part...)
+	ep.step = wire.TypeAttach
+	return ep.say(c, wire.TypeChallenge, part)
 }
 
 func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
-	var ch challenge
-	if err := ch.parse(b); err != nil {
+	var ch wire.Challenge
+	if err := ch.Parse(b); err != nil {
 		return err
 	}
-	if ch.from != ep.peer {
-		return fmt.Errorf("%w: %v answers in place of %v", ErrRefused, ch.from, ep.peer)
+	if ch.From != ep.peer {
+		return fmt.Errorf("%w: %v answers in place of %v", ErrRefused, ch.From, ep.peer)
 	}
-	if !ep.said.proven(frameChallenge, b[:challengeLen], ch.macs) {
+	if !ep.said.Proves(wire.TypeChallenge, b[:wire.ChallengePart], ch.MACs) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
-	ep.said.said = append(ep.said.said, b...)
+	ep.said.Said = append(ep.said.Said, b...)
 	l := ep.want
 	l.mu.Lock()
 	if l.life.hasEnded() || l.conn != nil && l.conn != ep.from {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
-	ep.mine = attach{session: l.life.id, known: l.life.peerID, gen: l.life.propose(), have: l.s.rxNext.Load(), move: l.conn != nil, features: features}
+	ep.mine = wire.Attach{Session: l.life.id, Known: l.life.peerID, Gen: l.life.propose(), Have: l.s.rxNext.Load(), IsMove: l.conn != nil, Features: wire.Features}
 	l.mu.Unlock()
-	part := ep.mine.append(nil)
-	ep.mine.mac = ep.said.mac(ep.said.keys[0], frameAttach, part[:32])
-	part = ep.mine.append(part[:0])
-	ep.said.said = append(ep.said.said, part...)
-	ep.step = frameReady
-	return ep.say(c, frameAttach, part)
+	part := ep.mine.Append(nil)
+	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
+	part = ep.mine.Append(part[:0])
+	ep.said.Said = append(ep.said.Said, part...)
+	ep.step = wire.TypeReady
+	return ep.say(c, wire.TypeAttach, part)
 }
 
 func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
-	var a attach
-	if err := a.parse(b); err != nil {
+	var a wire.Attach
+	if err := a.Parse(b); err != nil {
 		return err
 	}
-	if !ep.said.proven(frameAttach, b[:32], a.mac[:]) {
+	if !ep.said.Proves(wire.TypeAttach, b[:wire.AttachPart], a.MAC[:]) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
-	ep.said.said = append(ep.said.said, b...)
+	ep.said.Said = append(ep.said.Said, b...)
 	for {
 		l, err := ep.d.linkOf(linkKey{ep.peer, ep.lane, ep.lane > 0})
 		if err != nil {
@@ -282,7 +282,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		}
 		l.mu.Lock()
 		l.hold()
-		isWorse := a.move && l.conn != nil && l.worse(c)
+		isWorse := a.IsMove && l.conn != nil && l.worse(c)
 		v := l.life.admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.idle(), isWorse)
 		isAdmitted := v.why == 0 && v.fatal == nil
 		if isAdmitted {
@@ -303,14 +303,14 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			}
 			return ep.refuse(c, v.why, v.gen)
 		}
-		ready := attach{session: l.life.id, known: a.session, gen: a.gen, have: l.s.rxNext.Load(), features: features}
+		ready := wire.Attach{Session: l.life.id, Known: a.Session, Gen: a.Gen, Have: l.s.rxNext.Load(), Features: wire.Features}
 		ep.link.Store(l)
 		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
 		l.mu.Unlock()
-		part := ready.append(nil)
-		ready.mac = ep.said.mac(ep.said.keys[0], frameReady, part[:32])
-		err = ep.say(c, frameReady, ready.append(part[:0]))
+		part := ready.Append(nil)
+		ready.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeReady, part[:wire.AttachPart])
+		err = ep.say(c, wire.TypeReady, ready.Append(part[:0]))
 		ep.settle()
 		l.mu.Lock()
 		if err != nil {
@@ -323,23 +323,21 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	}
 }
 
-func (ep *endpoint) refuse(c subsys.Conn, why refusal, gen uint64) error {
-	b := binary.LittleEndian.AppendUint32(nil, uint32(why))
-	b = append(b, 0, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint64(b, gen)
-	_ = ep.say(c, frameRefuse, b)
+func (ep *endpoint) refuse(c subsys.Conn, why wire.Refusal, gen uint64) error {
+	r := wire.Refuse{Why: why, Gen: gen}
+	_ = ep.say(c, wire.TypeRefuse, r.Append(nil))
 	return fmt.Errorf("%w: conn of %v not attached (%d)", ErrRefused, ep.peer, why)
 }
 
 func (ep *endpoint) refused(b []byte) error {
-	if len(b) != refuseLen {
-		return fmt.Errorf("%w: not a refusal", ErrProtocol)
+	var r wire.Refuse
+	if err := r.Parse(b); err != nil {
+		return err
 	}
-	why, gen := refusal(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[8:])
 	l := ep.want
-	err := fmt.Errorf("%w by %v (%d)", ErrRefused, ep.peer, why)
+	err := fmt.Errorf("%w by %v (%d)", ErrRefused, ep.peer, r.Why)
 	l.mu.Lock()
-	fatal := l.life.refused(why, gen)
+	fatal := l.life.refused(r.Why, r.Gen)
 	l.mu.Unlock()
 	if fatal != nil {
 		l.die(fatal)
@@ -348,11 +346,11 @@ func (ep *endpoint) refused(b []byte) error {
 }
 
 func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
-	var a attach
-	if err := a.parse(b); err != nil {
+	var a wire.Attach
+	if err := a.Parse(b); err != nil {
 		return err
 	}
-	if !ep.said.proven(frameReady, b[:32], a.mac[:]) {
+	if !ep.said.Proves(wire.TypeReady, b[:wire.AttachPart], a.MAC[:]) {
 		return fmt.Errorf("%w: %v has another key", ErrRefused, ep.peer)
 	}
 	l := ep.want
@@ -363,7 +361,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	if err := l.life.confirms(&ep.mine, &a); err != nil {
 		return err
 	}
-	a.move = ep.mine.move // as it was for the peer
+	a.IsMove = ep.mine.IsMove // as it was for the peer
 	if err := l.bind(ep, c, &a); err != nil {
 		return err
 	}
@@ -376,30 +374,30 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 // bind makes c, whose handshake has succeeded and whose sink is ep, the link's connection,
 // in place of an earlier one, and resumes the session where a says. mu and the token must
 // be held, and no goroutine may write.
-func (l *link) bind(ep *endpoint, c subsys.Conn, a *attach) error {
+func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	resume := l.s.resume
-	if a.move {
+	if a.IsMove {
 		resume = l.s.handOver
 	}
-	if err := resume(a.have); err != nil {
+	if err := resume(a.Have); err != nil {
 		return err
 	}
 	if l.conn != nil {
 		l.detach()
 	}
-	if l.life.peerID != 0 && !a.move {
+	if l.life.peerID != 0 && !a.IsMove {
 		l.traffic.resumed++
 	}
 	l.traffic.resent += uint64(max(0, int32(l.s.most.Load()-l.s.sent)))
 	if c, ok := c.(subsys.Admitter); ok {
 		c.Admit()
 	}
-	l.act(l.life.bound(a.session, a.gen))
+	l.act(l.life.bound(a.Session, a.Gen))
 	l.conn, l.end = c, ep
 	ep.isCurrent.Store(true)
 	l.stream.rx = l.s.rxNext.Load() - 1
 	_, streams := c.(subsys.Streamer)
-	l.cuts = streams && a.features&featurePieces != 0
+	l.cuts = streams && a.Features&wire.FeaturePieces != 0
 	l.since = time.Now()
 	l.watch()
 	if name := c.Transport(); name != l.over {

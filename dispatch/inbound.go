@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -157,7 +158,7 @@ func (l *link) countAnswer() {
 func (l *link) work(fs []subsys.Frame) error {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
-		if f.Type != frameData {
+		if f.Type != wire.TypeData {
 			if err := l.control(f); err != nil {
 				return err
 			}
@@ -167,7 +168,7 @@ func (l *link) work(fs []subsys.Frame) error {
 		j := i + 1
 		bytes := len(f.Data)
 		whole := bytes == int(f.Len) // else its payload was skipped
-		for j < len(fs) && fs[j].Type == frameData && fs[j].Dst == f.Dst {
+		for j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst {
 			bytes += len(fs[j].Data)
 			j++
 		}
@@ -186,7 +187,7 @@ func (l *link) work(fs []subsys.Frame) error {
 				in.mb = nil
 			}
 			for ; i < j; i++ {
-				l.answer(frameGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, int(fs[i].Len))...)
+				l.answer(wire.TypeGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, int(fs[i].Len))...)
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -215,14 +216,14 @@ func (l *link) inflow(dst uint32) *inflow {
 
 func (l *link) control(f *subsys.Frame) error {
 	switch f.Type {
-	case frameCredit:
+	case wire.TypeCredit:
 		l.mu.Lock()
 		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
 			fl.limit = f.Tag
 			l.answered = fl.serve() || fl.giveBack() || l.answered
 		}
 		l.mu.Unlock()
-	case frameNeed:
+	case wire.TypeNeed:
 		in := l.inflow(f.Dst)
 		g, err := uint64(0), ErrGone
 		switch {
@@ -239,12 +240,12 @@ func (l *link) control(f *subsys.Frame) error {
 			return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
 		case err != nil:
 			in.mb = nil
-			l.answer(frameGone, f.Dst, 0, 0)
+			l.answer(wire.TypeGone, f.Dst, 0, 0)
 		case g != 0:
 			l.tell(in.mb, in)
 			l.countAnswer()
 		}
-	case frameGone:
+	case wire.TypeGone:
 		to := l.peer.WithSerial(f.Dst)
 		u := Undelivered{From: l.d.self.WithSerial(f.Src), To: to, Tag: f.Tag, Err: ErrGone}
 		if len(f.Data) == 4 {
@@ -269,11 +270,11 @@ func (l *link) control(f *subsys.Frame) error {
 		for _, u := range others {
 			l.d.undelivered(u)
 		}
-	case frameBegin:
+	case wire.TypeBegin:
 		return l.onBegin(f)
-	case framePiece:
+	case wire.TypePiece:
 		return l.onPiece(f)
-	case frameBye:
+	case wire.TypeBye:
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}
 	return nil
@@ -284,7 +285,7 @@ func (l *link) control(f *subsys.Frame) error {
 // nil for a frame whose payload is not needed: one that has come before, or one for a
 // resource that does not exist.
 func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
-	if h.Type != frameData && h.Type != framePiece || h.Len > MaxMessage {
+	if h.Type != wire.TypeData && h.Type != wire.TypePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)
 	}
 	if l.hasLeft {
@@ -299,7 +300,7 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	case d > 0:
 		return nil, fmt.Errorf("%w: frame %d, expected %d", ErrProtocol, h.Seq, next)
 	}
-	if h.Type == framePiece {
+	if h.Type == wire.TypePiece {
 		p, in, err := l.judgePiece(h)
 		if p == nil || err != nil || in.mb == nil || in.mb.isClosed() {
 			return nil, err

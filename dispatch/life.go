@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -240,45 +241,45 @@ func (f *life) propose() (gen uint64) {
 
 // A verdict is what becomes of the peer's handshake.
 type verdict struct {
-	why   refusal // 0: it is admitted
-	gen   uint64  // the number to be told with a refusal
-	fatal error   // what the link ends of; nil: it goes on
-	again bool    // the link's successor decides
+	why   wire.Refusal // 0: it is admitted
+	gen   uint64       // the number to be told with a refusal
+	fatal error        // what the link ends of; nil: it goes on
+	again bool         // the link's successor decides
 }
 
 // admits judges the peer's handshake a. isFirst reports whether this context goes first
 // where both dial, isIdle whether nothing of the session is under way, and isWorse whether
 // the connection is over a worse route than the present one.
-func (f *life) admits(a *attach, isFirst, isIdle, isWorse bool) verdict {
+func (f *life) admits(a *wire.Attach, isFirst, isIdle, isWorse bool) verdict {
 	v := verdict{gen: f.gen}
 	switch {
 	case f.hasEnded():
 		v.fatal, v.again = f.cause, true
-	case a.known != 0 && a.known != f.id:
-		v.why = refusedUnknown
+	case a.Known != 0 && a.Known != f.id:
+		v.why = wire.RefusedUnknown
 		if f.peerID == 0 && isIdle {
 			v.fatal = fmt.Errorf("%w: %v knows another session", ErrUnreachable, f.peer)
 		}
-	case f.peerID != 0 && f.peerID != a.session:
+	case f.peerID != 0 && f.peerID != a.Session:
 		// The peer has given the old session up and told its senders. This context tells
 		// its own, and begins anew.
 		v.fatal, v.again = fmt.Errorf("%w: %v has given up the session", ErrUnreachable, f.peer), true
-	case a.gen <= f.gen:
-		v.why = refusedStale
-	case f.proposed >= a.gen && isFirst:
-		v.why, v.gen = refusedBusy, a.gen-1
-	case a.move && f.hasConn() && isWorse:
-		v.why = refusedWorse
+	case a.Gen <= f.gen:
+		v.why = wire.RefusedStale
+	case f.proposed >= a.Gen && isFirst:
+		v.why, v.gen = wire.RefusedBusy, a.Gen-1
+	case a.IsMove && f.hasConn() && isWorse:
+		v.why = wire.RefusedWorse
 	}
 	return v
 }
 
 // confirms judges the peer's answer a to our handshake mine.
-func (f *life) confirms(mine, a *attach) error {
-	if f.hasEnded() || a.gen != mine.gen || a.gen <= f.gen || a.known != f.id {
+func (f *life) confirms(mine, a *wire.Attach) error {
+	if f.hasEnded() || a.Gen != mine.Gen || a.Gen <= f.gen || a.Known != f.id {
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
-	if f.peerID != 0 && f.peerID != a.session {
+	if f.peerID != 0 && f.peerID != a.Session {
 		return fmt.Errorf("%w: unknown session", ErrProtocol)
 	}
 	return nil
@@ -286,11 +287,11 @@ func (f *life) confirms(mine, a *attach) error {
 
 // refused notes the peer's refusal of our handshake. It returns what the link ends of, or
 // nil.
-func (f *life) refused(why refusal, gen uint64) (fatal error) {
+func (f *life) refused(why wire.Refusal, gen uint64) (fatal error) {
 	switch why {
-	case refusedStale:
+	case wire.RefusedStale:
 		f.gen = max(f.gen, gen)
-	case refusedUnknown:
+	case wire.RefusedUnknown:
 		fatal = fmt.Errorf("%w: %v has given up the session", ErrUnreachable, f.peer)
 	}
 	return fatal

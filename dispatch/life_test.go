@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 )
 
 var (
@@ -41,7 +43,7 @@ func told(f *life, do action) string {
 // teller performs the events of a story.
 type teller struct {
 	f    life
-	mine attach
+	mine wire.Attach
 	n    uint32 // the session's numbers
 }
 
@@ -55,7 +57,7 @@ func (s *teller) tell(event string) (string, error) {
 		n, _ := strconv.ParseUint(value, 10, 64)
 		values[name], has[name] = n, true
 	}
-	a := attach{session: values["session"], known: values["known"], gen: values["gen"], move: has["move"]}
+	a := wire.Attach{Session: values["session"], Known: values["known"], Gen: values["gen"], IsMove: has["move"]}
 	s.n++
 	f := &s.f
 	var do action
@@ -63,10 +65,10 @@ func (s *teller) tell(event string) (string, error) {
 	case "wanted":
 		do = f.wanted()
 	case "bound":
-		if a.session == 0 {
-			a.session, a.gen = 7, f.gen+1
+		if a.Session == 0 {
+			a.Session, a.Gen = 7, f.gen+1
 		}
-		do = f.bound(a.session, a.gen)
+		do = f.bound(a.Session, a.Gen)
 	case "lost":
 		do = f.lost()
 	case "dialled":
@@ -107,8 +109,8 @@ func (s *teller) tell(event string) (string, error) {
 			return f.state.String() + "  nothing left", nil
 		}
 	case "propose":
-		s.mine.gen = f.propose()
-		return fmt.Sprintf("gen=%d", s.mine.gen), nil
+		s.mine.Gen = f.propose()
+		return fmt.Sprintf("gen=%d", s.mine.Gen), nil
 	case "attach":
 		v := f.admits(&a, has["first"], has["idle"], has["worse"])
 		out := "admitted"
@@ -123,7 +125,7 @@ func (s *teller) tell(event string) (string, error) {
 		}
 		return out, nil
 	case "refused":
-		if f.refused(map[string]refusal{"stale": refusedStale, "busy": refusedBusy, "unknown": refusedUnknown, "worse": refusedWorse}[words[1]], a.gen) != nil {
+		if f.refused(map[string]wire.Refusal{"stale": wire.RefusedStale, "busy": wire.RefusedBusy, "unknown": wire.RefusedUnknown, "worse": wire.RefusedWorse}[words[1]], a.Gen) != nil {
 			return "ends", nil
 		}
 		return "", nil

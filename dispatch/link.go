@@ -9,34 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
-
-// Frame types; docs/PROTOCOL.md draws each. Those of the handshake travel
-// before a conn belongs to a link, those from frameData to framePiece are
-// numbered by the session and repeated after a broken conn, frameAck is
-// neither.
-const (
-	frameHello = 1 + iota
-	frameChallenge
-	frameAttach
-	frameReady
-	frameRefuse
-)
-
-const (
-	frameData   = 16 + iota // tag, src, dst, payload
-	frameCredit             // tag: total charged bytes that dst may have been sent
-	frameNeed               // tag: total the sender waits for
-	frameGone               // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
-	frameBye                // the context ends
-	frameBegin              // tag, src, dst of a message in pieces; payload: its length
-	framePiece              // dst, src, tag: the offset in the message that has begun; payload
-)
-
-const frameAck = 32
 
 const (
 	pumpRounds = 32       // batches one caller writes before senders are made to batch more
@@ -262,7 +239,7 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 func (l *link) tell(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l.push(frameCredit, in.dst, 0, in.granted)
+	l.push(wire.TypeCredit, in.dst, 0, in.granted)
 }
 
 // flushAck acts on what was acknowledged, and acknowledges what arrived.
@@ -303,7 +280,7 @@ func (l *link) bury() {
 	}
 	var reports []Undelivered
 	l.s.drain(func(f *subsys.Header) {
-		if f.Type == frameData {
+		if f.Type == wire.TypeData {
 			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
 	})
@@ -324,7 +301,7 @@ func (l *link) context() resource.GID { return l.peer }
 
 // refuse tells the peer that a message of its was in vain.
 func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
-	l.push(frameGone, in.dst, src, tag, lost(src, size)...)
+	l.push(wire.TypeGone, in.dst, src, tag, lost(src, size)...)
 	l.speak()
 }
 
@@ -338,7 +315,7 @@ func (l *link) ends(in *inflow) {
 	}
 	l.closedIn = append(l.closedIn, in)
 	l.attend()
-	l.put(frameGone, in.dst, 0, 0)
+	l.put(wire.TypeGone, in.dst, 0, 0)
 	l.post()
 }
 
@@ -406,7 +383,7 @@ func (l *link) bye() {
 	l.mu.Lock()
 	l.life.leaves(ErrClosed) // the peer may let go as soon as it hears of it
 	if !l.life.hasEnded() {
-		l.put(frameBye, 0, 0, 0)
+		l.put(wire.TypeBye, 0, 0, 0)
 	}
 	l.awaitPen() // a writer would stop at once as the link ends
 	l.write()

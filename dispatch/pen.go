@@ -2,7 +2,11 @@
 
 package dispatch
 
-import "github.com/rocl-go/rocl/subsys"
+import (
+	"github.com/rocl-go/rocl/subsys"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+)
 
 // The pen of a link says which goroutine calls Send of its connection.
 //
@@ -169,7 +173,7 @@ func (l *link) sayAck(c subsys.Conn) {
 	l.s.rxTold.Store(told)
 	fs := &l.ack // a local one would be garbage
 	fs[0] = subsys.Frame{}
-	fs[0].Type, fs[0].Ack = frameAck, told
+	fs[0].Type, fs[0].Ack = wire.TypeAck, told
 	before := l.writable
 	l.mu.Unlock()
 	n, err := c.Send(fs[:])

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -94,7 +95,7 @@ func (s *session) parts(ln *line, cuts bool) bool {
 // begin fills h with the Begin frame of a line's first message, and p with its payload.
 func (ln *line) begin(h *subsys.Header, p *[4]byte) {
 	m := &ln.msgs[ln.first]
-	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), frameBegin, m.Tag, m.Src, m.Dst
+	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeBegin, m.Tag, m.Src, m.Dst
 	binary.LittleEndian.PutUint32(p[:], m.Len)
 }
 
@@ -112,7 +113,7 @@ func (s *session) number(ln *line, cuts bool) {
 	}
 	n := min(s.piece, len(m.Data)-ln.cut)
 	f := subsys.Frame{Data: m.Data[ln.cut : ln.cut+n : ln.cut+n], Buf: m.Buf}
-	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), framePiece, uint64(ln.cut), m.Src, m.Dst
+	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.cut), m.Src, m.Dst
 	ln.cut += n
 	s.backlog -= n
 	s.push(&f)
@@ -203,7 +204,7 @@ func (s *session) abandon(ln *line, yield func(*subsys.Header)) (end subsys.Head
 		}
 		end, begun = m.Header, true
 		s.orphans = append(s.orphans, m.Header)
-		end.Type, end.Len, end.Tag = framePiece, 0, uint64(cut)
+		end.Type, end.Len, end.Tag = wire.TypePiece, 0, uint64(cut)
 		cut = 0
 	})
 	return end, begun
@@ -262,7 +263,7 @@ func (l *link) abandon(f *Flow) (reports []Undelivered) {
 		reports = append(reports, Undelivered{From: l.d.self.WithSerial(h.Src), To: l.peer.WithSerial(h.Dst), Tag: h.Tag, Bytes: int(h.Len), Err: ErrGone})
 	})
 	if begun {
-		l.put(framePiece, end.Dst, end.Src, end.Tag)
+		l.put(wire.TypePiece, end.Dst, end.Src, end.Tag)
 	}
 	return reports
 }
@@ -314,7 +315,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	}
 	if in.mb == nil || !in.mb.expect(in, charge(int(total))) {
 		in.mb = nil
-		l.answer(frameGone, f.Dst, f.Src, f.Tag, lost(f.Src, int(total))...)
+		l.answer(wire.TypeGone, f.Dst, f.Src, f.Tag, lost(f.Src, int(total))...)
 		return nil
 	}
 	l.parts = append(l.parts, part{dst: f.Dst, src: f.Src, tag: f.Tag, total: int(total)})
@@ -355,7 +356,7 @@ func (p *part) memory(l *link) error {
 func (l *link) makeReady(fs []subsys.Frame) error {
 	for i := range fs {
 		f := &fs[i]
-		if f.Type != framePiece || f.Len == 0 {
+		if f.Type != wire.TypePiece || f.Len == 0 {
 			continue
 		}
 		p, in := l.part(f.Dst), l.inflow(f.Dst)
@@ -403,7 +404,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		return err
 	}
 	if in.mb == nil || in.mb.isClosed() || f.Len == 0 { // a piece without bytes ends what its sender has given up
-		l.answer(frameGone, p.dst, p.src, p.tag, lost(p.src, p.total)...)
+		l.answer(wire.TypeGone, p.dst, p.src, p.tag, lost(p.src, p.total)...)
 		if p.buf != nil {
 			p.buf.Release()
 		}
@@ -429,7 +430,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	whole, b := *p, p.buf
 	l.unpart(p, in)
 	g := &l.whole[0]
-	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), frameData, whole.tag, whole.src, whole.dst
+	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
 	err = l.work(l.whole[:])
 	if g.Buf != nil {

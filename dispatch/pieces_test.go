@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -389,7 +390,7 @@ func TestReportedAsItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.die(fmt.Errorf("%w: in the midst", ErrGone))
-	gone := subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
+	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = lost(7, bufs[0].Len())
 	l.d.take() // of the goroutine that works on a batch which came before
 	err = l.control(&gone)
@@ -408,9 +409,9 @@ func TestHostilePieces(t *testing.T) {
 		return subsys.Frame{Header: subsys.Header{Type: typ, Seq: seq, Dst: dst, Src: 5, Tag: tag, Len: uint32(len(data))}, Data: data}
 	}
 	le := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
-	begin := func(seq, dst, total uint32) subsys.Frame { return h(seq, frameBegin, dst, 9, le(total)...) }
+	begin := func(seq, dst, total uint32) subsys.Frame { return h(seq, wire.TypeBegin, dst, 9, le(total)...) }
 	piece := func(seq, dst uint32, at uint64, n int) subsys.Frame {
-		return h(seq, framePiece, dst, at, make([]byte, n)...)
+		return h(seq, wire.TypePiece, dst, at, make([]byte, n)...)
 	}
 	many := []subsys.Frame{}
 	for i := range uint32(maxParted + 1) {
@@ -422,13 +423,13 @@ func TestHostilePieces(t *testing.T) {
 		"of no bytes":          {begin(0, 1, 0)},
 		"longer than any":      {begin(0, 1, MaxMessage+1)},
 		"beyond the credit":    {begin(0, 1, FirstCredit)},
-		"a short beginning":    {h(0, frameBegin, 1, 9, 1, 2, 3)},
+		"a short beginning":    {h(0, wire.TypeBegin, 1, 9, 1, 2, 3)},
 		"beyond the end":       {begin(0, 1, 1000), piece(1, 1, 0, 600), piece(2, 1, 600, 401)},
 		"at another place":     {begin(0, 1, 1000), piece(1, 1, 1, 600)},
 		"the same place again": {begin(0, 1, 1000), piece(1, 1, 0, 600), piece(2, 1, 0, 400)},
-		"a message between":    {begin(0, 1, 1000), piece(1, 1, 0, 600), h(2, frameData, 1, 9, 1)},
+		"a message between":    {begin(0, 1, 1000), piece(1, 1, 0, 600), h(2, wire.TypeData, 1, 9, 1)},
 		"many begun at once":   many,
-		"credit returned":      {begin(0, 1, 60_000), h(1, frameNeed, 1, FirstCredit, held8(FirstCredit)...)},
+		"credit returned":      {begin(0, 1, 60_000), h(1, wire.TypeNeed, 1, FirstCredit, held8(FirstCredit)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newWorld().node(t, 3, tcp.New())
@@ -459,16 +460,16 @@ func TestHostilePieces(t *testing.T) {
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
 	l, ep := linked(t, d, c, 0)
-	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
+	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room without a beginning: %v", err)
 	}
-	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
+	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
 		t.Errorf("room for nobody: %v", err)
 	}
 	if err := ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := ep.asks(c, &subsys.Header{Type: framePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
+	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room beyond the end: %v", err)
 	}
 
@@ -519,7 +520,7 @@ func TestPeerWithoutPieces(t *testing.T) {
 		c := &streaming{}
 		known := uint8(0)
 		if understands {
-			known = featurePieces | 0x80
+			known = wire.FeaturePieces | 0x80
 		}
 		l, _ := linked(t, d, c, known)
 		f := l.flow(9)
@@ -533,9 +534,9 @@ func TestPeerWithoutPieces(t *testing.T) {
 		for _, f := range sentFrames(&c.fakeConn) {
 			got = append(got, f.Type)
 		}
-		want := []uint8{frameData}
+		want := []uint8{wire.TypeData}
 		if understands {
-			want = []uint8{frameBegin, framePiece, framePiece, framePiece}
+			want = []uint8{wire.TypeBegin, wire.TypePiece, wire.TypePiece, wire.TypePiece}
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("understands %v: frames %v", understands, got)
@@ -565,7 +566,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	go func() { passed <- last.passed(brief(t)) }()
 	until(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.take()
-	err = l.control(&subsys.Frame{Header: subsys.Header{Type: frameGone, Dst: 1}})
+	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.give()
 	if err != nil {
 		t.Fatal(err)

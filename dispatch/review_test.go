@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -293,7 +294,7 @@ func TestAckNotTaken(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &lateConn{l: l, full: true}
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.s.rxNext.Store(5)
@@ -317,7 +318,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	l.die(ErrUnreachable)
 	l.leave()
 	d.take()
-	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: frameData, Len: 20_000, Dst: 1})
+	b, err := l.makeRoom(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
 	d.give()
 	if err == nil {
 		b.Release()
@@ -351,7 +352,7 @@ func TestNeedOfTheLargest(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.d.take()
 	defer l.d.give()
-	f := subsys.Frame{Header: subsys.Header{Type: frameNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
+	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
 	if err := l.control(&f); err != nil {
 		t.Error(err)
 	}
@@ -504,7 +505,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()
@@ -522,7 +523,7 @@ func TestByeBehindAWriter(t *testing.T) {
 			types = append(types, g.Type)
 		}
 	}
-	if len(types) != 2 || types[1] != frameBye {
+	if len(types) != 2 || types[1] != wire.TypeBye {
 		t.Errorf("sent %v", types)
 	}
 }
@@ -534,7 +535,7 @@ func TestByeAndRefused(t *testing.T) {
 	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
 	entered := c.entered
 	l.mu.Lock()
-	if err := l.bind(&endpoint{d: d}, c, &attach{session: 7, gen: 1}); err != nil {
+	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -22,7 +23,7 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	l.mu.Lock()
-	err = l.bind(ep, c, &attach{session: 7, gen: 1, features: features})
+	err = l.bind(ep, c, &wire.Attach{Session: 7, Gen: 1, Features: features})
 	l.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
@@ -63,12 +64,12 @@ func TestRoomByNumber(t *testing.T) {
 		h    subsys.Header
 		want error
 	}{
-		"a gap":               {subsys.Header{Type: frameData, Seq: 11, Dst: 1, Len: MaxMessage}, ErrProtocol},
-		"a far gap":           {subsys.Header{Type: frameData, Seq: 10 + 1<<30, Dst: 1, Len: MaxMessage}, ErrProtocol},
-		"a repeat":            {subsys.Header{Type: frameData, Seq: 9, Dst: 1, Len: MaxMessage}, nil},
-		"an old repeat":       {subsys.Header{Type: frameData, Seq: 1<<32 - 100, Dst: 1, Len: MaxMessage}, nil},
-		"an unknown resource": {subsys.Header{Type: frameData, Seq: 10, Dst: 9, Len: 60_000}, nil},
-		"above the credit":    {subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: FirstCredit}, ErrProtocol},
+		"a gap":               {subsys.Header{Type: wire.TypeData, Seq: 11, Dst: 1, Len: MaxMessage}, ErrProtocol},
+		"a far gap":           {subsys.Header{Type: wire.TypeData, Seq: 10 + 1<<30, Dst: 1, Len: MaxMessage}, ErrProtocol},
+		"a repeat":            {subsys.Header{Type: wire.TypeData, Seq: 9, Dst: 1, Len: MaxMessage}, nil},
+		"an old repeat":       {subsys.Header{Type: wire.TypeData, Seq: 1<<32 - 100, Dst: 1, Len: MaxMessage}, nil},
+		"an unknown resource": {subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 9, Len: 60_000}, nil},
+		"above the credit":    {subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 1, Len: FirstCredit}, ErrProtocol},
 	} {
 		b, err := ep.asks(c, &o.h)
 		if b != nil || !errors.Is(err, o.want) {
@@ -80,7 +81,7 @@ func TestRoomByNumber(t *testing.T) {
 	}
 	former := &endpoint{d: d}
 	former.link.Store(l)
-	if b, err := former.asks(&fakeConn{}, &subsys.Header{Type: frameData, Seq: 10, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, subsys.ErrClosed) {
+	if b, err := former.asks(&fakeConn{}, &subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 1, Len: 50_000}); b != nil || !errors.Is(err, subsys.ErrClosed) {
 		t.Errorf("over another connection: memory %v, %v", b != nil, err)
 	}
 	if after := d.cfg.Pool.Stats(); after.Mapped != before.Mapped {
@@ -95,14 +96,14 @@ func TestRoomByNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	skipped(subsys.Header{Type: frameData, Seq: 9, Dst: 1, Src: 5, Len: 50_000})
+	skipped(subsys.Header{Type: wire.TypeData, Seq: 9, Dst: 1, Src: 5, Len: 50_000})
 	if n, _ := mb.Len(); n != 0 {
 		t.Error("a repeat was delivered")
 	}
-	skipped(subsys.Header{Type: frameData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
+	skipped(subsys.Header{Type: wire.TypeData, Seq: 10, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
 	told := 0
 	for _, f := range sentFrames(c) {
-		if f.Type == frameGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
+		if f.Type == wire.TypeGone && f.Src == 5 && f.Tag == 3 && string(f.Data) == string(lost(5, 60_000)) {
 			told++
 		}
 	}
@@ -112,11 +113,11 @@ func TestRoomByNumber(t *testing.T) {
 
 	// A resource that comes into being behind the judgement gets no empty message.
 	mb2 := box(t, d, 9, 0)
-	skipped(subsys.Header{Type: frameData, Seq: 11, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
+	skipped(subsys.Header{Type: wire.TypeData, Seq: 11, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
 	if n, _ := mb2.Len(); n != 0 {
 		t.Error("a message whose payload was skipped was delivered")
 	}
-	f := subsys.Frame{Header: subsys.Header{Type: frameData, Seq: 12, Dst: 9, Src: 5, Tag: 3, Len: 5}, Data: []byte("hello")}
+	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Seq: 12, Dst: 9, Src: 5, Tag: 3, Len: 5}, Data: []byte("hello")}
 	if err := ep.comes(c, []subsys.Frame{f}); err != nil {
 		t.Fatal(err)
 	}

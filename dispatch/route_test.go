@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -285,7 +286,7 @@ func (b *breaking) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 type brokenSink struct{ subsys.Sink }
 
 func (s brokenSink) Frames(c subsys.Conn, fs []subsys.Frame) error {
-	if fs[0].Type >= frameData {
+	if fs[0].Type >= wire.TypeData {
 		return errors.New("broken by the test")
 	}
 	return s.Sink.Frames(c, fs)

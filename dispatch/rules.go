@@ -11,13 +11,14 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // MaxLanes is how many links two contexts have at most in either's name: the
 // common one and those that its rules ask for.
-const MaxLanes = 8
+const MaxLanes = wire.MaxLanes
 
 // ErrRule says that rules make no sense.
 var ErrRule = errors.New("rocl: rule")

@@ -3,17 +3,13 @@
 package dispatch
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
-
-// ErrProtocol says that a peer broke the rules of docs/PROTOCOL.md; the conn
-// it came over is cut.
-var ErrProtocol = errors.New("dispatch: protocol violation")
 
 // maxUnacked bounds the frames of one link that were accepted and not yet
 // acknowledged.
@@ -280,7 +276,7 @@ func (s *session) drop(e *entry) {
 	}
 	switch {
 	case e.Buf == nil:
-	case e.Type == frameData || e.total > 0:
+	case e.Type == wire.TypeData || e.total > 0:
 		finish(e.Buf)
 	default:
 		e.Buf.Release()
@@ -297,10 +293,10 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 	next := was
 	for i := range fs {
 		f := &fs[i]
-		if f.Type == frameAck {
+		if f.Type == wire.TypeAck {
 			continue
 		}
-		if f.Type < frameData || f.Type > framePiece {
+		if f.Type < wire.TypeData || f.Type > wire.TypePiece {
 			return 0, got, fmt.Errorf("%w: frame type %d", ErrProtocol, f.Type)
 		}
 		got.wire += subsys.HeaderLen
@@ -311,12 +307,12 @@ func (s *session) accept(fs []subsys.Frame) (first int, got arrived, err error) 
 		case d == 0:
 			next++
 			switch f.Type {
-			case frameBegin:
+			case wire.TypeBegin:
 				got.messages++
-			case frameData:
+			case wire.TypeData:
 				got.messages++
 				got.bytes += int(f.Len)
-			case framePiece:
+			case wire.TypePiece:
 				got.bytes += int(f.Len)
 			}
 		case d > 1<<31 && next == was:
@@ -398,7 +394,7 @@ func (s *session) drain(yield func(*subsys.Header)) {
 		switch {
 		case e.total > 0:
 			if !e.reported {
-				s.drained = append(s.drained, subsys.Header{Type: frameData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+				s.drained = append(s.drained, subsys.Header{Type: wire.TypeData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
 				yield(&s.drained[len(s.drained)-1])
 			}
 		case e.Type != subsys.TypeRun:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 	"pgregory.net/rapid"
 )
@@ -46,7 +47,7 @@ func newPeerModel() *peerModel {
 func (p *peerModel) push(flow uint32, size int, small bool) {
 	tag := p.pushed[flow]
 	p.pushed[flow]++
-	h := subsys.Header{Type: frameData, Tag: tag, Len: uint32(size), Src: 5, Dst: flow}
+	h := subsys.Header{Type: wire.TypeData, Tag: tag, Len: uint32(size), Src: 5, Dst: flow}
 	body := make([]byte, size)
 	for i := range body {
 		body[i] = byte(tag) + byte(i)
@@ -131,16 +132,16 @@ func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 
 // read1 works on a frame that has not come before.
 func (to *peerModel) read1(t *rapid.T, f *subsys.Frame) {
-	if part := to.parts[f.Dst]; part != nil && (f.Type == frameData || f.Type == frameBegin) {
+	if part := to.parts[f.Dst]; part != nil && (f.Type == wire.TypeData || f.Type == wire.TypeBegin) {
 		t.Fatalf("message %d came between the pieces of %d", f.Tag, part.h.Tag)
 	}
 	switch f.Type {
-	case frameAck:
-	case frameBegin:
+	case wire.TypeAck:
+	case wire.TypeBegin:
 		h := f.Header
 		h.Len = binary.LittleEndian.Uint32(f.Data)
 		to.parts[f.Dst] = &modelPart{h: h}
-	case framePiece:
+	case wire.TypePiece:
 		part := to.parts[f.Dst]
 		if part == nil || f.Tag != uint64(len(part.data)) {
 			t.Fatalf("a piece at %d of %+v", f.Tag, part)
@@ -173,7 +174,7 @@ func (p *peerModel) ack() {
 		return
 	}
 	f := subsys.Frame{}
-	f.Type, f.Ack = frameAck, p.s.rxNext.Load()
+	f.Type, f.Ack = wire.TypeAck, p.s.rxNext.Load()
 	p.s.rxTold.Store(f.Ack)
 	p.wire = append(p.wire, f)
 }
@@ -371,7 +372,7 @@ func TestSessionDrain(t *testing.T) {
 		}
 		next = to.got[0]
 		p.s.drain(func(h *subsys.Header) {
-			if h.Type != frameData {
+			if h.Type != wire.TypeData {
 				return
 			}
 			if h.Tag != next {
@@ -392,18 +393,18 @@ func TestSessionDrain(t *testing.T) {
 func TestSessionRefuses(t *testing.T) {
 	data := func(seq uint32) subsys.Frame {
 		f := subsys.Frame{}
-		f.Type, f.Seq = frameData, seq
+		f.Type, f.Seq = wire.TypeData, seq
 		return f
 	}
 	odd := data(10)
-	odd.Type = framePiece + 1
+	odd.Type = wire.TypePiece + 1
 	for name, fs := range map[string][]subsys.Frame{
 		"gap":                  {data(11)},
 		"gap behind fresh":     {data(10), data(12)},
 		"repeat behind fresh":  {data(10), data(10)},
 		"old behind fresh":     {data(10), data(9)},
 		"type of no meaning":   {odd},
-		"handshake":            {{Header: subsys.Header{Type: frameHello}}},
+		"handshake":            {{Header: subsys.Header{Type: wire.TypeHello}}},
 		"type behind fresh":    {data(10), odd},
 		"half the numbers off": {data(10 + 1<<31)},
 	} {

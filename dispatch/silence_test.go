@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -114,7 +115,7 @@ func (c *cuttableConn) Send(fs []subsys.Frame) (int, error) {
 		c.owes.Store(true)
 		return len(fs), nil
 	case c.stopped.Load():
-		if c.isDialled && fs[0].Type == frameAck {
+		if c.isDialled && fs[0].Type == wire.TypeAck {
 			c.n.probes.Add(1)
 		}
 		return len(fs), nil

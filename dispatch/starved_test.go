@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -130,7 +131,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.l.mu.Unlock()
 			// The message has begun before its pieces are cut off from memory.
 			in.l.d.take()
-			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: frameBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
+			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: wire.TypeBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
 			in.l.d.give()
 			if err != nil {
 				t.Fatal(err)
@@ -146,7 +147,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			whole := noise(t, a, size, 1)
 			f.l.mu.Lock()
 			f.sent += charge(size)
-			f.l.s.queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: frameData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole})
+			f.l.s.queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole})
 			for f.line.waits() { // as feed does behind a Begin
 				f.l.s.number(f.l.s.upcoming(true), true)
 			}

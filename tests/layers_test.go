@@ -25,6 +25,7 @@ var layers = map[string]int{
 	"subsys":        1,
 	"subsys/stream": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
+	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
 	"dispatch":           4,
 	"directory/database": 4,
 	"directory/search":   4,

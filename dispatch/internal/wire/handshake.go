@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Lengths of messages. That of a Challenge depends on how many MACs follow its first part.
+const (
+	protoVersion  = 1
+	HelloLen      = 64
+	ChallengePart = 32 // before its MACs
+	macLen        = sha256.Size
+	AttachPart    = 32 // before its MAC
+	AttachLen     = AttachPart + macLen
+	refuseLen     = 16
+)
+
+var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
+
+// Hello is the dialler's first message.
+type Hello struct {
+	From, To resource.GID
+	Lane     uint8  // of the dialler's rules; 0: the common one
+	Cluster  uint64 // the hash of its name
+	Nonce    [16]byte
+}
+
+// Append appends the encoded message to b.
+func (h *Hello) Append(b []byte) []byte {
+	b = append(b, protoMagic[:]...)
+	b = append(b, protoVersion, h.Lane, 0, 0)
+	b = appendGID(b, h.From)
+	b = appendGID(b, h.To)
+	b = binary.LittleEndian.AppendUint64(b, h.Cluster)
+	return append(b, h.Nonce[:]...)
+}
+
+// Parse reads a message: it fails with [ErrProtocol], or with [ErrRefused] for a version or a
+// lane that this context does not have.
+func (h *Hello) Parse(b []byte) error {
+	if len(b) != HelloLen || [4]byte(b) != protoMagic {
+		return fmt.Errorf("%w: not a hello", ErrProtocol)
+	}
+	if b[4] != protoVersion {
+		return fmt.Errorf("%w: protocol version %d, ours is %d", ErrRefused, b[4], protoVersion)
+	}
+	if h.Lane = b[5]; h.Lane >= MaxLanes {
+		return fmt.Errorf("%w: lane %d, there are %d", ErrRefused, h.Lane, MaxLanes)
+	}
+	h.From, h.To = resource.GetGID(b[8:]), resource.GetGID(b[24:])
+	h.Cluster = binary.LittleEndian.Uint64(b[40:])
+	copy(h.Nonce[:], b[48:])
+	return nil
+}
+
+// Challenge is the acceptor's answer to Hello.
+type Challenge struct {
+	From  resource.GID
+	Nonce [16]byte
+	MACs  []byte // of the part before them, one for each key of the acceptor
+}
+
+// Append appends the encoded message to b.
+func (c *Challenge) Append(b []byte) []byte {
+	b = appendGID(b, c.From)
+	b = append(b, c.Nonce[:]...)
+	return append(b, c.MACs...)
+}
+
+// Parse reads a message. The MACs stay where they are, in b.
+func (c *Challenge) Parse(b []byte) error {
+	if n := (len(b) - ChallengePart) / macLen; n < 1 || n > MaxKeys || len(b) != ChallengePart+n*macLen {
+		return fmt.Errorf("%w: not a challenge", ErrProtocol)
+	}
+	c.From = resource.GetGID(b)
+	copy(c.Nonce[:], b[16:])
+	c.MACs = b[ChallengePart:]
+	return nil
+}
+
+// Attach is the dialler's second message. Ready, the acceptor's answer, has the same form.
+type Attach struct {
+	Session  uint64 // of the sender's end
+	Known    uint64 // of the peer's end; 0: none
+	Gen      uint64 // of the connection
+	Have     uint32 // the frame that the sender expects next
+	IsMove   bool   // the sender has a connection that works, over a route that is worse for it
+	Features uint8  // what else the sender understands
+	MAC      [macLen]byte
+}
+
+// Append appends the encoded message to b.
+func (a *Attach) Append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, a.Session)
+	b = binary.LittleEndian.AppendUint64(b, a.Known)
+	b = binary.LittleEndian.AppendUint64(b, a.Gen)
+	b = binary.LittleEndian.AppendUint32(b, a.Have)
+	move := byte(0)
+	if a.IsMove {
+		move = 1
+	}
+	b = append(b, move, a.Features, 0, 0)
+	return append(b, a.MAC[:]...)
+}
+
+// Parse reads a message.
+func (a *Attach) Parse(b []byte) error {
+	if len(b) != AttachLen {
+		return fmt.Errorf("%w: not an attach", ErrProtocol)
+	}
+	a.Session = binary.LittleEndian.Uint64(b)
+	a.Known = binary.LittleEndian.Uint64(b[8:])
+	a.Gen = binary.LittleEndian.Uint64(b[16:])
+	a.Have = binary.LittleEndian.Uint32(b[24:])
+	a.IsMove, a.Features = b[28] == 1, b[29]
+	copy(a.MAC[:], b[AttachPart:])
+	if a.Session == 0 || a.Gen == 0 {
+		return fmt.Errorf("%w: attach without session", ErrProtocol)
+	}
+	return nil
+}
+
+// A Refusal says why a connection was not attached, though the peer knows the key.
+type Refusal uint32
+
+const (
+	RefusedStale   Refusal = 1 + iota // gen is not above the acceptor's, which is told
+	RefusedBusy                       // the acceptor dials too and goes first
+	RefusedUnknown                    // the acceptor does not have the session known of it
+	RefusedWorse                      // the acceptor has a better connection
+)
+
+// Refuse is the acceptor's answer in place of Ready.
+type Refuse struct {
+	Why Refusal
+	Gen uint64 // the acceptor's; a dialler that was stale proposes a higher one
+}
+
+// Append appends the encoded message to b.
+func (r *Refuse) Append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.Why))
+	b = append(b, 0, 0, 0, 0)
+	return binary.LittleEndian.AppendUint64(b, r.Gen)
+}
+
+// Parse reads a message.
+func (r *Refuse) Parse(b []byte) error {
+	if len(b) != refuseLen {
+		return fmt.Errorf("%w: not a refusal", ErrProtocol)
+	}
+	r.Why, r.Gen = Refusal(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint64(b[8:])
+	return nil
+}
+
+func appendGID(b []byte, g resource.GID) []byte {
+	var w [16]byte
+	resource.PutGID(w[:], g)
+	return append(b, w[:]...)
+}
+
+// A Transcript is what both sides have said, for the MACs, and the keys under which the
+// handshake may go on: one, as soon as one is proven to be the peer's too.
+type Transcript struct {
+	Keys [][]byte
+	Said []byte
+}
+
+// MAC returns the MAC under key of part, which the side that sends frames of type role
+// says next.
+func (t *Transcript) MAC(key []byte, role byte, part []byte) (m [macLen]byte) {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte{role})
+	h.Write(t.Said)
+	h.Write(part)
+	h.Sum(m[:0])
+	return m
+}
+
+// MACs returns the MACs of part under each key, one behind the other.
+func (t *Transcript) MACs(role byte, part []byte) (all []byte) {
+	for _, k := range t.Keys {
+		m := t.MAC(k, role, part)
+		all = append(all, m[:]...)
+	}
+	return all
+}
+
+// Proves reports whether one of macs is that of part under one of the keys. It keeps the
+// first such key and drops the others. It compares all of them, to the end: the time that
+// it takes does not tell which was nearly right.
+func (t *Transcript) Proves(role byte, part, macs []byte) bool {
+	var by [][]byte
+	for _, k := range t.Keys {
+		m := t.MAC(k, role, part)
+		for theirs := macs; len(theirs) >= macLen; theirs = theirs[macLen:] {
+			if hmac.Equal(m[:], theirs[:macLen]) && by == nil {
+				by = [][]byte{k}
+			}
+		}
+	}
+	if by == nil {
+		return false
+	}
+	t.Keys = by
+	return true
+}
