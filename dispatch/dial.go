@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 )
 
 const (
@@ -34,8 +36,8 @@ func (l *link) connect() {
 		}
 		isBest, err := l.try(ctx, patience)
 		l.mu.Lock()
-		if l.life.state != dialling || l.d.life.Err() != nil {
-			l.act(l.life.dialled(isBest, l.s.rxNext.Load(), l.s.next))
+		if l.life.State() != life.Dialling || l.d.life.Err() != nil {
+			l.act(l.life.Dialled(isBest, l.s.rxNext.Load(), l.s.next))
 			l.mu.Unlock()
 			return
 		}

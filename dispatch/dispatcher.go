@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/callqueue"
 	"github.com/rocl-go/rocl/internal/lock"
@@ -35,7 +36,7 @@ var (
 	// more, or its context has ended.
 	ErrGone = errors.New("rocl: resource is gone")
 	// ErrUnreachable says that the resource's context could not be reached.
-	ErrUnreachable = errors.New("rocl: context cannot be reached")
+	ErrUnreachable = life.ErrUnreachable
 	// ErrEmpty says that there is no message to receive.
 	ErrEmpty = errors.New("rocl: no message")
 	// ErrTooLarge says that a message exceeds what the library carries.
@@ -252,7 +253,7 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 func (d *Dispatcher) Reconsider() {
 	d.eachLink(func(l *link) {
 		l.mu.Lock()
-		l.act(l.life.improve())
+		l.act(l.life.Improve())
 		l.mu.Unlock()
 	})
 }

@@ -112,8 +112,8 @@
 //
 // # Which connection a link has
 //
-// That is decided by the state machine life (life.go has the drawing), whose stories are in
-// testdata/life. A link learns that its peer has ended in one of three ways: the peer says
+// That is decided by a state machine: package dispatch/internal/life has the drawing, and its
+// testdata the stories. A link learns that its peer has ended in one of three ways: the peer says
 // goodbye; a [Resolver] returns ErrGone; or the peer is not reached within Config.GiveUp
 // since the searcher began to dial. A process that is killed says no goodbye: its connection
 // breaks, and the link dials, in the state moving as soon as the searcher there has ended. A

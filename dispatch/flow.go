@@ -60,12 +60,12 @@ func (l *link) flow(dst uint32) *Flow {
 	defer l.mu.Unlock()
 	f := l.flows[dst]
 	if f == nil {
-		if err := l.goneDst[dst]; err != nil && !l.life.hasEnded() { // serials are not used again
+		if err := l.goneDst[dst]; err != nil && !l.life.HasEnded() { // serials are not used again
 			return &Flow{l: l, dst: dst, gone: err}
 		}
 		f = &Flow{l: l, dst: dst, limit: FirstCredit}
-		if l.life.hasEnded() {
-			f.gone = l.life.cause
+		if l.life.HasEnded() {
+			f.gone = l.life.Cause()
 		}
 		if r := l.d.cfg.Rules; r != nil && l.key.lane == 0 {
 			f.spread = &spread{rules: r, base: f, d: l.d, peer: l.peer}

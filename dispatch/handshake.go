@@ -102,7 +102,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	c.Start()
 	if err := ep.say(c, wire.TypeHello, said); err != nil {
 		l.mu.Lock()
-		l.life.proposed = 0 // where the answer came before say returned
+		l.life.EndProposal() // where the answer came before say returned
 		l.mu.Unlock()
 		c.Close()
 		return err
@@ -118,7 +118,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		}
 	}
 	l.mu.Lock()
-	l.life.proposed = 0
+	l.life.EndProposal()
 	l.mu.Unlock()
 	if err != nil {
 		c.Close()
@@ -252,11 +252,11 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	ep.said.Said = append(ep.said.Said, b...)
 	l := ep.want
 	l.mu.Lock()
-	if l.life.hasEnded() || l.conn != nil && l.conn != ep.from {
+	if l.life.HasEnded() || l.conn != nil && l.conn != ep.from {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
-	ep.mine = wire.Attach{Session: l.life.id, Known: l.life.peerID, Gen: l.life.propose(), Have: l.s.rxNext.Load(), IsMove: l.conn != nil, Features: wire.Features}
+	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.rxNext.Load(), IsMove: l.conn != nil, Features: wire.Features}
 	l.mu.Unlock()
 	part := ep.mine.Append(nil)
 	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
@@ -283,27 +283,27 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Lock()
 		l.hold()
 		isWorse := a.IsMove && l.conn != nil && l.worse(c)
-		v := l.life.admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.idle(), isWorse)
-		isAdmitted := v.why == 0 && v.fatal == nil
+		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.idle(), isWorse)
+		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
 			err = l.bind(ep, c, &a)
 		}
 		if !isAdmitted || err != nil {
 			l.unhold()
 			l.mu.Unlock()
-			if v.fatal != nil {
-				l.die(v.fatal)
+			if v.Fatal != nil {
+				l.die(v.Fatal)
 			}
 			switch {
 			case err != nil:
 				return err
-			case v.again:
+			case v.IsForSuccessor:
 				ep.d.unlink(l)
 				continue
 			}
-			return ep.refuse(c, v.why, v.gen)
+			return ep.refuse(c, v.Why, v.Gen)
 		}
-		ready := wire.Attach{Session: l.life.id, Known: a.Session, Gen: a.Gen, Have: l.s.rxNext.Load(), Features: wire.Features}
+		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.rxNext.Load(), Features: wire.Features}
 		ep.link.Store(l)
 		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
@@ -337,7 +337,7 @@ func (ep *endpoint) refused(b []byte) error {
 	l := ep.want
 	err := fmt.Errorf("%w by %v (%d)", ErrRefused, ep.peer, r.Why)
 	l.mu.Lock()
-	fatal := l.life.refused(r.Why, r.Gen)
+	fatal := l.life.Refused(r.Why, r.Gen)
 	l.mu.Unlock()
 	if fatal != nil {
 		l.die(fatal)
@@ -358,7 +358,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	defer l.mu.Unlock()
 	l.hold()
 	defer l.unhold()
-	if err := l.life.confirms(&ep.mine, &a); err != nil {
+	if err := l.life.Confirms(&ep.mine, &a); err != nil {
 		return err
 	}
 	a.IsMove = ep.mine.IsMove // as it was for the peer
@@ -366,7 +366,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 		return err
 	}
 	ep.link.Store(l)
-	l.life.proposed = 0
+	l.life.EndProposal()
 	ep.finish(nil)
 	return nil
 }
@@ -385,14 +385,14 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	if l.conn != nil {
 		l.detach()
 	}
-	if l.life.peerID != 0 && !a.IsMove {
+	if l.life.PeerID() != 0 && !a.IsMove {
 		l.traffic.resumed++
 	}
 	l.traffic.resent += uint64(max(0, int32(l.s.most.Load()-l.s.sent)))
 	if c, ok := c.(subsys.Admitter); ok {
 		c.Admit()
 	}
-	l.act(l.life.bound(a.Session, a.Gen))
+	l.act(l.life.Bound(a.Session, a.Gen))
 	l.conn, l.end = c, ep
 	ep.isCurrent.Store(true)
 	l.stream.rx = l.s.rxNext.Load() - 1

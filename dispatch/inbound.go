@@ -125,7 +125,7 @@ func (l *link) attendTo(c subsys.Conn, isAckDue bool) error {
 	}
 	ended := l.closedIn
 	l.closedIn = nil
-	l.act(l.life.stirred(l.s.rxNext.Load(), l.s.next))
+	l.act(l.life.Stirred(l.s.rxNext.Load(), l.s.next))
 	if isAckDue && l.conn == c {
 		l.sayAck(c)
 	} else {

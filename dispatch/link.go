@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
@@ -30,7 +31,7 @@ const (
 //
 //	inbound  what arrives            the holder of the progress token
 //	session  what is sent            with mu held; a few words are atomic
-//	life     which connection it has with mu held
+//	life     which connection it has with mu held (package life)
 //	pen      calling the connection  the writer
 type link struct {
 	d    *Dispatcher
@@ -44,7 +45,7 @@ type link struct {
 
 	mu        lock.Mutex[levelLink]
 	s         session
-	life      life
+	life      life.Machine
 	conn      subsys.Conn // nil: none
 	end       *endpoint   // its sink
 	writable  uint64      // counts Writable calls
@@ -73,7 +74,7 @@ type link struct {
 
 func newLink(d *Dispatcher, key linkKey) *link {
 	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
-	l.life = life{id: random64(), peer: key.peer, isTheirs: key.theirs}
+	l.life = life.New(random64(), key.peer, key.theirs)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
 	l.s.piece = pieceLen
@@ -89,7 +90,46 @@ func (l *link) attend() { l.attention.Store(true) }
 // needsAttention reports whether one of these reasons is there. mu must be held.
 func (l *link) needsAttention() bool {
 	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.turn != nil || l.s.large > 0 || len(l.closedIn) > 0 || l.life.state == resting
+		l.s.turn != nil || l.s.large > 0 || len(l.closedIn) > 0 || l.life.State() == life.Resting
+}
+
+// act does what an event asks for. mu must be held; act releases it for a while if the
+// link ends.
+func (l *link) act(do life.Action) {
+	if do&life.CancelMove != 0 {
+		l.endMove()
+	}
+	if do&life.StopTimer != 0 && l.retry != nil {
+		l.retry.Stop()
+	}
+	if do&life.SetTimer != 0 {
+		l.attend()
+		if l.retry == nil {
+			l.retry = time.AfterFunc(l.life.Wait(), l.timeout)
+		} else {
+			l.retry.Reset(l.life.Wait())
+		}
+	}
+	if do&life.StartDial != 0 {
+		l.d.running.Add(1)
+		go l.connect()
+	}
+	if do&life.StartMove != 0 {
+		l.startMove()
+	}
+	if do&life.Bury != 0 && !l.calls() {
+		l.bury()
+	}
+}
+
+// timeout is called when the timer has fired.
+func (l *link) timeout() {
+	l.mu.Lock()
+	l.act(l.life.Timeout(l.s.rxNext.Load(), l.s.next))
+	if l.life.State() == life.Resting {
+		l.attend()
+	}
+	l.mu.Unlock()
 }
 
 // waitIn waits in a list of l until fired. mu must be held; waitIn releases it while it
@@ -152,7 +192,7 @@ func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 func (l *link) post() {
 	switch {
 	case l.conn == nil:
-		l.act(l.life.wanted())
+		l.act(l.life.Wanted())
 	case l.calls() || l.pen.Load() == penFull || !l.now():
 	case l.canWrite() && l.seize():
 		l.pump()
@@ -187,7 +227,7 @@ func (l *link) lose(c subsys.Conn, err error) {
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.judge(c)
 	l.detach()
-	l.act(l.life.lost())
+	l.act(l.life.Lost())
 }
 
 // detach closes the connection. mu must be held.
@@ -204,7 +244,7 @@ func (l *link) detach() {
 // arrived.
 func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
-	if !l.life.hasEnded() {
+	if !l.life.HasEnded() {
 		l.put(typ, dst, src, tag, payload...)
 	}
 	l.mu.Unlock()
@@ -221,7 +261,7 @@ func lost(src uint32, size int) []byte {
 // speak writes what was pushed.
 func (l *link) speak() {
 	l.mu.Lock()
-	if !l.life.hasEnded() && !l.s.quiet() {
+	if !l.life.HasEnded() && !l.s.quiet() {
 		l.post()
 	} else {
 		l.mu.Unlock()
@@ -258,17 +298,17 @@ func (l *link) flushAck() {
 // undelivered.
 func (l *link) die(err error) {
 	l.mu.Lock()
-	l.act(l.life.ends(err))
+	l.act(l.life.Ends(err))
 	l.mu.Unlock()
 }
 
 // bury finishes the end of the link. mu must be held; bury releases it for the reports. No
 // goroutine may write.
 func (l *link) bury() {
-	if !l.life.buried() {
+	if !l.life.Buried() {
 		return
 	}
-	cause := l.life.cause
+	cause := l.life.Cause()
 	if l.conn != nil {
 		l.detach()
 	}
@@ -309,7 +349,7 @@ func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
 // frames next forget the peer's account with it.
 func (l *link) ends(in *inflow) {
 	l.mu.Lock()
-	if l.life.hasEnded() {
+	if l.life.HasEnded() {
 		l.mu.Unlock()
 		return
 	}
@@ -365,14 +405,14 @@ func (d *Dispatcher) undelivered(u Undelivered) {
 func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.life.hasEnded() && !l.s.idle() {
+	for !l.life.HasEnded() && !l.s.idle() {
 		l.write()
-		if l.s.idle() || l.life.hasEnded() {
+		if l.s.idle() || l.life.HasEnded() {
 			return
 		}
 		if l.waitIn(ctx, &l.empty) != nil {
 			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.pending(),
-				"unsent", l.s.unsent, "state", l.life.state, "full", l.pen.Load() == penFull)
+				"unsent", l.s.unsent, "state", l.life.State(), "full", l.pen.Load() == penFull)
 			return
 		}
 	}
@@ -381,8 +421,8 @@ func (l *link) drain(ctx context.Context) {
 // bye tells the peer that this context ends, and ends the link.
 func (l *link) bye() {
 	l.mu.Lock()
-	l.life.leaves(ErrClosed) // the peer may let go as soon as it hears of it
-	if !l.life.hasEnded() {
+	l.life.Leaves(ErrClosed) // the peer may let go as soon as it hears of it
+	if !l.life.HasEnded() {
 		l.put(wire.TypeBye, 0, 0, 0)
 	}
 	l.awaitPen() // a writer would stop at once as the link ends
@@ -391,6 +431,6 @@ func (l *link) bye() {
 		_ = l.s.acked(l.s.sent) // no context acknowledges a goodbye
 	}
 	l.awaitPen() // so that the link is buried here, and not after Close by another writer
-	l.act(l.life.ends(ErrClosed))
+	l.act(l.life.Ends(ErrClosed))
 	l.mu.Unlock()
 }

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/subsys"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
@@ -67,14 +68,14 @@ func (l *link) putDown(to uint32) {
 	l.pen.Store(to)
 	l.release()
 	l.unwritten.Broadcast()
-	if l.life.state == dying {
+	if l.life.State() == life.Dying {
 		l.bury()
 	}
 }
 
 // canWrite reports whether there is something to write, and a connection for it.
 func (l *link) canWrite() bool {
-	return l.conn != nil && !l.life.hasEnded() && l.binders == 0 && !l.s.quiet()
+	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.quiet()
 }
 
 // write writes what is unsent, unless another goroutine does or the connection is full. mu

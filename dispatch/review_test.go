@@ -451,7 +451,7 @@ func TestByeIsSaid(t *testing.T) {
 				until(t, fmt.Sprint("goodbye ", round), func() bool {
 					l.mu.Lock()
 					defer l.mu.Unlock()
-					return errors.Is(l.life.cause, ErrGone)
+					return errors.Is(l.life.Cause(), ErrGone)
 				})
 				wg.Wait()
 				cancel()
@@ -474,12 +474,12 @@ func TestProposedIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lb.life.gen = 5 // a has missed some
+	lb.life.Refused(wire.RefusedStale, 5) // a has missed some
 	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
 		t.Fatal("not refused")
 	}
-	if la.life.proposed != 0 {
-		t.Errorf("%d is proposed still", la.life.proposed)
+	if la.life.Proposed() != 0 {
+		t.Errorf("%d is proposed still", la.life.Proposed())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -193,7 +194,7 @@ func (l *link) judge(c subsys.Conn) {
 		l.shunned[name] = s
 	}
 	s.until = time.Now().Add(s.wait)
-	s.wait = min(2*s.wait, retryMost)
+	s.wait = min(2*s.wait, life.RetryMost)
 }
 
 // startMove starts the searcher that tries better routes. mu must be held.
@@ -215,7 +216,7 @@ func (l *link) move(ctx context.Context, from subsys.Conn) {
 	if l.conn == from && !isBest {
 		l.d.log.Debug("dispatch: no better route", "peer", l.peer, "transport", from.Transport(), "err", err)
 	}
-	l.act(l.life.moved(isBest, l.s.rxNext.Load(), l.s.next))
+	l.act(l.life.Moved(isBest, l.s.rxNext.Load(), l.s.next))
 }
 
 // tryBetter goes once through the peer's addresses on better routes than that of
@@ -276,7 +277,7 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 				failed[r.String()] = d.err
 			}
 			l.mu.Lock()
-			got := l.conn != from || l.life.hasEnded()
+			got := l.conn != from || l.life.HasEnded()
 			l.mu.Unlock()
 			if got {
 				return failed, nil

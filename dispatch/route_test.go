@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -188,10 +189,10 @@ func TestIdleLinksRest(t *testing.T) {
 	until(t, "it rests", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.life.state == resting
+		return l.life.State() == life.Resting
 	})
 	tried := memory.dials.Load()
-	time.Sleep(4 * retryFirst) // for something that must not happen
+	time.Sleep(4 * life.RetryFirst) // for something that must not happen
 	if n := memory.dials.Load(); n != tried {
 		t.Errorf("an idle link tried %d times more", n-tried)
 	}
@@ -244,7 +245,7 @@ func TestTastesDiffer(t *testing.T) {
 		l, _ := onlyLink(a, b)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.life.state != dialling && l.life.state != found && l.life.state != moving
+		return l.life.State() != life.Dialling && l.life.State() != life.Found && l.life.State() != life.Moving
 	})
 	if s := a.Stats(); s.Moved != 0 || s.Received["shm"] != 0 {
 		t.Errorf("%+v", s)
@@ -450,7 +451,7 @@ func TestMoves(t *testing.T) {
 			for from := range d {
 				l, over := onlyLink(d[from], d[1-from])
 				l.mu.Lock()
-				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, pen %d, %v, binders %d", from, over, l.s.head, l.s.done.Load(), l.s.sent, l.s.next, l.s.rxNext.Load(), l.s.rxTold.Load(), l.pen.Load(), l.life.state, l.binders)
+				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, pen %d, %v, binders %d", from, over, l.s.head, l.s.done.Load(), l.s.sent, l.s.next, l.s.rxNext.Load(), l.s.rxTold.Load(), l.pen.Load(), l.life.State(), l.binders)
 				l.mu.Unlock()
 			}
 			t.Error("not all that was sent came")

@@ -261,7 +261,7 @@ func (s *spread) lane(n uint8) (*Flow, error) {
 func (l *link) ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.life.hasEnded()
+	return l.life.HasEnded()
 }
 
 func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
@@ -364,7 +364,7 @@ func (w watermark) passed(ctx context.Context) error {
 				continue
 			}
 		}
-		if l.life.hasEnded() || int32(l.s.head-seq) > 0 {
+		if l.life.HasEnded() || int32(l.s.head-seq) > 0 {
 			return nil
 		}
 		before := l.s.next

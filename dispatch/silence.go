@@ -117,14 +117,14 @@ func (l *link) check(now time.Time) {
 	defer l.mu.Unlock()
 	v := &l.vigil
 	c, isProber := l.conn.(subsys.Prober)
-	if !isProber || l.life.hasEnded() || l.s.idle() && v.starved == 0 {
+	if !isProber || l.life.HasEnded() || l.s.idle() && v.starved == 0 {
 		l.unwatch() // bind watches the next conn
 		return
 	}
 	l.mu.Unlock()
 	owes, heard := c.Unanswered()
 	l.mu.Lock()
-	if l.conn != subsys.Conn(c) || l.life.hasEnded() {
+	if l.conn != subsys.Conn(c) || l.life.HasEnded() {
 		return
 	}
 	silent := v.silence.Observe(now, owes, heard)

@@ -99,7 +99,7 @@ func (l *link) flush(napped bool) (dense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := &l.stream; napped {
-		if l.life.hasEnded() || l.s.next-p.seen < fewFrames {
+		if l.life.HasEnded() || l.s.next-p.seen < fewFrames {
 			l.unpace()
 		}
 		dense, p.pumped = p.pumped, false

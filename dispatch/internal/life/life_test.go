@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package life
 
 import (
 	"errors"
@@ -14,26 +14,27 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"pgregory.net/rapid"
 )
 
 var (
 	columns     = regexp.MustCompile(`\s{2,}`)
 	actionNames = []string{"startDial", "startMove", "cancelMove", "setTimer", "stopTimer", "bury"}
-	endings     = map[string]error{"gone": ErrGone, "unreachable": ErrUnreachable, "closed": ErrClosed}
+	errGone     = errors.New("gone")
+	errClosed   = errors.New("closed")
+	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
 )
 
 // told is what an action asks for, as the stories write it.
-func told(f *life, do action) string {
+func told(f *Machine, do Action) string {
 	var words []string
 	for i, name := range actionNames {
 		if do&(1<<i) != 0 {
 			words = append(words, name)
 		}
 	}
-	if do&setTimer != 0 {
+	if do&SetTimer != 0 {
 		words = append(words, f.wait.String())
 	}
 	slices.Sort(words)
@@ -42,7 +43,7 @@ func told(f *life, do action) string {
 
 // teller performs the events of a story.
 type teller struct {
-	f    life
+	f    Machine
 	mine wire.Attach
 	n    uint32 // the session's numbers
 }
@@ -60,28 +61,28 @@ func (s *teller) tell(event string) (string, error) {
 	a := wire.Attach{Session: values["session"], Known: values["known"], Gen: values["gen"], IsMove: has["move"]}
 	s.n++
 	f := &s.f
-	var do action
+	var do Action
 	switch words[0] {
 	case "wanted":
-		do = f.wanted()
+		do = f.Wanted()
 	case "bound":
 		if a.Session == 0 {
 			a.Session, a.Gen = 7, f.gen+1
 		}
-		do = f.bound(a.Session, a.Gen)
+		do = f.Bound(a.Session, a.Gen)
 	case "lost":
-		do = f.lost()
+		do = f.Lost()
 	case "dialled":
-		do = f.dialled(!has["unimproved"], s.n, 0)
+		do = f.Dialled(!has["unimproved"], s.n, 0)
 	case "moved":
-		do = f.moved(!has["unimproved"], s.n, 0)
+		do = f.Moved(!has["unimproved"], s.n, 0)
 		for w := range has {
 			if times, ok := strings.CutPrefix(w, "×"); ok {
 				n, _ := strconv.Atoi(times)
 				for range n - 1 {
 					s.n++
-					f.timeout(s.n, 0)
-					do = f.moved(!has["unimproved"], s.n, 0)
+					f.Timeout(s.n, 0)
+					do = f.Moved(!has["unimproved"], s.n, 0)
 				}
 			}
 		}
@@ -89,53 +90,53 @@ func (s *teller) tell(event string) (string, error) {
 		if has["still"] {
 			s.n--
 		}
-		do = f.timeout(s.n, 0)
+		do = f.Timeout(s.n, 0)
 	case "stirred":
-		do = f.stirred(s.n, 0)
+		do = f.Stirred(s.n, 0)
 	case "improve":
-		do = f.improve()
+		do = f.Improve()
 	case "theirs":
 		f.isTheirs = true
 	case "leaves":
-		f.leaves(ErrClosed)
+		f.Leaves(errClosed)
 	case "ends":
-		do = f.ends(endings[words[1]])
+		do = f.Ends(endings[words[1]])
 	case "cause":
 		if !errors.Is(f.cause, endings[words[1]]) {
 			return fmt.Sprint(f.cause), nil
 		}
 	case "buried":
-		if !f.buried() {
+		if !f.Buried() {
 			return f.state.String() + "  nothing left", nil
 		}
 	case "propose":
-		s.mine.Gen = f.propose()
+		s.mine.Gen = f.Propose()
 		return fmt.Sprintf("gen=%d", s.mine.Gen), nil
 	case "attach":
-		v := f.admits(&a, has["first"], has["idle"], has["worse"])
+		v := f.Admits(&a, has["first"], has["idle"], has["worse"])
 		out := "admitted"
-		if v.why != 0 {
-			out = fmt.Sprintf("refused %s gen=%d", [...]string{"", "stale", "busy", "unknown", "worse"}[v.why], v.gen)
+		if v.Why != 0 {
+			out = fmt.Sprintf("refused %s gen=%d", [...]string{"", "stale", "busy", "unknown", "worse"}[v.Why], v.Gen)
 		}
-		if v.fatal != nil {
+		if v.Fatal != nil {
 			out = strings.TrimPrefix(out+" ends", "admitted ")
 		}
-		if v.again {
+		if v.IsForSuccessor {
 			out += " again"
 		}
 		return out, nil
 	case "refused":
-		if f.refused(map[string]wire.Refusal{"stale": wire.RefusedStale, "busy": wire.RefusedBusy, "unknown": wire.RefusedUnknown, "worse": wire.RefusedWorse}[words[1]], a.Gen) != nil {
+		if f.Refused(map[string]wire.Refusal{"stale": wire.RefusedStale, "busy": wire.RefusedBusy, "unknown": wire.RefusedUnknown, "worse": wire.RefusedWorse}[words[1]], a.Gen) != nil {
 			return "ends", nil
 		}
 		return "", nil
 	case "confirm":
-		switch err := f.confirms(&s.mine, &a); {
+		switch err := f.Confirms(&s.mine, &a); {
 		case err == nil:
 			return "admitted", nil
-		case errors.Is(err, ErrRefused):
+		case errors.Is(err, wire.ErrRefused):
 			return "refused", nil
-		case errors.Is(err, ErrProtocol):
+		case errors.Is(err, wire.ErrProtocol):
 			return "violation", nil
 		}
 		return "", errors.New("another error")
@@ -147,7 +148,7 @@ func (s *teller) tell(event string) (string, error) {
 
 // What a link does in each state, told in stories.
 func TestLifeStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/life/*.txt")
+	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no stories", err)
 	}
@@ -162,7 +163,7 @@ func TestLifeStories(t *testing.T) {
 				continue
 			}
 			if strings.HasPrefix(line, "story:") {
-				s = &teller{f: life{id: 1}}
+				s = &teller{f: Machine{id: 1}}
 				continue
 			}
 			event, want, _ := strings.Cut(columns.ReplaceAllString(line, "\t"), "\t")
@@ -188,34 +189,34 @@ func TestLifeStories(t *testing.T) {
 // connection looks for another, the timer runs in one state only, and the end is final.
 func TestLifeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := life{id: 1, isTheirs: rapid.IntRange(0, 3).Draw(t, "theirs") == 0}
+		f := Machine{id: 1, isTheirs: rapid.IntRange(0, 3).Draw(t, "theirs") == 0}
 		var hasConn, hasTimer, wasWanted, wasBuried, isEnding bool
-		searcher := action(0) // startDial or startMove
+		searcher := Action(0) // startDial or startMove
 		isCancelled := false
 		n, timed := uint32(0), uint32(0)
-		act := func(do action) {
-			if do&cancelMove != 0 {
-				if searcher != startMove {
+		act := func(do Action) {
+			if do&CancelMove != 0 {
+				if searcher != StartMove {
 					t.Fatal("cancels a searcher that is not there")
 				}
 				isCancelled = true
 			}
-			if do&stopTimer != 0 {
+			if do&StopTimer != 0 {
 				hasTimer = false
 			}
-			if do&setTimer != 0 {
+			if do&SetTimer != 0 {
 				hasTimer, timed = true, n
-				if f.wait < retryFirst || f.wait > retryMost {
+				if f.wait < RetryFirst || f.wait > RetryMost {
 					t.Fatalf("waits %v", f.wait)
 				}
 			}
-			if start := do & (startDial | startMove); start != 0 {
+			if start := do & (StartDial | StartMove); start != 0 {
 				if searcher != 0 {
 					t.Fatal("starts a second searcher")
 				}
 				searcher, isCancelled = start, false
 			}
-			if do&bury != 0 {
+			if do&Bury != 0 {
 				if isEnding {
 					t.Fatal("ends twice")
 				}
@@ -224,12 +225,12 @@ func TestLifeModel(t *testing.T) {
 		}
 		better := func() bool { return rapid.Bool().Draw(t, "better") }
 		t.Repeat(map[string]func(*rapid.T){
-			"wanted": func(t *rapid.T) { wasWanted = wasWanted || !isEnding; act(f.wanted()) },
+			"wanted": func(t *rapid.T) { wasWanted = wasWanted || !isEnding; act(f.Wanted()) },
 			"bound": func(t *rapid.T) {
 				if isEnding {
 					t.Skip()
 				}
-				act(f.bound(7, f.gen+1))
+				act(f.Bound(7, f.gen+1))
 				hasConn = true
 			},
 			"lost": func(t *rapid.T) {
@@ -238,67 +239,67 @@ func TestLifeModel(t *testing.T) {
 				}
 				hasConn = false
 				wasWanted = true
-				act(f.lost())
+				act(f.Lost())
 			},
 			"dialled": func(t *rapid.T) {
-				if searcher != startDial || !hasConn && !isEnding {
+				if searcher != StartDial || !hasConn && !isEnding {
 					t.Skip()
 				}
 				searcher = 0
-				act(f.dialled(!better(), n, 0))
+				act(f.Dialled(!better(), n, 0))
 			},
 			"moved": func(t *rapid.T) {
-				if searcher != startMove {
+				if searcher != StartMove {
 					t.Skip()
 				}
 				searcher = 0
-				act(f.moved(!better(), n, 0))
+				act(f.Moved(!better(), n, 0))
 			},
-			"travels": func(t *rapid.T) { n++; act(f.stirred(n, 0)) },
+			"travels": func(t *rapid.T) { n++; act(f.Stirred(n, 0)) },
 			"timeout": func(t *rapid.T) {
 				if !hasTimer { // but one that was stopped too late may come at any time
-					act(f.timeout(n+1, 0))
+					act(f.Timeout(n+1, 0))
 					return
 				}
 				hasTimer = false
-				act(f.timeout(n, 0))
-				if !isEnding && n == timed && f.state != resting {
+				act(f.Timeout(n, 0))
+				if !isEnding && n == timed && f.state != Resting {
 					t.Fatalf("%v, though nothing travelled", f.state)
 				}
 			},
-			"improve": func(t *rapid.T) { act(f.improve()) },
-			"leaves":  func(t *rapid.T) { f.leaves(ErrClosed) },
-			"ends":    func(t *rapid.T) { act(f.ends(ErrGone)) },
+			"improve": func(t *rapid.T) { act(f.Improve()) },
+			"leaves":  func(t *rapid.T) { f.Leaves(errClosed) },
+			"ends":    func(t *rapid.T) { act(f.Ends(errGone)) },
 			"buried": func(t *rapid.T) {
 				if !isEnding {
 					t.Skip()
 				}
-				if f.buried() == wasBuried {
+				if f.Buried() == wasBuried {
 					t.Fatal("buried twice, or never")
 				}
 				wasBuried = true
 			},
 			"": func(t *rapid.T) {
 				if isEnding {
-					if !f.hasEnded() || hasTimer || f.cause == nil || searcher == startMove && !isCancelled && f.state < dying {
+					if !f.HasEnded() || hasTimer || f.cause == nil || searcher == StartMove && !isCancelled && f.state < Dying {
 						t.Fatalf("%v after the end, timer %v", f.state, hasTimer)
 					}
 					return
 				}
-				if f.hasConn() != hasConn {
+				if f.HasConn() != hasConn {
 					t.Fatalf("%v, and there is a connection: %v", f.state, hasConn)
 				}
-				if hasTimer != (f.state == waiting) {
+				if hasTimer != (f.state == Waiting) {
 					t.Fatalf("%v, and the timer runs: %v", f.state, hasTimer)
 				}
 				if wasWanted && !hasConn && searcher == 0 {
 					t.Fatalf("%v: no searcher looks for a connection", f.state)
 				}
-				isSearching := f.state == dialling || f.state == found || f.state == moving || f.state == broken
+				isSearching := f.state == Dialling || f.state == Found || f.state == Moving || f.state == Broken
 				if isSearching != (searcher != 0) {
 					t.Fatalf("%v, and the searcher is %d", f.state, searcher)
 				}
-				if (searcher == startMove) != (f.state == moving || f.state == broken) {
+				if (searcher == StartMove) != (f.state == Moving || f.state == Broken) {
 					t.Fatalf("%v, and the searcher is %d", f.state, searcher)
 				}
 			},
@@ -308,19 +309,19 @@ func TestLifeModel(t *testing.T) {
 
 // The waits before a better route is tried again grow from the least to the most.
 func TestLifeWaits(t *testing.T) {
-	f := life{id: 1}
-	f.bound(7, 1)
-	f.improve()
+	f := Machine{id: 1}
+	f.Bound(7, 1)
+	f.Improve()
 	last := time.Duration(0)
 	for i := range uint32(40) {
-		f.moved(false, i, 0)
-		if f.wait < last || f.wait > retryMost {
+		f.Moved(false, i, 0)
+		if f.wait < last || f.wait > RetryMost {
 			t.Fatalf("waits %v after %v", f.wait, last)
 		}
 		last = f.wait
-		f.timeout(i+1, 0)
+		f.Timeout(i+1, 0)
 	}
-	if last != retryMost {
+	if last != RetryMost {
 		t.Errorf("at last %v", last)
 	}
 }
