@@ -187,7 +187,7 @@ func New(cfg Config) *Dispatcher {
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
 	d.strangers = subsys.NewStrangers(maxPending)
-	d.patience = newPatience(cfg.Poll, runtime.GOMAXPROCS(0))
+	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)
 	d.streams.wake = make(chan struct{}, 1)
 	d.life, d.end = context.WithCancel(context.Background())

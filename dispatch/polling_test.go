@@ -12,79 +12,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/patience"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// The machine that says for how long to poll.
-func TestPatience(t *testing.T) {
-	a := newPatience(Polling{}, 4)
-	if a.next() != defaultBudget || a.limit != 3 {
-		t.Errorf("at first %v, beside %d", a.next(), a.limit)
-	}
-	for range 3 {
-		a.vain()
-	}
-	if a.next() != leastSpin {
-		t.Errorf("after polling in vain %v", a.next())
-	}
-	for range missMost {
-		if a.next() != leastSpin {
-			t.Fatalf("it polls for %v", a.next())
-		}
-		a.vain()
-	}
-	for range missSkip {
-		if d := a.next(); d != 0 {
-			t.Fatalf("where it is in vain it polls for %v", d)
-		}
-	}
-	if a.next() != leastSpin {
-		t.Error("it does not try again")
-	}
-	a.paid()
-	if a.next() != 2*leastSpin {
-		t.Errorf("after it has paid %v", a.next())
-	}
-	for range 10 {
-		a.paid()
-	}
-	if a.next() != defaultBudget {
-		t.Errorf("where it pays %v", a.next())
-	}
-	for _, skipped := range []int{8, 16, 32, 64, 128, 256, 512, 1024, 1024} {
-		a.crowded()
-		for i := range skipped {
-			if a.next() != 0 {
-				t.Fatalf("crowded: %d waits of %d did not poll", i, skipped)
-			}
-		}
-		if a.next() == 0 {
-			t.Fatalf("crowded: more than %d waits do not poll", skipped)
-		}
-	}
-	a.paid()
-	a.crowded()
-	if a.skip != skipLeast {
-		t.Errorf("when polling has paid again, %d waits are skipped", a.skip)
-	}
-
+// A Polling that makes no sense is refused, and what is not said has a default.
+func TestPollingCheck(t *testing.T) {
 	for _, c := range []struct {
 		polling Polling
 		procs   int
 		next    time.Duration
-		limit   int32
 	}{
-		{Polling{}, 1, 0, 1},
-		{Polling{}, 2, defaultBudget, 1},
-		{Polling{Budget: time.Millisecond, Pollers: 7}, 2, time.Millisecond, 7},
-		{Polling{Policy: PollNever, Pollers: 7}, 8, 0, 7},
-		{Polling{Policy: PollAlways}, 1, 1, 0},
-		{Polling{Policy: PollAlways, Pollers: 2}, 1, 1, 2},
+		{Polling{}, 1, 0},
+		{Polling{}, 2, patience.DefaultBudget},
+		{Polling{Budget: time.Millisecond, Pollers: 7}, 2, time.Millisecond},
+		{Polling{Policy: PollNever, Pollers: 7}, 8, 0},
+		{Polling{Policy: PollAlways}, 1, 1},
 	} {
-		a := newPatience(c.polling, c.procs)
-		if a.next() != c.next || a.limit != c.limit {
-			t.Errorf("%+v on %d processors: %v, beside %d", c.polling, c.procs, a.next(), a.limit)
+		m := c.polling.patience(c.procs)
+		if m.Next() != c.next || m.IsEndless() != (c.polling.Policy == PollAlways) {
+			t.Errorf("%+v on %d processors: %v, endless: %v", c.polling, c.procs, m.Next(), m.IsEndless())
 		}
 		if err := c.polling.Check(); err != nil {
 			t.Error(err)
@@ -95,25 +43,6 @@ func TestPatience(t *testing.T) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-}
-
-func TestPollers(t *testing.T) {
-	a := patience{limit: pollers.Load() + 2}
-	first, second, third := a.enter(), a.enter(), a.enter()
-	if !first || !second || third {
-		t.Error("not two may poll")
-	}
-	b := patience{}
-	if !b.enter() {
-		t.Error("who has no limit may not poll")
-	}
-	b.leave()
-	a.leave()
-	if !a.enter() {
-		t.Error("who has left counts")
-	}
-	a.leave()
-	a.leave()
 }
 
 // echo answers what comes to m until it is closed.
@@ -193,9 +122,9 @@ func TestPolicies(t *testing.T) {
 			}
 			a.token.Lock()
 			defer a.token.Unlock()
-			crowded := a.patience.skipped > 0 // then waits do not poll, and polling for long is not tried
-			if policy == PollAdaptive && !a.oneP && !crowded && a.patience.now > defaultBudget/2 {
-				t.Errorf("polls for %v though messages come after 2 ms", a.patience.now)
+			crowded := a.patience.IsCrowded() // then waits do not poll, and polling for long is not tried
+			if policy == PollAdaptive && !a.oneP && !crowded && a.patience.Spin() > patience.DefaultBudget/2 {
+				t.Errorf("polls for %v though messages come after 2 ms", a.patience.Spin())
 			}
 		})
 	}
@@ -226,9 +155,9 @@ func TestCrowded(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.token.Lock()
-		skipped := a.patience.skipped
+		isCrowded := a.patience.IsCrowded()
 		a.token.Unlock()
-		if skipped > 0 {
+		if isCrowded {
 			return
 		}
 		t.Logf("wait %d polled on", i)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/patience"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -127,7 +128,7 @@ type progress struct {
 	wants    atomic.Int32           // parked waiters that would drive
 	resting  atomic.Bool            // the keeper is parked on the armed gate
 	call     chan struct{}          // to the keeper: look now
-	patience patience               // of who holds the token
+	patience patience.Machine       // of who holds the token
 	alone    int                    // how often it was taken while the keeper rested; likewise
 	acksDue  atomic.Bool            // some link owes an acknowledgement
 
@@ -342,7 +343,7 @@ const lookPolls = 16
 // some and then as long as patience says. It reports whether w waits no longer, or another
 // goroutine wants the token.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) bool {
-	most := d.patience.next()
+	most := d.patience.Next()
 	entered, empty := false, 0
 	var start time.Time // of finding nothing
 	var yielded time.Duration
@@ -353,10 +354,10 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 		}
 		if w.ready() || d.asked.Load() > 0 || i%lookPolls == 0 && d.mayLeave(done, w) {
 			if entered {
-				d.patience.leave()
+				d.patience.Leave()
 			}
 			if (entered || empty > 0) && w.ready() {
-				d.patience.paid()
+				d.patience.Paid()
 			}
 			return true
 		}
@@ -371,12 +372,12 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 			continue
 		}
 		if !entered {
-			if !d.patience.enter() {
+			if !d.patience.Enter() {
 				return false
 			}
 			entered = true
 		}
-		if d.patience.policy == PollAlways {
+		if d.patience.IsEndless() {
 			if i%yieldPolls == 0 {
 				runtime.Gosched()
 			}
@@ -388,18 +389,18 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 		}
 		polled := time.Since(start)
 		if polled > most {
-			d.patience.vain()
+			d.patience.InVain()
 			break
 		}
 		if polled-yielded > yieldAfter {
 			yielded = polled
 			if yield() {
-				d.patience.crowded()
+				d.patience.Crowded()
 				break
 			}
 		}
 	}
-	d.patience.leave()
+	d.patience.Leave()
 	return false
 }
 

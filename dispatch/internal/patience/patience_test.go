@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package patience
+
+import (
+	"testing"
+	"time"
+)
+
+// The machine that says for how long to poll.
+func TestPatience(t *testing.T) {
+	a := New(Adaptive, 0, 0, 4)
+	if a.Next() != DefaultBudget || a.limit != 3 {
+		t.Errorf("at first %v, beside %d", a.Next(), a.limit)
+	}
+	for range 3 {
+		a.InVain()
+	}
+	if a.Next() != leastSpin {
+		t.Errorf("after polling in vain %v", a.Next())
+	}
+	for range missMost {
+		if a.Next() != leastSpin {
+			t.Fatalf("it polls for %v", a.Next())
+		}
+		a.InVain()
+	}
+	for range missSkip {
+		if d := a.Next(); d != 0 {
+			t.Fatalf("where it is in vain it polls for %v", d)
+		}
+	}
+	if a.Next() != leastSpin {
+		t.Error("it does not try again")
+	}
+	a.Paid()
+	if a.Next() != 2*leastSpin {
+		t.Errorf("after it has paid %v", a.Next())
+	}
+	for range 10 {
+		a.Paid()
+	}
+	if a.Next() != DefaultBudget {
+		t.Errorf("where it pays %v", a.Next())
+	}
+	for _, skipped := range []int{8, 16, 32, 64, 128, 256, 512, 1024, 1024} {
+		a.Crowded()
+		for i := range skipped {
+			if a.Next() != 0 {
+				t.Fatalf("crowded: %d waits of %d did not poll", i, skipped)
+			}
+		}
+		if a.Next() == 0 {
+			t.Fatalf("crowded: more than %d waits do not poll", skipped)
+		}
+	}
+	a.Paid()
+	a.Crowded()
+	if a.skip != skipLeast {
+		t.Errorf("when polling has paid again, %d waits are skipped", a.skip)
+	}
+
+	for _, c := range []struct {
+		policy      Policy
+		budget      time.Duration
+		most, procs int
+		next        time.Duration
+		limit       int32
+	}{
+		{Adaptive, 0, 0, 1, 0, 1},
+		{Adaptive, 0, 0, 2, DefaultBudget, 1},
+		{Adaptive, time.Millisecond, 7, 2, time.Millisecond, 7},
+		{Never, 0, 7, 8, 0, 7},
+		{Always, 0, 0, 1, 1, 0},
+		{Always, 0, 2, 1, 1, 2},
+	} {
+		a := New(c.policy, c.budget, c.most, c.procs)
+		if a.Next() != c.next || a.limit != c.limit {
+			t.Errorf("%+v: %v, beside %d", c, a.Next(), a.limit)
+		}
+	}
+}
+
+// No more goroutines poll than the limit says, whichever machine counted them.
+func TestPollers(t *testing.T) {
+	a := Machine{limit: pollers.Load() + 2}
+	first, second, third := a.Enter(), a.Enter(), a.Enter()
+	if !first || !second || third {
+		t.Error("not two may poll")
+	}
+	b := Machine{}
+	if !b.Enter() {
+		t.Error("who has no limit may not poll")
+	}
+	b.Leave()
+	a.Leave()
+	if !a.Enter() {
+		t.Error("who has left counts")
+	}
+	a.Leave()
+	a.Leave()
+}
