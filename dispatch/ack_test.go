@@ -5,7 +5,9 @@ package dispatch
 import (
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -15,11 +17,22 @@ func TestAckGivesWay(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.mu.Lock()
-	l.s.rxNext.Store(5)
+	expectFrom(t, l, 5)
 	l.pen.Store(penWriting)
 	l.sayAck(nil)
 	l.mu.Unlock()
 	if !d.acksDue.Load() {
 		t.Error("the acknowledgement is forgotten")
+	}
+}
+
+// expectFrom lets l have received the frames before n, of which the peer has not been told.
+func expectFrom(t *testing.T, l *link, n uint32) {
+	t.Helper()
+	for i := range n {
+		f := [1]subsys.Frame{{Header: subsys.Header{Type: wire.TypeCredit, Seq: i}}}
+		if _, _, err := l.s.Accept(f[:]); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -511,8 +511,9 @@ func TestCreditToldInOrder(t *testing.T) {
 	l.d.take()
 	defer l.d.give()
 	told := func() (limits []uint64) {
-		for i := l.s.first; i != l.s.end; i++ {
-			e := l.s.at(i)
+		fs := l.s.Take()
+		defer l.s.Untake(fs, 0)
+		for _, e := range fs {
 			for b := e.Data; e.Type == subsys.TypeRun && len(b) > 0; {
 				var h subsys.Header
 				if err := h.Parse(b); err != nil {
@@ -646,7 +647,7 @@ func TestNeedBehindPieces(t *testing.T) {
 		return f.waiters.first != nil && f.sent > 0
 	})
 	f.l.mu.Lock()
-	if f.sent != large+overhead || f.asked > f.limit && f.line.waits() {
+	if f.sent != large+overhead || f.asked > f.limit && f.line.IsWaiting() {
 		t.Errorf("%d bytes are accepted, and credit for %d is asked for", f.sent, f.asked)
 	}
 	f.l.mu.Unlock()

@@ -37,7 +37,7 @@ func (l *link) connect() {
 		isBest, err := l.try(ctx, patience)
 		l.mu.Lock()
 		if l.life.State() != life.Dialling || l.d.life.Err() != nil {
-			l.act(l.life.Dialled(isBest, l.s.rxNext.Load(), l.s.next))
+			l.act(l.life.Dialled(isBest, l.s.Expected(), l.s.Next()))
 			l.mu.Unlock()
 			return
 		}

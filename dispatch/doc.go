@@ -15,6 +15,13 @@
 // connections: what the peer has not acknowledged is sent again over the next one. There is
 // one lane, the common one, where [Rules] give two contexts no others.
 //
+// What needs no I/O, clock or lock is in packages of its own, each with a drawing:
+//
+//	internal/session    what is sent, and acknowledged or sent again; the pieces of large messages
+//	internal/life       which connection a link has
+//	internal/patience   for how long a waiter polls
+//	internal/wire       frame types, and the messages of the handshake
+//
 // # From Send to Recv
 //
 //	sender's goroutine                   receiving process
@@ -22,7 +29,7 @@
 //	Flow.Send
 //	  takes credit                       progress token
 //	  adds a frame to the session          Poller.Poll ─► Conn ─► link.receive
-//	  seizes the pen, and pumps            session.accept: is it the next frame?
+//	  seizes the pen, and pumps            Session.Accept: is it the next frame?
 //	    Conn.Send ───────────────────►     link.work ─► Mailbox.deliver
 //	                                         hands the message to a receiver that waits,
 //	                                         or stores it
@@ -71,9 +78,9 @@
 //	                                                                       acknowledges each millisecond
 //	flusher           New                        Close                     writes what paced links have queued
 //	watchLinks        New                        Close                     looks for silent machines
-//	searcher          life: startDial            with a connection, the    dials
+//	searcher          life.StartDial             with a connection, the    dials
 //	                                             link or the context
-//	                  life: startMove            after one pass, or when   tries better routes
+//	                  life.StartMove             after one pass, or when   tries better routes
 //	                                             its connection breaks
 //	leave             the end of a link          by itself                 gives mailboxes their credit back,
 //	                                                                       and calls Config.Ended
@@ -112,10 +119,9 @@
 //
 // # Which connection a link has
 //
-// That is decided by a state machine: package dispatch/internal/life has the drawing, and its
-// testdata the stories. A link learns that its peer has ended in one of three ways: the peer says
-// goodbye; a [Resolver] returns ErrGone; or the peer is not reached within Config.GiveUp
-// since the searcher began to dial. A process that is killed says no goodbye: its connection
+// That is decided by the state machine in package life. A link learns that its peer has ended
+// in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone; or the peer is
+// not reached within Config.GiveUp since the searcher began to dial. A process that is killed says no goodbye: its connection
 // breaks, and the link dials, in the state moving as soon as the searcher there has ended. A
 // detached link learns nothing until it is used. In each state the end leads to dying: flows
 // fail, what was not acknowledged is reported as undelivered, mailboxes take back the credit

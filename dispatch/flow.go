@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -24,7 +25,7 @@ type Flow struct {
 	unasked span   // limits that were asked for, may be granted yet, and no sender waits for
 	gone    error
 	waiters waitlist
-	line    line // messages that have no numbers yet
+	line    session.Line // messages that have no numbers yet
 
 	spread *spread // set where there are rules, in the flow of the common lane
 
@@ -110,7 +111,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // SendBytes is Send of a copy of p, which it makes where the frame lies if p
 // is small.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
-	if (f.mb == nil || f.spread != nil) && len(p) <= inline {
+	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
 		copied, err := f.queue(ctx, src, tag, p, nil)
 		if copied || err != nil {
 			return err
@@ -162,7 +163,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, f.deliver(ctx, src, tag, b)
 	}
 	l.mu.Lock()
-	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.room() {
+	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
 	} else if err := f.admit(ctx, c); err != nil {
 		l.mu.Unlock()
@@ -170,7 +171,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	}
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
-	queues := len(p) > l.s.piece || f.line.waits()
+	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
 	if copied = !queues && l.copy(&h, p); !copied {
 		if b == nil {
 			f.sent -= c
@@ -181,9 +182,9 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 			b.SetState(buffers.Sending)
 		}
 		if m := (subsys.Frame{Header: h, Data: p, Buf: b}); queues {
-			l.s.queue(&f.line, &m)
+			l.s.Queue(&f.line, &m)
 		} else {
-			l.s.push(&m)
+			l.s.Push(&m)
 		}
 		l.attend()
 	} else if len(p) > 0 {
@@ -203,7 +204,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 // mu is held on entry and on return.
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
-	for f.gone == nil && !l.s.room() {
+	for f.gone == nil && !l.s.HasRoom() {
 		if err := l.waitIn(ctx, &l.full); err != nil {
 			return err
 		}
@@ -297,7 +298,7 @@ func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		if need := f.sent + w.charge; need > f.limit {
-			if need != f.asked && !f.line.waits() { // less than before, if who was first has given up
+			if need != f.asked && !f.line.IsWaiting() { // less than before, if who was first has given up
 				f.forget()
 				f.asked, asks = need, true
 				f.l.put(wire.TypeNeed, f.dst, 0, need)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -24,11 +25,11 @@ func TestAnswersAreBounded(t *testing.T) {
 			c := &fakeConn{}
 			l, ep := linked(t, d, c, 0)
 			flood := func() (err error) {
-				for range 3 * mostAnswers / batchFrames {
-					fs := make([]subsys.Frame, batchFrames)
+				for range 3 * mostAnswers / session.BatchFrames {
+					fs := make([]subsys.Frame, session.BatchFrames)
 					for i := range fs {
 						fs[i].Header = ask
-						fs[i].Seq = ep.link.Load().s.rxNext.Load() + uint32(i)
+						fs[i].Seq = ep.link.Load().s.Expected() + uint32(i)
 						fs[i].Data = []byte{0, 1, 0, 0}[:ask.Len]
 					}
 					if err = ep.comes(c, fs); err != nil {
@@ -42,9 +43,9 @@ func TestAnswersAreBounded(t *testing.T) {
 			}
 			err := flood()
 			l.mu.Lock()
-			n := l.s.pending()
+			n := l.s.Pending()
 			l.mu.Unlock()
-			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*batchFrames {
+			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*session.BatchFrames {
 				t.Errorf("%d frames wait to be acknowledged: %v", n, err)
 			}
 			if err := flood(); !errors.Is(err, ErrProtocol) {

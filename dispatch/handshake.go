@@ -256,7 +256,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: linked meanwhile", ErrRefused)
 	}
-	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.rxNext.Load(), IsMove: l.conn != nil, Features: wire.Features}
+	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.Features}
 	l.mu.Unlock()
 	part := ep.mine.Append(nil)
 	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
@@ -283,7 +283,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 		l.mu.Lock()
 		l.hold()
 		isWorse := a.IsMove && l.conn != nil && l.worse(c)
-		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.idle(), isWorse)
+		v := l.life.Admits(&a, ep.d.self.Compare(ep.peer) < 0, l.s.IsIdle(), isWorse)
 		isAdmitted := v.IsAdmitted()
 		if isAdmitted {
 			err = l.bind(ep, c, &a)
@@ -303,7 +303,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			}
 			return ep.refuse(c, v.Why, v.Gen)
 		}
-		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.rxNext.Load(), Features: wire.Features}
+		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected(), Features: wire.Features}
 		ep.link.Store(l)
 		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
@@ -375,9 +375,9 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 // in place of an earlier one, and resumes the session where a says. mu and the token must
 // be held, and no goroutine may write.
 func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
-	resume := l.s.resume
+	resume := l.s.Resume
 	if a.IsMove {
-		resume = l.s.handOver
+		resume = l.s.HandOver
 	}
 	if err := resume(a.Have); err != nil {
 		return err
@@ -388,14 +388,14 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	if l.life.PeerID() != 0 && !a.IsMove {
 		l.traffic.resumed++
 	}
-	l.traffic.resent += uint64(max(0, int32(l.s.most.Load()-l.s.sent)))
+	l.traffic.resent += uint64(l.s.Repeats())
 	if c, ok := c.(subsys.Admitter); ok {
 		c.Admit()
 	}
 	l.act(l.life.Bound(a.Session, a.Gen))
 	l.conn, l.end = c, ep
 	ep.isCurrent.Store(true)
-	l.stream.rx = l.s.rxNext.Load() - 1
+	l.stream.rx = l.s.Expected() - 1
 	_, streams := c.(subsys.Streamer)
 	l.cuts = streams && a.Features&wire.FeaturePieces != 0
 	l.since = time.Now()

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -22,8 +23,8 @@ const (
 
 // mostAnswers is how many frames a peer may have caused and not acknowledged, such as
 // that a resource does not exist. A peer that reads what it is sent never has so many: of
-// its own frames at most maxUnacked wait for an answer.
-const mostAnswers = 2 * maxUnacked
+// its own frames at most session.MaxUnacked wait for an answer.
+const mostAnswers = 2 * session.MaxUnacked
 
 // inbound is the part of a link that works on what arrives. The holder of the progress
 // token owns it: no two connections of a link interleave, nor two lanes with one peer.
@@ -69,21 +70,21 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	if !end.isCurrent.Load() {
 		return false, subsys.ErrClosed
 	}
-	if err := l.s.acked(fs[len(fs)-1].Ack); err != nil {
+	if err := l.s.Acked(fs[len(fs)-1].Ack); err != nil {
 		return false, err
 	}
-	fresh, got, err := l.s.accept(fs)
+	fresh, got, err := l.s.Accept(fs)
 	if err != nil {
 		return false, err
 	}
-	if got.messages > 0 {
-		l.gotNow.Add(uint64(got.messages))
+	if got.Messages > 0 {
+		l.gotNow.Add(uint64(got.Messages))
 	}
-	if got.bytes > 0 {
-		l.gotNowB.Add(uint64(got.bytes))
+	if got.Bytes > 0 {
+		l.gotNowB.Add(uint64(got.Bytes))
 	}
 	l.answered = false
-	isDue := l.isAckDue(got.wire)
+	isDue := l.isAckDue(got.Wire)
 	var misbehaves error
 	if isDue || l.answers > 0 || l.attention.Load() {
 		misbehaves = l.attendTo(c, isDue) // what has been accepted is worked on all the same
@@ -99,7 +100,7 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 // isAckDue counts bytes that came, and reports whether they are to be acknowledged at
 // once.
 func (l *link) isAckDue(bytes int) bool {
-	next, told := l.s.rxNext.Load(), l.s.rxTold.Load()
+	next, told := l.s.Expected(), l.s.Told()
 	if told != l.told {
 		l.told, l.unacked = told, 0
 	}
@@ -117,21 +118,21 @@ func (l *link) attendTo(c subsys.Conn, isAckDue bool) error {
 	if !l.calls() { // the writer does so otherwise
 		l.release()
 	}
-	if l.s.head-l.answersFrom < 1<<31 {
-		l.answers, l.answersFrom = 0, l.s.next
+	if l.s.Head()-l.answersFrom < 1<<31 {
+		l.answers, l.answersFrom = 0, l.s.Next()
 	} else if l.answers > mostAnswers {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
 	}
 	ended := l.closedIn
 	l.closedIn = nil
-	l.act(l.life.Stirred(l.s.rxNext.Load(), l.s.next))
+	l.act(l.life.Stirred(l.s.Expected(), l.s.Next()))
 	if isAckDue && l.conn == c {
 		l.sayAck(c)
 	} else {
 		l.d.acksDue.Store(true)
 	}
-	l.answered = l.s.turn != nil // what was acknowledged may let more be numbered
+	l.answered = l.s.HasQueued() // what was acknowledged may let more be numbered
 	l.mu.Unlock()
 	l.forget(ended)
 	return nil
@@ -149,7 +150,7 @@ func (l *link) countAnswer() {
 	l.answered = true
 	if l.answers++; l.answers == 1 {
 		l.mu.Lock()
-		l.answersFrom = l.s.next
+		l.answersFrom = l.s.Next()
 		l.mu.Unlock()
 	}
 }
@@ -262,7 +263,7 @@ func (l *link) control(f *subsys.Frame) error {
 			l.lay(fl)
 			l.answered = true
 		}
-		isNew := f.Src != 0 && l.s.reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
+		isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 		l.mu.Unlock()
 		if isNew {
 			l.d.undelivered(u)
@@ -291,7 +292,7 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	if l.hasLeft {
 		return nil, fmt.Errorf("%w: the link has ended", subsys.ErrClosed)
 	}
-	next := l.s.rxNext.Load()
+	next := l.s.Expected()
 	switch d := h.Seq - next; {
 	case !end.isCurrent.Load():
 		return nil, fmt.Errorf("%w: the link has another connection", subsys.ErrClosed)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
@@ -17,10 +18,7 @@ import (
 )
 
 const (
-	pumpRounds = 32       // batches one caller writes before senders are made to batch more
-	inline     = 2 << 10  // payloads up to this are copied behind their header at once
-	smallRun   = 4 << 10  // bytes of the first run after a pause,
-	largeRun   = 64 << 10 // and of those that follow a full one
+	pumpRounds = 32 // batches one caller writes before senders are made to batch more
 )
 
 // A link is the reliable session between this context and one other, over one lane. It
@@ -29,10 +27,10 @@ const (
 //
 // Its parts, and which goroutine may use them:
 //
-//	inbound  what arrives            the holder of the progress token
-//	session  what is sent            with mu held; a few words are atomic
-//	life     which connection it has with mu held (package life)
-//	pen      calling the connection  the writer
+//	inbound          what arrives             the holder of the progress token
+//	session.Session  what is sent             with mu held; a few words are atomic
+//	life.Machine     which connection it has  with mu held
+//	pen              calling the connection   the writer
 type link struct {
 	d    *Dispatcher
 	peer resource.GID
@@ -44,7 +42,7 @@ type link struct {
 	attention atomic.Bool // the next frames that arrive need mu, see attend
 
 	mu        lock.Mutex[levelLink]
-	s         session
+	s         session.Session
 	life      life.Machine
 	conn      subsys.Conn // nil: none
 	end       *endpoint   // its sink
@@ -77,7 +75,7 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	l.life = life.New(random64(), key.peer, key.theirs)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
-	l.s.piece = pieceLen
+	l.s.Init(session.PieceLen)
 	return l
 }
 
@@ -90,7 +88,7 @@ func (l *link) attend() { l.attention.Store(true) }
 // needsAttention reports whether one of these reasons is there. mu must be held.
 func (l *link) needsAttention() bool {
 	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.turn != nil || l.s.large > 0 || len(l.closedIn) > 0 || l.life.State() == life.Resting
+		l.s.HasQueued() || l.s.HasLarge() || len(l.closedIn) > 0 || l.life.State() == life.Resting
 }
 
 // act does what an event asks for. mu must be held; act releases it for a while if the
@@ -125,7 +123,7 @@ func (l *link) act(do life.Action) {
 // timeout is called when the timer has fired.
 func (l *link) timeout() {
 	l.mu.Lock()
-	l.act(l.life.Timeout(l.s.rxNext.Load(), l.s.next))
+	l.act(l.life.Timeout(l.s.Expected(), l.s.Next()))
 	if l.life.State() == life.Resting {
 		l.attend()
 	}
@@ -160,29 +158,25 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 
 // copy adds a frame to the open run, if it is small. mu is held.
 func (l *link) copy(h *subsys.Header, p []byte) bool {
-	if len(p) > inline {
+	if len(p) > session.Inline {
 		return false
 	}
-	if l.s.add(h, p) {
+	if l.s.Add(h, p) {
 		return true
 	}
-	size := smallRun
-	if l.s.running() { // it is full
-		size = largeRun
-	}
-	b, err := l.d.cfg.Pool.Get(size)
+	b, err := l.d.cfg.Pool.Get(l.s.RunLen())
 	if err != nil {
 		return false
 	}
-	l.s.open(b)
-	return l.s.add(h, p)
+	l.s.Open(b)
+	return l.s.Add(h, p)
 }
 
 // put queues a control frame. mu is held.
 func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	h := subsys.Header{Type: typ, Dst: dst, Src: src, Tag: tag, Len: uint32(len(payload))}
 	if !l.copy(&h, payload) {
-		l.s.push(&subsys.Frame{Header: h, Data: payload})
+		l.s.Push(&subsys.Frame{Header: h, Data: payload})
 	}
 }
 
@@ -204,14 +198,14 @@ func (l *link) post() {
 // release lets go of what was acknowledged, and wakes the goroutines that wait for that.
 // mu must be held, and no goroutine may write.
 func (l *link) release() {
-	l.s.release()
-	if l.full.first != nil && l.s.pending() <= maxUnacked/2 {
+	l.s.Release()
+	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
 		l.full.fireAll()
 	}
 	if l.behind.first != nil {
 		l.pass()
 	}
-	if l.empty.first != nil && l.s.idle() {
+	if l.empty.first != nil && l.s.IsIdle() {
 		l.empty.fireAll()
 	}
 	if now := l.needsAttention(); now != l.attention.Load() {
@@ -261,7 +255,7 @@ func lost(src uint32, size int) []byte {
 // speak writes what was pushed.
 func (l *link) speak() {
 	l.mu.Lock()
-	if !l.life.HasEnded() && !l.s.quiet() {
+	if !l.life.HasEnded() && !l.s.IsQuiet() {
 		l.post()
 	} else {
 		l.mu.Unlock()
@@ -288,7 +282,7 @@ func (l *link) flushAck() {
 	if !l.calls() {
 		l.release()
 	}
-	if l.conn != nil && l.s.rxTold.Load() != l.s.rxNext.Load() {
+	if l.conn != nil && l.s.Told() != l.s.Expected() {
 		l.sayAck(l.conn)
 	}
 	l.mu.Unlock()
@@ -319,7 +313,7 @@ func (l *link) bury() {
 		f.waiters.fireAll()
 	}
 	var reports []Undelivered
-	l.s.drain(func(f *subsys.Header) {
+	l.s.Drain(func(f *subsys.Header) {
 		if f.Type == wire.TypeData {
 			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
@@ -405,14 +399,14 @@ func (d *Dispatcher) undelivered(u Undelivered) {
 func (l *link) drain(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.life.HasEnded() && !l.s.idle() {
+	for !l.life.HasEnded() && !l.s.IsIdle() {
 		l.write()
-		if l.s.idle() || l.life.HasEnded() {
+		if l.s.IsIdle() || l.life.HasEnded() {
 			return
 		}
 		if l.waitIn(ctx, &l.empty) != nil {
-			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.pending(),
-				"unsent", l.s.unsent, "state", l.life.State(), "full", l.pen.Load() == penFull)
+			l.d.log.Warn("dispatch: closing, and not all is acknowledged", "peer", l.peer, "frames", l.s.Pending(),
+				"unsent", l.s.Unsent(), "state", l.life.State(), "full", l.pen.Load() == penFull)
 			return
 		}
 	}
@@ -427,8 +421,8 @@ func (l *link) bye() {
 	}
 	l.awaitPen() // a writer would stop at once as the link ends
 	l.write()
-	if l.s.quiet() && l.s.pending() == 1 {
-		_ = l.s.acked(l.s.sent) // no context acknowledges a goodbye
+	if l.s.IsQuiet() && l.s.Pending() == 1 {
+		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
 	l.awaitPen() // so that the link is buried here, and not after Close by another writer
 	l.act(l.life.Ends(ErrClosed))

@@ -75,7 +75,7 @@ func (l *link) putDown(to uint32) {
 
 // canWrite reports whether there is something to write, and a connection for it.
 func (l *link) canWrite() bool {
-	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.quiet()
+	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.IsQuiet()
 }
 
 // write writes what is unsent, unless another goroutine does or the connection is full. mu
@@ -93,12 +93,12 @@ func (l *link) pump() {
 	l.release()
 	to := uint32(penIdle)
 	for round := 0; l.canWrite(); round++ {
-		if round > 0 && (l.paced() && l.s.due() < flushBytes || round >= pumpRounds && l.s.turn == nil && l.setPace()) {
+		if round > 0 && (l.paced() && l.s.Due() < flushBytes || round >= pumpRounds && !l.s.HasQueued() && l.setPace()) {
 			break // others add as fast as this goroutine writes: larger batches are cheaper
 		}
 		l.feed()
-		fs := l.s.take()
-		c, before, isAll := l.conn, l.writable, l.s.quiet() && l.awaited == 0
+		fs := l.s.Take()
+		c, before, isAll := l.conn, l.writable, l.s.IsQuiet() && l.awaited == 0
 		if l.pen.Load() != penWriting { // another goroutine has called: its frames are taken
 			l.pen.Store(penWriting)
 		}
@@ -112,7 +112,7 @@ func (l *link) pump() {
 		if l.conn != c {
 			continue
 		}
-		l.s.untake(fs, n)
+		l.s.Untake(fs, n)
 		if err != nil {
 			l.lose(c, err)
 			continue
@@ -164,14 +164,13 @@ func (l *link) onWritable(c subsys.Conn) {
 // sayAck acknowledges without having anything else to send. mu must be held; sayAck
 // releases it for a while.
 func (l *link) sayAck(c subsys.Conn) {
-	if !l.s.quiet() || !l.seize() {
+	if !l.s.IsQuiet() || !l.seize() {
 		// A frame that is queued after this carries the acknowledgement, but those that
 		// wait or are being written may all be older: look again at the next tick.
 		l.d.acksDue.Store(true)
 		return
 	}
-	told := l.s.rxNext.Load()
-	l.s.rxTold.Store(told)
+	told := l.s.Tell()
 	fs := &l.ack // a local one would be garbage
 	fs[0] = subsys.Frame{}
 	fs[0].Type, fs[0].Ack = wire.TypeAck, told
@@ -187,7 +186,7 @@ func (l *link) sayAck(c subsys.Conn) {
 			if l.writable == before {
 				to = penFull
 			}
-			l.s.rxTold.Store(told - 1)
+			l.s.Untell(told)
 			l.d.acksDue.Store(true)
 		}
 	}

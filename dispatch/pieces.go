@@ -5,250 +5,34 @@ package dispatch
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A message above pieceLen travels over a stream in pieces: a Begin frame, then Piece
-// frames, each with its own number. So a broken connection costs the pieces that were
-// under way, and messages to other resources pass between the pieces. The receiver
-// reads all of them into one buffer. Messages to the same resource wait for the last
-// piece, in a line: that keeps their order.
-const (
-	pieceLen  = 256 << 10 // bytes of every piece but the last
-	feedBytes = 1 << 20   // unsent bytes above which no further piece is numbered
-	maxParted = 16        // messages of one session that have begun and not ended
-)
+// A message above session.PieceLen travels over a stream in pieces: a Begin frame, then
+// Piece frames, each with its own number. The sender's session cuts it. The receiver reads
+// all pieces into one buffer.
 
-// Sender.
-
-// A line is the messages of one flow that have no numbers yet: a large one, and what
-// was sent behind it. It belongs to a session.
-type line struct {
-	msgs  []subsys.Frame
-	first int    // msgs[first:] wait
-	cut   int    // bytes of the first one that have been numbered
-	put   uint64 // messages that were ever queued
-	next  *line  // in the ring of lines that are not empty
-}
-
-func (ln *line) waits() bool  { return ln.first < len(ln.msgs) }
-func (ln *line) waiting() int { return len(ln.msgs) - ln.first }
-
-// lines are the part of a session that has no numbers yet.
-type lines struct {
-	piece   int   // bytes of every piece but the last: pieceLen, but in tests
-	turn    *line // the line served last, in a ring; nil: all are empty
-	queued  int   // messages in lines
-	backlog int   // bytes of them
-	parted  int   // lines whose first message has begun
-	orphans []subsys.Header
-	drained []subsys.Header // messages that had begun and drain has yielded: the peer may report them just then
-}
-
-// queue appends a message to a line. The session takes over the frame's reference.
-func (s *session) queue(ln *line, f *subsys.Frame) {
-	if !ln.waits() {
-		if s.turn == nil {
-			ln.next = ln
-		} else {
-			ln.next, s.turn.next = s.turn.next, ln
-		}
-		s.turn = ln // the others go first
-	}
-	if 2*ln.first > len(ln.msgs) && len(ln.msgs) == cap(ln.msgs) { // it has not been empty lately
-		n := copy(ln.msgs, ln.msgs[ln.first:])
-		clear(ln.msgs[n:])
-		ln.msgs, ln.first = ln.msgs[:n], 0
-	}
-	ln.msgs = append(ln.msgs, *f)
-	ln.put++
-	s.queued++
-	s.backlog += len(f.Data)
-}
-
-// feedable reports whether a waiting message may be numbered.
-func (s *session) feedable() bool { return s.turn != nil && int(s.next-s.head) < maxUnacked }
-
-// due is how many bytes are to be sent.
-func (s *session) due() int { return s.unsent + s.backlog }
-
-// upcoming returns the line that is served next. There is one if feedable.
-func (s *session) upcoming(cuts bool) *line {
-	for {
-		ln := s.turn.next
-		if s.parted < maxParted || ln.cut > 0 || !s.parts(ln, cuts) {
-			return ln
-		}
-		s.turn = ln
-	}
-}
-
-// parts reports whether the first message of the line travels in pieces.
-func (s *session) parts(ln *line, cuts bool) bool {
-	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.piece
-}
-
-// begin fills h with the Begin frame of a line's first message, and p with its payload.
-func (ln *line) begin(h *subsys.Header, p *[4]byte) {
-	m := &ln.msgs[ln.first]
-	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeBegin, m.Tag, m.Src, m.Dst
-	binary.LittleEndian.PutUint32(p[:], m.Len)
-}
-
-// number gives the first message of a line its number, or its next piece.
-func (s *session) number(ln *line, cuts bool) {
-	m := &ln.msgs[ln.first]
-	if !s.parts(ln, cuts) {
-		s.backlog -= len(m.Data)
-		s.push(m)
-		s.advance(ln)
-		return
-	}
-	if ln.cut == 0 {
-		s.parted++
-	}
-	n := min(s.piece, len(m.Data)-ln.cut)
-	f := subsys.Frame{Data: m.Data[ln.cut : ln.cut+n : ln.cut+n], Buf: m.Buf}
-	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.cut), m.Src, m.Dst
-	ln.cut += n
-	s.backlog -= n
-	s.push(&f)
-	if ln.cut < len(m.Data) {
-		if m.Buf != nil {
-			m.Buf.Retain()
-		}
-		s.turn = ln
-		return
-	}
-	e := s.at(s.end - 1)
-	e.total, e.tag, e.reported = m.Len, m.Tag, false
-	s.parted--
-	s.advance(ln)
-}
-
-// advance drops the first message of the line behind turn, and gives the next line its
-// turn.
-func (s *session) advance(ln *line) {
-	ln.pop(s)
-	if ln.waits() {
-		s.turn = ln
-	} else {
-		s.remove(ln)
-	}
-}
-
-// pop drops the first message of the line.
-func (ln *line) pop(s *session) {
-	ln.msgs[ln.first] = subsys.Frame{}
-	ln.first++
-	ln.cut = 0
-	s.queued--
-}
-
-// remove takes the line behind turn, which is empty, out of the ring.
-func (s *session) remove(ln *line) {
-	if s.turn == ln {
-		s.turn = nil
-	} else {
-		s.turn.next = ln.next
-	}
-	ln.msgs, ln.first, ln.next = ln.msgs[:0], 0, nil
-}
-
-// unlist takes a line out of the ring and yields its messages.
-func (s *session) unlist(ln *line, yield func(*subsys.Frame)) {
-	if !ln.waits() {
-		return
-	}
-	for s.turn.next != ln {
-		s.turn = s.turn.next
-	}
-	if ln.cut > 0 {
-		s.parted--
-		s.backlog += ln.cut
-	}
-	for ln.waits() {
-		m := ln.msgs[ln.first]
-		s.backlog -= len(m.Data)
-		yield(&m)
-		finish(m.Buf)
-		ln.pop(s)
-	}
-	s.remove(ln)
-}
-
-// finish releases a buffer with which the library is through.
-func finish(b *buffers.Buffer) {
-	if b == nil {
-		return
-	}
-	if b.Refs() > 1 { // somebody else holds it and may ask
-		b.SetState(buffers.Delivered)
-	}
-	b.Release()
-}
-
-// abandon empties the line of a resource that has gone. It yields the messages that the
-// peer will not report, because none of them has begun, and returns the frame that
-// ends one that has.
-func (s *session) abandon(ln *line, yield func(*subsys.Header)) (end subsys.Header, begun bool) {
-	cut := ln.cut
-	s.unlist(ln, func(m *subsys.Frame) {
-		if cut == 0 {
-			yield(&m.Header)
-			return
-		}
-		end, begun = m.Header, true
-		s.orphans = append(s.orphans, m.Header)
-		end.Type, end.Len, end.Tag = wire.TypePiece, 0, uint64(cut)
-		cut = 0
-	})
-	return end, begun
-}
-
-// reported notes that the peer has reported a message as undelivered: drain does not
-// yield it. It returns false if drain has done so already. A message in one piece that the
-// peer reports has been acknowledged, so drain has not.
-func (s *session) reported(dst, src uint32, tag uint64, size uint32) (isNew bool) {
-	if int(size) <= s.piece {
-		return true
-	}
-	isIt := func(h subsys.Header) bool { return h.Dst == dst && h.Src == src && h.Tag == tag && h.Len == size }
-	if i := slices.IndexFunc(s.drained, isIt); i >= 0 {
-		s.drained = slices.Delete(s.drained, i, i+1)
-		return false
-	}
-	if i := slices.IndexFunc(s.orphans, isIt); i >= 0 {
-		s.orphans = slices.Delete(s.orphans, i, i+1)
-		return true
-	}
-	for i := s.first; i != s.end; i++ {
-		if e := s.at(i); e.total == size && !e.reported && e.Dst == dst && e.Src == src && e.tag == tag {
-			e.reported = true
-			break
-		}
-	}
-	return true
-}
+// feedBytes is the number of unsent bytes above which no further piece is numbered.
+const feedBytes = 1 << 20
 
 // feed numbers messages that wait, as long as little is unsent. mu is held.
 func (l *link) feed() {
-	for l.s.feedable() && l.s.unsent < feedBytes {
-		ln := l.s.upcoming(l.cuts)
-		if ln.cut == 0 && l.s.parts(ln, l.cuts) {
+	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
+		ln := l.s.Upcoming(l.cuts)
+		if l.s.HasBegin(ln, l.cuts) {
 			var h subsys.Header
 			var p [4]byte
-			ln.begin(&h, &p)
+			ln.Begin(&h, &p)
 			if !l.copy(&h, p[:]) {
-				l.s.push(&subsys.Frame{Header: h, Data: append([]byte(nil), p[:]...)})
+				l.s.Push(&subsys.Frame{Header: h, Data: append([]byte(nil), p[:]...)})
 			}
 		}
-		dst := ln.msgs[ln.first].Dst
-		if l.s.number(ln, l.cuts); !ln.waits() {
+		dst := ln.Dst()
+		if l.s.Number(ln, l.cuts); !ln.IsWaiting() {
 			if f := l.flows[dst]; f != nil && f.waiters.first != nil {
 				f.serve()
 			}
@@ -259,7 +43,7 @@ func (l *link) feed() {
 // abandon gives up what waits for a resource that has gone, and returns the messages
 // that are to be reported. mu is held.
 func (l *link) abandon(f *Flow) (reports []Undelivered) {
-	end, begun := l.s.abandon(&f.line, func(h *subsys.Header) {
+	end, begun := l.s.Abandon(&f.line, func(h *subsys.Header) {
 		reports = append(reports, Undelivered{From: l.d.self.WithSerial(h.Src), To: l.peer.WithSerial(h.Dst), Tag: h.Tag, Bytes: int(h.Len), Err: ErrGone})
 	})
 	if begun {
@@ -302,7 +86,7 @@ func (l *link) unpart(p *part, in *inflow) {
 // onBegin judges the length of a message that comes in pieces. Memory is given to it with
 // the first piece. The token must be held.
 func (l *link) onBegin(f *subsys.Frame) error {
-	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == maxParted {
+	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
 	}
 	total := binary.LittleEndian.Uint32(f.Data)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -53,7 +54,7 @@ func intact(p []byte) bool {
 func TestLargerThanConnections(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
-			const after = pieceLen + 64<<10
+			const after = session.PieceLen + 64<<10
 			w := newWorld()
 			lost := atomic.Int32{}
 			note := func(c *Config) {
@@ -77,7 +78,7 @@ func TestLargerThanConnections(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			sizes := []int{100 * after, 5, pieceLen, pieceLen + 1, 3 * pieceLen}
+			sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
 			f := flow(t, a, mb)
 			go func() {
 				for i, n := range sizes {
@@ -192,7 +193,7 @@ func TestSmallPassesLarge(t *testing.T) {
 			credited(t, a, b, busy)
 			credited(t, a, b, idle)
 			f := flow(t, a, busy)
-			for i, n := range []int{size, 10, pieceLen + 1} {
+			for i, n := range []int{size, 10, session.PieceLen + 1} {
 				if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
 					t.Fatal(err)
 				}
@@ -270,7 +271,7 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 	ctx := soon(t)
 	credited(t, a, b, mb)
 	f := flow(t, a, mb)
-	for i, n := range []int{64 << 20, 10, pieceLen + 1} {
+	for i, n := range []int{64 << 20, 10, session.PieceLen + 1} {
 		p := noise(t, a, n, uint64(i))
 		bufs = append(bufs, p.Retain())
 		if err := f.Send(ctx, 7, uint64(i), p); err != nil {
@@ -414,7 +415,7 @@ func TestHostilePieces(t *testing.T) {
 		return h(seq, wire.TypePiece, dst, at, make([]byte, n)...)
 	}
 	many := []subsys.Frame{}
-	for i := range uint32(maxParted + 1) {
+	for i := range uint32(session.MaxParted + 1) {
 		many = append(many, begin(i, 1+i, 60_000))
 	}
 	for name, fs := range map[string][]subsys.Frame{
@@ -433,7 +434,7 @@ func TestHostilePieces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newWorld().node(t, 3, tcp.New())
-			for i := range uint32(maxParted + 1) {
+			for i := range uint32(session.MaxParted + 1) {
 				box(t, d, 1+i, 0)
 			}
 			c := &fakeConn{}
@@ -527,7 +528,7 @@ func TestPeerWithoutPieces(t *testing.T) {
 		l.mu.Lock()
 		f.limit = 1 << 30
 		l.mu.Unlock()
-		if err := f.Send(t.Context(), 1, 4, noise(t, d, 2*pieceLen+1, 1)); err != nil {
+		if err := f.Send(t.Context(), 1, 4, noise(t, d, 2*session.PieceLen+1, 1)); err != nil {
 			t.Fatal(err)
 		}
 		var got []uint8
@@ -556,7 +557,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	if err := f.try(brief(t), 1, pieceLen+1); err != nil {
+	if err := f.try(brief(t), 1, session.PieceLen+1); err != nil {
 		t.Fatal(err)
 	}
 	l.mu.Lock()

@@ -385,7 +385,7 @@ func TestPollerAcknowledges(t *testing.T) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.release()
-		return l.s.idle()
+		return l.s.IsIdle()
 	}
 	until(t, "the first is acknowledged", idle)
 	until(t, "the keeper rests", a.resting.Load)

@@ -201,7 +201,7 @@ func crowd(t *testing.T) (b *Dispatcher, mb *Mailbox, peers []*Dispatcher, flows
 func (f *Flow) idle() bool {
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
-	return f.l.s.idle()
+	return f.l.s.IsIdle()
 }
 
 // What TryRecv has read is acknowledged, though nobody waits.
@@ -250,28 +250,6 @@ func TestLeftUnread(t *testing.T) {
 	}
 }
 
-// A run that a receiver in this process still reads is not written again.
-func TestRunIsRead(t *testing.T) {
-	p := newPeerModel()
-	p.pool = newWorld().node(t, 1, inproc.NewNetwork().Transport()).cfg.Pool
-	p.push(0, 64, true)
-	p.write(func(n int) int { return n })
-	kept := p.wire[0]
-	kept.Buf.Retain() // as a mailbox does
-	before := string(kept.Data)
-	if err := p.s.acked(p.s.sent); err != nil {
-		t.Fatal(err)
-	}
-	p.s.release()
-	p.push(0, 64, true)
-	if string(kept.Data) != before {
-		t.Error("a message was overwritten")
-	}
-	kept.Buf.Release()
-	p.s.done.Store(p.s.next)
-	p.s.drain(func(*subsys.Header) {})
-}
-
 // lateConn takes nothing, and is writable again before the caller looks.
 type lateConn struct {
 	fakeConn
@@ -297,7 +275,7 @@ func TestAckNotTaken(t *testing.T) {
 	if err := l.bind(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
-	l.s.rxNext.Store(5)
+	expectFrom(t, l, 5)
 	l.mu.Unlock()
 	l.flushAck()
 	l.flushAck()
@@ -513,7 +491,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
 	wg.Go(l.bye)
-	until(t, "the goodbye queued", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.s.next == 2 })
+	until(t, "the goodbye queued", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Next() == 2 })
 	time.Sleep(5 * time.Millisecond)
 	close(c.leave)
 	wg.Wait()

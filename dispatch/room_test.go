@@ -56,8 +56,8 @@ func TestRoomByNumber(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c, 0)
 	l.mu.Lock()
-	l.s.rxNext.Store(10)
-	l.s.rxTold.Store(10)
+	expectFrom(t, l, 10)
+	l.s.Tell()
 	l.mu.Unlock()
 	before := d.cfg.Pool.Stats()
 	for name, o := range map[string]struct {

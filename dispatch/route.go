@@ -216,7 +216,7 @@ func (l *link) move(ctx context.Context, from subsys.Conn) {
 	if l.conn == from && !isBest {
 		l.d.log.Debug("dispatch: no better route", "peer", l.peer, "transport", from.Transport(), "err", err)
 	}
-	l.act(l.life.Moved(isBest, l.s.rxNext.Load(), l.s.next))
+	l.act(l.life.Moved(isBest, l.s.Expected(), l.s.Next()))
 }
 
 // tryBetter goes once through the peer's addresses on better routes than that of

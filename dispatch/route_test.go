@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/life"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -314,7 +315,7 @@ func TestMoves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	defer cancel()
 	const flows = 3
-	sizes := []int{0, 1, 64, 1000, inline, inline + 1, 5000, 20_000, 70_000, pieceLen, pieceLen + 1, 3*pieceLen - 1}
+	sizes := []int{0, 1, 64, 1000, session.Inline, session.Inline + 1, 5000, 20_000, 70_000, session.PieceLen, session.PieceLen + 1, 3*session.PieceLen - 1}
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
 	var sent, got [2][flows]atomic.Uint64
@@ -451,7 +452,7 @@ func TestMoves(t *testing.T) {
 			for from := range d {
 				l, over := onlyLink(d[from], d[1-from])
 				l.mu.Lock()
-				t.Logf("%d: over %q, head %d done %d sent %d next %d rx %d told %d, pen %d, %v, binders %d", from, over, l.s.head, l.s.done.Load(), l.s.sent, l.s.next, l.s.rxNext.Load(), l.s.rxTold.Load(), l.pen.Load(), l.life.State(), l.binders)
+				t.Logf("%d: over %q, %v, pen %d, %v, binders %d", from, over, &l.s, l.pen.Load(), l.life.State(), l.binders)
 				l.mu.Unlock()
 			}
 			t.Error("not all that was sent came")

@@ -208,9 +208,9 @@ type watermark struct {
 
 // mark is the watermark of what was sent last over f. mu is held.
 func (l *link) mark(f *Flow) watermark {
-	w := watermark{l: l, seq: l.s.next - 1}
-	if f != nil && f.line.waits() {
-		w.f, w.put = f, f.line.put
+	w := watermark{l: l, seq: l.s.Next() - 1}
+	if f != nil && f.line.IsWaiting() {
+		w.f, w.put = f, f.line.Put()
 	}
 	return w
 }
@@ -300,7 +300,7 @@ func (s *spread) class(n uint64) []watermark {
 				continue
 			}
 			l.mu.Lock()
-			if !l.s.idle() {
+			if !l.s.IsIdle() {
 				s.floor[lane] = l.mark(l.flows[s.base.dst])
 			}
 			l.mu.Unlock()
@@ -357,18 +357,18 @@ func (w watermark) passed(ctx context.Context) error {
 	for {
 		seq := w.seq
 		if w.f != nil {
-			if w.f.line.put-uint64(w.f.line.waiting()) < w.put {
-				seq = l.s.next // it is in the line still: look again when more has passed
+			if w.f.line.Gone() < w.put {
+				seq = l.s.Next() // it is in the line still: look again when more has passed
 			} else {
-				w.seq, w.f = l.s.next-1, nil
+				w.seq, w.f = l.s.Next()-1, nil
 				continue
 			}
 		}
-		if l.life.HasEnded() || int32(l.s.head-seq) > 0 {
+		if l.life.HasEnded() || int32(l.s.Head()-seq) > 0 {
 			return nil
 		}
-		before := l.s.next
-		if l.write(); l.s.next != before || int32(l.s.head-seq) > 0 { // it was paced
+		before := l.s.Next()
+		if l.write(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // it was paced
 			continue
 		}
 		w := l.d.waiter()
@@ -388,7 +388,7 @@ func (w watermark) passed(ctx context.Context) error {
 func (l *link) pass() {
 	for w := l.behind.first; w != nil; {
 		next := w.next
-		if int32(l.s.head-uint32(w.charge)) > 0 {
+		if int32(l.s.Head()-uint32(w.charge)) > 0 {
 			l.behind.remove(w)
 			w.fire()
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -263,7 +264,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	var lost atomic.Int32
 	rules := ruled(t,
 		Rule{Tags: []TagRange{{0, 0}}, Over: []string{"tcp"}},
-		Rule{Min: 2 * pieceLen, Over: []string{"tcp"}},
+		Rule{Min: 2 * session.PieceLen, Over: []string{"tcp"}},
 		Rule{Min: 20_000, Over: []string{"shm"}, Only: true},
 		Rule{Min: 1000, Max: 5000, Over: []string{"tcp", "shm"}},
 	)
@@ -279,7 +280,7 @@ func TestLanesKeepOrder(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	defer cancel()
 	const tags, each = 4, 1500
-	sizes := []int{12, 64, 900, 1000, 3000, 5000, 6000, 20_000, 100_000, 3 * pieceLen}
+	sizes := []int{12, 64, 900, 1000, 3000, 5000, 6000, 20_000, 100_000, 3 * session.PieceLen}
 	var wg, senders sync.WaitGroup
 	for from := range d {
 		mb := box(t, d[1-from], 1, 4<<20)
@@ -381,7 +382,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	until(t, "the acknowledgement", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.s.idle()
+		return l.s.IsIdle()
 	})
 	b.take() // as the goroutine that delivers does
 	sent := make(chan error, 1)

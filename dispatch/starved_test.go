@@ -147,9 +147,9 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			whole := noise(t, a, size, 1)
 			f.l.mu.Lock()
 			f.sent += charge(size)
-			f.l.s.queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole})
-			for f.line.waits() { // as feed does behind a Begin
-				f.l.s.number(f.l.s.upcoming(true), true)
+			f.l.s.Queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole})
+			for f.line.IsWaiting() { // as feed does behind a Begin
+				f.l.s.Number(f.l.s.Upcoming(true), true)
 			}
 			f.l.write()
 			f.l.mu.Unlock()

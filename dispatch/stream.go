@@ -45,14 +45,14 @@ func (l *link) paced() bool { return l.stream.slot > 0 }
 // now says whether what was just queued is to be written now. mu is held.
 func (l *link) now() bool {
 	if l.paced() {
-		if l.s.due() < flushBytes {
+		if l.s.Due() < flushBytes {
 			return false
 		}
 		l.stream.pumped = true
 		return true
 	}
 	p := &l.stream
-	if rx := l.s.rxNext.Load(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
+	if rx := l.s.Expected(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
 		p.rx = rx
 		p.wrote = time.Time{}
 		return true
@@ -72,7 +72,7 @@ func (l *link) setPace() bool {
 	d := &l.d.streams
 	for i := range d.slots {
 		if d.slots[i].CompareAndSwap(nil, l) {
-			l.stream.slot, l.stream.seen = i+1, l.s.next
+			l.stream.slot, l.stream.seen = i+1, l.s.Next()
 			d.count.Add(1)
 			select {
 			case d.wake <- struct{}{}:
@@ -99,11 +99,11 @@ func (l *link) flush(napped bool) (dense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := &l.stream; napped {
-		if l.life.HasEnded() || l.s.next-p.seen < fewFrames {
+		if l.life.HasEnded() || l.s.Next()-p.seen < fewFrames {
 			l.unpace()
 		}
 		dense, p.pumped = p.pumped, false
-		p.seen = l.s.next
+		p.seen = l.s.Next()
 	}
 	l.write()
 	return dense

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package session
 
 import (
 	"encoding/binary"
@@ -17,11 +17,11 @@ import (
 // peerModel is one end of a link as the model sees it: a session, what was
 // pushed and what has come, by number.
 type peerModel struct {
-	s      session
+	s      Session
 	pool   *buffers.Pool
 	pushed [modelFlows]uint64
 	got    [modelFlows]uint64
-	lines  [modelFlows]line
+	lines  [modelFlows]Line
 	parts  map[uint32]*modelPart
 	cuts   bool           // the conn wants pieces
 	wire   []subsys.Frame // handed to the conn, which has not delivered them
@@ -40,7 +40,7 @@ type modelPart struct {
 
 func newPeerModel() *peerModel {
 	p := &peerModel{pool: buffers.New(), parts: map[uint32]*modelPart{}}
-	p.s.piece = modelPiece
+	p.s.Init(modelPiece)
 	return p
 }
 
@@ -53,15 +53,11 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 		body[i] = byte(tag) + byte(i)
 	}
 	ln := &p.lines[flow]
-	if small && size <= modelPiece && !ln.waits() {
-		if !p.s.add(&h, body) {
-			n := smallRun
-			if p.s.running() {
-				n = largeRun
-			}
-			b, _ := p.pool.Get(n)
-			p.s.open(b)
-			if !p.s.add(&h, body) {
+	if small && size <= modelPiece && !ln.IsWaiting() {
+		if !p.s.Add(&h, body) {
+			b, _ := p.pool.Get(p.s.RunLen())
+			p.s.Open(b)
+			if !p.s.Add(&h, body) {
 				panic("a fresh run has no room")
 			}
 		}
@@ -70,31 +66,31 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 	b, _ := p.pool.Get(size)
 	copy(b.Bytes(), body)
 	f := subsys.Frame{Header: h, Data: b.Bytes(), Buf: b}
-	if ln.waits() || size > modelPiece {
-		p.s.queue(ln, &f)
+	if ln.IsWaiting() || size > modelPiece {
+		p.s.Queue(ln, &f)
 	} else {
-		p.s.push(&f)
+		p.s.Push(&f)
 	}
 }
 
 // feed does what a link does.
 func (p *peerModel) feed() {
-	for p.s.feedable() && p.s.unsent < 2*modelPiece {
-		ln := p.s.upcoming(p.cuts)
-		if ln.cut == 0 && p.s.parts(ln, p.cuts) {
+	for p.s.IsFeedable() && p.s.unsent < 2*modelPiece {
+		ln := p.s.Upcoming(p.cuts)
+		if p.s.HasBegin(ln, p.cuts) {
 			var h subsys.Header
 			var b [4]byte
-			ln.begin(&h, &b)
-			p.s.push(&subsys.Frame{Header: h, Data: b[:]})
+			ln.Begin(&h, &b)
+			p.s.Push(&subsys.Frame{Header: h, Data: b[:]})
 		}
-		p.s.number(ln, p.cuts)
+		p.s.Number(ln, p.cuts)
 	}
 }
 
 // write hands frames to the conn, which takes some.
 func (p *peerModel) write(takes func(n int) int) {
 	p.feed()
-	fs := p.s.take()
+	fs := p.s.Take()
 	n := takes(len(fs))
 	for _, f := range fs[:n] {
 		if f.Type == subsys.TypeRun {
@@ -103,8 +99,8 @@ func (p *peerModel) write(takes func(n int) int) {
 			p.wire = append(p.wire, f)
 		}
 	}
-	p.s.untake(fs, n)
-	p.s.release()
+	p.s.Untake(fs, n)
+	p.s.Release()
 }
 
 // read delivers n frames of the wire to the other end.
@@ -114,18 +110,18 @@ func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 	if n == 0 {
 		return
 	}
-	if err := to.s.acked(fs[n-1].Ack); err != nil {
+	if err := to.s.Acked(fs[n-1].Ack); err != nil {
 		t.Fatalf("an honest acknowledgement: %v", err)
 	}
-	to.s.release()
-	first, _, err := to.s.accept(fs)
+	to.s.Release()
+	first, _, err := to.s.Accept(fs)
 	if err != nil {
 		t.Fatalf("honest frames: %v", err)
 	}
 	for i := range fs[first:] {
 		to.read1(t, &fs[first+i])
 	}
-	if len(to.parts) > maxParted {
+	if len(to.parts) > MaxParted {
 		t.Fatalf("%d messages have begun", len(to.parts))
 	}
 }
@@ -170,7 +166,7 @@ func (p *peerModel) take(t *rapid.T, h *subsys.Header, data []byte) {
 
 // ack acknowledges by itself, as a link does when nothing waits to be sent.
 func (p *peerModel) ack() {
-	if !p.s.quiet() {
+	if !p.s.IsQuiet() {
 		return
 	}
 	f := subsys.Frame{}
@@ -216,8 +212,8 @@ func (p *peerModel) check(t *rapid.T) {
 	if backlog != s.backlog || queued != s.queued || parted != s.parted || (queued == 0) != (s.turn == nil) {
 		t.Fatalf("%d bytes of %d messages wait, %d have begun: %+v", backlog, queued, parted, s.lines)
 	}
-	if s.quiet() != (unsent == 0 && queued == 0) {
-		t.Fatalf("quiet is %v with %d bytes unsent, %d messages waiting", s.quiet(), unsent, queued)
+	if s.IsQuiet() != (unsent == 0 && queued == 0) {
+		t.Fatalf("quiet is %v with %d bytes unsent, %d messages waiting", s.IsQuiet(), unsent, queued)
 	}
 }
 
@@ -243,7 +239,7 @@ func TestSessionModel(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "frames") {
 					small := rapid.Bool().Draw(t, "small")
 					flow := rapid.Uint32Range(0, modelFlows-1).Draw(t, "flow")
-					p.push(flow, rapid.SampledFrom([]int{0, 1, 64, modelPiece, modelPiece + 1, inline, 9000}).Draw(t, "size"), small)
+					p.push(flow, rapid.SampledFrom([]int{0, 1, 64, modelPiece, modelPiece + 1, Inline, 9000}).Draw(t, "size"), small)
 				}
 			},
 			"change route": func(t *rapid.T) {
@@ -259,7 +255,7 @@ func TestSessionModel(t *testing.T) {
 				if ln.cut > 0 {
 					return // the model's receiver knows of no end
 				}
-				_, begun := p.s.abandon(ln, func(h *subsys.Header) { p.pushed[flow]-- })
+				_, begun := p.s.Abandon(ln, func(h *subsys.Header) { p.pushed[flow]-- })
 				if begun {
 					t.Fatal("a message has begun that has not")
 				}
@@ -280,7 +276,7 @@ func TestSessionModel(t *testing.T) {
 					have[i] = least + rapid.Uint32Range(0, p.s.rxNext.Load()-least).Draw(t, "have")
 				}
 				for i, p := range ends {
-					if err := p.s.resume(have[1-i]); err != nil {
+					if err := p.s.Resume(have[1-i]); err != nil {
 						t.Fatalf("resuming: %v", err)
 					}
 				}
@@ -302,7 +298,7 @@ func TestSessionModel(t *testing.T) {
 					speak(a, b)
 					speak(b, a)
 				}
-				if err := b.s.handOver(have); err != nil {
+				if err := b.s.HandOver(have); err != nil {
 					t.Fatalf("handing over: %v", err)
 				}
 				have, a.wire = b.s.rxNext.Load(), nil
@@ -310,18 +306,18 @@ func TestSessionModel(t *testing.T) {
 					b.read(t, a, rapid.IntRange(0, len(b.wire)).Draw(t, "frames"))
 				}
 				b.wire = nil
-				if err := a.s.resume(have); err != nil {
+				if err := a.s.Resume(have); err != nil {
 					t.Fatalf("taking over: %v", err)
 				}
 			},
 		})
 		quiet := 0
-		for !ends[0].s.idle() || !ends[1].s.idle() {
+		for !ends[0].s.IsIdle() || !ends[1].s.IsIdle() {
 			for i, p := range ends {
 				p.write(func(n int) int { return n })
 				if p.s.rxTold.Load() != p.s.rxNext.Load() {
 					p.ack()
-				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.quiet() && ends[1].s.quiet() && !(ends[0].s.idle() && ends[1].s.idle()) {
+				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.IsQuiet() && ends[1].s.IsQuiet() && !(ends[0].s.IsIdle() && ends[1].s.IsIdle()) {
 					if quiet++; quiet > 4 {
 						t.Fatal("nobody has anything to say, and not everything is acknowledged")
 					}
@@ -334,7 +330,7 @@ func TestSessionModel(t *testing.T) {
 			if p.pushed != ends[1-i].got || len(p.parts) > 0 {
 				t.Fatalf("%d messages were sent, %d came, %d in parts", p.pushed, ends[1-i].got, len(p.parts))
 			}
-			p.s.drain(func(h *subsys.Header) { t.Fatalf("frame %d is left", h.Tag) })
+			p.s.Drain(func(h *subsys.Header) { t.Fatalf("frame %d is left", h.Tag) })
 			if err := p.pool.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -360,7 +356,7 @@ func TestSessionDrain(t *testing.T) {
 			p.write(func(n int) int { return n })
 		}
 		acked := rapid.IntRange(0, int(p.s.sent)).Draw(t, "acked")
-		if err := p.s.acked(uint32(acked)); err != nil {
+		if err := p.s.Acked(uint32(acked)); err != nil {
 			t.Fatal(err)
 		}
 		next := uint64(0) // the first message of which not all is acknowledged
@@ -371,7 +367,7 @@ func TestSessionDrain(t *testing.T) {
 			}
 		}
 		next = to.got[0]
-		p.s.drain(func(h *subsys.Header) {
+		p.s.Drain(func(h *subsys.Header) {
 			if h.Type != wire.TypeData {
 				return
 			}
@@ -380,13 +376,37 @@ func TestSessionDrain(t *testing.T) {
 			}
 			next++
 		})
-		if next != uint64(n) || !p.s.idle() || !p.s.quiet() {
+		if next != uint64(n) || !p.s.IsIdle() || !p.s.IsQuiet() {
 			t.Fatalf("yielded up to %d of %d", next, n)
 		}
 		if err := p.pool.Close(); err != nil {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A run that a receiver in this process still reads is not written again.
+func TestRunIsRead(t *testing.T) {
+	p := newPeerModel()
+	p.push(0, 64, true)
+	p.write(func(n int) int { return n })
+	kept := p.wire[0]
+	kept.Buf.Retain() // as a mailbox does
+	before := string(kept.Data)
+	if err := p.s.Acked(p.s.sent); err != nil {
+		t.Fatal(err)
+	}
+	p.s.Release()
+	p.push(0, 64, true)
+	if string(kept.Data) != before {
+		t.Error("a message was overwritten")
+	}
+	kept.Buf.Release()
+	p.s.done.Store(p.s.next)
+	p.s.Drain(func(*subsys.Header) {})
+	if err := p.pool.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Frames that break the rules are refused, and change nothing.
@@ -408,9 +428,9 @@ func TestSessionRefuses(t *testing.T) {
 		"type behind fresh":    {data(10), odd},
 		"half the numbers off": {data(10 + 1<<31)},
 	} {
-		var s session
+		var s Session
 		s.rxNext.Store(10)
-		if _, _, err := s.accept(fs); !errors.Is(err, ErrProtocol) {
+		if _, _, err := s.Accept(fs); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if next := s.rxNext.Load(); next != 10 {
@@ -424,24 +444,24 @@ func TestSessionRefuses(t *testing.T) {
 	p.write(func(n int) int { return n })
 	p.push(0, 10, true)
 	for _, a := range []uint32{6, 1 << 20} {
-		if err := p.s.acked(a); !errors.Is(err, ErrProtocol) {
+		if err := p.s.Acked(a); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("acknowledging %d of 5 sent: %v", a, err)
 		}
-		if err := p.s.resume(a); !errors.Is(err, ErrProtocol) {
+		if err := p.s.Resume(a); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("resuming at %d of 5 sent: %v", a, err)
 		}
 	}
-	if err := p.s.acked(3); err != nil {
+	if err := p.s.Acked(3); err != nil {
 		t.Error(err)
 	}
-	p.s.release()
-	if err := p.s.acked(2); err != nil {
+	p.s.Release()
+	if err := p.s.Acked(2); err != nil {
 		t.Errorf("an old acknowledgement: %v", err)
 	}
-	if err := p.s.resume(2); !errors.Is(err, ErrProtocol) {
+	if err := p.s.Resume(2); !errors.Is(err, wire.ErrProtocol) {
 		t.Errorf("a peer that has less than it acknowledged: %v", err)
 	}
-	p.s.drain(func(*subsys.Header) {})
+	p.s.Drain(func(*subsys.Header) {})
 	if err := p.pool.Close(); err != nil {
 		t.Error(err)
 	}

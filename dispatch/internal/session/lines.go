@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A message above PieceLen travels over a stream in pieces.
+const (
+	PieceLen  = 256 << 10 // bytes of every piece but the last
+	MaxParted = 16        // messages of one session that have begun and not ended
+)
+
+// A Line is the messages of one flow that have no numbers yet: a large one, and what
+// was sent behind it. It belongs to a session. The zero value is empty.
+type Line struct {
+	msgs  []subsys.Frame
+	first int    // msgs[first:] wait
+	cut   int    // bytes of the first one that have been numbered
+	put   uint64 // messages that were ever queued
+	next  *Line  // in the ring of lines that are not empty
+}
+
+// IsWaiting reports whether the line has messages.
+func (ln *Line) IsWaiting() bool { return ln.first < len(ln.msgs) }
+
+// Dst returns the target of the line's messages. There is one if it waits.
+func (ln *Line) Dst() uint32 { return ln.msgs[ln.first].Dst }
+
+// Put returns how many messages were ever queued.
+func (ln *Line) Put() uint64 { return ln.put }
+
+// Gone returns how many of these are not in the line any more.
+func (ln *Line) Gone() uint64 { return ln.put - uint64(ln.waiting()) }
+
+func (ln *Line) waiting() int { return len(ln.msgs) - ln.first }
+
+// lines are the part of a session that has no numbers yet.
+type lines struct {
+	piece   int   // bytes of every piece but the last: PieceLen, but in tests
+	turn    *Line // the line served last, in a ring; nil: all are empty
+	queued  int   // messages in lines
+	backlog int   // bytes of them
+	parted  int   // lines whose first message has begun
+	orphans []subsys.Header
+	drained []subsys.Header // messages that had begun and Drain has yielded: the peer may report them just then
+}
+
+// Queue appends a message to a line. The session takes over the frame's reference.
+func (s *Session) Queue(ln *Line, f *subsys.Frame) {
+	if !ln.IsWaiting() {
+		if s.turn == nil {
+			ln.next = ln
+		} else {
+			ln.next, s.turn.next = s.turn.next, ln
+		}
+		s.turn = ln // the others go first
+	}
+	if 2*ln.first > len(ln.msgs) && len(ln.msgs) == cap(ln.msgs) { // it has not been empty lately
+		n := copy(ln.msgs, ln.msgs[ln.first:])
+		clear(ln.msgs[n:])
+		ln.msgs, ln.first = ln.msgs[:n], 0
+	}
+	ln.msgs = append(ln.msgs, *f)
+	ln.put++
+	s.queued++
+	s.backlog += len(f.Data)
+}
+
+// HasQueued reports whether a line has messages.
+func (s *Session) HasQueued() bool { return s.turn != nil }
+
+// Parts reports whether a message of so many bytes travels in pieces where the connection
+// takes them. It waits in a line in any case.
+func (s *Session) Parts(size int) bool { return size > s.piece }
+
+// IsFeedable reports whether a waiting message may be numbered.
+func (s *Session) IsFeedable() bool { return s.turn != nil && int(s.next-s.head) < MaxUnacked }
+
+// Upcoming returns the line that is served next, which is one of those that wait. There is
+// one if IsFeedable. cuts says that the connection takes messages in pieces.
+func (s *Session) Upcoming(cuts bool) *Line {
+	for {
+		ln := s.turn.next
+		if s.parted < MaxParted || ln.cut > 0 || !s.parts(ln, cuts) {
+			return ln
+		}
+		s.turn = ln
+	}
+}
+
+// parts reports whether the first message of the line travels in pieces.
+func (s *Session) parts(ln *Line, cuts bool) bool {
+	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.piece
+}
+
+// HasBegin reports whether a Begin frame comes before what Number numbers.
+func (s *Session) HasBegin(ln *Line, cuts bool) bool { return ln.cut == 0 && s.parts(ln, cuts) }
+
+// Begin fills h with the Begin frame of a line's first message, and p with its payload.
+func (ln *Line) Begin(h *subsys.Header, p *[4]byte) {
+	m := &ln.msgs[ln.first]
+	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeBegin, m.Tag, m.Src, m.Dst
+	binary.LittleEndian.PutUint32(p[:], m.Len)
+}
+
+// Number gives the first message of a line its number, or its next piece.
+func (s *Session) Number(ln *Line, cuts bool) {
+	m := &ln.msgs[ln.first]
+	if !s.parts(ln, cuts) {
+		s.backlog -= len(m.Data)
+		s.Push(m)
+		s.advance(ln)
+		return
+	}
+	if ln.cut == 0 {
+		s.parted++
+	}
+	n := min(s.piece, len(m.Data)-ln.cut)
+	f := subsys.Frame{Data: m.Data[ln.cut : ln.cut+n : ln.cut+n], Buf: m.Buf}
+	f.Len, f.Type, f.Tag, f.Src, f.Dst = uint32(n), wire.TypePiece, uint64(ln.cut), m.Src, m.Dst
+	ln.cut += n
+	s.backlog -= n
+	s.Push(&f)
+	if ln.cut < len(m.Data) {
+		if m.Buf != nil {
+			m.Buf.Retain()
+		}
+		s.turn = ln
+		return
+	}
+	e := s.at(s.end - 1)
+	e.total, e.tag, e.reported = m.Len, m.Tag, false
+	s.parted--
+	s.advance(ln)
+}
+
+// advance drops the first message of the line behind turn, and gives the next line its
+// turn.
+func (s *Session) advance(ln *Line) {
+	ln.pop(s)
+	if ln.IsWaiting() {
+		s.turn = ln
+	} else {
+		s.remove(ln)
+	}
+}
+
+// pop drops the first message of the line.
+func (ln *Line) pop(s *Session) {
+	ln.msgs[ln.first] = subsys.Frame{}
+	ln.first++
+	ln.cut = 0
+	s.queued--
+}
+
+// remove takes the line behind turn, which is empty, out of the ring.
+func (s *Session) remove(ln *Line) {
+	if s.turn == ln {
+		s.turn = nil
+	} else {
+		s.turn.next = ln.next
+	}
+	ln.msgs, ln.first, ln.next = ln.msgs[:0], 0, nil
+}
+
+// unlist takes a line out of the ring and yields its messages.
+func (s *Session) unlist(ln *Line, yield func(*subsys.Frame)) {
+	if !ln.IsWaiting() {
+		return
+	}
+	for s.turn.next != ln {
+		s.turn = s.turn.next
+	}
+	if ln.cut > 0 {
+		s.parted--
+		s.backlog += ln.cut
+	}
+	for ln.IsWaiting() {
+		m := ln.msgs[ln.first]
+		s.backlog -= len(m.Data)
+		yield(&m)
+		finish(m.Buf)
+		ln.pop(s)
+	}
+	s.remove(ln)
+}
+
+// finish releases a buffer with which the library is through.
+func finish(b *buffers.Buffer) {
+	if b == nil {
+		return
+	}
+	if b.Refs() > 1 { // somebody else holds it and may ask
+		b.SetState(buffers.Delivered)
+	}
+	b.Release()
+}
+
+// Abandon empties the line of a resource that has gone. It yields the messages that the
+// peer will not report, because none of them has begun, and returns the frame that
+// ends one that has.
+func (s *Session) Abandon(ln *Line, yield func(*subsys.Header)) (end subsys.Header, begun bool) {
+	cut := ln.cut
+	s.unlist(ln, func(m *subsys.Frame) {
+		if cut == 0 {
+			yield(&m.Header)
+			return
+		}
+		end, begun = m.Header, true
+		s.orphans = append(s.orphans, m.Header)
+		end.Type, end.Len, end.Tag = wire.TypePiece, 0, uint64(cut)
+		cut = 0
+	})
+	return end, begun
+}
+
+// Reported notes that the peer has reported a message as undelivered: Drain does not
+// yield it. It returns false if Drain has done so already. A message in one piece that the
+// peer reports has been acknowledged, so Drain has not.
+func (s *Session) Reported(dst, src uint32, tag uint64, size uint32) (isNew bool) {
+	if int(size) <= s.piece {
+		return true
+	}
+	isIt := func(h subsys.Header) bool { return h.Dst == dst && h.Src == src && h.Tag == tag && h.Len == size }
+	if i := slices.IndexFunc(s.drained, isIt); i >= 0 {
+		s.drained = slices.Delete(s.drained, i, i+1)
+		return false
+	}
+	if i := slices.IndexFunc(s.orphans, isIt); i >= 0 {
+		s.orphans = slices.Delete(s.orphans, i, i+1)
+		return true
+	}
+	for i := s.first; i != s.end; i++ {
+		if e := s.at(i); e.total == size && !e.reported && e.Dst == dst && e.Src == src && e.tag == tag {
+			e.reported = true
+			break
+		}
+	}
+	return true
+}

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package session is the part of a link that outlives its connections: what was sent and not
+// acknowledged, and how far the peer's frames have come. A [Session] is a machine without
+// I/O, clock or lock. Sequence numbers are modulo 2³² and never more than [MaxUnacked]
+// apart, but for a few control frames.
+//
+// One goroutine at a time may receive (Acked, Accept, Expected, Told) while another sends
+// (all the rest): what they share are atomic words.
+//
+//	acknowledged | unacknowledged      | not handed to a connection |
+//	-------------+---------------------+----------------------------+
+//	           head (done ≥ head)    sent                         next
+//
+// Frames are numbered by Push and Add, and lent to a connection by Take; Untake takes back
+// what the connection did not take. Acked notes how far the peer has received; Release then
+// lets go of the frames, which needs that no connection has any of them in its hands. Over a
+// new connection Resume goes back to what the peer says it has, which may be old news: it
+// may acknowledge what an earlier connection was handed, up to most.
+//
+// Frames are kept in entries: a frame by itself, whose payload lies where the sender put it,
+// or a run of small ones, encoded one behind the other as they will go on the stream. The
+// last entry, if it is a run, is open: more frames may be added while a connection writes
+// those before.
+//
+// A large message goes over a stream in pieces: a Begin frame, then Piece frames, each with
+// its own number. So a broken connection costs the pieces that were under way, and messages
+// to other resources pass between the pieces. Large messages, and what was sent to their
+// targets behind them, wait in a [Line] for each target and get their numbers later: that
+// keeps their order. The lines are served in turn:
+//
+//	Queue ──► line of a ─┐
+//	Queue ──► line of b ─┼─ Upcoming ─► Number ──► entries ──► Take
+//	Queue ──► line of c ─┘                  Push, Add ─┘
+package session
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+const (
+	// MaxUnacked bounds the frames of one session that wait to be acknowledged, and the
+	// messages in its lines.
+	MaxUnacked = 1 << 15
+
+	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
+	smallRun    = 4 << 10  // bytes of the first run after a pause,
+	largeRun    = 64 << 10 // and of those that follow a full one
+	BatchFrames = 64       // entries that Take returns at most
+)
+
+// A Session is one end of what two contexts say to each other. After Init it has sent
+// and received nothing.
+type Session struct {
+	ring       []entry // entries first..end, at index & (len-1)
+	first, end uint32
+	cur        uint32 // the entry that is sent next,
+	off        int    // and how many bytes of it were, if it is a run
+	unsent     int    // bytes, payloads included
+
+	head, sent, next uint32
+	most             atomic.Uint32 // the highest sent has been
+	done             atomic.Uint32 // frames before it are acknowledged; released when no connection holds them
+	large            int           // entries with a buffer that is no run
+
+	lines
+
+	rxNext atomic.Uint32 // the frame expected next
+	rxTold atomic.Uint32 // what the peer has been told, or will be by what waits to be sent
+
+	batch [BatchFrames]subsys.Frame // lent out by Take
+	marks [BatchFrames]mark
+}
+
+// entry is a frame, or a run if its type is TypeRun: Seq is that of the first
+// frame, Data what has been filled of Buf.
+type entry struct {
+	subsys.Frame
+	frames   uint32
+	total    uint32 // of the last piece of a message: the length of all,
+	tag      uint64 // the message's tag,
+	reported bool   // and whether the peer has said that it was not delivered
+}
+
+// mark is a place in the session to return to.
+type mark struct {
+	cur  uint32
+	off  int
+	sent uint32
+}
+
+// Init sets how many bytes each piece has but the last: PieceLen, but in tests. It is called
+// once, before everything else.
+func (s *Session) Init(piece int) { s.piece = piece }
+
+// Pending returns how many frames and messages have not been acknowledged.
+func (s *Session) Pending() int { return int(s.next-s.head) + s.queued }
+
+// HasRoom reports whether one more message may be accepted.
+func (s *Session) HasRoom() bool { return s.Pending() < MaxUnacked }
+
+// IsIdle reports whether everything has been acknowledged.
+func (s *Session) IsIdle() bool { return s.head == s.next && s.turn == nil }
+
+// IsQuiet reports whether there is nothing to be sent now.
+func (s *Session) IsQuiet() bool { return s.sent == s.next && !s.IsFeedable() }
+
+// Next returns the number of the next frame.
+func (s *Session) Next() uint32 { return s.next }
+
+// Head returns the number of the first frame that has not been released.
+func (s *Session) Head() uint32 { return s.head }
+
+// Sent returns the number of the frame that is sent next.
+func (s *Session) Sent() uint32 { return s.sent }
+
+// Repeats returns how many frames are to be sent again, after Resume.
+func (s *Session) Repeats() int { return max(0, int(int32(s.most.Load()-s.sent))) }
+
+// Unsent returns the bytes of numbered frames that are not sent.
+func (s *Session) Unsent() int { return s.unsent }
+
+// Due returns the bytes that are not sent, of numbered frames and of messages in lines.
+func (s *Session) Due() int { return s.unsent + s.backlog }
+
+// HasLarge reports whether a frame that lies in a buffer of its own has not been released.
+func (s *Session) HasLarge() bool { return s.large > 0 }
+
+// Expected returns the number of the frame that is to come next.
+func (s *Session) Expected() uint32 { return s.rxNext.Load() }
+
+// Told returns which frame the peer knows that this end expects, or will know when it has
+// what waits to be sent.
+func (s *Session) Told() uint32 { return s.rxTold.Load() }
+
+// Tell returns the acknowledgement of all that has come, for a frame without a number.
+func (s *Session) Tell() (ack uint32) {
+	ack = s.rxNext.Load()
+	s.rxTold.Store(ack)
+	return ack
+}
+
+// Untell says that the connection did not take the acknowledgement that Tell returned.
+func (s *Session) Untell(ack uint32) { s.rxTold.Store(ack - 1) }
+
+// String returns the numbers, for logs.
+func (s *Session) String() string {
+	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxTold.Load())
+}
+
+func (s *Session) at(i uint32) *entry { return &s.ring[int(i)&(len(s.ring)-1)] }
+
+// entry returns a new one at the end.
+func (s *Session) entry() *entry {
+	if n := int(s.end - s.first); n == len(s.ring) {
+		ring := make([]entry, max(16, 2*n))
+		for i := s.first; i != s.end; i++ {
+			ring[int(i)&(len(ring)-1)] = *s.at(i)
+		}
+		s.ring = ring
+	}
+	s.end++
+	return s.at(s.end - 1)
+}
+
+// stamp numbers h and lets it carry the newest acknowledgement.
+func (s *Session) stamp(h *subsys.Header) {
+	ack := s.rxNext.Load()
+	h.Seq, h.Ack = s.next, ack
+	if s.rxTold.Load() != ack {
+		s.rxTold.Store(ack)
+	}
+	s.next++
+}
+
+// Push takes a frame over as an entry of its own.
+func (s *Session) Push(f *subsys.Frame) {
+	e := s.entry()
+	e.Frame, e.frames, e.total = *f, 1, 0
+	if f.Buf != nil {
+		s.large++
+	}
+	s.stamp(&e.Header)
+	s.unsent += subsys.HeaderLen + len(f.Data)
+}
+
+// RunLen returns how large a buffer Open is to be given. Callers ask only after Add failed:
+// if the last entry is a run it is full, and more frames are likely to follow.
+func (s *Session) RunLen() int {
+	if s.first != s.end && s.at(s.end-1).Type == subsys.TypeRun {
+		return largeRun
+	}
+	return smallRun
+}
+
+// Open begins a run in b, which belongs to the session from then on.
+func (s *Session) Open(b *buffers.Buffer) {
+	e := s.entry()
+	e.Frame, e.frames, e.total = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0
+	e.Type, e.Seq = subsys.TypeRun, s.next
+}
+
+// Add copies a frame to the end of the open run, and sets Seq and Ack of h. It reports
+// false, and has done nothing, if there is no open run or it has no room.
+func (s *Session) Add(h *subsys.Header, payload []byte) bool {
+	if s.first == s.end {
+		return false
+	}
+	e := s.at(s.end - 1)
+	at, n := len(e.Data), subsys.HeaderLen+len(payload)
+	if e.Type != subsys.TypeRun || cap(e.Data)-at < n {
+		return false
+	}
+	s.stamp(h)
+	e.Data = e.Data[:at+n]
+	to := e.Data[at:]
+	h.Put(to)
+	copy(to[subsys.HeaderLen:], payload)
+	e.frames++
+	s.unsent += n
+	return true
+}
+
+// Take returns what is to be handed to a connection next, in order, and counts it as sent:
+// the peer may acknowledge it before the connection has returned. The slice is valid until
+// the next Take.
+func (s *Session) Take() []subsys.Frame {
+	n := 0
+	for s.cur != s.end && n < len(s.batch) {
+		e := s.at(s.cur)
+		if e.Type == subsys.TypeRun && s.off == len(e.Data) {
+			if s.cur+1 == s.end {
+				break // all of the open run is sent
+			}
+			s.cur, s.off = s.cur+1, 0
+			continue
+		}
+		s.marks[n] = mark{s.cur, s.off, s.sent}
+		b := &s.batch[n]
+		b.Header, b.Data, b.Buf = e.Header, e.Data, e.Buf
+		if e.Type == subsys.TypeRun {
+			s.batch[n].Data = e.Data[s.off:]
+			s.unsent -= len(e.Data) - s.off
+			s.off = len(e.Data)
+		} else {
+			s.unsent -= subsys.HeaderLen + len(e.Data)
+			s.cur++
+		}
+		s.sent = e.Seq + e.frames
+		n++
+	}
+	if most := s.most.Load(); s.sent != most && s.sent-most < 1<<31 {
+		s.most.Store(s.sent)
+	}
+	return s.batch[:n]
+}
+
+// Untake says that of fs, which Take has returned last, the connection took the first n
+// only.
+func (s *Session) Untake(fs []subsys.Frame, n int) {
+	if n == len(fs) {
+		return
+	}
+	for i := range fs[n:] {
+		if fs[n+i].Type != subsys.TypeRun {
+			s.unsent += subsys.HeaderLen
+		}
+		s.unsent += len(fs[n+i].Data)
+	}
+	m := s.marks[n]
+	s.cur, s.off, s.sent = m.cur, m.off, m.sent
+}
+
+// Acked notes that the peer has received the frames before a. An
+// acknowledgement of frames never sent is refused.
+func (s *Session) Acked(a uint32) error {
+	for {
+		done, most := s.done.Load(), s.most.Load()
+		switch {
+		case done-a <= MaxUnacked*2: // an old one
+			return nil
+		case a-done > most-done:
+			return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", wire.ErrProtocol, a, most)
+		case s.done.CompareAndSwap(done, a):
+			return nil
+		}
+	}
+}
+
+// Release drops the entries that were acknowledged and lets go of their
+// buffers. No connection may have any of them in its hands.
+func (s *Session) Release() {
+	s.head = s.done.Load()
+	if s.head-s.sent-1 < 1<<31 {
+		s.skipTo(s.head) // the peer had them from an earlier connection
+	}
+	for s.first != s.end {
+		e := s.at(s.first)
+		if e.Seq+e.frames-s.head-1 < 1<<31 { // ends after head
+			return
+		}
+		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun && e.Buf.Refs() == 1 {
+			// All is acknowledged; the open run begins again where it is, unless a connection
+			// has lent it.
+			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
+			s.cur, s.off = s.first, 0
+			return
+		}
+		if s.cur == s.first { // an open run, sent to its end
+			s.cur, s.off = s.first+1, 0
+		}
+		s.drop(e)
+		s.first++
+	}
+}
+
+// skipTo makes seq, which is unsent, the next frame to be sent.
+func (s *Session) skipTo(seq uint32) {
+	s.sent = seq
+	for s.cur != s.end {
+		e := s.at(s.cur)
+		size := len(e.Data)
+		if e.Type != subsys.TypeRun {
+			size += subsys.HeaderLen
+		}
+		if before := seq - e.Seq; before < e.frames {
+			if before > 0 { // inside a run
+				off := skip(e.Data, before)
+				s.unsent -= off - s.off
+				s.off = off
+			}
+			return
+		}
+		s.unsent -= size - s.off
+		if e.Type == subsys.TypeRun && s.cur+1 == s.end {
+			s.off = size // more may be added
+			return
+		}
+		s.cur, s.off = s.cur+1, 0
+	}
+}
+
+func (s *Session) drop(e *entry) {
+	if e.Buf != nil && e.Type != subsys.TypeRun {
+		s.large--
+	}
+	switch {
+	case e.Buf == nil:
+	case e.Type == wire.TypeData || e.total > 0:
+		finish(e.Buf)
+	default:
+		e.Buf.Release()
+	}
+	e.Data, e.Buf = nil, nil
+}
+
+// Accept judges the numbers of received frames. Those of before first came
+// once already, over an earlier connection, and are to be dropped; a gap means that
+// the connection lost something, which it must not. The messages among the new ones
+// are counted, and the bytes of all frames.
+func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) {
+	was := s.rxNext.Load()
+	next := was
+	for i := range fs {
+		f := &fs[i]
+		if f.Type == wire.TypeAck {
+			continue
+		}
+		if f.Type < wire.TypeData || f.Type > wire.TypePiece {
+			return 0, got, fmt.Errorf("%w: frame type %d", wire.ErrProtocol, f.Type)
+		}
+		got.Wire += subsys.HeaderLen
+		if len(f.Data) <= Inline || f.Buf == nil || !f.Buf.ReadOnly() { // else its sender gets it back when we release it
+			got.Wire += int(f.Len)
+		}
+		switch d := f.Seq - next; {
+		case d == 0:
+			next++
+			switch f.Type {
+			case wire.TypeBegin:
+				got.Messages++
+			case wire.TypeData:
+				got.Messages++
+				got.Bytes += int(f.Len)
+			case wire.TypePiece:
+				got.Bytes += int(f.Len)
+			}
+		case d > 1<<31 && next == was:
+			first = i + 1
+			if f.Seq-s.rxTold.Load() > 1<<31 {
+				s.rxTold.Store(f.Seq) // the peer does not know that it has come
+			}
+		default:
+			return 0, got, fmt.Errorf("%w: frame %d, expected %d", wire.ErrProtocol, f.Seq, next)
+		}
+	}
+	if next != was {
+		s.rxNext.Store(next)
+	}
+	return first, got, nil
+}
+
+// Arrived is what came in one batch.
+type Arrived struct {
+	Messages, Bytes int
+	Wire            int // bytes with headers, of repeated frames too, that the sender keeps until it hears of them
+}
+
+// Resume continues over a new connection whose peer has received everything before
+// peerHas: what it lacks is sent again.
+func (s *Session) Resume(peerHas uint32) error {
+	if most := s.most.Load(); peerHas-s.head > most-s.head {
+		return fmt.Errorf("%w: peer has %d, sent up to %d", wire.ErrProtocol, peerHas, most)
+	}
+	if err := s.Acked(peerHas); err != nil {
+		return err
+	}
+	if done := s.done.Load(); done != peerHas {
+		return fmt.Errorf("%w: peer has %d, acknowledged %d", wire.ErrProtocol, peerHas, done)
+	}
+	s.Release()
+	s.sent, s.cur, s.off, s.unsent = peerHas, s.first, 0, 0
+	for i := s.first; i != s.end; i++ {
+		switch e := s.at(i); {
+		case e.Type != subsys.TypeRun:
+			s.unsent += subsys.HeaderLen + len(e.Data)
+		case i == s.first: // it may be acknowledged in part
+			s.off = skip(e.Data, peerHas-e.Seq)
+			s.unsent += len(e.Data) - s.off
+		default:
+			s.unsent += len(e.Data)
+		}
+	}
+	s.rxTold.Store(s.rxNext.Load())
+	return nil
+}
+
+// HandOver is Resume while the former connection works: the peer has gone on receiving,
+// and acknowledging, since it said what it had.
+func (s *Session) HandOver(peerHas uint32) error {
+	if done := s.done.Load(); done-peerHas <= 2*MaxUnacked {
+		peerHas = done
+	}
+	return s.Resume(peerHas)
+}
+
+// skip returns where in a run the frame after the first n begins.
+func skip(run []byte, n uint32) (off int) {
+	var h subsys.Header
+	for range n {
+		_ = h.Parse(run[off:]) // our own
+		off += subsys.HeaderLen + int(h.Len)
+	}
+	return off
+}
+
+// Drain empties the session, yielding what was not acknowledged: of a message in
+// pieces, the header that it would have had in one. No connection may have any of it in its
+// hands.
+func (s *Session) Drain(yield func(*subsys.Header)) {
+	s.Release()
+	for ; s.first != s.end; s.first++ {
+		e := s.at(s.first)
+		switch {
+		case e.total > 0:
+			if !e.reported {
+				s.drained = append(s.drained, subsys.Header{Type: wire.TypeData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+				yield(&s.drained[len(s.drained)-1])
+			}
+		case e.Type != subsys.TypeRun:
+			yield(&e.Header)
+		default:
+			for off := skip(e.Data, s.head-e.Seq); off < len(e.Data); {
+				var h subsys.Header
+				_ = h.Parse(e.Data[off:])
+				off += subsys.HeaderLen + int(h.Len)
+				yield(&h)
+			}
+		}
+		s.head = e.Seq + e.frames
+		s.drop(e)
+	}
+	s.head, s.sent = s.next, s.next
+	s.most.Store(s.next)
+	s.done.Store(s.next)
+	s.cur, s.off, s.unsent = s.end, 0, 0
+	for i := range s.orphans {
+		yield(&s.orphans[i])
+	}
+	s.drained = append(s.drained, s.orphans...)
+	s.orphans = nil
+	for s.turn != nil {
+		if ln := s.turn.next; ln.cut > 0 {
+			s.drained = append(s.drained, ln.msgs[ln.first].Header)
+		}
+		s.unlist(s.turn.next, func(m *subsys.Frame) { yield(&m.Header) })
+	}
+}
