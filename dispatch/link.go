@@ -97,6 +97,9 @@ func (l *link) act(do life.Action) {
 	if do&life.CancelMove != 0 {
 		l.endMove()
 	}
+	if do&life.CancelSoon != 0 {
+		time.AfterFunc(answerMost, l.endMove)
+	}
 	if do&life.StopTimer != 0 && l.retry != nil {
 		l.retry.Stop()
 	}

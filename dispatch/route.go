@@ -31,7 +31,10 @@ import (
 //
 // A route that came up and broke at once is shunned for a while where there is
 // another.
-const shortLived = time.Second // a connection that lived less has not worked
+const (
+	shortLived = time.Second            // a connection that lived less has not worked
+	answerMost = 100 * time.Millisecond // after the former connection's end, for the answer over a better one
+)
 
 // shunned is until when a transport is not used if another can be, and for how
 // long the next time.

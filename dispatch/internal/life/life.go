@@ -65,7 +65,8 @@ type Action uint8
 const (
 	StartDial  Action = 1 << iota // start the searcher, to dial
 	StartMove                     // start the searcher, to try better routes
-	CancelMove                    // let the searcher that tries better routes end
+	CancelMove                    // let the searcher that tries better routes end,
+	CancelSoon                    // or let it end within moments
 	SetTimer                      // have Timeout called after Wait, in place of an earlier timer
 	StopTimer                     // do not have it called
 	Bury                          // finish the end, as soon as no goroutine writes
@@ -162,6 +163,11 @@ func (m *Machine) Lost() Action {
 		m.state = Dialling
 	case Moving:
 		m.state = Broken
+		if m.proposed != 0 {
+			// The peer may have taken the new connection and closed this one, and the end
+			// of this one has been quicker to arrive than the peer's answer over the new one.
+			return CancelSoon
+		}
 		return CancelMove
 	}
 	return 0
@@ -257,7 +263,7 @@ func (m *Machine) Ends(err error) Action {
 	}
 	was := m.state
 	m.state = Dying
-	if was == Moving {
+	if was == Moving || was == Broken {
 		return Bury | StopTimer | CancelMove
 	}
 	return Bury | StopTimer

@@ -20,7 +20,7 @@ import (
 
 var (
 	columns     = regexp.MustCompile(`\s{2,}`)
-	actionNames = []string{"startDial", "startMove", "cancelMove", "setTimer", "stopTimer", "bury"}
+	actionNames = []string{"startDial", "startMove", "cancelMove", "cancelSoon", "setTimer", "stopTimer", "bury"}
 	errGone     = errors.New("gone")
 	errClosed   = errors.New("closed")
 	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
@@ -195,7 +195,7 @@ func TestLifeModel(t *testing.T) {
 		isCancelled := false
 		n, timed := uint32(0), uint32(0)
 		act := func(do Action) {
-			if do&CancelMove != 0 {
+			if do&(CancelMove|CancelSoon) != 0 {
 				if searcher != StartMove {
 					t.Fatal("cancels a searcher that is not there")
 				}
@@ -268,6 +268,7 @@ func TestLifeModel(t *testing.T) {
 				}
 			},
 			"improve": func(t *rapid.T) { act(f.Improve()) },
+			"propose": func(t *rapid.T) { f.Propose() },
 			"leaves":  func(t *rapid.T) { f.Leaves(errClosed) },
 			"ends":    func(t *rapid.T) { act(f.Ends(errGone)) },
 			"buried": func(t *rapid.T) {
@@ -281,7 +282,7 @@ func TestLifeModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if isEnding {
-					if !f.HasEnded() || hasTimer || f.cause == nil || searcher == StartMove && !isCancelled && f.state < Dying {
+					if !f.HasEnded() || hasTimer || f.cause == nil || searcher == StartMove && !isCancelled {
 						t.Fatalf("%v after the end, timer %v", f.state, hasTimer)
 					}
 					return
