@@ -28,12 +28,13 @@ const (
 	maxSilent    = 16 // conns of one other user that are not admitted
 )
 
-// Of many conns a Look looks at those that had something lately, at most hotMost, and
-// at some of the others in turns.
+// Of many conns a Look looks at those that had something lately, at most hotMost. One in
+// coldEvery Looks looks at one of the others as well, in turns: what these have written is
+// in no cache, and to fetch it takes longer than to look at those that are active.
 const (
-	hotMost  = 4
-	turnLen  = 4
-	fewConns = 16 // up to so many it looks at all
+	hotMost   = 4
+	coldEvery = 4
+	fewConns  = 16 // up to so many it looks at all
 )
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME;
@@ -114,8 +115,9 @@ type port struct {
 	bell    *bell       // nil once closed
 	resting atomic.Bool // no goroutine looks, as the peers have been told
 	list    atomic.Pointer[[]*conn]
-	hot     [hotMost]*conn // of the goroutine that makes progress, as are the next two
+	hot     [hotMost]*conn // of the goroutine that makes progress, as are the next three
 	nextHot int            // which of hot is given up for another
+	looks   uint           // at hot
 	turn    int            // in list
 
 	mu     sync.Mutex
@@ -328,32 +330,29 @@ func (p *port) delist(c *conn) {
 // Look implements subsys.Ring. The first after a rest looks at all conns.
 func (p *port) Look() (frames int) {
 	list := *p.list.Load()
-	turns := len(list)
-	if turns > fewConns {
-		turns = turnLen
-	}
+	isAll := len(list) <= fewConns
 	if p.bell != nil && p.resting.Load() {
 		p.resting.Store(false)
 		p.bell.doze(subsys.Awake)
-		turns = len(list)
+		isAll = true
 	}
-	if turns == len(list) {
+	if isAll {
 		for _, c := range list {
 			frames += p.lookAt(c)
 		}
-	} else {
-		for _, c := range p.hot {
-			if c != nil {
-				frames += p.lookAt(c)
-			}
+		return frames
+	}
+	for _, c := range p.hot {
+		if c != nil {
+			frames += p.lookAt(c)
 		}
-		for range turns {
-			if list = *p.list.Load(); len(list) == 0 { // a conn may have been taken from it
-				break
-			}
-			p.turn++
-			frames += p.lookAt(list[p.turn%len(list)])
-		}
+	}
+	if p.looks++; p.looks%coldEvery > 0 {
+		return frames
+	}
+	if list = *p.list.Load(); len(list) > 0 { // a conn may have been taken from it
+		p.turn++
+		frames += p.lookAt(list[p.turn%len(list)])
 	}
 	return frames
 }
