@@ -121,8 +121,9 @@
 //
 // That is decided by the state machine in package life. A link learns that its peer has ended
 // in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone; or the peer is
-// not reached within Config.GiveUp since the searcher began to dial. A process that is killed says no goodbye: its connection
-// breaks, and the link dials, in the state moving as soon as the searcher there has ended. A
+// not reached within Config.GiveUp since the searcher began to dial. A process that is
+// killed says no goodbye: its connection breaks, and the link dials, in the state moving as
+// soon as the searcher there has ended. A
 // detached link learns nothing until it is used. In each state the end leads to dying: flows
 // fail, what was not acknowledged is reported as undelivered, mailboxes take back the credit
 // that the peer has not used, and Config.Ended is called. A peer that reconnects before that
