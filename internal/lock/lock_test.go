@@ -54,7 +54,7 @@ func TestInOrder(t *testing.T) {
 	waits.Wait()
 }
 
-// Who tries may hold whatever lock.
+// A goroutine that only tries to take a lock may hold any other.
 func TestTried(t *testing.T) {
 	var a Mutex[outer]
 	var b Mutex[inner]
