@@ -17,7 +17,7 @@ import (
 
 const (
 	burst      = 2 * time.Microsecond  // between messages that make a stream
-	flushBytes = 128 << 10             // unsent bytes at which a sender writes itself
+	flushBytes = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
 	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up,
 	longNap    = time.Millisecond      // where senders come to flushBytes sooner
 	fewFrames  = 8                     // of one nap, with which a link is no stream any more

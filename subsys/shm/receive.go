@@ -26,6 +26,7 @@ type receiver struct {
 	last   *arena            // the one of these that was lent in last; nil: none
 	loans  []*borrowed       // by the peer's numbers; nil: not made
 	made   int
+	copied uint64    // bytes that were copied out of lent runs since the connection began
 	taken  int       // bytes of the record at head that the reader has, where it lacked memory for more,
 	lent   *borrowed // and the run, if the record is of one
 	rest   []byte    // of which this is to be read
@@ -34,8 +35,9 @@ type receiver struct {
 	frames [1]subsys.Frame
 }
 
-// mostRead is how many bytes of records are worked on before another conn has its
-// turn.
+// mostRead is how many bytes one Look delivers before another connection has its turn: of
+// records, and of the runs that these lend. What a Look delivers is received before the
+// next one, so it is still in the cache.
 const mostRead = 4 * ringLen
 
 func (in *receiver) free() { in.reader.Free() }
@@ -54,7 +56,8 @@ func (in *receiver) tell(c *conn) {
 // receive works on the records that are there.
 func (c *conn) receive() (frames int, err error) {
 	in := &c.in
-	for end := in.head + mostRead; in.head < end && !c.closed.Load(); {
+	copied := in.copied
+	for end := in.head + mostRead; in.head+in.copied-copied < end && !c.closed.Load(); {
 		word := c.theirs.word(in.head).Load()
 		if word == 0 {
 			break
@@ -134,6 +137,7 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 		return 0, err
 	}
 	c.count(len(mem))
+	in.copied += uint64(len(mem))
 	in.used = true
 	in.lent, in.rest = b, mem
 	return in.goOn(c)
