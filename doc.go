@@ -13,7 +13,7 @@
 //	srv, err := c.Find(ctx, rocl.Match{"type": "server"})
 //	b, err := c.Buffer(5)
 //	copy(b.Bytes(), "hello")
-//	err = me.Send(ctx, srv.ID, 7, b)
+//	err = me.Send(ctx, srv.ID, 7, b) // takes b over, unless it fails
 //	answer, err := me.Recv(ctx, rocl.From(srv.ID))
 //
 // Resources are kept by the node's directory: a dirserver, or, where none
@@ -36,7 +36,7 @@
 //	rocl_query             Context.Find, Context.Lookup
 //	rocl_bfget             Context.Buffer
 //	rocl_bfret             Buffer.Release
-//	rocl_bftoret           Resource.Send (which takes the buffer over), Buffer.Retain to keep it
+//	rocl_bftoret           Resource.Send (which takes the buffer over, unless it fails), Buffer.Retain to keep it
 //	rocl_bfstat            Buffer.State, Buffer.Done
 //	rocl_send              Resource.Send
 //	rocl_recv              Resource.Recv (blocking, timed by its ctx), Resource.TryRecv

@@ -816,7 +816,7 @@ func ExampleContext_buffer() {
 		log.Fatal(err)
 	}
 	where := &p.Bytes()[0]
-	if err := me.Send(ctx, you.ID(), 0, p); err != nil { // p is the library's from here on
+	if err := me.Send(ctx, you.ID(), 0, p); err != nil { // p is the library's from here on, if nil is returned
 		log.Fatal(err)
 	}
 	m, err := you.Recv(ctx)
@@ -1180,10 +1180,12 @@ func ExampleMessage() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Send takes over the reference that Buffer gives.
-	err = echo.Send(ctx, m.From(), m.Tag(), m.Buffer())
+	// Send takes over the reference that Buffer gives, unless it fails.
+	p := m.Buffer()
+	err = echo.Send(ctx, m.From(), m.Tag(), p)
 	m.Release()
 	if err != nil {
+		p.Release()
 		log.Fatal(err)
 	}
 	if m, err = me.Recv(ctx); err != nil {

@@ -248,6 +248,7 @@ func TestCloseWakes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer p.Release()
 		calls := map[string]func() error{
 			"Recv": func() error { _, err := me.Recv(bg); return err },
 			"Send": func() error { return me.Send(bg, slow.ID(), 0, p) },

@@ -193,8 +193,8 @@ func (c *Context) Addrs() []string { return c.disp.Addrs() }
 // this context sent or received, never another process's. Write all of it, or Resize
 // it, before it is sent.
 //
-// The caller owns the buffer. [Resource.Send] takes it over; a buffer that is not sent
-// must be released with [buffers.Buffer.Release], or its memory stays in use.
+// The caller owns the buffer. [Resource.Send] takes it over, unless it fails; a buffer that
+// is not sent must be released with [buffers.Buffer.Release], or its memory stays in use.
 //
 // Buffer does not wait. It fails with rocl.ErrTooLarge where n is negative or too
 // large, with rocl.ErrLimit where the limit of [WithMemory] is reached (there is no

@@ -41,8 +41,10 @@ func (r *Resource) Context() *Context { return r.c }
 func (r *Resource) Revision() uint64 { return r.rev.Load() }
 
 // Send sends the message in b, with a tag for the receiver to select by, to
-// the resource with identifier to. b belongs to the library from here on, also
-// when an error is returned, and travels uncopied where the transport can.
+// the resource with identifier to. The message travels uncopied where the transport can.
+//
+// If Send returns nil, it has taken over the caller's reference to b. If it fails, b stays
+// the caller's, unchanged: send it again, or release it.
 //
 // nil means accepted: the message will arrive, once, after those sent to the
 // same target before, if both contexts live and the target exists. Send waits,
@@ -50,11 +52,7 @@ func (r *Resource) Revision() uint64 { return r.rev.Load() }
 // rocl.ErrGone where to is not the identifier of a resource, or no longer; with
 // rocl.ErrUnreachable, rocl.ErrClosed, rocl.ErrTooLarge or the cause of ctx's end.
 func (r *Resource) Send(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) error {
-	err := r.send(ctx, to, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
-	if err != nil {
-		b.Release()
-	}
-	return err
+	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
 }
 
 // SendBytes is Send of a copy of p, for when it does not lie in a buffer.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
@@ -203,14 +204,22 @@ func TestDeleted(t *testing.T) {
 				t.Errorf("told %+v", u)
 			}
 		}
-		// The buffer is taken also when sending fails.
+		// The buffer stays the caller's when sending fails, and can be sent again.
 		p, err := a.Buffer(10)
 		if err != nil {
 			t.Fatal(err)
 		}
+		copy(p.Bytes(), "0123456789")
 		if err := me.Send(bg, you.ID(), 0, p); !errors.Is(err, dispatch.ErrGone) {
 			t.Errorf("sending a buffer: %v", err)
 		}
+		if p.State() != buffers.Owned || p.Refs() != 1 {
+			t.Errorf("after a send that failed the buffer is %v, with %d references", p.State(), p.Refs())
+		}
+		if err := me.Send(bg, mark.ID(), 0, p); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, mark, "0123456789")
 		if n := a.Stats().Undelivered; n != unread {
 			t.Errorf("%d undelivered, want %d", n, unread)
 		}

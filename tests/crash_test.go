@@ -139,6 +139,7 @@ func flood(c *lib.Context, who lib.Attrs) error {
 		bigMessage(b.Bytes(), i)
 		under = append(under, b.Retain())
 		if err := r.Send(ctx, sink.ID, i, b); err != nil {
+			b.Release()
 			return err
 		}
 		for len(under) > 0 && under[0].Done() {
@@ -174,8 +175,11 @@ func echo(c *lib.Context, who lib.Attrs) error {
 		}
 		from, tag, b := m.From(), m.Tag(), m.Buffer()
 		m.Release()
-		if err := r.Send(ctx, from, tag, b); err != nil && !errors.Is(err, lib.ErrGone) {
-			return err
+		if err := r.Send(ctx, from, tag, b); err != nil {
+			b.Release()
+			if !errors.Is(err, lib.ErrGone) {
+				return err
+			}
 		}
 	}
 }

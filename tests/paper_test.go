@@ -842,10 +842,16 @@ func TestPaperBuffers(t *testing.T) {
 				t.Errorf("%s: %d references, ours is one", name, p.Refs())
 			}
 			p.Release()
-			if err := me.Send(ctx, b.ID().WithSerial(999), 0, fresh()); err == nil && name == "inproc" {
+			p = fresh()
+			if err := me.Send(ctx, b.ID().WithSerial(999), 0, p); err != nil {
+				p.Release()
+			} else if name == "inproc" {
 				t.Errorf("a send to nobody was accepted")
 			}
-			if err := me.Send(ctx, lib.GID{}, 0, fresh()); err == nil {
+			p = fresh()
+			if err := me.Send(ctx, lib.GID{}, 0, p); err != nil {
+				p.Release()
+			} else {
 				t.Errorf("%s: a send to no identifier was accepted", name)
 			}
 			eventually(t, name+": all buffers are back", func() bool { return a.Close() == nil && a.Stats().Buffers.InUse == 0 })

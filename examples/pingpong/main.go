@@ -47,9 +47,11 @@ func serve(ctx context.Context, c *rocl.Context) error {
 		if err != nil {
 			return err
 		}
-		err = me.Send(ctx, m.From(), m.Tag(), m.Buffer())
+		b := m.Buffer()
+		err = me.Send(ctx, m.From(), m.Tag(), b)
 		m.Release()
 		if err != nil {
+			b.Release()
 			log.Print(err) // the player left: wait for another
 		}
 	}

@@ -103,6 +103,7 @@ func pingPong(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl
 		return err
 	}
 	if err := me.Send(ctx, peer, 0, b); err != nil {
+		b.Release()
 		return err
 	}
 	m, err := me.Recv(ctx)
@@ -439,6 +440,7 @@ func pour(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, 
 		}
 		copy(b.Bytes(), source)
 		if err := me.Send(ctx, to, i, b); err != nil {
+			b.Release()
 			return err
 		}
 	}

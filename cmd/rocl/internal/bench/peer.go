@@ -480,6 +480,7 @@ func echo(ctx context.Context, c *rocl.Context, me *rocl.Resource, more func() b
 			first()
 		}
 		if err := me.Send(ctx, to, tag, b); err != nil {
+			b.Release()
 			return err
 		}
 	}

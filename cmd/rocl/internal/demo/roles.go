@@ -122,6 +122,7 @@ func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.G
 		h.put(b.Bytes())
 		_ = b.Resize(contentHead + n)
 		if err := me.Send(ctx, to, tagContent, b); err != nil {
+			b.Release()
 			return messages, err
 		}
 		messages++

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A buffer whose Send failed, for whatever reason, is the caller's: it is sent again.
+func TestSendFailsKeepsBuffer(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, deleted := register(t, a, nil), register(t, a, nil)
+		full, err := b.Register(bg, nil, context.MailboxLimit(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil { // until its senders wait
+			ctx, cancel := stdctx.WithCancel(bg)
+			cancel()
+			err = me.SendBytes(ctx, full.ID(), 0, make([]byte, 10<<10))
+		}
+		if err := deleted.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := stdctx.WithCancel(bg)
+		cancel()
+		p, err := a.Buffer(20 << 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			name string
+			from *context.Resource
+			to   resource.GID
+			want error
+		}{
+			{"no identifier", me, resource.GID{}, dispatch.ErrGone},
+			{"no such context", me, resource.MakeGID(1, 2, 3), dispatch.ErrGone},
+			{"a sender that is deleted", deleted, full.ID(), dispatch.ErrClosed},
+			{"a mailbox that is full", me, full.ID(), stdctx.Canceled},
+		} {
+			ctx := bg
+			if c.want == stdctx.Canceled {
+				ctx = ended
+			}
+			if err := c.from.Send(ctx, c.to, 0, p); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if p.State() != buffers.Owned || p.Refs() != 1 {
+				t.Fatalf("%s: the buffer is %v, with %d references", c.name, p.State(), p.Refs())
+			}
+		}
+		you := register(t, b, nil)
+		if err := me.Send(bg, you.ID(), 0, p); err != nil {
+			t.Fatal(err)
+		}
+		m, err := you.Recv(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		for {
+			m, err := full.TryRecv()
+			if err != nil {
+				break
+			}
+			m.Release()
+		}
+	})
+}
