@@ -124,8 +124,8 @@
 // not reached within Config.GiveUp since the searcher began to dial. A process that is
 // killed says no goodbye: its connection breaks, and the link dials, in the state moving as
 // soon as the searcher there has ended. A
-// detached link learns nothing until it is used. In each state the end leads to dying: flows
-// fail, what was not acknowledged is reported as undelivered, mailboxes take back the credit
+// detached link learns nothing until it is used; Flow.OnEnd uses it. In each state the end leads to
+// dying: flows fail, the functions of OnEnd are called, what was not acknowledged is reported as undelivered, mailboxes take back the credit
 // that the peer has not used, and Config.Ended is called. A peer that reconnects before that
 // finds the session as it was.
 //

@@ -264,7 +264,12 @@ func (l *link) control(f *subsys.Frame) error {
 			l.answered = true
 		}
 		isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
+		var ended *ending
+		if f.Src == 0 { // else it refuses a message, and may come before others that were sent earlier
+			ended = l.takeEndings(f.Dst)
+		}
 		l.mu.Unlock()
+		ended.callAll(fmt.Errorf("%w: %v", ErrGone, to))
 		if isNew {
 			l.d.undelivered(u)
 		}

@@ -60,11 +60,12 @@ type link struct {
 	over      string             // its transport, or that of the last one
 	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
-	goneDst   map[uint32]error // the latest resources of the peer that are gone
-	closedIn  []*inflow        // of mailboxes that were closed, still among inflows
-	full      waitlist         // senders waiting for room in the session
-	behind    waitlist         // senders waiting for what went before to be acknowledged
-	empty     waitlist         // closers waiting for the session to be idle
+	goneDst   map[uint32]error    // the latest resources of the peer that are gone
+	endings   map[uint32]*endings // by resource of the peer; see OnEnd
+	closedIn  []*inflow           // of mailboxes that were closed, still among inflows
+	full      waitlist            // senders waiting for room in the session
+	behind    waitlist            // senders waiting for what went before to be acknowledged
+	empty     waitlist            // closers waiting for the session to be idle
 	traffic   traffic
 	sentNow   uint64          // messages over the present connection, not yet in traffic
 	ack       [1]subsys.Frame // of the writer
@@ -315,6 +316,17 @@ func (l *link) bury() {
 		}
 		f.waiters.fireAll()
 	}
+	var ended *ending
+	for _, list := range l.endings {
+		e := list.take()
+		for last := e; last != nil; last = last.next {
+			if last.next == nil {
+				last.next, ended = ended, e
+				break
+			}
+		}
+	}
+	l.endings = nil
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
 		if f.Type == wire.TypeData {
@@ -331,6 +343,7 @@ func (l *link) bury() {
 	for _, u := range reports {
 		l.d.undelivered(u)
 	}
+	ended.callAll(cause)
 	l.mu.Lock()
 }
 

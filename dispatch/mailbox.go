@@ -63,6 +63,7 @@ type inflow struct {
 	pin      *pin     // what the last message that was stored lies in
 	waiters  waitlist // the goroutines of a sender in this process that wait for credit
 	left     bool     // the link has ended
+	endings  endings  // of a sender in this process; see OnEnd
 }
 
 // An origin is whose messages an inflow is about: a link, for those of another process,
@@ -519,6 +520,8 @@ func (m *Mailbox) share(flows int) {
 }
 
 func (m *Mailbox) leave(in *inflow) {
+	var ended *ending
+	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has any, and it closes
 	m.mu.Lock()
 	defer m.nextNeedy()
 	hasEntered := in.granted > 0
@@ -527,6 +530,7 @@ func (m *Mailbox) leave(in *inflow) {
 	in.granted, in.left = in.received, true
 	m.unneed(in)
 	in.waiters.fireAll()
+	ended = in.endings.take()
 	delete(m.inflows, in)
 	if m.over == in {
 		m.overEnds()
@@ -668,6 +672,9 @@ func (m *Mailbox) Close() {
 	for in := range ins {
 		if in.l == nil || !closing || slices.Contains(needy, in) {
 			in.from.ends(in)
+		}
+		if ended := m.takeEndings(in); ended != nil {
+			ended.callAll(in.isOver())
 		}
 	}
 	for msgs != nil {

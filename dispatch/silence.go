@@ -21,7 +21,7 @@ import (
 //
 // The answers are those of the peer's kernel, so a process that is stopped or
 // busy is not taken for silent. A link expects something while frames are not
-// acknowledged or a sender waits for credit. A link that expects nothing is not
+// acknowledged, a sender waits for credit, or a function for the end of a resource. A link that expects nothing is not
 // watched and costs nothing.
 const (
 	watchTick   = 250 * time.Millisecond // between two looks at the links that are watched
@@ -117,7 +117,7 @@ func (l *link) check(now time.Time) {
 	defer l.mu.Unlock()
 	v := &l.vigil
 	c, isProber := l.conn.(subsys.Prober)
-	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 {
+	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 {
 		l.unwatch() // bind watches the next conn
 		return
 	}

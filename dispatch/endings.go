@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+)
+
+// An ending is a function to be called when a resource has ended.
+//
+// Over a link, the peer tells of that with a Gone frame that names no message. It sends one
+// to each context that has an account with the mailbox, as the mailbox is closed. The frame
+// comes behind what the resource sent before over the same lane. OnEnd opens the account.
+// Where the peer's context ends, so does the link, after what came over its connection has
+// been delivered.
+type ending struct {
+	call       func(error)
+	in         *endings // nil: it was called, or cancelled
+	prev, next *ending
+}
+
+// endings is a list of functions to be called when one resource has ended. The lock of what
+// the list belongs to guards it: Mailbox.mu or link.mu.
+type endings struct{ first, last *ending }
+
+func (l *endings) push(e *ending) {
+	e.in, e.prev = l, l.last
+	if l.last != nil {
+		l.last.next = e
+	} else {
+		l.first = e
+	}
+	l.last = e
+}
+
+// remove takes e from the list. It reports false if e is in no list any more.
+func (l *endings) remove(e *ending) bool {
+	if e.in != l {
+		return false
+	}
+	if e.prev != nil {
+		e.prev.next = e.next
+	} else {
+		l.first = e.next
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	} else {
+		l.last = e.prev
+	}
+	e.in, e.prev, e.next = nil, nil, nil
+	return true
+}
+
+// take empties the list, and returns the first of what was in it. The functions may be
+// called when no lock is held.
+func (l *endings) take() *ending {
+	first := l.first
+	for e := first; e != nil; e = e.next {
+		e.in = nil
+	}
+	*l = endings{}
+	return first
+}
+
+// callAll calls e and those that were taken from the list with it.
+func (e *ending) callAll(err error) {
+	for e != nil {
+		next := e.next
+		e.prev, e.next = nil, nil
+		e.call(err)
+		e = next
+	}
+}
+
+// OnEnd has fn called once the flow's resource has ended, after all that the library
+// delivers from its context over the flow's lane has been delivered. The resource has ended
+// if it was deleted, if its context has been closed or given up, or if it never existed. fn
+// receives the reason, which matches ErrGone, ErrUnreachable, or ErrClosed where this context
+// closes. It may be called before OnEnd returns, by any goroutine, with the progress token
+// held: it must not block, send, or make progress.
+//
+// While a function waits to be called, the link is watched: OnEnd does not depend on
+// messages being sent. cancel has fn not called any more. It reports false if fn has been
+// called, or is about to be.
+//
+// OnEnd waits, until ctx ends, where the link has no room for a frame. Then it returns the
+// cause, and fn is not called.
+func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, err error) {
+	e := &ending{call: fn}
+	if f.mb != nil {
+		return f.mb.onEnd(f.in, e), nil
+	}
+	return f.l.onEnd(ctx, f.dst, e)
+}
+
+// onEnd is OnEnd for the mailbox of a resource of this process.
+func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
+	m.mu.Lock()
+	if m.closed || in.left {
+		m.mu.Unlock()
+		e.call(in.isOver())
+		return func() bool { return false }
+	}
+	in.endings.push(e)
+	m.mu.Unlock()
+	return func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return in.endings.remove(e)
+	}
+}
+
+// takeEndings returns the functions of in that wait for the end of the mailbox.
+func (m *Mailbox) takeEndings(in *inflow) *ending {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return in.endings.take()
+}
+
+// onEnd is OnEnd for the resource dst of the peer.
+func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() bool, err error) {
+	l.mu.Lock()
+	for !l.life.HasEnded() && !l.s.HasRoom() {
+		if err := l.waitIn(ctx, &l.full); err != nil {
+			l.mu.Unlock()
+			return nil, fmt.Errorf("dispatch: waiting for the end of %v: %w", l.peer.WithSerial(dst), err)
+		}
+	}
+	if l.life.HasEnded() {
+		cause := l.life.Cause()
+		l.mu.Unlock()
+		e.call(cause)
+		return func() bool { return false }, nil
+	}
+	list := l.endings[dst]
+	if list == nil {
+		list = new(endings)
+		if l.endings == nil {
+			l.endings = map[uint32]*endings{}
+		}
+		l.endings[dst] = list
+		total := uint64(FirstCredit) // that an account has from its beginning
+		if f := l.flows[dst]; f != nil {
+			total = max(f.limit, f.asked) // what it has, or has asked for
+		}
+		l.put(wire.TypeNeed, dst, 0, total)
+	}
+	list.push(e)
+	l.watch()
+	l.post()
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !list.remove(e) {
+			return false
+		}
+		if list.first == nil && l.endings[dst] == list {
+			delete(l.endings, dst)
+		}
+		return true
+	}, nil
+}
+
+// takeEndings returns the functions that wait for the end of the peer's resource dst. mu
+// must be held.
+func (l *link) takeEndings(dst uint32) *ending {
+	list := l.endings[dst]
+	if list == nil {
+		return nil
+	}
+	delete(l.endings, dst)
+	return list.take()
+}
