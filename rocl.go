@@ -35,7 +35,7 @@ type (
 	Match          = resource.Match         // a pattern as a literal
 	Buffer         = buffers.Buffer         // memory of a message
 	Message        = dispatch.Message       // a received message
-	Select         = dispatch.Select        // narrows a receive; see From and Tag
+	Select         = dispatch.Select        // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	Rule           = dispatch.Rule          // over what messages go; see WithRules
 	TagRange       = dispatch.TagRange      // of a Rule
@@ -101,6 +101,7 @@ var (
 	ErrGone         = dispatch.ErrGone         // the target does not exist any more
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
+	ErrSelect       = dispatch.ErrSelect       // no message can match the selectors of a receive
 	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
 	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
 	ErrRule         = dispatch.ErrRule         // the rules make no sense; see WithRules
@@ -117,11 +118,30 @@ const MaxMessage = dispatch.MaxMessage
 // new context. ctx bounds the opening only.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context.Open(ctx, opts...) }
 
-// From selects messages of one origin.
-func From(id GID) Select { return dispatch.From(id) }
+// From selects messages from any of ids.
+func From(ids ...GID) Select { return dispatch.From(ids...) }
 
-// Tag selects messages with one tag.
-func Tag(t uint64) Select { return dispatch.Tag(t) }
+// Tag selects messages with any of tags.
+func Tag(tags ...uint64) Select { return dispatch.Tag(tags...) }
+
+// Tags selects messages with tags from first to last, both included.
+func Tags(first, last uint64) Select { return dispatch.Tags(first, last) }
+
+// TagMask selects messages whose tag has, in the bits that are set in mask, the bits of
+// value.
+func TagMask(mask, value uint64) Select { return dispatch.TagMask(mask, value) }
+
+// Any selects messages that match at least one of sel. Several selectors that are given
+// to a receive must all match; [All] is such a conjunction within Any:
+//
+//	m, err := me.Recv(ctx, rocl.Any(
+//		rocl.All(rocl.From(server), rocl.Tag(reply)),
+//		rocl.Tag(cancelled),
+//	))
+func Any(sel ...Select) Select { return dispatch.Any(sel...) }
+
+// All selects messages that match each of sel.
+func All(sel ...Select) Select { return dispatch.All(sel...) }
 
 // Want asks for the values of these attributes only. One that a resource lacks
 // stays absent, which is not the same as empty.

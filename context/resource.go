@@ -100,9 +100,11 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 	}
 }
 
-// Recv returns the first message that every selector wants, all if none is
-// given, waiting until ctx ends. A message arriving just then is returned or
-// stays, never lost.
+// Recv returns the first message that matches every selector, or the first of all if
+// there is no selector. It waits for one until ctx ends. A message that arrives as ctx ends is
+// returned, or stays for the next receive. The message belongs to the caller until
+// Message.Release. Recv fails with rocl.ErrClosed once the resource is closed, with
+// rocl.ErrSelect where no message can match all selectors, or with the cause of ctx's end.
 func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.Message, error) {
 	m, err := r.box.Recv(ctx, sel...)
 	if err != nil {
@@ -111,7 +113,8 @@ func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.M
 	return m, nil
 }
 
-// TryRecv is Recv that does not wait: without a message it returns ErrEmpty.
+// TryRecv is Recv that does not wait: without a message it returns rocl.ErrEmpty. It makes
+// progress once: what transports have received is delivered first.
 func (r *Resource) TryRecv(sel ...dispatch.Select) (*dispatch.Message, error) {
 	return r.box.TryRecv(sel...)
 }

@@ -18,36 +18,6 @@ const overhead = 64
 
 func charge(n int) uint64 { return uint64(n) + overhead }
 
-// A Select narrows a receive; see From and Tag.
-type Select struct {
-	from    resource.GID
-	tag     uint64
-	hasFrom bool
-	hasTag  bool
-}
-
-// From selects messages of one origin.
-func From(id resource.GID) Select { return Select{from: id, hasFrom: true} }
-
-// Tag selects messages with one tag.
-func Tag(t uint64) Select { return Select{tag: t, hasTag: true} }
-
-func merge(sel []Select) (f Select) {
-	for i := range sel {
-		if sel[i].hasFrom {
-			f.from, f.hasFrom = sel[i].from, true
-		}
-		if sel[i].hasTag {
-			f.tag, f.hasTag = sel[i].tag, true
-		}
-	}
-	return f
-}
-
-func (f *Select) matches(m *Message) bool {
-	return (!f.hasTag || f.tag == m.tag) && (!f.hasFrom || f.from == m.from)
-}
-
 // An inflow is what one sending context has been allowed to send to one
 // mailbox, in charged bytes since the session began. Guarded by the mailbox.
 type inflow struct {
@@ -356,7 +326,7 @@ func (in *inflow) stored() uint64 { return in.received - in.consumed }
 // for one of no other peer.
 func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	for w := m.waiters.first; w != nil; w = w.next {
-		if w.sel.hasFrom && w.sel.from.Context() == in.from.context() || !w.sel.hasFrom && !byName {
+		if w.sel.expects(in.from.context(), byName) {
 			return true
 		}
 	}
@@ -555,9 +525,13 @@ func (m *Mailbox) nextNeedy() {
 
 // Recv returns the first message that every sel wants, waiting for one until
 // ctx ends; a message that arrives as ctx ends is returned or kept, never
-// lost. It returns ErrClosed once the mailbox is closed.
+// lost. It returns ErrClosed once the mailbox is closed, and ErrSelect where no message
+// can match.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
-	f := merge(sel)
+	f, err := merge(sel)
+	if err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	if msg := m.match(&f); msg != nil {
 		return m.leaveWith(msg), nil
@@ -575,7 +549,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		m.mu.Unlock()
 	}
 
-	err := m.d.wait(ctx, w)
+	err = m.d.wait(ctx, w)
 	if err != nil {
 		m.mu.Lock() // it may be handed something until it is out of the list
 		if w.listed {
@@ -615,7 +589,10 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 // TryRecv is Recv that never waits: without a match it returns ErrEmpty. It
 // looks once at what the transports have.
 func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
-	f := merge(sel)
+	f, err := merge(sel)
+	if err != nil {
+		return nil, err
+	}
 	for try := 0; ; try++ {
 		m.mu.Lock()
 		if msg := m.match(&f); msg != nil {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rocl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A receive takes what matches one of several conditions.
+func ExampleAny() {
+	const request, reply, stop = 1, 2, 3
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	a, b, me := register(c, "a"), register(c, "b"), register(c, "me")
+	_ = a.SendBytes(ctx, me.ID(), request, []byte("request of a"))
+	_ = a.SendBytes(ctx, me.ID(), reply, []byte("reply of a"))
+	_ = b.SendBytes(ctx, me.ID(), reply, []byte("reply of b"))
+
+	awaited := rocl.Any(rocl.All(rocl.From(b.ID()), rocl.Tag(reply)), rocl.Tag(stop))
+	m, err := me.Recv(ctx, awaited)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+
+	_, err = me.Recv(ctx, rocl.Tag(request), rocl.Tag(reply)) // both at once: no message
+	fmt.Println(errors.Is(err, rocl.ErrSelect))
+	// Output:
+	// reply of b
+	// true
+}
+
+// Tags in ranges: below 100 is control, the rest are data.
+func ExampleTags() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	for _, tag := range []uint64{100, 7, 2000} {
+		_ = me.SendBytes(ctx, me.ID(), tag, nil)
+	}
+	m, err := me.Recv(ctx, rocl.Tags(0, 99))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Tag())
+	m.Release()
+	// Output: 7
+}
+
+// The upper 32 bits of a tag name a job, the lower ones a part of it.
+func ExampleTagMask() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	for _, tag := range []uint64{1<<32 | 5, 2<<32 | 8} {
+		_ = me.SendBytes(ctx, me.ID(), tag, nil)
+	}
+	m, err := me.Recv(ctx, rocl.TagMask(0xffffffff<<32, 2<<32))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Tag() & 0xffffffff)
+	m.Release()
+	// Output: 8
+}
+
+// A conjunction within alternatives.
+func ExampleAll() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	a, b, me := register(c, "a"), register(c, "b"), register(c, "me")
+	for tag := range uint64(3) {
+		_ = a.SendBytes(ctx, me.ID(), tag, []byte("a"))
+		_ = b.SendBytes(ctx, me.ID(), tag, []byte("b"))
+	}
+	sel := rocl.Any(rocl.All(rocl.From(a.ID()), rocl.Tag(2)), rocl.All(rocl.From(b.ID()), rocl.Tag(1)))
+	for m, err := me.TryRecv(sel); err == nil; m, err = me.TryRecv(sel) {
+		fmt.Printf("%s %d\n", m.Bytes(), m.Tag())
+		m.Release()
+	}
+	// Output:
+	// b 1
+	// a 2
+}
