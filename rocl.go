@@ -109,6 +109,7 @@ var (
 	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are wanted and not given, or given and not wanted, or cannot be used
 	ErrLimit        = buffers.ErrLimit         // the memory given to buffers is used up
+	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer can only be read: it is another process's
 )
 
 // MaxMessage is the longest message in bytes.

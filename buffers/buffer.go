@@ -38,6 +38,7 @@ func (s State) String() string {
 type Buffer struct {
 	mem    []byte
 	n      int
+	at     int          // where Write goes on
 	refs   atomic.Int32 // holders; 1 while free, so that Get and the last Release need not write it
 	state  atomic.Uint32
 	pool   *Pool
@@ -60,7 +61,7 @@ type Lender interface {
 // memory that is not the pool's: the last Release gives it back to l, and with it b.
 // It is not written; see ReadOnly.
 func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
-	b.mem, b.n, b.pool, b.lender, b.free = mem, len(mem), p, l, false
+	b.mem, b.n, b.at, b.pool, b.lender, b.free = mem, len(mem), 0, p, l, false
 	if b.refs.Load() != 1 { // it is not new
 		b.refs.Store(1)
 	}
@@ -122,7 +123,8 @@ func (b *Buffer) Len() int { return b.n }
 // Cap is the length the buffer can be resized to.
 func (b *Buffer) Cap() int { return len(b.mem) }
 
-// Resize changes the length, up to Cap. Any other n fails with ErrTooLarge.
+// Resize changes the length, up to Cap. Any other n fails with ErrTooLarge. Write
+// goes on at the new end.
 func (b *Buffer) Resize(n int) error {
 	switch {
 	case n < 0:
@@ -130,7 +132,7 @@ func (b *Buffer) Resize(n int) error {
 	case n > len(b.mem):
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, len(b.mem))
 	}
-	b.n = n
+	b.n, b.at = n, n
 	return nil
 }
 
@@ -186,7 +188,7 @@ var slices = sync.Pool{New: func() any { return new(Buffer) }}
 func (b *Buffer) Slice(off, n int) *Buffer {
 	mem := b.mem[off : off+n : off+n]
 	s := slices.Get().(*Buffer)
-	s.mem, s.n, s.pool, s.parent, s.free = mem, n, b.pool, b.Retain(), false
+	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, n, 0, b.pool, b.Retain(), false
 	s.refs.Store(1)
 	s.state.Store(uint32(Owned))
 	return s

@@ -21,6 +21,7 @@ var (
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
 	ErrNoShare  = errors.New("buffers: memory cannot be shared here")
+	ErrReadOnly = errors.New("buffers: the memory can only be read")
 
 	errNegative = sentinel.New("buffers: negative buffer size", ErrTooLarge)
 )
@@ -166,7 +167,7 @@ func (p *Pool) GetReserved(n int) (*Buffer, error) {
 			return nil, err
 		}
 	}
-	b.n = n
+	b.n, b.at = n, 0
 	if p.limit > 0 {
 		p.used.Add(int64(len(b.mem)))
 	}
@@ -196,11 +197,15 @@ func IsTemporary(err error) bool {
 	return err != nil && errors.Is(err, ErrLimit) && !errors.Is(err, ErrTooLarge)
 }
 
-// GetWait is Get that waits, until ctx ends, while the limit is reached. What
-// can never fit is refused at once with ErrTooLarge.
+// GetWait is Get that waits, until ctx ends or the pool is closed, while the limit is
+// reached. What can never fit is refused at once with ErrTooLarge.
 func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	for {
 		p.mu.Lock()
+		if p.closed { // Get may say instead that the limit is reached
+			p.mu.Unlock()
+			return nil, ErrClosed
+		}
 		ch := p.returned
 		p.waiting++
 		p.heed.Add(1)

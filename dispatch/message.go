@@ -28,6 +28,7 @@ type Message struct {
 	parcel *parcel     // of one that came with others
 	pin    *pin        // of one that is stored,
 	kept   uint64      // or the bytes of its buffer
+	read   uint32      // bytes of data that Read has returned
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be
@@ -97,7 +98,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // touched afterwards.
 func (m *Message) Release() {
 	buf, d, p := m.buf, m.d, m.parcel
-	m.data, m.buf, m.d, m.parcel = nil, nil, nil, nil
+	m.data, m.read, m.buf, m.d, m.parcel = nil, 0, nil, nil, nil
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/iotest"
+
+	"github.com/rocl-go/rocl/buffers"
+)
+
+// A message is read to its end and no further, over each transport, and one that comes
+// later begins at its beginning.
+func TestMessageReader(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			ctx := soon(t)
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			for _, size := range []int{0, 1, 100, 5000, 300_000} {
+				want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
+				recv := func() *Message {
+					t.Helper()
+					if err := f.SendBytes(ctx, 1, 0, want); err != nil {
+						t.Fatal(err)
+					}
+					m, err := mb.Recv(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return m
+				}
+				m := recv()
+				if err := iotest.TestReader(m, want); err != nil {
+					t.Errorf("%d bytes: %v", size, err)
+				}
+				if n, err := m.Read(nil); n != 0 || err != nil {
+					t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
+				}
+				if !bytes.Equal(m.Bytes(), want) {
+					t.Errorf("%d bytes: Bytes are not all after they were read", size)
+				}
+				m.Release()
+
+				m = recv()
+				var rest bytes.Buffer
+				var first [1]byte
+				n, _ := m.Read(first[:])
+				if got, err := io.Copy(&rest, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], rest.Bytes()...), want) {
+					t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
+				}
+				if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
+					t.Errorf("%d bytes: after all was copied: %d, %v", size, n, err)
+				}
+				m.Release()
+			}
+		})
+	}
+}
+
+// What a writer did not take is read next.
+func TestMessageWriterFails(t *testing.T) {
+	full := errors.New("full")
+	m := &Message{data: []byte("0123456789")}
+	if n, err := m.WriteTo(writeFunc(func([]byte) (int, error) { return 3, full })); n != 3 || !errors.Is(err, full) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := m.WriteTo(writeFunc(func([]byte) (int, error) { return 3, nil })); n != 3 || !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("%d, %v", n, err)
+	}
+	for _, lie := range []int{-1, 5} {
+		if n, err := m.WriteTo(writeFunc(func([]byte) (int, error) { return lie, nil })); n != 0 || err == nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if rest, err := io.ReadAll(m); string(rest) != "6789" || err != nil {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+type writeFunc func([]byte) (int, error)
+
+func (f writeFunc) Write(p []byte) (int, error) { return f(p) }
+
+// BufferWait waits for memory, as long as its caller likes, and for nothing that is never
+// given.
+func TestBufferWait(t *testing.T) {
+	ctx := soon(t)
+	w := newWorld()
+	d := w.node(t, 1, transports()["inproc"], func(c *Config) { c.Pool = buffers.New(buffers.WithLimit(1 << 20)) })
+	take := func() (all []*buffers.Buffer) {
+		for {
+			b, err := d.Buffer(64 << 10)
+			if err != nil {
+				if !buffers.IsTemporary(err) {
+					t.Fatal(err)
+				}
+				return all
+			}
+			all = append(all, b)
+		}
+	}
+	all := take()
+	if len(all) == 0 {
+		t.Fatal("no memory")
+	}
+	ended, end := context.WithCancelCause(ctx)
+	why := errors.New("why")
+	end(why)
+	if _, err := d.BufferWait(ended, 64<<10); !errors.Is(err, why) {
+		t.Errorf("without memory, and time: %v", err)
+	}
+	if _, err := d.BufferWait(ctx, 1<<20); !errors.Is(err, buffers.ErrLimit) || !errors.Is(err, buffers.ErrTooLarge) {
+		t.Errorf("more than there is: %v", err)
+	}
+	if _, err := d.BufferWait(ctx, MaxMessage+1); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("more than a message: %v", err)
+	}
+	if _, err := d.BufferWait(ctx, -1); !errors.Is(err, buffers.ErrTooLarge) {
+		t.Errorf("less than nothing: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		b, err := d.BufferWait(ctx, 64<<10)
+		if err == nil {
+			b.Release()
+		}
+		got <- err
+	}()
+	for _, b := range all {
+		b.Release()
+	}
+	if err := <-got; err != nil {
+		t.Errorf("when memory came back: %v", err)
+	}
+
+	all = take()
+	go func() {
+		_, err := d.BufferWait(ctx, 64<<10)
+		got <- err
+	}()
+	_ = d.cfg.Pool.Close()
+	if err := <-got; !errors.Is(err, ErrClosed) {
+		t.Errorf("when the pool was closed: %v", err)
+	}
+	for _, b := range all {
+		b.Release()
+	}
+}
