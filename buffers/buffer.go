@@ -38,9 +38,9 @@ func (s State) String() string {
 type Buffer struct {
 	mem    []byte
 	n      int
-	at     int          // where Write goes on
-	refs   atomic.Int32 // holders; 1 while free, so that Get and the last Release need not write it
-	state  atomic.Uint32
+	at     int           // where Write goes on
+	refs   atomic.Int32  // holders; 1 while free, so that Get and the last Release need not write it
+	state  atomic.Uint32 // see wait.go
 	pool   *Pool
 	parent *Buffer // of a slice
 	home   *home   // what it was cut from; nil for a slice
@@ -65,7 +65,7 @@ func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
 	if b.refs.Load() != 1 { // it is not new
 		b.refs.Store(1)
 	}
-	if b.State() != Owned {
+	if b.state.Load() != uint32(Owned) {
 		b.state.Store(uint32(Owned))
 	}
 	return b
@@ -165,21 +165,6 @@ func (b *Buffer) Release() {
 	}
 	b.pool.put(b)
 }
-
-// State says where the buffer is in its life, as rocl_bfstat does.
-func (b *Buffer) State() State {
-	if b.free {
-		return Free
-	}
-	return State(b.state.Load())
-}
-
-// SetState is for those who move the buffer: links and mailboxes.
-func (b *Buffer) SetState(s State) { b.state.Store(uint32(s)) }
-
-// Done says whether the library is through with a buffer that its sender has
-// retained.
-func (b *Buffer) Done() bool { return b.State() != Sending }
 
 var slices = sync.Pool{New: func() any { return new(Buffer) }}
 

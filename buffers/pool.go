@@ -69,6 +69,9 @@ type Pool struct {
 	limit int64
 	free  [classes]stack
 
+	waits  waits  // of goroutines in Buffer.Wait
+	waiter Waiter // guarded by mu
+
 	hot     slot          // a released extent for whoever wants such a one next; it counts in largeOut
 	doubles atomic.Uint64 // releases of free buffers
 	late    atomic.Uint64 // retains of free buffers
@@ -171,7 +174,7 @@ func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	if p.limit > 0 {
 		p.used.Add(int64(len(b.mem)))
 	}
-	if b.State() != Owned {
+	if b.state.Load() != uint32(Owned) {
 		b.state.Store(uint32(Owned))
 	}
 	p.debugGet(b)

@@ -35,4 +35,5 @@ func expectFrom(t *testing.T, l *link, n uint32) {
 			t.Fatal(err)
 		}
 	}
+	l.s.Worked()
 }

@@ -154,6 +154,7 @@ type Dispatcher struct {
 	boxes   map[uint32]*Mailbox
 	passages
 	lost    atomic.Uint64
+	losses  losses
 	reports callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
@@ -186,6 +187,7 @@ func New(cfg Config) *Dispatcher {
 	}
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
+	cfg.Pool.SetWaiter(d)
 	d.strangers = subsys.NewStrangers(maxPending)
 	d.patience = cfg.Poll.patience(runtime.GOMAXPROCS(0))
 	d.call = make(chan struct{}, 1)

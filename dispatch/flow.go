@@ -101,7 +101,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	copied, err := f.queue(ctx, src, tag, b.Bytes(), b)
 	if copied {
 		if b.Refs() > 1 { // who keeps it may ask
-			b.SetState(buffers.Delivered)
+			b.SetDelivered()
 		}
 		b.Release()
 	}
@@ -179,7 +179,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 			return false, nil
 		}
 		if b.Refs() > 1 {
-			b.SetState(buffers.Sending)
+			b.BeginSend()
 		}
 		if m := (subsys.Frame{Header: h, Data: p, Buf: b}); queues {
 			l.s.Queue(&f.line, &m)

@@ -86,13 +86,21 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	l.answered = false
 	isDue := l.isAckDue(got.Wire)
 	var misbehaves error
-	if isDue || l.answers > 0 || l.attention.Load() {
-		misbehaves = l.attendTo(c, isDue) // what has been accepted is worked on all the same
-	} else if !l.d.acksDue.Load() {
-		l.d.acksDue.Store(true)
+	if l.answers > 0 || l.attention.Load() {
+		misbehaves = l.attendTo() // what has been accepted is worked on all the same
 	}
 	if err = l.work(fs[fresh:]); err == nil {
 		err = misbehaves
+	}
+	l.s.Worked()
+	if isDue {
+		l.mu.Lock()
+		if l.conn == c {
+			l.sayAck(c)
+		}
+		l.mu.Unlock()
+	} else if !l.d.acksDue.Load() {
+		l.d.acksDue.Store(true)
 	}
 	return l.answered, err
 }
@@ -112,8 +120,8 @@ func (l *link) isAckDue(bytes int) bool {
 	return unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1 // a single message is often answered
 }
 
-// attendTo does what frames that came over c ask of the sending part of the link.
-func (l *link) attendTo(c subsys.Conn, isAckDue bool) error {
+// attendTo does what frames that came ask of the sending part of the link.
+func (l *link) attendTo() error {
 	l.mu.Lock()
 	if !l.calls() { // the writer does so otherwise
 		l.release()
@@ -127,11 +135,6 @@ func (l *link) attendTo(c subsys.Conn, isAckDue bool) error {
 	ended := l.closedIn
 	l.closedIn = nil
 	l.act(l.life.Stirred(l.s.Expected(), l.s.Next()))
-	if isAckDue && l.conn == c {
-		l.sayAck(c)
-	} else {
-		l.d.acksDue.Store(true)
-	}
 	l.answered = l.s.HasQueued() // what was acknowledged may let more be numbered
 	l.mu.Unlock()
 	l.forget(ended)

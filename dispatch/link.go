@@ -330,6 +330,7 @@ func (l *link) bury() {
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
 		if f.Type == wire.TypeData {
+			l.d.countLost(f.Src, cause) // before a Flush sees that nothing is under way any more
 			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
 	})
@@ -341,7 +342,7 @@ func (l *link) bury() {
 	l.d.unlink(l)
 	l.d.inBackground(l.leave) // this goroutine may hold the token, and locks
 	for _, u := range reports {
-		l.d.undelivered(u)
+		l.d.report(u)
 	}
 	ended.callAll(cause)
 	l.mu.Lock()
@@ -402,7 +403,12 @@ func (l *link) leave() {
 // undelivered counts a message that cannot be delivered, and queues the report
 // of it. It calls nothing of the user's but the logger.
 func (d *Dispatcher) undelivered(u Undelivered) {
-	d.lost.Add(1)
+	d.countLost(u.From.Serial(), u.Err)
+	d.report(u)
+}
+
+// report queues the report of a message that has been counted.
+func (d *Dispatcher) report(u Undelivered) {
 	d.log.Debug("dispatch: undelivered", "to", u.To, "from", u.From, "tag", u.Tag, "err", u.Err)
 	if !d.reports.Add(u) {
 		if n := d.unreported.Add(1); n == 1 {

@@ -115,6 +115,7 @@ type Mailbox struct {
 	judging    *time.Timer          // and the next look; nil: no sender waits
 	closed     bool
 	waiters    waitlist // receivers
+	losses     losses   // of messages of the resource
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool

@@ -348,8 +348,8 @@ func (s *spread) mark(class uint64, n uint8, at watermark) {
 	*m = m.join(at)
 }
 
-// passed waits until the peer has acknowledged the frames of a watermark, or can do so no
-// more.
+// passed waits until the peer has acknowledged the frames of a watermark, or until the link
+// has ended and what was not acknowledged has been counted as undelivered.
 func (w watermark) passed(ctx context.Context) error {
 	l := w.l
 	l.mu.Lock()
@@ -364,7 +364,7 @@ func (w watermark) passed(ctx context.Context) error {
 				continue
 			}
 		}
-		if l.life.HasEnded() || int32(l.s.Head()-seq) > 0 {
+		if int32(l.s.Head()-seq) > 0 { // or the session has been drained
 			return nil
 		}
 		before := l.s.Next()

@@ -197,8 +197,8 @@ func finish(b *buffers.Buffer) {
 	if b == nil {
 		return
 	}
-	if b.Refs() > 1 { // somebody else holds it and may ask
-		b.SetState(buffers.Delivered)
+	if b.Refs() > 1 { // another holder may wait for the end of the send
+		b.EndSend()
 	}
 	b.Release()
 }

@@ -5,7 +5,7 @@
 // I/O, clock or lock. Sequence numbers are modulo 2³² and never more than [MaxUnacked]
 // apart, but for a few control frames.
 //
-// One goroutine at a time may receive (Acked, Accept, Expected, Told) while another sends
+// One goroutine at a time may receive (Acked, Accept, Worked, Expected, Told) while another sends
 // (all the rest): what they share are atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
@@ -71,6 +71,7 @@ type Session struct {
 	lines
 
 	rxNext atomic.Uint32 // the frame expected next
+	rxDone atomic.Uint32 // frames before it have been worked on: they are acknowledged
 	rxTold atomic.Uint32 // what the peer has been told, or will be by what waits to be sent
 
 	batch [BatchFrames]subsys.Frame // lent out by Take
@@ -138,9 +139,18 @@ func (s *Session) Expected() uint32 { return s.rxNext.Load() }
 // what waits to be sent.
 func (s *Session) Told() uint32 { return s.rxTold.Load() }
 
-// Tell returns the acknowledgement of all that has come, for a frame without a number.
+// Worked notes that everything that Accept has returned has been worked on: its messages
+// are in their mailboxes, and the reports of those that are not have been pushed. Only then
+// is it acknowledged, so that an acknowledgement never overtakes such a report.
+func (s *Session) Worked() {
+	if next := s.rxNext.Load(); s.rxDone.Load() != next {
+		s.rxDone.Store(next)
+	}
+}
+
+// Tell returns the acknowledgement of all that was worked on, for a frame without a number.
 func (s *Session) Tell() (ack uint32) {
-	ack = s.rxNext.Load()
+	ack = s.rxDone.Load()
 	s.rxTold.Store(ack)
 	return ack
 }
@@ -170,7 +180,7 @@ func (s *Session) entry() *entry {
 
 // stamp numbers h and lets it carry the newest acknowledgement.
 func (s *Session) stamp(h *subsys.Header) {
-	ack := s.rxNext.Load()
+	ack := s.rxDone.Load()
 	h.Seq, h.Ack = s.next, ack
 	if s.rxTold.Load() != ack {
 		s.rxTold.Store(ack)
@@ -457,6 +467,55 @@ func skip(run []byte, n uint32) (off int) {
 		off += subsys.HeaderLen + int(h.Len)
 	}
 	return off
+}
+
+// EachNumbered yields the messages that have numbers and are not acknowledged, in order: the
+// header, which is valid during the call, and the number of the message's last frame. A
+// message in pieces is yielded once its last piece has a number, with the header that it
+// would have had in one; EachQueued yields it before.
+func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
+	done := s.done.Load()
+	var h subsys.Header
+	for i := s.first; i != s.end; i++ {
+		e := s.at(i)
+		if int32(e.Seq+e.frames-done) <= 0 {
+			continue
+		}
+		switch {
+		case e.total > 0:
+			if !e.reported {
+				h = subsys.Header{Type: wire.TypeData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst}
+				yield(&h, e.Seq)
+			}
+		case e.Type == wire.TypeData:
+			yield(&e.Header, e.Seq)
+		case e.Type == subsys.TypeRun:
+			before := uint32(max(0, int32(done-e.Seq)))
+			for seq, off := e.Seq+before, skip(e.Data, before); off < len(e.Data); seq++ {
+				_ = h.Parse(e.Data[off:]) // our own
+				off += subsys.HeaderLen + int(h.Len)
+				if h.Type == wire.TypeData {
+					yield(&h, seq)
+				}
+			}
+		}
+	}
+}
+
+// EachQueued yields the messages in lines, each with its line, and how many had been put
+// into that when it was. The header is valid during the call.
+func (s *Session) EachQueued(yield func(ln *Line, h *subsys.Header, put uint64)) {
+	if s.turn == nil {
+		return
+	}
+	for ln := s.turn.next; ; ln = ln.next {
+		for i := ln.first; i < len(ln.msgs); i++ {
+			yield(ln, &ln.msgs[i].Header, ln.put-uint64(len(ln.msgs)-1-i))
+		}
+		if ln == s.turn {
+			return
+		}
+	}
 }
 
 // Drain empties the session, yielding what was not acknowledged: of a message in

@@ -121,6 +121,7 @@ func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 	for i := range fs[first:] {
 		to.read1(t, &fs[first+i])
 	}
+	to.s.Worked()
 	if len(to.parts) > MaxParted {
 		t.Fatalf("%d messages have begun", len(to.parts))
 	}
@@ -226,7 +227,7 @@ func TestSessionModel(t *testing.T) {
 		for i := range ends {
 			p := newPeerModel()
 			p.s.head, p.s.sent, p.s.next = start, start, start
-			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxTold} {
+			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxDone, &p.s.rxTold} {
 				word.Store(start)
 			}
 			ends[i] = p

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A message has been delivered when it is in the mailbox of its resource. Within the process
+// that is so when Send returns. Over a link it is so when the peer has acknowledged the
+// message's last frame: a peer acknowledges frames after it has worked on them, and reports
+// messages that it could not deliver before that (session.Worked). So Flush waits until the
+// last frame of each link that was accepted before is acknowledged, and then looks at what
+// was reported.
+
+// FlushError is returned by Flush if not all messages were delivered. It matches the errors
+// in Err with errors.Is.
+type FlushError struct {
+	Undelivered int   // messages reported as undelivered
+	Waiting     int   // messages that were neither delivered nor reported when ctx ended
+	Err         error // joined: ErrGone, ErrUnreachable, ErrClosed, and the cause of ctx's end
+}
+
+// Error says how many messages were not delivered, and why.
+func (e *FlushError) Error() string {
+	var parts []string
+	if e.Undelivered > 0 {
+		parts = append(parts, fmt.Sprintf("%d messages undelivered", e.Undelivered))
+	}
+	if e.Waiting > 0 {
+		parts = append(parts, fmt.Sprintf("%d messages not acknowledged yet", e.Waiting))
+	}
+	text := strings.ReplaceAll(e.Err.Error(), "\n", ", ")
+	if len(parts) == 0 {
+		return text
+	}
+	return strings.Join(parts, ", ") + ": " + text
+}
+
+// Unwrap returns Err.
+func (e *FlushError) Unwrap() error { return e.Err }
+
+// losses count messages that were reported as undelivered since the last Flush.
+type losses struct {
+	n     atomic.Int64
+	kinds atomic.Uint32 // a bit for each of lossErrs
+}
+
+var lossErrs = [...]error{ErrGone, ErrUnreachable, ErrClosed}
+
+// add counts one message. It takes no lock.
+func (l *losses) add(err error) {
+	for i, kind := range lossErrs {
+		if errors.Is(err, kind) {
+			l.kinds.Or(1 << i)
+		}
+	}
+	l.n.Add(1)
+}
+
+// take returns what was counted, and why, and begins anew.
+func (l *losses) take() (n int, errs []error) {
+	n = int(l.n.Swap(0))
+	if n == 0 {
+		return 0, nil
+	}
+	kinds := l.kinds.Swap(0)
+	for i, err := range lossErrs {
+		if kinds&(1<<i) != 0 {
+			errs = append(errs, err)
+		}
+	}
+	return n, errs
+}
+
+// countLost counts a message of the resource with serial src as undelivered. Locks may be
+// held, but none below Dispatcher.mu.
+func (d *Dispatcher) countLost(src uint32, err error) {
+	d.lost.Add(1)
+	d.losses.add(err)
+	if m := d.mailbox(src); m != nil {
+		m.losses.add(err)
+	}
+}
+
+// Flush waits until each message that any resource of the context had sent before, and that
+// was accepted, has been delivered to the mailbox of its target, or has been reported as
+// undelivered. It makes progress meanwhile. It returns nil if no message was reported as
+// undelivered since the last Flush of the context. Otherwise it fails with a *FlushError,
+// which says how many were, and matches ErrGone, ErrUnreachable or ErrClosed. If ctx ends
+// before, the *FlushError matches the cause, and says how many messages are still under way.
+// Each undelivered message is counted by one Flush of the context, and by one Flush of its
+// mailbox.
+func (d *Dispatcher) Flush(ctx context.Context) error {
+	return d.flush(ctx, 0, &d.losses)
+}
+
+// Flush is Flush of the dispatcher for the messages that were sent in the name of the
+// mailbox's resource. After Close it fails with ErrClosed.
+func (m *Mailbox) Flush(ctx context.Context) error {
+	if m.isClosed() {
+		return ErrClosed
+	}
+	if err := m.d.flush(ctx, m.serial, &m.losses); err != nil {
+		return err
+	}
+	if m.isClosed() { // reports are not counted any more
+		return ErrClosed
+	}
+	return nil
+}
+
+// flush is Flush for the messages of the resource with serial src; 0: of all.
+func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error {
+	var marks []watermark
+	hasLinks := false
+	d.eachLink(func(l *link) {
+		hasLinks = true
+		l.mu.Lock()
+		marks = l.underWay(marks, src)
+		l.mu.Unlock()
+	})
+	var err error
+	waiting := 0
+	for _, w := range marks {
+		if err == nil {
+			err = w.passed(ctx)
+		}
+		if err != nil {
+			waiting += w.waiting(src)
+		}
+	}
+	if hasLinks { // the holder of the token may be at work on reports that came before the acknowledgement
+		d.take()
+		d.give()
+	}
+	n, errs := lost.take()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return &FlushError{Undelivered: n, Waiting: waiting, Err: errors.Join(errs...)}
+}
+
+// underWay appends watermarks of the messages of src that are not acknowledged: one of those
+// that have numbers, and one of each line in which some wait. mu is held.
+func (l *link) underWay(marks []watermark, src uint32) []watermark {
+	last, found := uint32(0), false
+	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
+		if src == 0 || h.Src == src {
+			last, found = seq, true
+		}
+	})
+	if found {
+		marks = append(marks, watermark{l: l, seq: last})
+	}
+	var line *session.Line
+	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
+		if src != 0 && h.Src != src {
+			return
+		}
+		if line != ln {
+			f := l.flows[h.Dst]
+			if f == nil || &f.line != ln {
+				return
+			}
+			line = ln
+			marks = append(marks, watermark{l: l, f: f, seq: l.s.Next() - 1})
+		}
+		marks[len(marks)-1].put = put
+	})
+	return marks
+}
+
+// waiting returns how many messages of src, which may be 0 for all, are not acknowledged, of
+// those that the watermark is about.
+func (w watermark) waiting(src uint32) (n int) {
+	l := w.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.f == nil {
+		l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
+			if (src == 0 || h.Src == src) && int32(seq-w.seq) <= 0 {
+				n++
+			}
+		})
+		return n
+	}
+	l.s.EachQueued(func(ln *session.Line, h *subsys.Header, put uint64) {
+		if ln == &w.f.line && (src == 0 || h.Src == src) && put <= w.put {
+			n++
+		}
+	})
+	l.s.EachNumbered(func(h *subsys.Header, seq uint32) { // they have left the line meanwhile
+		if h.Dst == w.f.dst && (src == 0 || h.Src == src) && int32(seq-w.seq) > 0 {
+			n++
+		}
+	})
+	return n
+}
+
+// WaitFor makes progress while a goroutine waits for a buffer: see [buffers.Waiter].
+func (d *Dispatcher) WaitFor(ctx context.Context, begin func(fire func()) bool, end func() (waited bool)) error {
+	w := d.waiter()
+	if !begin(w.fire) {
+		d.doneWaiting(w)
+		return nil
+	}
+	err := d.wait(ctx, w)
+	if err != nil && !end() {
+		err = nil // fired as ctx ended
+	}
+	d.doneWaiting(w)
+	return err
+}

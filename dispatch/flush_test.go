@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// After Flush every message that was accepted before is in its mailbox: small ones, large
+// ones, those that travel in pieces and those behind them.
+func TestFlush(t *testing.T) {
+	for name, tr := range allTransports(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			total := 0
+			for round := range 20 {
+				for _, n := range []int{0, 100, 3_000, 300_000, 10, 100_000} {
+					if err := f.try(soon(t), uint64(round), n); err != nil {
+						t.Fatal(err)
+					}
+					total++
+				}
+				flush := me.Flush
+				if round%2 == 0 {
+					flush = a.Flush
+				}
+				if err := flush(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+				if n, _ := mb.Len(); n != total {
+					t.Fatalf("after Flush %d messages of %d are in the mailbox", n, total)
+				}
+				if round%4 == 3 {
+					for ; total > 0; total-- {
+						take(t, mb)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Flush says exactly how many of the accepted messages were not delivered because their
+// resource was gone, while the receiver's context sends acknowledgements all the time.
+// They are told once.
+func TestFlushTellsUndelivered(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			me, other := box(t, a, 1, 0), box(t, a, 2, 0)
+			stop := make(chan struct{})
+			var noise atomic.Int64
+			ended := make(chan struct{})
+			go func() { // its frames carry acknowledgements
+				defer close(ended)
+				back := flow(t, b, other)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if back.SendBytes(context.Background(), 9, 0, []byte("noise")) != nil {
+						return
+					}
+					noise.Add(1)
+				}
+			}()
+			go func() {
+				for {
+					m, err := other.Recv(context.Background())
+					if err != nil {
+						return
+					}
+					m.Release()
+				}
+			}()
+			for round := range 100 {
+				mb := box(t, b, uint32(round+1), 0)
+				f := flow(t, a, mb)
+				if err := f.try(soon(t), 0, 10); err != nil {
+					t.Fatal(err)
+				}
+				if err := me.Flush(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+				take(t, mb)
+				mb.Close()
+				accepted := 0
+				for _, n := range []int{10, 3000, 300_000, 10, 10} {
+					err := f.try(soon(t), 1, n)
+					if err == nil {
+						accepted++
+					} else if !errors.Is(err, ErrGone) {
+						t.Fatal(err)
+					}
+				}
+				err := me.Flush(soon(t))
+				var fe *FlushError
+				switch {
+				case accepted == 0 && err == nil:
+				case !errors.As(err, &fe) || fe.Undelivered != accepted || fe.Waiting != 0 || !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable):
+					t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
+				}
+				if err := me.Flush(soon(t)); err != nil {
+					t.Fatalf("they are told twice: %v", err)
+				}
+			}
+			close(stop)
+			<-ended
+			if err := a.Flush(soon(t)); !errors.Is(err, ErrGone) {
+				t.Errorf("the context's Flush: %v", err)
+			}
+			if err := other.Flush(soon(t)); err != nil {
+				t.Errorf("another resource's messages are told: %v", err)
+			}
+			other.Close()
+		})
+	}
+}
+
+// Flush fails when the peer is out of reach for too long, with the number of messages that
+// were under way.
+func TestFlushUnreachable(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 300 * time.Millisecond })
+			me := box(t, a, 1, 0)
+			peer := resource.MakeGID(1, 2, 0)
+			w.mu.Lock()
+			w.at[peer] = nil // no address: it is looked for
+			w.mu.Unlock()
+			f, err := a.Flow(peer, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range []int{10, 10_000, 10} {
+				if err := f.try(soon(t), 0, n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithCancel(soon(t))
+			cancel()
+			var fe *FlushError
+			if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
+				t.Errorf("while the peer is looked for: %v", err)
+			}
+			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
+				t.Errorf("when it was given up: %v", err)
+			}
+		})
+	}
+}
+
+// Flush of a resource does not wait for messages of other resources, and Flush of the
+// context does.
+func TestFlushOfOneResource(t *testing.T) {
+	w := newWorld()
+	tr := transports()["tcp"]
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	me, other := box(t, a, 1, 0), box(t, a, 2, 0)
+	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.SendBytes(soon(t), other.serial, 0, []byte("stuck")); err != nil {
+		t.Fatal(err)
+	}
+	mb := box(t, b, 1, 0)
+	if err := flow(t, a, mb).try(soon(t), 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := me.Flush(soon(t)); err != nil {
+		t.Error(err)
+	}
+	if n, _ := mb.Len(); n != 1 {
+		t.Errorf("%d messages are in the mailbox", n)
+	}
+	ctx, cancel := context.WithCancel(soon(t))
+	cancel()
+	var fe *FlushError
+	for what, err := range map[string]error{"the other resource": other.Flush(ctx), "the context": a.Flush(ctx)} {
+		if !errors.As(err, &fe) || fe.Waiting != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Flush returns when its context closes, with the messages that were not delivered.
+func TestFlushAsContextCloses(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, transports()["tcp"])
+	me := box(t, a, 1, 0)
+	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.try(soon(t), 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 2)
+	go func() { got <- me.Flush(soon(t)) }()
+	go func() { got <- a.Flush(soon(t)) }()
+	ctx, cancel := context.WithCancel(soon(t))
+	cancel()
+	a.Close(ctx)
+	within(t, "Flush", func() {
+		for range 2 {
+			if err := <-got; !errors.Is(err, ErrClosed) {
+				t.Errorf("Flush as the context closed: %v", err)
+			}
+		}
+	})
+	if err := me.Flush(soon(t)); !errors.Is(err, ErrClosed) {
+		t.Errorf("Flush of a closed resource: %v", err)
+	}
+}
+
+// Wait returns when the library is through with a buffer: when its message was delivered
+// over the last of the links that it was sent over, or was given up.
+func TestBufferWait(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 300 * time.Millisecond }), w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			lost, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := noise(t, a, 10_000, 1)
+			if err := p.Wait(soon(t)); err != nil {
+				t.Errorf("a buffer that was not sent: %v", err)
+			}
+			for range 20 {
+				p.Retain()
+				if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Wait(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+				if n, _ := mb.Len(); n != 1 {
+					t.Fatalf("%d messages are in the mailbox", n)
+				}
+				take(t, mb)
+			}
+			p.Retain()
+			if err := lost.Send(soon(t), 1, 0, p); err != nil {
+				t.Fatal(err)
+			}
+			p.Retain()
+			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Flush(brief(t)); err == nil || p.State() != buffers.Delivered {
+				// The flush ends when the other link has been given up.
+				t.Errorf("flush: %v; the buffer is %v", err, p.State())
+			}
+			take(t, mb)
+			if lost, err = a.Flow(resource.MakeGID(1, 3, 0), 1); err != nil {
+				t.Fatal(err)
+			}
+			p.Retain()
+			if err := lost.Send(soon(t), 1, 0, p); err != nil {
+				t.Fatal(err)
+			}
+			p.Retain()
+			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
+				t.Fatal(err)
+			}
+			take(t, mb)
+			ctx, cancel := context.WithCancel(soon(t))
+			cancel()
+			if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("one of two sends is under way: %v", err)
+			}
+			if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
+				t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
+			}
+			p.Release()
+		})
+	}
+}
