@@ -37,7 +37,7 @@
 //	rocl_bfget             Context.Buffer
 //	rocl_bfret             Buffer.Release
 //	rocl_bftoret           Resource.Send (which takes the buffer over, unless it fails), Buffer.Retain to keep it
-//	rocl_bfstat            Buffer.State, Buffer.Done
+//	rocl_bfstat            Buffer.State, Buffer.Done, Buffer.Wait
 //	rocl_send              Resource.Send
 //	rocl_recv              Resource.Recv (blocking, timed by its ctx), Resource.TryRecv
 //	rocl_new_attrl         List, Attrs

@@ -230,7 +230,7 @@ func TestFlushAsContextCloses(t *testing.T) {
 
 // Wait returns when the library is through with a buffer: when its message was delivered
 // over the last of the links that it was sent over, or was given up.
-func TestBufferWait(t *testing.T) {
+func TestWaitForBuffer(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()

@@ -519,6 +519,55 @@ func TestSendWaits(t *testing.T) {
 	}
 }
 
+// Send says how many messages were not delivered, whether it learns that as it sends or when
+// it waits for the last ones.
+func TestSendTellsUndelivered(t *testing.T) {
+	sock := node(t)
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, json := range []bool{false, true} {
+		r, err := c.Register(t.Context(), rocl.Attrs{"name": "there"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, typed := io.Pipe()
+		type result struct {
+			out, errOut string
+			code        int
+		}
+		ended := make(chan result, 1)
+		go func() {
+			out, errOut, code := execute(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
+			ended <- result{out, errOut, code}
+		}()
+		if _, err := io.WriteString(typed, "one\n"); err != nil {
+			t.Fatal(err)
+		}
+		m, err := r.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(typed, "two\n"); err != nil {
+			t.Fatal(err)
+		}
+		typed.Close()
+		got := <-ended
+		if got.code != 1 || !strings.Contains(got.errOut, "1 of 2 messages were not delivered: ") || !strings.Contains(got.errOut, "resource is gone") {
+			t.Errorf("exit code %d, %q", got.code, got.errOut)
+		}
+		if json && !strings.Contains(got.out, `"messages":2`) || json && !strings.Contains(got.out, `"undelivered":1`) {
+			t.Errorf("%q", got.out)
+		}
+	}
+}
+
 // Whoever types can end send with an interrupt: what was typed has arrived.
 func TestSendInterrupted(t *testing.T) {
 	sock := node(t)

@@ -4,11 +4,13 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -88,7 +90,7 @@ func sendCommand() *cobra.Command {
 		Long: "Send standard input to one resource that has these attributes, a message for each line,\nor with --raw in pieces of up to 64 KiB as they are read.\n" +
 			"--timeout bounds how long it takes to find the resource, and to deliver the last messages. With --wait the command\n" +
 			"waits longer for the resource to appear, and for a directory.\n" +
-			"Exit code 1 if no resource matches or a message was not delivered, 2 if no directory serves the node,\n" +
+			"Exit code 0 only if every message was delivered to the mailbox of the resource. Exit code 1 if no resource matches or a\nmessage was not delivered, with the number of those; 2 if no directory serves the node,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,11 +109,15 @@ func sendCommand() *cobra.Command {
 			}
 			defer c.Close()
 			g.Logger().Debug("sending to", "id", to)
-			var n, bytes int
+			var n, bytes, refused atomic.Int64
 			send := func(p []byte) error {
-				n++
-				bytes += len(p)
-				return me.SendBytes(ctx, to, tag, p)
+				n.Add(1)
+				bytes.Add(int64(len(p)))
+				err := me.SendBytes(ctx, to, tag, p)
+				if err != nil {
+					refused.Add(1)
+				}
+				return err
 			}
 			// Reading, from a terminal say, cannot be interrupted; this command can.
 			done := make(chan error, 1)
@@ -121,16 +127,20 @@ func sendCommand() *cobra.Command {
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
-			if err != nil {
-				return err
+			undelivered, err := undelivered(ctx, g, me, err)
+			undelivered += int(refused.Load())
+			result := map[string]any{"to": to, "messages": n.Load(), "bytes": bytes.Load()}
+			if undelivered > 0 {
+				result["undelivered"] = undelivered
+				err = fmt.Errorf("%d of %d messages were not delivered: %w", undelivered, n.Load(), err)
+				if ctx.Err() != nil { // the error of an interrupted command is not printed
+					note(cmd, g, result, "rocl: %s", text(err))
+				}
 			}
-			if err := c.Close(); err != nil { // waits until all has arrived
-				return err
+			if g.JSON && (err == nil || undelivered > 0 && ctx.Err() == nil) {
+				err = errors.Join(err, Print(cmd.OutOrStdout(), result))
 			}
-			if g.JSON {
-				return Print(cmd.OutOrStdout(), map[string]any{"to": to, "messages": n, "bytes": bytes})
-			}
-			return nil
+			return errors.Join(err, c.Close())
 		},
 	}
 	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the messages")
@@ -139,12 +149,30 @@ func sendCommand() *cobra.Command {
 	return cmd
 }
 
+// undelivered waits until what me has sent is delivered, and returns how many messages were
+// not, and why: err, which sending ended with, or the reason that the reports give.
+func undelivered(ctx context.Context, g Globals, me *rocl.Resource, err error) (int, error) {
+	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout) // also after an interrupt
+	defer cancel()
+	ferr := me.Flush(fctx)
+	var fe *rocl.FlushError
+	if !errors.As(ferr, &fe) {
+		return 0, cmp.Or(err, ferr)
+	}
+	if fctx.Err() != nil {
+		ferr = fmt.Errorf("not acknowledged within %v: %w", g.Timeout, fe.Err)
+	} else {
+		ferr = fe.Err
+	}
+	return fe.Undelivered + fe.Waiting, cmp.Or(err, ferr)
+}
+
 // target opens a context, registers a resource to send from, and finds one to send
 // to. It waits that long for a directory and for the resource to appear.
 func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
 	late := time.Now().Add(wait)
 	for {
-		c, err = g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(g.Timeout))
+		c, err = g.Open(ctx, rocl.JoinOnly(), rocl.WithLinger(min(g.Timeout, time.Second)))
 		if !errors.Is(err, rocl.ErrNoDirectory) {
 			break
 		}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rocl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Send returns when a message is accepted. Flush returns when all of them are delivered, and
+// says how many were not: a program calls it before os.Exit.
+func ExampleResource_flush() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me, you := register(node.open(), "me"), register(node.open(), "you")
+	for range 100 {
+		if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	err := me.Flush(ctx)
+	var lost *rocl.FlushError
+	switch {
+	case err == nil:
+		fmt.Println("all are delivered")
+	case errors.As(err, &lost):
+		fmt.Println(lost.Undelivered, "are not")
+	default:
+		log.Fatal(err)
+	}
+	// Output: all are delivered
+}
+
+// A program that ends waits for the messages of all its resources.
+func ExampleContext_flush() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, you := register(c, "me"), register(node.open(), "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(c.Flush(ctx))
+	n, _ := you.Waiting()
+	fmt.Println(n, "message is in the mailbox")
+	// Output:
+	// <nil>
+	// 1 message is in the mailbox
+}
+
+// What a resource did not receive before it was deleted is counted by the sender's Flush.
+func ExampleFlushError() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me, you := register(node.open(), "me"), register(node.open(), "you")
+	for range 3 {
+		if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := you.Close(); err != nil {
+		log.Fatal(err)
+	}
+	var lost *rocl.FlushError
+	if errors.As(me.Flush(ctx), &lost) {
+		fmt.Println(lost.Undelivered, "messages, gone:", errors.Is(lost, rocl.ErrGone))
+	}
+	// Output: 3 messages, gone: true
+}
+
+// A sender that retains a buffer writes it anew when the library is through with it.
+func ExampleBuffer_wait() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, you := register(c, "me"), register(node.open(), "you")
+	b, err := c.Buffer(8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Release()
+	for i := range 3 {
+		copy(b.Bytes(), fmt.Sprintf("message%d", i))
+		if err := me.Send(ctx, you.ID(), 0, b.Retain()); err != nil {
+			log.Fatal(err) // the reference of Retain is still ours, too
+		}
+		m, err := you.Recv(ctx) // within a process the receiver reads the sender's memory
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+		if err := b.Wait(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// message0
+	// message1
+	// message2
+}
