@@ -59,7 +59,10 @@
 // whether polling has paid (twice as long each time that it has, up to the budget; a
 // quarter when it has not), and to whether other goroutines want the processor, which a
 // Gosched that takes long tells: then the next 8, 16, … 1024 waits do not poll. Where
-// polling for 2 µs has been in vain thousands of times, as many waits do not poll.
+// polling for 2 µs has been in vain thousands of times, as many waits do not poll. Where
+// waiters sleep, and not for long, some waits explore whether polling for the whole budget
+// would pay: two processes that sleep wake each other on one processor, and only polling
+// makes the kernel part them.
 // On one processor no goroutine polls, naps or sleeps: a thread that the kernel
 // holds would hold the processor with it. No more goroutines of a process poll than leave a
 // processor to others. PollAlways polls in any case.
@@ -69,6 +72,11 @@
 // ring, and where no socket has lately had anything. A socket that has something waits
 // until the nap ends: after 50 µs, or, where there are only rings, when the keeper ends it,
 // within 2 ms.
+//
+// A goroutine that makes progress lets other goroutines go first in two cases: before it
+// polls, if a message that this context received is not released yet, since another
+// goroutine may be about to answer it; and after a poll that made a parked goroutine
+// runnable.
 //
 // # Which goroutine runs what
 //

@@ -579,6 +579,10 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 // left tells of the credit that a message has left behind.
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
+	if msg.parcel == nil {
+		msg.isHeld = true
+		msg.d.held.Add(1)
+	}
 	if grant != 0 {
 		who.from.credit(m, who)
 		m.mu.Lock()

@@ -29,6 +29,7 @@ type Message struct {
 	pin    *pin        // of one that is stored,
 	kept   uint64      // or the bytes of its buffer
 	read   uint32      // bytes of data that Read has returned
+	isHeld bool        // received, and counted in Dispatcher.held
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be
@@ -106,6 +107,10 @@ func (m *Message) Release() {
 		}
 		p.drop()
 	case d != nil:
+		if m.isHeld {
+			m.isHeld = false
+			d.held.Add(-1)
+		}
 		if buf != nil {
 			buf.Release()
 		}

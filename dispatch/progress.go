@@ -73,6 +73,7 @@ func (w *waiter) nudge() { w.wake(w.state.Load()) }
 
 func (w *waiter) wake(was uint32) {
 	if was == parked {
+		w.d.hasWoken.Store(true)
 		select {
 		case w.ch <- struct{}{}: // counted by whom it wakes
 		default:
@@ -131,6 +132,8 @@ type progress struct {
 	patience patience.Machine       // of who holds the token
 	alone    int                    // how often it was taken while the keeper rested; likewise
 	acksDue  atomic.Bool            // some link owes an acknowledgement
+	held     atomic.Int32           // messages that were received and not released; not those of parcels
+	hasWoken atomic.Bool            // a parked goroutine was made runnable
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -195,6 +198,9 @@ func (d *Dispatcher) give() {
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
 	d.flushAll(false)
+	if d.held.Load() > 0 {
+		runtime.Gosched() // another goroutine may have been given the message: it goes first
+	}
 	for {
 		if w.ready() {
 			return nil
@@ -363,6 +369,10 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 		}
 		if n > 0 {
 			start, empty = time.Time{}, 0
+			if d.hasWoken.Load() {
+				d.hasWoken.Store(false)
+				runtime.Gosched() // those goroutines go first
+			}
 			continue
 		}
 		if most == 0 {
@@ -407,7 +417,10 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 // sleep holds its thread until w waits no longer, another goroutine wants the token, or
 // for so long that the keeper is to take over: then it returns true.
 func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
-	var end time.Time
+	var begun, end time.Time
+	if d.patience.Adapts() {
+		begun = time.Now()
+	}
 	for {
 		n := 0
 		if p.Naps() {
@@ -416,6 +429,9 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (r
 			n = p.Sleep(sleepSlice, &w.state)
 		}
 		if d.mayLeave(done, w) {
+			if !begun.IsZero() && w.ready() {
+				d.patience.Slept(time.Since(begun))
+			}
 			return false
 		}
 		d.flushAcks()

@@ -14,6 +14,13 @@
 //	in vain: a quarter,
 //	down to 2 µs
 //
+//	slept shortly, 64 times (128, 256, … after an exploration in vain)
+//	  ┌───────────────────────────────────┐
+//	  │                                   ▼
+//	polling ◄── 16 waits paid ── exploring: the whole budget
+//	  ▲                                   │
+//	  └────────── 256 in vain ────────────┘
+//
 // What all contexts of the process share is the number of goroutines that poll: like its
 // processors they are not any context's.
 package patience
@@ -47,6 +54,17 @@ const (
 	// them apart then.
 	missMost = 4096
 	missSkip = 4096
+
+	// Where polling is in vain because both sides sleep, it stays so: two that sleep wake
+	// each other on one processor, and no answer comes within the least. So after some sleeps
+	// that were short the next waits explore: they poll for the whole budget, for long enough
+	// for the kernel to move one of the two to another processor. Where that is in vain, twice
+	// as many sleeps go before the next exploration.
+	shortSleep   = 4  // budgets that a short sleep takes at most
+	regretLeast  = 64 // short sleeps before the first exploration,
+	regretMost   = 1 << 16
+	exploreWaits = 256 // waits of an exploration that are in vain at most,
+	explorePaid  = 16  // and those that must have paid for it to have succeeded
 )
 
 // pollers is how many goroutines of this process poll.
@@ -61,6 +79,11 @@ type Machine struct {
 	skip    int           // waits that are not to poll,
 	skipped int           // and how many they were last, for others' sake
 	missed  int           // how often the least was in vain, one after another
+
+	regrets int // short sleeps since polling last paid or was explored
+	regret  int // short sleeps before the next exploration
+	explore int // waits that may still be in vain; 0: this is no exploration
+	paid    int // waits of the exploration that have paid
 }
 
 // New returns a machine for a number of processors. budget is the longest that Adaptive
@@ -72,7 +95,7 @@ func New(policy Policy, budget time.Duration, most, procs int) Machine {
 	if m.budget == 0 {
 		m.budget = DefaultBudget
 	}
-	m.now = m.budget
+	m.now, m.regret = m.budget, regretLeast
 	if m.policy == Adaptive {
 		if procs < 2 {
 			m.policy = Never
@@ -111,7 +134,12 @@ func (m *Machine) Spin() time.Duration { return m.now }
 
 // Paid says that polling ended in what was waited for.
 func (m *Machine) Paid() {
-	m.skipped, m.missed = 0, 0
+	m.skipped, m.missed, m.regrets = 0, 0, 0
+	if m.explore > 0 {
+		if m.paid++; m.paid == explorePaid {
+			m.explore, m.regret = 0, regretLeast
+		}
+	}
 	if m.now < m.budget {
 		m.now = min(m.budget, 2*m.now)
 	}
@@ -119,12 +147,32 @@ func (m *Machine) Paid() {
 
 // InVain says that it did not.
 func (m *Machine) InVain() {
+	if m.explore > 0 {
+		if m.explore--; m.explore == 0 {
+			m.now, m.regret = leastSpin, min(2*m.regret, regretMost)
+		}
+		return
+	}
 	if m.now > leastSpin {
 		m.now = max(leastSpin, m.now/4)
 	} else if m.missed++; m.missed == missMost {
 		m.missed, m.skip = 0, missSkip
 	}
 }
+
+// Slept says that a waiter has slept for d before what it waited for came.
+func (m *Machine) Slept(d time.Duration) {
+	if m.policy != Adaptive || m.explore > 0 || m.skipped > 0 || d > shortSleep*m.budget {
+		return
+	}
+	if m.regrets++; m.regrets >= m.regret {
+		m.regrets, m.explore, m.paid = 0, exploreWaits, 0
+		m.now, m.skip, m.missed = m.budget, 0, 0
+	}
+}
+
+// Adapts reports whether the policy is Adaptive: then Slept is of use.
+func (m *Machine) Adapts() bool { return m.policy == Adaptive }
 
 // Crowded says that others wanted the processor.
 func (m *Machine) Crowded() {

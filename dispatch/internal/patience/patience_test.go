@@ -100,3 +100,60 @@ func TestPollers(t *testing.T) {
 	a.Leave()
 	a.Leave()
 }
+
+// Where sleeps are short, the whole budget is tried now and then.
+func TestExplore(t *testing.T) {
+	a := New(Adaptive, 0, 0, 4)
+	lower := func() {
+		for a.Next() > leastSpin {
+			a.InVain()
+		}
+	}
+	lower()
+	for range 10 * regretLeast {
+		a.Slept(shortSleep*DefaultBudget + 1) // polling would not have paid
+	}
+	if a.Next() != leastSpin {
+		t.Error("sleeps that are long let it explore")
+	}
+	for _, regret := range []int{regretLeast, 2 * regretLeast, 4 * regretLeast} {
+		for i := range regret {
+			if a.Next() != leastSpin {
+				t.Fatalf("it explores after %d short sleeps of %d", i, regret)
+			}
+			a.Slept(DefaultBudget)
+		}
+		for i := range exploreWaits {
+			if a.Next() != DefaultBudget {
+				t.Fatalf("an exploration ends after %d waits in vain", i)
+			}
+			a.InVain()
+		}
+	}
+	for range 8 * regretLeast {
+		a.Slept(DefaultBudget)
+	}
+	for range explorePaid {
+		a.InVain()
+		a.Paid()
+	}
+	if a.Next() != DefaultBudget || a.explore != 0 || a.regret != regretLeast {
+		t.Errorf("an exploration that paid: %+v", a)
+	}
+	lower()
+	a.Crowded()
+	for range regretLeast {
+		a.Slept(DefaultBudget)
+	}
+	if a.explore != 0 {
+		t.Error("it explores though others want the processor")
+	}
+
+	n := New(Never, 0, 0, 4)
+	for range 10 * regretLeast {
+		n.Slept(0)
+	}
+	if n.Next() != 0 {
+		t.Error("Never explores")
+	}
+}

@@ -29,6 +29,8 @@ var table = []struct {
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 1}},
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 4}},
 	{rate, options{transport: "inproc", size: 64, poll: "adaptive", count: 2_000_000, senders: 1}},
+	{rtt, options{transport: "shm", size: 64, poll: "adaptive", count: 10_000, server: "goroutine"}},
+	{rtt, options{transport: "shm", size: 64, poll: "adaptive", count: 10_000, server: "receivers"}},
 	{rtt, options{transport: "shm", size: 64, poll: "always", count: 20_000, idle: 64}},
 	{rtt, options{transport: "shm", size: 64, poll: "always", count: 20_000, idle: 1000}},
 	{rtt, options{transport: "tcp", size: 64, poll: "always", count: 20_000, idle: 64}},

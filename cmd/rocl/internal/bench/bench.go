@@ -96,6 +96,7 @@ type options struct {
 	pause                time.Duration // of both sides before each message (rtt)
 	compute              int           // goroutines that compute meanwhile (rtt)
 	idle                 int           // links beside the one that is used (rtt)
+	server               string        // how the peer answers (rtt); "": in its loop
 	json                 bool
 }
 
@@ -179,6 +180,9 @@ func (o *options) check(bench string) error {
 	case "off":
 		o.poll = "never"
 	}
+	if err := o.checkServer(); err != nil {
+		return err
+	}
 	_, err := o.policy()
 	return err
 }
@@ -230,6 +234,7 @@ func Commands() []*cobra.Command {
 		if name == "rtt" {
 			f.DurationVar(&o.pause, "pause", 0, "how long each side does something else before it sends, as 20ms; it does not count (shm)")
 			f.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
+			f.StringVar(&o.server, "server", "inline", "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
 			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: never, adaptive or always")

@@ -22,6 +22,8 @@ func rtt(ctx context.Context, o *options) (*Result, error) {
 	}
 	return between(ctx, o, func(p *pair) (*Result, error) {
 		switch {
+		case o.server != "" && o.server != "inline":
+			return rttServer(p, o)
 		case o.idle > 0:
 			return rttIdle(p, o)
 		case o.transport == "shm":

@@ -435,6 +435,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			}
 		case "echo":
 			err = echo(ctx, c, me, more, nil)
+		case "echo-goroutine", "echo-receivers":
+			err = echoConcurrently(ctx, c, me, n[0], strings.TrimPrefix(what, "echo-"))
 		case "echo-late":
 			err = echo(ctx, c, me, more, func() { words.pause(time.Duration(n[1])) })
 		case "recv":
