@@ -28,6 +28,7 @@ type (
 	Option         = context.Option         // of Open
 	RegisterOption = context.RegisterOption // of Context.Register
 	FindOption     = context.FindOption     // of Context.Find, FindAll and Watch
+	HandleOption   = context.HandleOption   // of Resource.Handle
 	GID            = resource.GID           // identifies a resource
 	List           = resource.List          // attributes, of any bytes, repeated names allowed
 	Attributes     = resource.Attributes    // a List, Attrs or Match
@@ -272,3 +273,16 @@ func WithUndelivered(f func(Undelivered)) Option { return context.WithUndelivere
 // MailboxLimit sets the byte limit of the mailbox of the resource that is being
 // registered.
 func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes) }
+
+// Workers has [Resource.Handle] handle up to n messages at the same time.
+func Workers(n int) HandleOption { return context.Workers(n) }
+
+// EachInOwn has [Resource.Handle] handle each message in a goroutine of its own.
+func EachInOwn() HandleOption { return context.EachInOwn() }
+
+// Handling has [Resource.Handle] handle only the messages that every selector wants.
+func Handling(sel ...Select) HandleOption { return context.Handling(sel...) }
+
+// OnPanic has f called where the function of [Resource.Handle] panics. Without it the panic
+// is logged. Handle goes on in either case.
+func OnPanic(f func(m *Message, value any)) HandleOption { return context.OnPanic(f) }

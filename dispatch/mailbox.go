@@ -579,7 +579,7 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 // left tells of the credit that a message has left behind.
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	msg.in = nil
-	if msg.parcel == nil {
+	if msg.d != nil { // it has not come in a parcel
 		msg.isHeld = true
 		msg.d.held.Add(1)
 	}

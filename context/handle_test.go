@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// handling runs r.Handle in a goroutine and returns a function that ends it, and fails the
+// test if Handle does.
+func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts ...context.HandleOption) (end func()) {
+	t.Helper()
+	ctx, cancel := stdctx.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Handle(ctx, f, opts...) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// numbered sends count messages, whose tags are 0 and so on.
+func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) {
+	t.Helper()
+	for i := range count {
+		if err := from.SendBytes(t.Context(), to, uint64(i), []byte("work")); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// Handlers see every message once; inline and with workers calls begin in order.
+func TestHandle(t *testing.T) {
+	const count = 1000
+	for name, opts := range map[string][]context.HandleOption{
+		"inline":  nil,
+		"workers": {context.Workers(4)},
+		"each":    {context.EachInOwn()},
+	} {
+		over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+			t.Run(name, func(t *testing.T) {
+				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+				end := handling(t, server, func(m *dispatch.Message) {
+					if string(m.Bytes()) != "work" {
+						t.Errorf("%q", m.Bytes())
+					}
+					if err := server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()); err != nil {
+						t.Error(err)
+					}
+				}, opts...)
+				defer end()
+				go numbered(t, client, server.ID(), count)
+				seen := make([]bool, count)
+				for i := range count {
+					m, err := client.Recv(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if seen[m.Tag()] || name == "inline" && m.Tag() != uint64(i) {
+						t.Fatalf("answer %d is to message %d", i, m.Tag())
+					}
+					seen[m.Tag()] = true
+					m.Release()
+				}
+			})
+		})
+	}
+}
+
+// With Workers(n) n messages are handled at the same time, and no more; each in a goroutine
+// of its own, all of them. Handle returns when the last call has.
+func TestHandleConcurrently(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for _, c := range []struct {
+			opt    context.HandleOption
+			sent   int
+			atOnce int
+		}{{context.Workers(3), 10, 3}, {context.EachInOwn(), 10, 10}} {
+			client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+			begun, goOn := make(chan bool, c.sent), make(chan bool)
+			var running, ended atomic.Int32
+			end := handling(t, server, func(*dispatch.Message) {
+				if n := running.Add(1); int(n) > c.atOnce {
+					t.Errorf("%d calls at once, %d are allowed", n, c.atOnce)
+				}
+				begun <- true
+				<-goOn
+				running.Add(-1)
+				ended.Add(1)
+			}, c.opt)
+			numbered(t, client, server.ID(), c.sent)
+			for range c.atOnce {
+				<-begun
+			}
+			close(goOn)
+			for range c.sent - c.atOnce {
+				<-begun
+			}
+			end()
+			if int(ended.Load()) != c.sent {
+				t.Errorf("Handle has returned, and %d of %d calls have", ended.Load(), c.sent)
+			}
+		}
+	})
+}
+
+// A handler that does not return delays no other resource's messages.
+func TestSlowHandler(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		server := open()
+		slow, quick := register(t, server, resource.Attrs{"a": "slow"}), register(t, server, resource.Attrs{"a": "quick"})
+		client := register(t, open(), resource.Attrs{"a": "client"})
+		begun, goOn := make(chan bool), make(chan bool)
+		endSlow := handling(t, slow, func(*dispatch.Message) { close(begun); <-goOn })
+		endQuick := handling(t, quick, func(m *dispatch.Message) {
+			if err := quick.SendBytes(t.Context(), m.From(), 1, nil); err != nil {
+				t.Error(err)
+			}
+		})
+		send(t, client, slow.ID(), "wait")
+		<-begun
+		for range 100 {
+			send(t, client, quick.ID(), "go")
+			m, err := client.Recv(t.Context(), dispatch.Tag(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Release()
+		}
+		close(goOn)
+		endSlow()
+		endQuick()
+	})
+}
+
+// A handler may register, receive, call other methods and close its own resource.
+func TestHandlerMayDoAnything(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		c := open()
+		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+		done := make(chan error, 1)
+		go func() {
+			done <- server.Handle(t.Context(), func(m *dispatch.Message) {
+				r, err := c.Register(t.Context(), resource.Attrs{"a": "temporary"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")); err != nil {
+					t.Error(err)
+				}
+				if m.Tag() == 1 {
+					server.Close()
+				}
+			})
+		}()
+		for tag := range uint64(2) {
+			if err := client.SendBytes(t.Context(), server.ID(), tag, nil); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, client, "from a new one")
+		}
+		if err := <-done; err != nil {
+			t.Errorf("after the resource was closed: %v", err)
+		}
+	})
+}
+
+// A panic ends its call and nothing else.
+func TestHandlerPanics(t *testing.T) {
+	var mu sync.Mutex
+	var logged []string
+	log := logging(func(r slog.Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		r.Attrs(func(a slog.Attr) bool { logged = append(logged, a.Key+"="+a.Value.String()); return true })
+	})
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(log), resource.Attrs{"a": "server"})
+		panics := func(m *dispatch.Message) {
+			if m.Tag() == 0 {
+				panic("the handler's own")
+			}
+			if err := server.SendBytes(t.Context(), m.From(), m.Tag(), nil); err != nil {
+				t.Error(err)
+			}
+		}
+		caught := make(chan any, 1)
+		for _, opts := range [][]context.HandleOption{{context.OnPanic(func(m *dispatch.Message, v any) { caught <- v })}, nil, {context.Workers(2)}, {context.EachInOwn()}} {
+			end := handling(t, server, panics, opts...)
+			numbered(t, client, server.ID(), 2)
+			m, err := client.Recv(t.Context())
+			if err != nil || m.Tag() != 1 {
+				t.Fatalf("%v, %v", m, err)
+			}
+			m.Release()
+			end()
+		}
+		if v := <-caught; v != "the handler's own" {
+			t.Error(v)
+		}
+	})
+	deadline := time.Now().Add(30 * time.Second)
+	for { // a goroutine of its own logs
+		mu.Lock()
+		all := strings.Join(logged, " ")
+		mu.Unlock()
+		if strings.Count(all, "panic=the handler's own") >= 3 && strings.Contains(all, "TestHandlerPanics") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("logged: %s", all)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Options that make no sense are refused.
+func TestHandleOptions(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		r := register(t, open(), resource.Attrs{"a": "server"})
+		none := func(*dispatch.Message) {}
+		if err := r.Handle(t.Context(), none, context.Workers(0)); err == nil {
+			t.Error("no workers handle messages")
+		}
+		if err := r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))); !errors.Is(err, dispatch.ErrSelect) {
+			t.Errorf("selectors that contradict each other: %v", err)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rocl_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/rocl-go/rocl"
+)
+
+// handled runs a server with these options, sends it a message of each tag, prints the
+// answers, and ends the server.
+func handled(f func(*rocl.Resource, *rocl.Message), tags []uint64, opts ...rocl.HandleOption) {
+	n := newNode()
+	defer n.close()
+	server, client := register(n.open(), "server"), register(n.open(), "client")
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- server.Handle(ctx, func(m *rocl.Message) { f(server, m) }, opts...)
+	}()
+	for _, tag := range tags {
+		if err := client.SendBytes(ctx, server.ID(), tag, []byte("louder")); err != nil {
+			log.Fatal(err)
+		}
+		m, err := client.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d: %s\n", m.Tag(), m.Bytes())
+		m.Release()
+	}
+	stop()
+	if err := <-ended; err != nil {
+		log.Fatal(err)
+	}
+}
+
+func shout(server *rocl.Resource, m *rocl.Message) {
+	if err := server.SendBytes(context.Background(), m.From(), m.Tag(), bytes.ToUpper(m.Bytes())); err != nil {
+		log.Print(err)
+	}
+}
+
+// A server handles up to two messages at the same time; without the option it answers each in
+// turn, which is quicker where the answers take little.
+func ExampleHandleOption() {
+	n := newNode()
+	defer n.close()
+	server, client := register(n.open(), "server"), register(n.open(), "client")
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- server.Handle(ctx, func(m *rocl.Message) {
+			if err := server.SendBytes(ctx, m.From(), m.Tag(), bytes.ToUpper(m.Bytes())); err != nil {
+				log.Print(err)
+			}
+		}, rocl.Workers(2))
+	}()
+	if err := client.SendBytes(ctx, server.ID(), 1, []byte("louder")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := client.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// LOUDER
+	// <nil>
+}
+
+// Up to four messages are handled at the same time.
+func ExampleWorkers() {
+	handled(shout, []uint64{1, 2}, rocl.Workers(4))
+	// Output:
+	// 1: LOUDER
+	// 2: LOUDER
+}
+
+// Each message is handled in a goroutine of its own, as package net/http does with requests.
+func ExampleEachInOwn() {
+	handled(shout, []uint64{1, 2}, rocl.EachInOwn())
+	// Output:
+	// 1: LOUDER
+	// 2: LOUDER
+}
+
+// Two functions handle messages of different tags to one resource.
+func ExampleHandling() {
+	handled(shout, []uint64{7}, rocl.Handling(rocl.Tag(7)))
+	// Output:
+	// 7: LOUDER
+}
+
+// A function that panics is told of, and the client is answered.
+func ExampleOnPanic() {
+	var server *rocl.Resource
+	divide := func(r *rocl.Resource, m *rocl.Message) {
+		server = r
+		fmt.Println(len(m.Bytes()) / int(m.Tag()))
+		shout(r, m)
+	}
+	handled(divide, []uint64{0, 2}, rocl.OnPanic(func(m *rocl.Message, value any) {
+		if err := server.SendBytes(context.Background(), m.From(), m.Tag(), fmt.Append(nil, value)); err != nil {
+			log.Print(err)
+		}
+	}))
+	// Output:
+	// 0: runtime error: integer divide by zero
+	// 3
+	// 2: LOUDER
+}
