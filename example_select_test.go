@@ -94,3 +94,25 @@ func ExampleAll() {
 	// b 1
 	// a 2
 }
+
+// Peek tells how long the next message is before it is received.
+func ExampleEnvelope() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	_ = me.SendBytes(ctx, me.ID(), 4, []byte("hello"))
+	for range 2 { // it stays
+		e, err := me.Peek(rocl.Tag(4))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(e.From == me.ID(), e.Tag, e.Len)
+	}
+	_, err := me.Peek(rocl.Tag(5))
+	fmt.Println(errors.Is(err, rocl.ErrEmpty))
+	// Output:
+	// true 4 5
+	// true 4 5
+	// true
+}

@@ -119,6 +119,13 @@ func (r *Resource) TryRecv(sel ...dispatch.Select) (*dispatch.Message, error) {
 	return r.box.TryRecv(sel...)
 }
 
+// Peek tells of the message that TryRecv would return for these selectors, and leaves it in
+// the mailbox. It makes progress once and fails as TryRecv does: with rocl.ErrEmpty where
+// there is no message. Another goroutine may receive that message next.
+func (r *Resource) Peek(sel ...dispatch.Select) (dispatch.Envelope, error) {
+	return r.box.Peek(sel...)
+}
+
 // Messages yields messages until ctx ends, which ends the loop without an
 // error, or the resource is closed. Each message is the loop body's to release.
 func (r *Resource) Messages(ctx stdctx.Context, sel ...dispatch.Select) iter.Seq2[*dispatch.Message, error] {

@@ -39,6 +39,14 @@
 // to read it, Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes
 // Mailbox.mu twice. TestLocksOfMessage counts them.
 //
+// # Which message a receive takes
+//
+// The first one in the mailbox's list that matches its selectors; and a message that comes
+// goes to the first receiver that it matches. Both look at the first few of the other kind.
+// Beyond those, messages and receivers are found by hash of origin, tag or both (match.go,
+// receivers.go): not when they come, but when they are first passed over. So what is received
+// in order costs nothing more, and a message or receiver is passed over once.
+//
 // # Waiting, and progress
 //
 // A goroutine that waits, for a message, for credit or for room, makes progress: it reads

@@ -114,8 +114,9 @@ type Mailbox struct {
 	suspect    suspect              // the sender with such a grant at the last look,
 	judging    *time.Timer          // and the next look; nil: no sender waits
 	closed     bool
-	waiters    waitlist // receivers
 	losses     losses   // of messages of the resource
+	waiters    receivers
+	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool
@@ -170,14 +171,12 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 }
 
 func (m *Mailbox) put(msg *Message) {
-	for w := m.waiters.first; w != nil; w = w.next {
-		if w.sel.matches(msg) {
-			m.waiters.remove(w)
-			w.msg = msg
-			w.who, w.grant = m.consume(msg)
-			w.fire()
-			return
-		}
+	if w := m.waiters.find(msg); w != nil {
+		m.waiters.remove(w)
+		w.msg = msg
+		w.who, w.grant = m.consume(msg)
+		w.fire()
+		return
 	}
 	msg.prev = m.last
 	if m.last != nil {
@@ -224,12 +223,17 @@ func (m *Mailbox) refuse(in *inflow, msg *Message) {
 
 // match unlinks and returns the first message f wants.
 func (m *Mailbox) match(f *Select) *Message {
-	msg := m.first
-	for msg != nil && !f.matches(msg) {
-		msg = msg.next
+	msg := m.find(f)
+	if msg != nil {
+		m.unlink(msg)
 	}
-	if msg == nil {
-		return nil
+	return msg
+}
+
+// unlink takes a stored message from the list. mu must be held.
+func (m *Mailbox) unlink(msg *Message) {
+	if m.matcher != nil {
+		m.matcher.remove(m, msg)
 	}
 	if msg.prev != nil {
 		msg.prev.next = msg.next
@@ -250,7 +254,6 @@ func (m *Mailbox) match(f *Select) *Message {
 	msg.next, msg.prev = nil, nil
 	m.count--
 	m.unhold(msg)
-	return msg
 }
 
 // consume accounts for a message that leaves the mailbox and returns the
@@ -594,14 +597,45 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 // TryRecv is Recv that never waits: without a match it returns ErrEmpty. It
 // looks once at what the transports have.
 func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
+	msg, err := m.lookFor(sel)
+	if err != nil {
+		return nil, err
+	}
+	m.unlink(msg)
+	return m.leaveWith(msg), nil
+}
+
+// An Envelope is what is known of a message that is not received yet.
+type Envelope struct {
+	From resource.GID // the resource that sent the message
+	Tag  uint64       // the number the sender gave it
+	Len  int          // the length of its payload in bytes
+}
+
+// Peek tells of the message that TryRecv would return, and leaves it in the mailbox. It fails
+// as TryRecv does. Another goroutine may receive that message next.
+func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
+	msg, err := m.lookFor(sel)
+	if err != nil {
+		return Envelope{}, err
+	}
+	e := Envelope{From: msg.from, Tag: msg.tag, Len: msg.Len()}
+	m.mu.Unlock()
+	return e, nil
+}
+
+// lookFor returns the first message that matches sel, with mu held. If there is none it
+// looks once at what the transports have. If there still is none it returns an error, and mu
+// is not held.
+func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 	f, err := merge(sel)
 	if err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
 		m.mu.Lock()
-		if msg := m.match(&f); msg != nil {
-			return m.leaveWith(msg), nil
+		if msg := m.find(&f); msg != nil {
+			return msg, nil
 		}
 		closed := m.closed
 		m.mu.Unlock()
@@ -640,7 +674,7 @@ func (m *Mailbox) Close() {
 	msgs, ins, needy := m.first, m.inflows, m.needy
 	m.inflows = nil
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
-	m.held, m.pins, m.sparse, m.compacted, m.swept = 0, nil, 0, nil, nil
+	m.held, m.pins, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, 0, nil, nil, nil
 	if m.sweeper != nil {
 		m.sweeper.Stop()
 	}
@@ -665,7 +699,7 @@ func (m *Mailbox) Close() {
 		if msg.in != nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.next, msg.prev, msg.in, msg.pin, msg.kept = nil, nil, nil, nil, 0
+		msg.next, msg.prev, msg.in, msg.pin, msg.kept, msg.slot = nil, nil, nil, nil, 0, nil
 		msg.Release()
 	}
 }

@@ -30,6 +30,7 @@ type Message struct {
 	kept   uint64      // or the bytes of its buffer
 	read   uint32      // bytes of data that Read has returned
 	isHeld bool        // received, and counted in Dispatcher.held
+	slot   *slot       // its places in the chains of the mailbox; nil: none
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be

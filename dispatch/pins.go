@@ -205,6 +205,9 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 		} else {
 			m.last = own
 		}
+		if m.matcher != nil {
+			m.matcher.moved(msg, own)
+		}
 	}
 	m.unhold(msg)
 	if msg.parcel != nil {

@@ -50,6 +50,7 @@ type waiter struct {
 	// Place in a waitlist, guarded by the list's owner.
 	next, prev *waiter
 	listed     bool
+	place      place // of a receiver
 
 	// Place among the parked, guarded by Dispatcher.parkedMu.
 	pnext, pprev *waiter
