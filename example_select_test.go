@@ -116,3 +116,44 @@ func ExampleEnvelope() {
 	// true 4 5
 	// true
 }
+
+// A receiver that cannot handle a message yet puts it back.
+func ExampleResource_PutBack() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	_ = me.SendBytes(ctx, me.ID(), 1, []byte("first"))
+	_ = me.SendBytes(ctx, me.ID(), 2, []byte("second"))
+	m, err := me.Recv(ctx)
+	if err == nil {
+		err = me.PutBack(m) // m is not ours any more
+	}
+	for range 2 {
+		if m, err = me.Recv(ctx); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+	}
+	// Output:
+	// first
+	// second
+}
+
+// A goroutine serves two resources: requests, and what an operator orders.
+func ExampleRecvAny() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	requests, orders := register(c, "requests"), register(c, "orders")
+	_ = orders.SendBytes(ctx, orders.ID(), 0, []byte("stop"))
+	r, m, err := rocl.RecvAny(ctx, []*rocl.Resource{requests, orders})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%v: %s\n", r == orders, m.Bytes())
+	m.Release()
+	// Output: true: stop
+}

@@ -104,6 +104,7 @@ var (
 	ErrGone         = dispatch.ErrGone         // the target does not exist any more
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
+	ErrNotReceived  = dispatch.ErrNotReceived  // PutBack of a message that was not received there
 	ErrSelect       = dispatch.ErrSelect       // no message can match the selectors of a receive
 	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
 	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
@@ -143,6 +144,11 @@ func TagMask(mask, value uint64) Select { return dispatch.TagMask(mask, value) }
 //		rocl.Tag(cancelled),
 //	))
 func Any(sel ...Select) Select { return dispatch.Any(sel...) }
+
+// RecvAny receives from several resources of one context; see [context.RecvAny].
+func RecvAny(ctx stdctx.Context, rs []*Resource, sel ...Select) (*Resource, *Message, error) {
+	return context.RecvAny(ctx, rs, sel...)
+}
 
 // All selects messages that match each of sel.
 func All(sel ...Select) Select { return dispatch.All(sel...) }

@@ -25,6 +25,7 @@ type inflow struct {
 	l        *link  // the same, if it is one
 	dst      uint32
 	mb       *Mailbox // nil: no such resource
+	home     *Mailbox // of which messages have been delivered; does not change once one has
 	granted  uint64   // may have been sent
 	received uint64   // has arrived
 	expected uint64   // is arriving: a message in pieces
@@ -99,6 +100,7 @@ type Mailbox struct {
 	dense      uint64               // bytes of which twice as many may be held, however little is stored
 	held       uint64               // bytes that the stored messages keep from being used again
 	pins       *pin                 // unused ones
+	pinAgain   *pin                 // of the last message that was put back
 	compacted  *Message             // the last one that compact came to,
 	swept      *Message             // and sweep,
 	sweeps     uint32               // which has been called so often
@@ -171,12 +173,13 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 }
 
 func (m *Mailbox) put(msg *Message) {
-	if w := m.waiters.find(msg); w != nil {
-		m.waiters.remove(w)
-		w.msg = msg
-		w.who, w.grant = m.consume(msg)
-		w.fire()
-		return
+	if m.waiters.first != nil {
+		if w := m.receiver(msg); w != nil {
+			w.msg = msg
+			w.who, w.grant = m.consume(msg)
+			w.finish()
+			return
+		}
 	}
 	msg.prev = m.last
 	if m.last != nil {
@@ -478,6 +481,9 @@ func (m *Mailbox) list(in *inflow) {
 		m.inflows = map[*inflow]struct{}{}
 	}
 	m.inflows[in] = struct{}{}
+	if in.home == nil {
+		in.home = m
+	}
 }
 
 // enter is admit of an open mailbox. mu is held.
@@ -581,7 +587,6 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 
 // left tells of the credit that a message has left behind.
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
-	msg.in = nil
 	if msg.d != nil { // it has not come in a parcel
 		msg.isHeld = true
 		msg.d.held.Add(1)
@@ -674,7 +679,7 @@ func (m *Mailbox) Close() {
 	msgs, ins, needy := m.first, m.inflows, m.needy
 	m.inflows = nil
 	m.first, m.last, m.count, m.stored, m.needy = nil, nil, 0, 0, nil
-	m.held, m.pins, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, 0, nil, nil, nil
+	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
 	if m.sweeper != nil {
 		m.sweeper.Stop()
 	}

@@ -167,6 +167,16 @@ func TestMailboxModel(t *testing.T) {
 				}
 				held = held[:0]
 			},
+			"put back": func(t *rapid.T) {
+				for range min(len(held), rapid.IntRange(1, 20).Draw(t, "messages")) {
+					i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
+					k := of(held[i])
+					if err := m.PutBack(held[i]); err != nil {
+						t.Fatal(err)
+					}
+					kept, held = slices.Insert(kept, 0, k), slices.Delete(held, i, i+1)
+				}
+			},
 			"drain": func(t *rapid.T) {
 				for range min(len(kept), rapid.IntRange(1, 80).Draw(t, "messages")) {
 					msg, err := m.TryRecv()
@@ -202,6 +212,11 @@ func TestMailboxModel(t *testing.T) {
 			}
 			msg.Release()
 		}
+		m.mu.Lock()
+		if m.stored != 0 || m.held != 0 || f.in.consumed != f.in.received || m.pinAgain != nil {
+			t.Errorf("%d bytes are stored and %d held in an empty mailbox, %d of %d are consumed", m.stored, m.held, f.in.consumed, f.in.received)
+		}
+		m.mu.Unlock()
 		for _, msg := range held {
 			msg.Release()
 		}

@@ -21,7 +21,7 @@ type Message struct {
 	buf    *buffers.Buffer // what data lies in; nil if nothing does
 	from   resource.GID
 	tag    uint64
-	in     *inflow
+	in     *inflow // which the message counts against, or did until it was received
 	next   *Message
 	prev   *Message
 	d      *Dispatcher // of a message by itself
@@ -100,7 +100,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // touched afterwards.
 func (m *Message) Release() {
 	buf, d, p := m.buf, m.d, m.parcel
-	m.data, m.read, m.buf, m.d, m.parcel = nil, 0, nil, nil, nil
+	m.data, m.read, m.buf, m.d, m.parcel, m.in = nil, 0, nil, nil, nil, nil
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy

@@ -140,6 +140,9 @@ func (m *Mailbox) unhold(msg *Message) {
 	if p.in.pin == p {
 		p.in.pin = nil
 	}
+	if m.pinAgain == p {
+		m.pinAgain = nil
+	}
 	p.in, p.buf, p.next, m.pins = nil, nil, m.pins, p
 }
 

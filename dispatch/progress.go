@@ -50,7 +50,8 @@ type waiter struct {
 	// Place in a waitlist, guarded by the list's owner.
 	next, prev *waiter
 	listed     bool
-	place      place // of a receiver
+	place      place  // of a receiver
+	union      *union // of a receiver of RecvAny
 
 	// Place among the parked, guarded by Dispatcher.parkedMu.
 	pnext, pprev *waiter

@@ -124,7 +124,8 @@ func (l *receivers) dequeue(w *waiter) {
 func (l *receivers) fireAll() {
 	for l.first != nil {
 		w := l.first
-		l.remove(w)
-		w.fire()
+		if l.remove(w); w.claim() {
+			w.finish()
+		}
 	}
 }

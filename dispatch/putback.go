@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "errors"
+
+// ErrNotReceived is returned by PutBack for a message that was not received from that
+// resource, or that has been released or put back since.
+var ErrNotReceived = errors.New("rocl: message was not received from this resource")
+
+// PutBack stores a message that the mailbox has handed out before all others, unless a
+// receiver waits for it: then it is handed to that one. The message is the mailbox's from
+// then on. If an error is returned it stays the caller's: ErrClosed, or ErrNotReceived.
+//
+// A message that is stored counts against the credit of its sender again, as before it was
+// received. The sender may have been given new credit meanwhile, and keeps that. So a
+// mailbox may exceed its limit by as much as receivers hold at once and put back, and gives
+// its senders no more credit until that has been received again.
+func (m *Mailbox) PutBack(msg *Message) error {
+	if msg == nil || msg.in == nil || msg.in.home != m {
+		return ErrNotReceived
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrClosed
+	case msg.pin != nil || msg.kept != 0: // it is stored
+		return ErrNotReceived
+	}
+	msg.read = 0
+	if msg.isHeld {
+		msg.isHeld = false
+		msg.d.held.Add(-1)
+	}
+	if w := m.receiver(msg); w != nil {
+		w.msg = msg // the sender has been told already
+		w.finish()
+		return nil
+	}
+	m.unconsume(msg)
+	msg.prev, msg.next = nil, m.first
+	if m.first != nil {
+		m.first.prev = msg
+	} else {
+		m.last = msg
+	}
+	m.first = msg
+	m.count++
+	if m.matcher != nil {
+		m.matcher.prepend(msg)
+	}
+	if m.holdAgain(msg); m.held > 2*m.dense {
+		m.compact()
+	}
+	return nil
+}
+
+// unconsume undoes consume, but for the credit that the sender was given. mu must be held.
+func (m *Mailbox) unconsume(msg *Message) {
+	c := charge(len(msg.data))
+	m.stored += c
+	msg.in.consumed -= c
+	m.promises(msg.in, int64(c))
+}
+
+// holdAgain is hold of a message that is put back. Such messages share pins among
+// themselves, and the pin of the message that was delivered last stays the latest of its
+// sender. mu must be held.
+func (m *Mailbox) holdAgain(msg *Message) {
+	in := msg.in
+	latest := in.pin
+	if p := m.pinAgain; p != nil && p.in == in && p.buf == msg.buf {
+		in.pin = p
+	}
+	m.hold(msg)
+	if msg.pin != nil {
+		m.pinAgain = msg.pin
+	}
+	in.pin = latest
+}

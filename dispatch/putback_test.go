@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// However often messages are put back, their senders are given no more credit than the
+// mailbox has, and what is held at once.
+func TestPutBackIsBounded(t *testing.T) {
+	const size, limit, together, messages = 1000, 4 * FirstCredit, 10, 2000
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			m := box(t, b, 1, limit)
+			f := flow(t, a, m)
+			sent := make(chan error, 1)
+			go func() {
+				var p [size]byte
+				for i := range uint64(messages) {
+					binary.LittleEndian.PutUint64(p[:], i)
+					if err := f.SendBytes(soon(t), 1, i%2, p[:]); err != nil {
+						sent <- err
+						return
+					}
+				}
+				sent <- nil
+			}()
+			until(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
+			for i := range 300 {
+				var held []*Message
+				for range together {
+					msg, err := m.TryRecv(Tag(uint64(i % 2)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					held = append(held, msg)
+				}
+				for i := range held {
+					if err := m.PutBack(held[len(held)-1-i]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// Messages of which the first are left behind each time are in order.
+				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
+					t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
+				}
+			}
+			var next [2]uint64
+			next[1] = 1
+			for range messages {
+				msg, err := m.Recv(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
+					t.Fatalf("message %d, want %d", n, next[n%2])
+				}
+				next[msg.Tag()] += 2
+				msg.Release()
+			}
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+			if n, stored := m.Len(); n != 0 || stored != 0 || m.held != 0 {
+				t.Errorf("%d messages, %d bytes are left, %d held", n, stored, m.held)
+			}
+		})
+	}
+}
+
+// A message that was put back is reported as its resource is closed; one that comes back
+// later stays the caller's. Messages of other resources, and of none, are refused.
+func TestPutBackWhileClosed(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			reports := make(chan Undelivered, 3)
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
+			b := w.node(t, 2, tr)
+			m, other := box(t, b, 1, 0), box(t, b, 2, 0)
+			f := flow(t, a, m)
+			for tag := range uint64(3) {
+				if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var msgs []*Message
+			for range 3 {
+				msg, err := m.Recv(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				msgs = append(msgs, msg)
+			}
+			if err := other.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
+				t.Errorf("to another mailbox: %v", err)
+			}
+			if err := m.PutBack(nil); !errors.Is(err, ErrNotReceived) {
+				t.Errorf("nil: %v", err)
+			}
+			if err := m.PutBack(msgs[1]); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.PutBack(msgs[1]); !errors.Is(err, ErrNotReceived) {
+				t.Errorf("twice: %v", err)
+			}
+			m.Close()
+			u := <-reports
+			if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
+				t.Errorf("reported: %+v", u)
+			}
+			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrClosed) || string(msgs[0].Bytes()) != "hello" {
+				t.Errorf("to a closed mailbox: %v", err)
+			}
+			msgs[0].Release()
+			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
+				t.Errorf("after Release: %v", err)
+			}
+			msgs[2].Release()
+			if len(reports) > 0 {
+				t.Errorf("reported: %+v", <-reports)
+			}
+		})
+	}
+}
+
+// A receiver that waits for it gets a message that is put back, from the beginning.
+func TestPutBackToWaiting(t *testing.T) {
+	w := newWorld()
+	d := w.node(t, 1, inproc.NewNetwork().Transport())
+	m := box(t, d, 1, 0)
+	f := flow(t, d, m)
+	for range 300 {
+		for tag := range uint64(2) {
+			if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		msg, err := m.Recv(t.Context(), Tag(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p [2]byte
+		if _, err := msg.Read(p[:]); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *Message)
+		go func() {
+			msg, err := m.Recv(soon(t), Tag(1))
+			if err != nil {
+				t.Error(err)
+			}
+			got <- msg
+		}()
+		until(t, "a receiver", func() bool { return waiting(m) })
+		if err := m.PutBack(msg); err != nil {
+			t.Fatal(err)
+		}
+		msg = <-got
+		var whole [8]byte
+		if n, _ := msg.Read(whole[:]); string(whole[:n]) != "hello" || msg.Tag() != 1 {
+			t.Fatalf("%q", whole[:n])
+		}
+		msg.Release()
+		take(t, m)
+	}
+	if f.in.consumed != f.in.received || m.stored != 0 {
+		t.Errorf("%d of %d bytes are consumed", f.in.consumed, f.in.received)
+	}
+}

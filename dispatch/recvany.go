@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+)
+
+// A union is the receivers of one RecvAny, one in each mailbox. The first mailbox that has a
+// message for one of them, or is closed, claims the union, with its lock held, and fires the
+// lead. Later ones pass such a receiver over. RecvAny claims the union itself when its
+// context ends, so exactly one message is handed over, or none.
+type union struct {
+	isClaimed atomic.Bool
+	lead      *waiter // RecvAny waits for this one, which is in no list
+	by        *waiter // what was claimed for; nil: by RecvAny itself
+}
+
+func (u *union) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
+
+// claim reports whether w, which has been removed from its list, may be finished.
+func (w *waiter) claim() bool { return w.union == nil || w.union.claim() }
+
+// finish fires a receiver that has been claimed.
+func (w *waiter) finish() {
+	if u := w.union; u != nil {
+		u.by = w
+		u.lead.fire()
+		return
+	}
+	w.fire()
+}
+
+// receiver removes and returns the first receiver that msg is for, claimed, or nil. The caller
+// finishes it. mu must be held.
+func (m *Mailbox) receiver(msg *Message) *waiter {
+	for {
+		w := m.waiters.find(msg)
+		if w == nil {
+			return nil
+		}
+		if m.waiters.remove(w); w.claim() {
+			return w
+		}
+	}
+}
+
+// RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of
+// the one that the message, or ErrClosed, is of; -1 with other errors. If several have a
+// message, one of them is chosen at random. It fails with ErrSelect if there is no mailbox, or
+// if they are of several Dispatchers.
+func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
+	f, err := merge(sel)
+	if err != nil {
+		return -1, nil, err
+	}
+	if len(boxes) == 0 {
+		return -1, nil, fmt.Errorf("%w: no mailbox to receive from", ErrSelect)
+	}
+	d := boxes[0].d
+	for _, m := range boxes {
+		if m.d != d {
+			return -1, nil, fmt.Errorf("%w: mailboxes of the contexts %v and %v", ErrSelect, d.self, m.d.self)
+		}
+	}
+	start := rand.IntN(len(boxes))
+	for i := range boxes {
+		i = (start + i) % len(boxes)
+		m := boxes[i]
+		m.mu.Lock()
+		if msg := m.match(&f); msg != nil {
+			return i, m.leaveWith(msg), nil
+		}
+		m.mu.Unlock()
+	}
+
+	u := &union{lead: d.waiter()}
+	members := make([]*waiter, len(boxes))
+	for i := range boxes {
+		i = (start + i) % len(boxes)
+		if !u.join(boxes[i], &f, &members[i]) {
+			break
+		}
+	}
+	err = d.wait(ctx, u.lead)
+	if err != nil {
+		u.claim() // unless a mailbox has
+	}
+	// Whoever has claimed the union is done with it when its mailbox has been locked again.
+	of := -1
+	var msg *Message
+	var who *inflow
+	var grant uint64
+	for i, w := range members {
+		if w == nil {
+			continue
+		}
+		m := boxes[i]
+		m.mu.Lock()
+		if w.listed {
+			m.waiters.remove(w)
+		}
+		m.mu.Unlock()
+	}
+	for i, w := range members {
+		if w == nil {
+			continue
+		}
+		if w == u.by {
+			of, msg, who, grant = i, w.msg, w.who, w.grant
+		}
+		w.union = nil
+		d.doneWaiting(w)
+	}
+	d.doneWaiting(u.lead)
+	switch {
+	case msg != nil:
+		return of, boxes[of].left(msg, who, grant), nil
+	case of >= 0:
+		err = ErrClosed
+	}
+	return of, nil, err
+}
+
+// join has the union wait for a message of m. It reports false if the union has been
+// claimed, for that mailbox or another one.
+func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
+	m.mu.Lock()
+	w := m.d.waiter()
+	w.sel, w.union = *f, u
+	*member = w
+	msg := m.find(f)
+	switch {
+	case msg == nil && !m.closed && !u.isClaimed.Load():
+		m.waiters.push(w)
+		if len(m.needy) > 0 {
+			m.nextNeedy()
+		} else {
+			m.mu.Unlock()
+		}
+		return true
+	case (msg != nil || m.closed) && u.claim():
+		if msg != nil {
+			m.unlink(msg)
+			w.msg = msg
+			w.who, w.grant = m.consume(msg)
+		}
+		w.finish()
+	}
+	m.mu.Unlock()
+	return false
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/subsys/inproc"
+)
+
+// boxes returns n mailboxes of a context, and flows of another one to them.
+func boxes(t *testing.T, n int) (ms []*Mailbox, fs []*Flow) {
+	w := newWorld()
+	tr := inproc.NewNetwork().Transport()
+	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	for i := range n {
+		m := box(t, b, uint32(i+1), 0)
+		ms, fs = append(ms, m), append(fs, flow(t, a, m))
+	}
+	return ms, fs
+}
+
+// waiting reports whether a receiver waits at m.
+func waiting(m *Mailbox) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.waiters.first != nil
+}
+
+// RecvAny that is asked for what cannot be says so.
+func TestRecvAnyRefuses(t *testing.T) {
+	ms, _ := boxes(t, 2)
+	others, _ := boxes(t, 1)
+	for name, f := range map[string]func() (int, *Message, error){
+		"none":     func() (int, *Message, error) { return RecvAny(t.Context(), nil) },
+		"foreign":  func() (int, *Message, error) { return RecvAny(t.Context(), append(ms, others...)) },
+		"conflict": func() (int, *Message, error) { return RecvAny(t.Context(), ms, Tag(1), Tag(2)) },
+	} {
+		if i, _, err := f(); !errors.Is(err, ErrSelect) || i >= 0 {
+			t.Errorf("%s: %d, %v", name, i, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if i, _, err := RecvAny(ctx, ms); !errors.Is(err, context.Canceled) || i >= 0 {
+		t.Errorf("cancelled: %d, %v", i, err)
+	}
+}
+
+// Mailboxes that always have a message are all received from.
+func TestRecvAnyFair(t *testing.T) {
+	ms, fs := boxes(t, 3)
+	for _, f := range fs[:2] { // the last one stays empty
+		if err := f.SendBytes(t.Context(), 1, 2, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got [3]int
+	for range 1000 {
+		i, msg, err := RecvAny(t.Context(), ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[i]++
+		msg.Release()
+		if err := fs[i].SendBytes(t.Context(), 1, 2, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got[0] < 100 || got[1] < 100 { // 2 : 1 is expected
+		t.Errorf("received %v", got)
+	}
+}
+
+// RecvAny ends when one of its mailboxes is closed, and says which.
+func TestRecvAnyClosed(t *testing.T) {
+	for round := range 200 {
+		ms, fs := boxes(t, 3)
+		if round%2 == 0 {
+			ms[1].Close()
+		} else {
+			go func() {
+				for !waiting(ms[2]) {
+					if ms[2].isClosed() {
+						return
+					}
+				}
+				ms[1].Close()
+			}()
+		}
+		if i, _, err := RecvAny(soon(t), ms); i != 1 || !errors.Is(err, ErrClosed) {
+			t.Fatalf("%d, %v", i, err)
+		}
+		for _, m := range ms {
+			if waiting(m) {
+				t.Fatal("a receiver is left behind")
+			}
+		}
+		// A message comes first.
+		if err := fs[2].SendBytes(t.Context(), 1, 2, nil); err != nil {
+			t.Fatal(err)
+		}
+		i, msg, err := RecvAny(soon(t), ms)
+		if i != 2 || err != nil {
+			t.Fatalf("%d, %v", i, err)
+		}
+		msg.Release()
+	}
+}
+
+// Messages for several mailboxes that come at the same instant are received one by one.
+func TestRecvAnyAtOnce(t *testing.T) {
+	const n = 4
+	ms, fs := boxes(t, n)
+	for range 500 {
+		var sends sync.WaitGroup
+		start := make(chan struct{})
+		for _, f := range fs {
+			sends.Go(func() {
+				<-start
+				if err := f.SendBytes(context.Background(), 1, 2, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		var seen [n]bool
+		for range n {
+			i, msg, err := RecvAny(soon(t), ms, Tag(2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen[i] || msg.From() != fs[i].in.from.context().WithSerial(1) {
+				t.Fatalf("mailbox %d twice, or a message from %v", i, msg.From())
+			}
+			seen[i] = true
+			msg.Release()
+		}
+		sends.Wait()
+		for _, m := range ms {
+			if n, _ := m.Len(); n > 0 || waiting(m) {
+				t.Fatal("something is left in a mailbox")
+			}
+		}
+	}
+}
+
+// What is sent is received once, by RecvAny or Recv, whatever is cancelled or put back meanwhile.
+func TestRecvAnyLosesNothing(t *testing.T) {
+	const n, each, receivers = 4, 2000, 4
+	ms, fs := boxes(t, n)
+	var got [n][each]atomic.Int32
+	var left atomic.Int64
+	left.Store(n * each)
+	all, done := context.WithCancel(t.Context())
+	defer done()
+	var running sync.WaitGroup
+	for _, f := range fs {
+		running.Go(func() {
+			for tag := range uint64(each) {
+				if err := f.SendBytes(context.Background(), 1, tag, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for r := range receivers {
+		running.Go(func() {
+			some := ms
+			if r%2 == 1 {
+				some = ms[1:]
+			}
+			for all.Err() == nil {
+				ctx, cancel := context.WithCancel(all)
+				kind := rand.IntN(3)
+				sel := [][]Select{nil, {Tags(0, each)}, {TagMask(1, 1)}}[kind]
+				if kind == 2 || rand.IntN(2) == 0 { // there may be none with the mask
+					running.Go(cancel)
+				}
+				var i int
+				var msg *Message
+				var err error
+				if r == 0 {
+					i = 0
+					msg, err = ms[0].Recv(ctx, sel...)
+				} else {
+					i, msg, err = RecvAny(ctx, some, sel...)
+				}
+				cancel()
+				if err != nil {
+					if !errors.Is(err, context.Canceled) || msg != nil {
+						t.Errorf("%v, %v", msg, err)
+					}
+					continue
+				}
+				m := ms[0]
+				if r != 0 {
+					m = some[i]
+				}
+				if rand.IntN(4) == 0 {
+					if err := m.PutBack(msg); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				got[m.serial-1][msg.Tag()].Add(1)
+				msg.Release()
+				if left.Add(-1) == 0 {
+					done()
+				}
+			}
+		})
+	}
+	running.Wait()
+	for i := range got {
+		for tag := range got[i] {
+			if n := got[i][tag].Load(); n != 1 {
+				t.Fatalf("message %d to mailbox %d was received %d times", tag, i, n)
+			}
+		}
+		if ms[i].stored != 0 || waiting(ms[i]) {
+			t.Errorf("%d bytes are left in mailbox %d", ms[i].stored, i)
+		}
+	}
+}
+
+// RecvAny while mailboxes are closed returns, and whatever it returned or not was reported
+// or received.
+func TestRecvAnyWhileClosed(t *testing.T) {
+	const n = 20
+	for round := range 100 {
+		w := newWorld()
+		tr := inproc.NewNetwork().Transport()
+		reports := make(chan Undelivered, n)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
+		b := w.node(t, 2, tr)
+		ms := []*Mailbox{box(t, b, 1, 0), box(t, b, 2, 0)}
+		f := flow(t, a, ms[0])
+		var sends sync.WaitGroup
+		accepted := 0
+		sends.Go(func() {
+			for range n {
+				if f.SendBytes(context.Background(), 1, 2, nil) == nil {
+					accepted++
+				}
+			}
+		})
+		sends.Go(func() {
+			for range round {
+				waiting(ms[0])
+			}
+			ms[0].Close()
+		})
+		received := 0
+		for {
+			_, msg, err := RecvAny(soon(t), ms)
+			if err != nil {
+				if !errors.Is(err, ErrClosed) {
+					t.Fatal(err)
+				}
+				break
+			}
+			received++
+			msg.Release()
+		}
+		sends.Wait()
+		until(t, fmt.Sprintf("%d reports", accepted-received), func() bool { return len(reports) == accepted-received })
+	}
+}
