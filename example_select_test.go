@@ -118,7 +118,7 @@ func ExampleEnvelope() {
 }
 
 // A receiver that cannot handle a message yet puts it back.
-func ExampleResource_PutBack() {
+func ExampleResource_putBack() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()

@@ -116,7 +116,7 @@ type Mailbox struct {
 	suspect    suspect              // the sender with such a grant at the last look,
 	judging    *time.Timer          // and the next look; nil: no sender waits
 	closed     bool
-	losses     losses   // of messages of the resource
+	losses     losses // of messages of the resource
 	waiters    receivers
 	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
 
