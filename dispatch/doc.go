@@ -45,7 +45,8 @@
 // goes to the first receiver that it matches. Both look at the first few of the other kind.
 // Beyond those, messages and receivers are found by hash of origin, tag or both (match.go,
 // receivers.go): not when they come, but when they are first passed over. So what is received
-// in order costs nothing more, and a message or receiver is passed over once.
+// in order costs nothing more, and a message or receiver is passed over once. RecvAny has a
+// receiver in each of several mailboxes; the first mailbox with a message claims all of them.
 //
 // # Waiting, and progress
 //
