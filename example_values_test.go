@@ -5,9 +5,13 @@ package rocl_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
+	"time"
+
+	"github.com/rocl-go/rocl"
 )
 
 // A buffer is written to, and a message read from, by whatever writes and reads.
@@ -66,4 +70,120 @@ func ExampleMessage_reader() {
 		log.Fatal(err)
 	}
 	// Output: HEAD: payload
+}
+
+type order struct {
+	Item   string
+	Pieces int
+	At     time.Time
+}
+
+// Values of any type are sent; what the receiver gets is a copy.
+func ExampleSendValue() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	shop := register(node.open(), "shop")
+	me := register(node.open(), "me")
+
+	if err := rocl.SendValue(ctx, me, shop.ID(), 1, order{Item: "lamp", Pieces: 2}); err != nil {
+		log.Fatal(err)
+	}
+	m, err := shop.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	o, err := rocl.Value[order](m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(o.Pieces, o.Item)
+	// Output: 2 lamp
+}
+
+// A payload of another type is an error. The message is as before.
+func ExampleValue() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+
+	if err := rocl.SendValue(ctx, me, me.ID(), 0, [3]float32{1, 2, 3}); err != nil {
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	_, err = rocl.Value[[3]int32](m)
+	fmt.Println(errors.Is(err, rocl.ErrValue))
+	v, err := rocl.Value[[3]float32](m)
+	fmt.Println(v, err)
+	// Output:
+	// true
+	// [1 2 3] <nil>
+}
+
+// EncodeValue is for calls that take a buffer.
+func ExampleEncodeValue() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+
+	b, err := rocl.EncodeValue(ctx, c, []string{"a", "b"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := me.Send(ctx, me.ID(), 0, b); err != nil {
+		b.Release()
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	fmt.Println(rocl.Value[[]string](m))
+	// Output: [a b] <nil>
+}
+
+// jsonOrders is a codec: the payload is JSON, as programs in other languages expect it.
+type jsonOrders struct{}
+
+func (jsonOrders) Append(p []byte, o order) ([]byte, error) {
+	q, err := json.Marshal(o)
+	return append(p, q...), err
+}
+
+func (jsonOrders) Decode(p []byte) (o order, err error) {
+	err = json.Unmarshal(p, &o)
+	return o, err
+}
+
+func ExampleCodec() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+
+	if err := rocl.SendValue(ctx, me, me.ID(), 0, order{Item: "lamp"}, rocl.Codec[order](jsonOrders{})); err != nil {
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	o, err := rocl.Value(m, rocl.Codec[order](jsonOrders{}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n%s\n", m.Bytes(), o.Item)
+	// Output:
+	// {"Item":"lamp","Pieces":0,"At":"0001-01-01T00:00:00Z"}
+	// lamp
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -48,6 +49,9 @@ type (
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 	SearchWay      = search.Way             // see Member
 )
+
+// A Codec is a format of a program's own for values of type T; see [SendValue].
+type Codec[T any] = codec.Codec[T]
 
 // Kinds of events of a Watch. Messages that a resource sent may be received after
 // its Gone: see Context.Watch.
@@ -113,6 +117,7 @@ var (
 	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are wanted and not given, or given and not wanted, or cannot be used
 	ErrLimit        = buffers.ErrLimit         // the memory given to buffers is used up
+	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is no value of the type
 	ErrReadOnly     = buffers.ErrReadOnly      // the memory of a buffer can only be read: it is another process's
 )
 
@@ -122,6 +127,28 @@ const MaxMessage = dispatch.MaxMessage
 // Open joins the node's directory, or serves it if nobody does, and returns a
 // new context. ctx bounds the opening only.
 func Open(ctx stdctx.Context, opts ...Option) (*Context, error) { return context.Open(ctx, opts...) }
+
+// SendValue sends the value v as [Resource.Send] sends a buffer; the receiver calls [Value]
+// with the same T. Raw values, which are numbers, booleans, arrays and structs of these, and
+// slices of them, are sent as they lie in memory; []byte and string as their bytes; all others
+// as CBOR. A codec, of which at most one is given, has a format of its own. Package codec has
+// the details.
+//
+// SendValue waits, until ctx ends, for memory and for credit. It fails with ErrValue if v
+// cannot be encoded, with the error of the codec, and as [Context.BufferWait] and Send do.
+func SendValue[T any](ctx stdctx.Context, r *Resource, to GID, tag uint64, v T, c ...Codec[T]) error {
+	return context.SendValue(ctx, r, to, tag, v, c...)
+}
+
+// Value returns the value in a message from [SendValue]: a copy, that shares no memory with
+// the message. It fails with ErrValue if the payload is no value of type T.
+func Value[T any](m *Message, c ...Codec[T]) (T, error) { return context.Value(m, c...) }
+
+// EncodeValue returns a buffer with what [SendValue] would send, for calls that take a
+// buffer. The caller owns it.
+func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...Codec[T]) (*Buffer, error) {
+	return context.EncodeValue(ctx, c, v, own...)
+}
 
 // From selects messages from any of ids.
 func From(ids ...GID) Select { return dispatch.From(ids...) }

@@ -21,7 +21,7 @@ var layers = map[string]int{
 	"internal/netsource": -2, "internal/callqueue": -2, "internal/lock": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/image": 1,
-	"resource":        0, "buffers": 0, "internal/version": 0, "internal/histogram": 0,
+	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
 	"subsys":        1,
 	"subsys/stream": 2,
 	"subsys/inproc": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
@@ -49,6 +49,7 @@ func height(pkg string) int {
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
 	"buffers":   {"golang.org/x/sys"},
+	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},
 	"directory": {"golang.org/x/sys"},

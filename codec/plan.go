@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package codec
+
+import (
+	"encoding"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// A format is how the values of a type are encoded. The numbers of raw values and slices are
+// on the wire.
+type format uint8
+
+const (
+	unfit    format = 0 // values of the type are not encoded
+	asRaw    format = 1
+	asSlice  format = 2
+	asBytes  format = 3
+	asString format = 4
+	asCBOR   format = 5
+)
+
+// A plan is what is known of a type. It is made once, and then only read.
+type plan struct {
+	typ    reflect.Type
+	format format
+	err    error // of a type that is unfit
+
+	// Of raw values, and of the elements of slices:
+	head      uint64 // the payload begins with it, little-endian
+	size      int    // bytes on the wire
+	memSize   int    // bytes in memory
+	isFlat    bool   // both are the same bytes
+	hasChecks bool   // not every payload of the right length is a value
+	ops       []op
+
+	// Of CBOR:
+	isOpen bool         // a value may contain others to any depth, or itself
+	lately atomic.Int64 // how many bytes a value had lately
+}
+
+var plans sync.Map // of *plan, by reflect.Type
+
+func planOf[T any]() *plan {
+	// The type of a pointer is known without a value.
+	t := reflect.TypeOf((*T)(nil))
+	if pl, ok := plans.Load(t); ok {
+		return pl.(*plan)
+	}
+	pl, _ := plans.LoadOrStore(t, newPlan(t.Elem()))
+	return pl.(*plan)
+}
+
+func newPlan(t reflect.Type) *plan {
+	pl := &plan{typ: t}
+	switch {
+	case t.Kind() == reflect.String:
+		pl.format = asString
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		pl.format = asBytes
+	case isRaw(t):
+		pl.format = asRaw
+		pl.lay(t)
+	case t.Kind() == reflect.Slice && t.Elem().Size() > 0 && isRaw(t.Elem()):
+		pl.format = asSlice
+		pl.lay(t.Elem())
+	default:
+		pl.format = asCBOR
+		pl.lately.Store(256)
+		if pl.isOpen, pl.err = survey(t); pl.err != nil {
+			pl.format = unfit
+		}
+	}
+	return pl
+}
+
+var (
+	binaryMarshaler = reflect.TypeFor[encoding.BinaryMarshaler]()
+	textMarshaler   = reflect.TypeFor[encoding.TextMarshaler]()
+	cborMarshaler   = reflect.TypeFor[cbor.Marshaler]()
+)
+
+// has reports whether t or a pointer to it implements one of these.
+func has(t reflect.Type, of ...reflect.Type) bool {
+	for _, i := range of {
+		if t.Implements(i) || reflect.PointerTo(t).Implements(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// isRaw reports whether values of t have a fixed size and no pointers.
+func isRaw(t reflect.Type) bool {
+	switch k := t.Kind(); k {
+	case reflect.Array:
+		return isRaw(t.Elem())
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if !isRaw(f.Type) {
+				return false
+			}
+		}
+		return !has(t, binaryMarshaler, cborMarshaler)
+	default:
+		return k >= reflect.Bool && k <= reflect.Complex128 && k != reflect.Uintptr
+	}
+}
+
+// lay makes the plan of a raw type.
+func (pl *plan) lay(t reflect.Type) {
+	l := layout{isBig: binary.NativeEndian.Uint16([]byte{0, 1}) == 1}
+	l.add(t, 0)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(l.text.String()))
+	pl.head = h.Sum64()<<8 | uint64(pl.format)
+	pl.set(&l, int(t.Size()))
+}
+
+func (pl *plan) set(l *layout, memSize int) {
+	pl.size, pl.memSize, pl.ops, pl.hasChecks = l.size, memSize, l.ops, l.hasChecks
+	pl.isFlat = l.size == memSize && covers(l.ops)
+}
+
+// covers reports whether ops copy bytes to the same places alone.
+func covers(ops []op) bool {
+	for i := range ops {
+		o := &ops[i]
+		switch {
+		case o.mem != o.wire:
+			return false
+		case o.kind == opRepeat && (o.memStep != o.wireStep || !covers(o.sub)):
+			return false
+		case o.kind > opRepeat:
+			return false
+		}
+	}
+	return true
+}
+
+// An op moves a part of a value. mem and wire are where the part begins.
+type op struct {
+	kind              opKind
+	mem, wire         int
+	n                 int  // bytes of opCopy; numbers, or elements, of the others
+	sub               []op // of each element of opRepeat
+	memStep, wireStep int  // from one element to the next
+}
+
+type opKind uint8
+
+const (
+	opCopy   opKind = iota
+	opBool          // a copy, where each byte must be 0 or 1
+	opRepeat        // sub, n times
+
+	// These are for other machines than usual:
+	opSwap2 // a number of 2 bytes, big-endian in memory
+	opSwap4
+	opSwap8
+	opInt32  // an int of 4 bytes in memory, and 8 on the wire
+	opUint32 // likewise
+)
+
+// A layout is made by going through a type.
+type layout struct {
+	isBig     bool // numbers are big-endian in memory
+	text      strings.Builder
+	ops       []op
+	size      int
+	hasChecks bool
+}
+
+// add appends a type whose values begin at mem.
+func (l *layout) add(t reflect.Type, mem int) {
+	switch k := t.Kind(); k {
+	case reflect.Array:
+		fmt.Fprintf(&l.text, "[%d]", t.Len())
+		l.array(t, mem)
+	case reflect.Struct:
+		l.text.WriteByte('{')
+		for f := range t.Fields() {
+			l.text.WriteString(f.Name)
+			l.text.WriteByte(' ')
+			l.add(f.Type, mem+int(f.Offset))
+			l.text.WriteByte(';')
+		}
+		l.text.WriteByte('}')
+	case reflect.Bool:
+		l.text.WriteString("bool")
+		l.hasChecks = true
+		l.put(op{kind: opBool, mem: mem, wire: l.size, n: 1}, 1)
+	case reflect.Int, reflect.Uint:
+		l.text.WriteString(k.String() + "64")
+		switch {
+		case t.Size() == 8:
+			l.number(mem, 8, 1)
+		case k == reflect.Int:
+			l.hasChecks = true
+			l.put(op{kind: opInt32, mem: mem, wire: l.size, n: 1}, 8)
+		default:
+			l.hasChecks = true
+			l.put(op{kind: opUint32, mem: mem, wire: l.size, n: 1}, 8)
+		}
+	case reflect.Complex64, reflect.Complex128:
+		l.text.WriteString(k.String())
+		l.number(mem, int(t.Size())/2, 2)
+	default:
+		l.text.WriteString(k.String())
+		l.number(mem, int(t.Size()), 1)
+	}
+}
+
+// number appends n numbers of some bytes each.
+func (l *layout) number(mem, bytes, n int) {
+	if l.isBig && bytes > 1 {
+		kind := map[int]opKind{2: opSwap2, 4: opSwap4, 8: opSwap8}[bytes]
+		l.put(op{kind: kind, mem: mem, wire: l.size, n: n}, n*bytes)
+		return
+	}
+	l.put(op{kind: opCopy, mem: mem, wire: l.size, n: n * bytes}, n*bytes)
+}
+
+// put appends an op for size bytes on the wire, and joins it to the last one if it can.
+func (l *layout) put(o op, size int) {
+	l.size += size
+	if n := len(l.ops); n > 0 && o.kind <= opBool {
+		last := &l.ops[n-1]
+		if last.kind == o.kind && last.mem+last.n == o.mem && last.wire+last.n == o.wire {
+			last.n += o.n
+			return
+		}
+	}
+	l.ops = append(l.ops, o)
+}
+
+func (l *layout) array(t reflect.Type, mem int) {
+	e := layout{isBig: l.isBig}
+	e.add(t.Elem(), 0)
+	l.text.WriteString(e.text.String())
+	l.hasChecks = l.hasChecks || e.hasChecks && t.Len() > 0
+	n, step := t.Len(), int(t.Elem().Size())
+	switch {
+	case n == 0 || e.size == 0:
+	case len(e.ops) == 1 && e.ops[0].kind <= opBool && e.ops[0].n == step && e.size == step:
+		l.put(op{kind: e.ops[0].kind, mem: mem, wire: l.size, n: n * step}, n*step)
+	default:
+		l.put(op{kind: opRepeat, mem: mem, wire: l.size, n: n, sub: e.ops, memStep: step, wireStep: e.size}, n*e.size)
+	}
+}
+
+// encode writes n values, which lie one behind the other at from, to p, which has room for
+// them.
+func (pl *plan) encode(p []byte, from unsafe.Pointer, n int) {
+	if n == 0 {
+		return
+	}
+	if pl.isFlat {
+		copy(p, unsafe.Slice((*byte)(from), n*pl.memSize))
+		return
+	}
+	encode(pl.ops, p, from, n, pl.memSize, pl.size)
+}
+
+// decode is the reverse of encode. It reports false if p, which has the right length, is not
+// n values; then some of the memory has been written.
+func (pl *plan) decode(to unsafe.Pointer, p []byte, n int) bool {
+	if n == 0 {
+		return true
+	}
+	if pl.isFlat && !pl.hasChecks {
+		copy(unsafe.Slice((*byte)(to), n*pl.memSize), p)
+		return true
+	}
+	return decode(pl.ops, to, p, n, pl.memSize, pl.size)
+}
+
+func (pl *plan) corrupt() error {
+	return fmt.Errorf("%w: decoding %v: a boolean that is neither 0 nor 1, or a number that this machine's int does not hold", ErrValue, pl.typ)
+}
+
+func encode(ops []op, p []byte, from unsafe.Pointer, times, memStep, wireStep int) {
+	for range times {
+		for i := range ops {
+			o := &ops[i]
+			at, to := unsafe.Add(from, o.mem), p[o.wire:]
+			switch o.kind {
+			case opCopy, opBool:
+				copy(to, unsafe.Slice((*byte)(at), o.n))
+			case opRepeat:
+				encode(o.sub, to, at, o.n, o.memStep, o.wireStep)
+			default:
+				for j := range o.n {
+					o.encodeNumber(to, at, j)
+				}
+			}
+		}
+		from, p = unsafe.Add(from, memStep), p[wireStep:]
+	}
+}
+
+func decode(ops []op, to unsafe.Pointer, p []byte, times, memStep, wireStep int) bool {
+	for range times {
+		for i := range ops {
+			o := &ops[i]
+			at, from := unsafe.Add(to, o.mem), p[o.wire:]
+			switch o.kind {
+			case opBool:
+				for _, c := range from[:o.n] {
+					if c > 1 {
+						return false
+					}
+				}
+				copy(unsafe.Slice((*byte)(at), o.n), from)
+			case opCopy:
+				copy(unsafe.Slice((*byte)(at), o.n), from)
+			case opRepeat:
+				if !decode(o.sub, at, from, o.n, o.memStep, o.wireStep) {
+					return false
+				}
+			default:
+				for j := range o.n {
+					if !o.decodeNumber(at, from, j) {
+						return false
+					}
+				}
+			}
+		}
+		to, p = unsafe.Add(to, memStep), p[wireStep:]
+	}
+	return true
+}
+
+// encodeNumber encodes number j of an op that is no copy. Memory is big-endian for opSwap.
+func (o *op) encodeNumber(to []byte, at unsafe.Pointer, j int) {
+	switch o.kind {
+	case opSwap2:
+		binary.BigEndian.PutUint16(to[2*j:], binary.LittleEndian.Uint16(unsafe.Slice((*byte)(unsafe.Add(at, 2*j)), 2)))
+	case opSwap4:
+		binary.BigEndian.PutUint32(to[4*j:], binary.LittleEndian.Uint32(unsafe.Slice((*byte)(unsafe.Add(at, 4*j)), 4)))
+	case opSwap8:
+		binary.BigEndian.PutUint64(to[8*j:], binary.LittleEndian.Uint64(unsafe.Slice((*byte)(unsafe.Add(at, 8*j)), 8)))
+	case opInt32:
+		binary.LittleEndian.PutUint64(to[8*j:], uint64(*(*int32)(unsafe.Add(at, 4*j))))
+	case opUint32:
+		binary.LittleEndian.PutUint64(to[8*j:], uint64(*(*uint32)(unsafe.Add(at, 4*j))))
+	}
+}
+
+// decodeNumber is the reverse of encodeNumber, and reports false if the number is too large.
+func (o *op) decodeNumber(at unsafe.Pointer, from []byte, j int) bool {
+	switch o.kind {
+	case opSwap2:
+		binary.BigEndian.PutUint16(unsafe.Slice((*byte)(unsafe.Add(at, 2*j)), 2), binary.LittleEndian.Uint16(from[2*j:]))
+	case opSwap4:
+		binary.BigEndian.PutUint32(unsafe.Slice((*byte)(unsafe.Add(at, 4*j)), 4), binary.LittleEndian.Uint32(from[4*j:]))
+	case opSwap8:
+		binary.BigEndian.PutUint64(unsafe.Slice((*byte)(unsafe.Add(at, 8*j)), 8), binary.LittleEndian.Uint64(from[8*j:]))
+	case opInt32:
+		v := int64(binary.LittleEndian.Uint64(from[8*j:]))
+		if v < math.MinInt32 || v > math.MaxInt32 {
+			return false
+		}
+		*(*int32)(unsafe.Add(at, 4*j)) = int32(v)
+	case opUint32:
+		v := binary.LittleEndian.Uint64(from[8*j:])
+		if v > math.MaxUint32 {
+			return false
+		}
+		*(*uint32)(unsafe.Add(at, 4*j)) = uint32(v)
+	}
+	return true
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+// overAll is over, with shared memory too.
+func overAll(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context)) {
+	over(t, f)
+	t.Run("shm", func(t *testing.T) {
+		cl := rocltest.Cluster(t, 1)
+		f(t, func(more ...context.Option) *context.Context {
+			return cl.Open(0, append([]context.Option{context.WithTransports(shm.New())}, more...)...)
+		})
+	})
+}
+
+type sample struct {
+	At    int64
+	Value [3]float64
+	Valid bool
+	ID    resource.GID
+}
+
+type report struct {
+	Name    string
+	Samples []sample
+	More    map[string]int
+}
+
+// passes sends v from one resource to the other and compares what comes.
+func passes[T any](t *testing.T, from, to *context.Resource, v T, c ...codec.Codec[T]) {
+	t.Helper()
+	if err := context.SendValue(bg, from, to.ID(), 7, v, c...); err != nil {
+		t.Fatal(err)
+	}
+	m, err := to.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := context.Value(m, c...)
+	m.Release()
+	if err != nil || !reflect.DeepEqual(got, v) {
+		t.Errorf("%T: %.200v, %v", v, got, err)
+	}
+}
+
+func TestValue(t *testing.T) {
+	overAll(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		from, to := register(t, a, nil), register(t, b, nil)
+		s := sample{1, [3]float64{1, 2, 3}, true, from.ID()}
+		passes(t, from, to, s)
+		passes(t, from, to, 5)
+		passes(t, from, to, []byte("bytes"))
+		passes(t, from, to, "")
+		passes(t, from, to, strings.Repeat("text", 100_000))
+		passes(t, from, to, make([]float32, 200_000))
+		passes(t, from, to, []sample{s, {}, s})
+		passes(t, from, to, report{"r", []sample{s}, map[string]int{"a": 1}})
+		passes(t, from, to, strings.Split(strings.Repeat("x,", 50_000), ",")) // more than was guessed
+		passes(t, from, to, []string{"a"})
+		passes(t, from, to, report{Name: "json"}, codec.Codec[report](asJSON[report]{}))
+		passes(t, from, to, strings.Repeat("json", 1000), codec.Codec[string](asJSON[string]{}))
+		for _, c := range []*context.Context{a, b} {
+			if n := held(t, c); n != 0 {
+				t.Errorf("%d buffers are held", n)
+			}
+		}
+	})
+}
+
+// held returns how many buffers are in use beyond what links keep: it lets the context's
+// messages be acknowledged first.
+func held(t *testing.T, c *context.Context) int64 {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	return c.Stats().Buffers.InUse
+}
+
+type asJSON[T any] struct{}
+
+func (asJSON[T]) Append(p []byte, v T) ([]byte, error) {
+	q, err := json.Marshal(v)
+	return append(p, q...), err
+}
+
+func (asJSON[T]) Decode(p []byte) (v T, err error) { return v, json.Unmarshal(p, &v) }
+
+// A message that is no value of the type is an error and stays the receiver's; a value that
+// cannot be encoded is not sent.
+func TestNoValue(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	send(t, r, r.ID(), "some text")
+	m, err := r.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := context.Value[sample](m); !errors.Is(err, codec.ErrValue) || v != (sample{}) {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := context.Value[report](m); !errors.Is(err, codec.ErrValue) {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := context.Value(m, codec.Codec[int](asJSON[int]{})); err == nil {
+		t.Errorf("not JSON: %v", v)
+	}
+	if v, err := context.Value[string](m); v != "some text" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	m.Release()
+
+	if err := context.SendValue(bg, r, r.ID(), 0, make(chan int)); !errors.Is(err, codec.ErrValue) {
+		t.Errorf("a channel: %v", err)
+	}
+	two := []codec.Codec[int]{asJSON[int]{}, asJSON[int]{}}
+	if err := context.SendValue(bg, r, r.ID(), 0, 1, two...); !errors.Is(err, codec.ErrValue) {
+		t.Errorf("two codecs: %v", err)
+	}
+	odd := errors.New("odd")
+	if err := context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{odd, nil})); !errors.Is(err, odd) {
+		t.Errorf("a codec that fails: %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() != odd {
+				t.Error("the panic of a codec is not its caller's")
+			}
+		}()
+		_ = context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{nil, odd}))
+	}()
+	if err := context.SendValue(bg, r, resource.GID{}, 0, sample{}); !errors.Is(err, dispatch.ErrGone) {
+		t.Errorf("to nobody: %v", err)
+	}
+	if _, err := r.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
+		t.Errorf("something was sent: %v", err)
+	}
+	b, err := context.EncodeValue(bg, c, sample{At: 1})
+	if err != nil || b.Len() == 0 {
+		t.Fatal(err)
+	}
+	b.Release()
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers are held", n)
+	}
+}
+
+type broken struct{ fails, panics error }
+
+func (b broken) Append(p []byte, v int) ([]byte, error) {
+	if b.panics != nil {
+		panic(b.panics)
+	}
+	return append(p, 1), b.fails
+}
+
+func (b broken) Decode([]byte) (int, error) { return 0, b.fails }
+
+// SendValue waits for memory, as long as its ctx lasts.
+func TestValueWaitsForMemory(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0, context.WithMemory(1<<20))
+	r := register(t, c, nil)
+	var all []*buffers.Buffer
+	for {
+		b, err := c.Buffer(16 << 10)
+		if err != nil {
+			break
+		}
+		all = append(all, b)
+	}
+	big := make([]byte, 16<<10)
+	ended, end := stdctx.WithCancelCause(bg)
+	why := errors.New("why")
+	end(why)
+	if err := context.SendValue(ended, r, r.ID(), 0, big); !errors.Is(err, why) {
+		t.Errorf("without memory: %v", err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- context.SendValue(bg, r, r.ID(), 0, big) }()
+	for _, b := range all {
+		b.Release()
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if err := context.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)); !errors.Is(err, buffers.ErrTooLarge) {
+		t.Errorf("more than there is: %v", err)
+	}
+	m, err := r.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+}
+
+// What a raw value takes besides Send and Recv is nothing.
+func TestValueAllocations(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	v := sample{At: 5}
+	n := testing.AllocsPerRun(1000, func() {
+		if err := context.SendValue(bg, r, r.ID(), 0, v); err != nil {
+			t.Fatal(err)
+		}
+		m, err := r.Recv(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := context.Value[sample](m)
+		m.Release()
+		if err != nil || got != v {
+			t.Fatal(got, err)
+		}
+	})
+	if n >= 1 { // the pools of messages may be emptied now and then
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A value there and back to the same goroutine, beside the same bytes without a format.
+func BenchmarkValue(b *testing.B) {
+	for _, name := range []string{"inproc", "tcp", "shm"} {
+		bench := func(what string, once func(from, to *context.Resource) error) {
+			b.Run(name+"/"+what, func(b *testing.B) {
+				cl := rocltest.Cluster(b, 1)
+				opts := transports[name]
+				if name == "shm" {
+					opts = []context.Option{context.WithTransports(shm.New())}
+				}
+				x, y := cl.Open(0, opts...), cl.Open(0, opts...)
+				from, err := x.Register(bg, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				to, err := y.Register(bg, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := once(from, to); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+		p := make([]byte, 57)
+		bench("SendBytes", func(from, to *context.Resource) error {
+			if err := from.SendBytes(bg, to.ID(), 0, p); err != nil {
+				return err
+			}
+			m, err := to.Recv(bg)
+			if err == nil {
+				m.Release()
+			}
+			return err
+		})
+		bench("raw", benchValue(sample{At: 1}))
+		bench("slice", benchValue(make([]float64, 1000)))
+		bench("CBOR", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}))
+		bench("JSON", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}, codec.Codec[report](asJSON[report]{})))
+	}
+}
+
+func benchValue[T any](v T, c ...codec.Codec[T]) func(from, to *context.Resource) error {
+	return func(from, to *context.Resource) error {
+		if err := context.SendValue(bg, from, to.ID(), 0, v, c...); err != nil {
+			return err
+		}
+		m, err := to.Recv(bg)
+		if err != nil {
+			return err
+		}
+		_, err = context.Value(m, c...)
+		m.Release()
+		return err
+	}
+}
