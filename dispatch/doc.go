@@ -101,6 +101,9 @@
 //	                                             its connection breaks
 //	leave             the end of a link          by itself                 gives mailboxes their credit back,
 //	                                                                       and calls Config.Ended
+//	sayGoneLater      the end of a resource  with the last such end    tells the peer, behind what was sent
+//	tellNeighbour     the same, within the   by itself                 the same, of a context of the process
+//	                  process
 //	serve             a message to a handler     with the last message     calls the handler of [Dispatcher.Serve]
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
@@ -111,6 +114,8 @@
 //	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
 //	                                                                       Mailbox.sweep, the end of a
 //	                                                                       stranger's time
+//	AfterFunc         the end of a           by itself                 stops the monitor
+//	                  monitor's context
 //
 // Close waits for all of them but waiters, closers, feedAll and nextNeedySoon, which touch
 // only memory, and for reports as its documentation says.

@@ -4,18 +4,19 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
 )
 
 // An ending is a function to be called when a resource has ended.
 //
 // Over a link, the peer tells of that with a Gone frame that names no message. It sends one
-// to each context that has an account with the mailbox, as the mailbox is closed. The frame
-// comes behind what the resource sent before over the same lane. OnEnd opens the account.
-// Where the peer's context ends, so does the link, after what came over its connection has
-// been delivered.
+// to each context that has an account with the mailbox, after the mailbox is closed. OnEnd
+// opens the account. Where the peer's context ends, so does the link, after what came over
+// its connection has been delivered. farewell.go has the order.
 type ending struct {
 	call       func(error)
 	in         *endings // nil: it was called, or cancelled
@@ -76,8 +77,8 @@ func (e *ending) callAll(err error) {
 	}
 }
 
-// OnEnd has fn called once the flow's resource has ended, after all that the library
-// delivers from its context over the flow's lane has been delivered. The resource has ended
+// OnEnd has fn called once the flow's resource has ended, after all messages that come from
+// it have been delivered, over whatever lane and however large. The resource has ended
 // if it was deleted, if its context has been closed or given up, or if it never existed. fn
 // receives the reason, which matches ErrGone, ErrUnreachable, or ErrClosed where this context
 // closes. It may be called before OnEnd returns, by any goroutine, with the progress token
@@ -88,7 +89,8 @@ func (e *ending) callAll(err error) {
 // called, or is about to be.
 //
 // OnEnd waits, until ctx ends, where the link has no room for a frame. Then it returns the
-// cause, and fn is not called.
+// cause, and fn is not called. A flow that is Dead may be that of a link that was given up:
+// [Dispatcher.OnEnd] looks for a new one.
 func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, err error) {
 	e := &ending{call: fn}
 	if f.mb != nil {
@@ -97,12 +99,30 @@ func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, e
 	return f.l.onEnd(ctx, f.dst, e)
 }
 
+// OnEnd has fn called once the resource of the context owner with serial dst has ended, as
+// [Flow.OnEnd] does. If owner was given up before, it is looked for again.
+func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, fn func(error)) (cancel func() bool, err error) {
+	f, err := d.Flow(owner, dst)
+	if o, _ := d.neighbour(owner.Context(), nil); errors.Is(err, ErrGone) && o.Dispatcher != nil {
+		o.tellNeighbour(d, &ending{call: fn}, err)
+		return func() bool { return false }, nil
+	}
+	if err != nil {
+		if errors.Is(err, ErrGone) { // the context's own
+			fn(err)
+			return func() bool { return false }, nil
+		}
+		return nil, err
+	}
+	return f.OnEnd(ctx, fn)
+}
+
 // onEnd is OnEnd for the mailbox of a resource of this process.
 func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 	m.mu.Lock()
 	if m.closed || in.left {
 		m.mu.Unlock()
-		e.call(in.isOver())
+		m.tellEnd(in, e)
 		return func() bool { return false }
 	}
 	in.endings.push(e)
@@ -133,7 +153,7 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	if l.life.HasEnded() {
 		cause := l.life.Cause()
 		l.mu.Unlock()
-		e.call(cause)
+		l.d.mourn(l.peer, e, cause)
 		return func() bool { return false }, nil
 	}
 	list := l.endings[dst]

@@ -244,7 +244,8 @@ func (l *link) control(f *subsys.Frame) error {
 			return fmt.Errorf("%w: asks for %d bytes of credit, or returns some", err, f.Tag)
 		case err != nil:
 			in.mb = nil
-			l.answer(wire.TypeGone, f.Dst, 0, 0)
+			l.sayGone(f.Dst)
+			l.countAnswer()
 		case g != 0:
 			l.tell(in.mb, in)
 			l.countAnswer()

@@ -62,10 +62,12 @@ type link struct {
 	flows     map[uint32]*Flow
 	goneDst   map[uint32]error    // the latest resources of the peer that are gone
 	endings   map[uint32]*endings // by resource of the peer; see OnEnd
-	closedIn  []*inflow           // of mailboxes that were closed, still among inflows
-	full      waitlist            // senders waiting for room in the session
-	behind    waitlist            // senders waiting for what went before to be acknowledged
-	empty     waitlist            // closers waiting for the session to be idle
+	mourned   []*grief            // ends of the peer's resources that are told once this link has ended
+	farewell  farewell
+	closedIn  []*inflow // of mailboxes that were closed, still among inflows
+	full      waitlist  // senders waiting for room in the session
+	behind    waitlist  // senders waiting for what went before to be acknowledged
+	empty     waitlist  // closers waiting for the session to be idle
 	traffic   traffic
 	sentNow   uint64          // messages over the present connection, not yet in traffic
 	ack       [1]subsys.Frame // of the writer
@@ -327,6 +329,8 @@ func (l *link) bury() {
 		}
 	}
 	l.endings = nil
+	mourned := l.mourned
+	l.mourned = nil
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
 		if f.Type == wire.TypeData {
@@ -344,7 +348,12 @@ func (l *link) bury() {
 	for _, u := range reports {
 		l.d.report(u)
 	}
-	ended.callAll(cause)
+	if ended != nil {
+		l.d.mourn(l.peer, ended, cause)
+	}
+	for _, g := range mourned {
+		g.leave()
+	}
 	l.mu.Lock()
 }
 
@@ -366,8 +375,9 @@ func (l *link) ends(in *inflow) {
 	}
 	l.closedIn = append(l.closedIn, in)
 	l.attend()
-	l.put(wire.TypeGone, in.dst, 0, 0)
-	l.post()
+	l.mu.Unlock()
+	l.sayGone(in.dst)
+	l.speak()
 }
 
 // forget drops the accounts with resources that are gone: serials are not used again.

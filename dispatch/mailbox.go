@@ -55,6 +55,9 @@ func (in *inflow) over(c uint64) bool {
 	if in.mb != nil {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
+		if in.granted == 0 && !in.mb.closed { // the first message, for which memory is to be reserved
+			in.mb.enter(in)
+		}
 	}
 	return in.received+in.expected+c > max(in.granted, FirstCredit)
 }
@@ -119,6 +122,7 @@ type Mailbox struct {
 	losses     losses // of messages of the resource
 	waiters    receivers
 	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
+	monitors   *monitor // that put a message here
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool
@@ -147,6 +151,9 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 		return ErrGone
 	}
 	c := charge(size) + overhead*uint64(len(fs)-1)
+	if in.granted == 0 { // the first message
+		m.enter(in)
+	}
 	if in.received+c > in.granted {
 		return ErrProtocol
 	}
@@ -263,6 +270,9 @@ func (m *Mailbox) unlink(msg *Message) {
 // credit to tell its sender, or 0. Called with mu held.
 func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	in := msg.in
+	if in == nil { // it took no credit
+		return nil, 0
+	}
 	c := charge(len(msg.data))
 	m.stored -= c
 	in.consumed += c
@@ -391,8 +401,14 @@ func (m *Mailbox) unneed(in *inflow) {
 func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	switch {
+	case m.closed:
 		return 0, ErrGone
+	case in.granted > 0:
+	case total <= FirstCredit: // the peer waits for the end of the resource, and may never send
+		return 0, nil
+	default:
+		m.enter(in)
 	}
 	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
 		return 0, ErrProtocol
@@ -464,14 +480,15 @@ func (m *Mailbox) nextNeedySoon() {
 	}
 }
 
-// admit and leave count the contexts that send to the mailbox.
+// admit lists a context that may send to the mailbox. The context is promised nothing before
+// its first message is on its way: it may only wait for the end of the resource.
 func (m *Mailbox) admit(in *inflow) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return false
 	}
-	m.enter(in)
+	m.list(in)
 	return true
 }
 
@@ -486,9 +503,9 @@ func (m *Mailbox) list(in *inflow) {
 	}
 }
 
-// enter is admit of an open mailbox. mu is held.
+// enter counts a listed context among those that send to the mailbox, which is open: its
+// first message is on its way. leave undoes that. mu is held.
 func (m *Mailbox) enter(in *inflow) {
-	m.list(in)
 	in.granted = FirstCredit
 	m.promises(in, FirstCredit)
 	m.comes(in, FirstCredit)
@@ -689,13 +706,14 @@ func (m *Mailbox) Close() {
 	}
 	m.mu.Unlock()
 	m.d.forget(m)
+	m.unmonitor()
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye
 	for in := range ins {
 		if in.l == nil || !closing || slices.Contains(needy, in) {
 			in.from.ends(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {
-			ended.callAll(in.isOver())
+			m.tellEnd(in, ended)
 		}
 	}
 	for msgs != nil {

@@ -31,6 +31,7 @@ type Message struct {
 	read   uint32      // bytes of data that Read has returned
 	isHeld bool        // received, and counted in Dispatcher.held
 	slot   *slot       // its places in the chains of the mailbox; nil: none
+	isGone bool        // it tells that its origin has ended
 }
 
 // Bytes is the payload: a view of registered memory, valid until Release, to be
@@ -79,6 +80,11 @@ func (m *Message) From() resource.GID { return m.from }
 // Tag is the number the sender gave the message.
 func (m *Message) Tag() uint64 { return m.tag }
 
+// IsGone reports whether the library made the message to tell that the resource From has
+// ended: Resource.Monitor asked for that. The message has no payload. It is the last one
+// from that resource.
+func (m *Message) IsGone() bool { return m.isGone }
+
 // Buffer returns the payload as a buffer of its own that can be sent on
 // without copying. The caller owns it, apart from the message.
 func (m *Message) Buffer() *buffers.Buffer {
@@ -100,7 +106,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // touched afterwards.
 func (m *Message) Release() {
 	buf, d, p := m.buf, m.d, m.parcel
-	m.data, m.read, m.buf, m.d, m.parcel, m.in = nil, 0, nil, nil, nil, nil
+	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone = nil, 0, nil, nil, nil, nil, false
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy

@@ -34,9 +34,13 @@ const (
 )
 
 // hold counts the memory of msg, which is stored from here on. A message that needs at
-// least half of its buffer has no pin. mu must be held.
+// least half of its buffer has no pin, nor has one that came from no context. mu must be
+// held.
 func (m *Mailbox) hold(msg *Message) {
 	in := msg.in
+	if in == nil { // it has no payload
+		return
+	}
 	p := in.pin
 	if p == nil || p.buf != msg.buf {
 		if msg.parcel == nil && msg.buf != nil {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+func monitor(t *testing.T, r *context.Resource, id resource.GID, tag uint64) (stop func()) {
+	t.Helper()
+	stop, err := r.Monitor(bg, id, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stop
+}
+
+// ends receives the message of a monitor.
+func ends(t *testing.T, r *context.Resource, id resource.GID, tag uint64) {
+	t.Helper()
+	m, err := r.Recv(bg, dispatch.Tag(tag))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if !m.IsGone() || m.From() != id || m.Len() != 0 {
+		t.Fatalf("a message from %v of %d bytes, gone: %v; want the end of %v", m.From(), m.Len(), m.IsGone(), id)
+	}
+}
+
+// The end of a resource is told behind its messages, wherever it is: in the same context,
+// in another of the process, in one over a link; also if it is deleted, closed with its
+// context, or gone already.
+func TestMonitor(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me := register(t, a, nil)
+		for tag, owner := range []*context.Context{a, b} {
+			its := register(t, owner, nil)
+			id := its.ID()
+			monitor(t, me, id, uint64(10+tag))
+			stop := monitor(t, me, id, 99)
+			send(t, its, me.ID(), "first")
+			send(t, its, me.ID(), "last")
+			stop()
+			stop()
+			if err := its.Delete(bg); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, me, "first")
+			expect(t, me, "last")
+			ends(t, me, id, uint64(10+tag))
+			monitor(t, me, id, 20) // gone already
+			ends(t, me, id, 20)
+			monitor(t, me, id.WithSerial(4000), 21) // never there
+			ends(t, me, id.WithSerial(4000), 21)
+		}
+		its := register(t, b, nil)
+		monitor(t, me, its.ID(), 30)
+		monitor(t, me, b.ID(), 31)
+		send(t, its, me.ID(), "last")
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, me, "last")
+		ends(t, me, its.ID(), 30)
+		ends(t, me, b.ID(), 31)
+		monitor(t, me, its.ID(), 32)
+		ends(t, me, its.ID(), 32)
+		if m, err := me.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
+			t.Fatalf("left: tag %d, %v", m.Tag(), err)
+		}
+	})
+}
+
+// What cannot be monitored is refused.
+func TestMonitorRefused(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a := open()
+		me, other := register(t, a, nil), register(t, a, nil)
+		if _, err := me.Monitor(bg, resource.GID{}, 1); !errors.Is(err, dispatch.ErrGone) {
+			t.Error(err)
+		}
+		ended, cancel := stdctx.WithCancel(bg)
+		cancel()
+		if _, err := me.Monitor(ended, other.ID(), 1); !errors.Is(err, stdctx.Canceled) {
+			t.Error(err)
+		}
+		if err := me.Delete(bg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := me.Monitor(bg, other.ID(), 1); !errors.Is(err, dispatch.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}

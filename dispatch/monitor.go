@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A monitor puts a message into a mailbox when a resource has ended.
+type monitor struct {
+	m          *Mailbox
+	of         resource.GID
+	tag        uint64
+	cancel     func() bool // of OnEnd; nil while that is under way
+	release    func() bool // of context.AfterFunc; nil: the monitor's context never ends
+	isOver     bool        // the message has been put, or is not wanted any more
+	next, prev *monitor    // in m's list
+}
+
+// Monitor has a message put into m once the resource of has ended, behind all messages from
+// it. The message is from that resource, has the given tag, and IsGone. It takes no credit:
+// it gets in also if m is full. If the resource has ended already, the message may be put
+// before Monitor returns. It is put once at most.
+//
+// After stop, or a moment after ctx has ended, the message will not be put any more; if it
+// has been put before, it stays. m forgets the monitor as it is closed. Where the context of
+// m closes first there is no message.
+//
+// Monitor waits, until ctx ends, where the link to the resource's context has no room for a
+// frame. It then returns the cause.
+func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (stop func(), err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	w := &monitor{m: m, of: of, tag: tag}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if w.next = m.monitors; w.next != nil {
+		w.next.prev = w
+	}
+	m.monitors = w
+	m.mu.Unlock()
+	cancel, err := m.d.OnEnd(ctx, of.Context(), of.Serial(), w.ended)
+	if err != nil {
+		w.stop()
+		return nil, err
+	}
+	var release func() bool
+	if ctx.Done() != nil {
+		release = context.AfterFunc(ctx, w.stop)
+	}
+	m.mu.Lock()
+	isOver := w.isOver
+	if !isOver {
+		w.cancel, w.release = cancel, release
+	}
+	m.mu.Unlock()
+	if isOver {
+		w.drop(cancel, release)
+	}
+	return w.stop, nil
+}
+
+// ended puts the message.
+func (w *monitor) ended(err error) {
+	m := w.m
+	m.mu.Lock()
+	isFirst, cancel, release := w.end()
+	if isFirst && !m.closed && !errors.Is(err, ErrClosed) {
+		msg := m.d.message()
+		msg.from, msg.tag, msg.isGone = w.of, w.tag, true
+		m.put(msg)
+	}
+	m.mu.Unlock()
+	w.drop(cancel, release)
+}
+
+// stop has the message not put any more.
+func (w *monitor) stop() {
+	w.m.mu.Lock()
+	_, cancel, release := w.end()
+	w.m.mu.Unlock()
+	w.drop(cancel, release)
+}
+
+// end takes w out of the list. It reports whether w was in it, and returns what drop is
+// given. m.mu must be held.
+func (w *monitor) end() (isFirst bool, cancel, release func() bool) {
+	if w.isOver {
+		return false, nil, nil
+	}
+	w.isOver = true
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		w.m.monitors = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	}
+	w.next, w.prev = nil, nil
+	cancel, release = w.cancel, w.release
+	w.cancel, w.release = nil, nil
+	return true, cancel, release
+}
+
+// drop lets go of what leads to w. m.mu must not be held.
+func (w *monitor) drop(cancel, release func() bool) {
+	if cancel != nil {
+		cancel()
+	}
+	if release != nil {
+		release()
+	}
+}
+
+// unmonitor ends the monitors of a mailbox that has been closed.
+func (m *Mailbox) unmonitor() {
+	for {
+		m.mu.Lock()
+		w := m.monitors
+		m.mu.Unlock()
+		if w == nil {
+			return
+		}
+		w.stop()
+	}
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+var monitorsMost = flag.Int("monitors", 20_000, "monitors of TestManyMonitors")
+
+// monitored returns the identifier of m's resource.
+func monitored(m *Mailbox) resource.GID { return m.d.self.WithSerial(m.serial) }
+
+func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func()) {
+	t.Helper()
+	stop, err := m.Monitor(soon(t), of, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stop
+}
+
+// awaitGone receives a message that says that a resource has ended.
+func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Select) {
+	t.Helper()
+	msg, err := m.Recv(soon(t), sel...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer msg.Release()
+	if !msg.IsGone() || msg.From() != of || msg.Tag() != tag || msg.Len() != 0 {
+		t.Fatalf("a message from %v, tag %d, of %d bytes, gone: %v; want the end of %v, tag %d", msg.From(), msg.Tag(), msg.Len(), msg.IsGone(), of, tag)
+	}
+}
+
+// isEmpty fails the test if something is in a mailbox.
+func isEmpty(t testing.TB, m *Mailbox) {
+	t.Helper()
+	if msg, err := m.TryRecv(); err == nil {
+		t.Fatalf("left: a message from %v, tag %d, of %d bytes, gone: %v", msg.From(), msg.Tag(), msg.Len(), msg.IsGone())
+	} else if !errors.Is(err, ErrEmpty) {
+		t.Fatal(err)
+	}
+}
+
+// The end of a resource comes behind all that it has sent: large messages that wait in lines
+// as it is deleted, and messages over other lanes. That holds also where the monitor is
+// set as it ends, or after that.
+func TestMonitorBehindMessages(t *testing.T) {
+	lanes := map[string]func(*Config){
+		"one lane":        func(*Config) {},
+		"by size":         ruled(t, Rule{Min: 100_000, Over: []string{"tcp"}, Only: true}, Rule{Max: 1000, Over: []string{"shm"}, Only: true}),
+		"large in memory": ruled(t, Rule{Min: 100_000, Over: []string{"shm"}, Only: true}, Rule{Max: 1000, Over: []string{"tcp"}, Only: true}),
+	}
+	const large, small = 64 << 20, 100
+	run := func(t *testing.T, a, b *Dispatcher) {
+		for round := range uint32(3) {
+			mine := box(t, a, 1+round, 256<<20)
+			its := box(t, b, 1+round, 0)
+			id := monitored(its)
+			if round != 1 {
+				monitorOf(t, mine, id, 7)
+			}
+			f := flow(t, b, mine)
+			for range small {
+				if err := f.SendBytes(soon(t), its.serial, 4, []byte("last words")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line as Send returns
+			for tag, size := range sizes {
+				if err := f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			its.Close()
+			if round == 1 {
+				monitorOf(t, mine, id, 7)
+			}
+			for n := 0; ; n++ {
+				msg, err := mine.Recv(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				isGone := msg.IsGone()
+				msg.Release()
+				if isGone {
+					if all := small + len(sizes); n != all {
+						t.Errorf("round %d: the end came behind %d of %d messages", round, n, all)
+					}
+					break
+				}
+			}
+			isEmpty(t, mine)
+		}
+	}
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			run(t, w.node(t, 1, tr), w.node(t, 2, tr))
+		})
+	}
+	for name, change := range lanes {
+		t.Run(name+", neighbours", func(t *testing.T) {
+			b, a := both(t, change)
+			run(t, a, b)
+		})
+		t.Run(name+", links", func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, shm.New()), w.node(t, 2, shm.New(), change)
+			w.listenToo(t, a, tcp.New())
+			w.listenToo(t, b, tcp.New())
+			run(t, a, b)
+		})
+	}
+}
+
+// Senders that wait for credit of a resource are told that it is gone although something
+// large is on its way from there.
+func TestGoneBehindLargeTellsSenders(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	mine, its := box(t, a, 1, 64<<20), box(t, b, 1, FirstCredit)
+	failed := make(chan error, 1)
+	go func() {
+		f, err := a.Flow(b.self, 1)
+		for err == nil {
+			err = f.SendBytes(context.Background(), 1, 0, make([]byte, 50_000))
+		}
+		failed <- err
+	}()
+	take(t, its)
+	if err := flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)); err != nil {
+		t.Fatal(err)
+	}
+	its.Close()
+	if err := <-failed; !errors.Is(err, ErrGone) {
+		t.Fatal(err)
+	}
+}
+
+// A message that tells of an end gets in where there is no room, and is selected like any
+// other.
+func TestMonitorFullMailbox(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
+			monitorOf(t, mine, monitored(its), 7)
+			monitorOf(t, mine, monitored(its), 8) // each has its own
+			f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
+			full := 0
+			for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
+				ctx = ended // from the second one on
+			}
+			its.Close()
+			awaitGone(t, mine, monitored(its), 8, Tag(8))
+			awaitGone(t, mine, monitored(its), 7, From(monitored(its)))
+			for range full {
+				take(t, mine)
+			}
+			isEmpty(t, mine)
+			mine.Close()
+		})
+	}
+}
+
+// The monitors of a resource on itself, on one of its own context, and of one that is closed
+// itself leave nothing.
+func TestMonitorWithin(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, tcp.New())
+	m, o := box(t, a, 1, 0), box(t, a, 2, 0)
+	monitorOf(t, m, monitored(m), 1)
+	monitorOf(t, m, monitored(o), 2)
+	monitorOf(t, o, monitored(m), 3)
+	if err := flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil); err != nil {
+		t.Fatal(err)
+	}
+	o.Close()
+	take(t, m)
+	awaitGone(t, m, monitored(o), 2)
+	m.Close()
+	if m.monitors != nil || o.monitors != nil {
+		t.Error("closed mailboxes have monitors")
+	}
+	if _, err := m.Monitor(soon(t), monitored(o), 1); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// A monitor whose mailbox is closed, that is stopped, or whose context ends, is kept nowhere.
+func TestMonitorIsForgotten(t *testing.T) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
+	its := box(t, b, 1, 0)
+	one, two, three := box(t, a, 1, 0), box(t, a, 2, 0), box(t, a, 3, 0)
+	monitorOf(t, one, monitored(its), 1)
+	stop := monitorOf(t, two, monitored(its), 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	if _, err := three.Monitor(ctx, monitored(its), 1); err != nil {
+		t.Fatal(err)
+	}
+	one.Close()
+	stop()
+	stop()
+	cancel()
+	if _, err := three.Monitor(ctx, monitored(its), 1); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	l, err := a.link(b.self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the link has no endings", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.endings) == 0
+	})
+	its.Close()
+	ended, _ := onEnd(t, flow(t, a, its)) // behind what else would come
+	awaitEnd(t, ended, ErrGone)
+	isEmpty(t, two)
+	isEmpty(t, three)
+}
+
+// Of a monitor that is stopped as the resource ends comes one message or none, and none
+// after stop has returned.
+func TestMonitorStopRaces(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine := box(t, a, 1, 0)
+			told := 0
+			for i := range uint32(300) {
+				its := box(t, b, 1+i, 0)
+				stop := monitorOf(t, mine, monitored(its), uint64(i))
+				var both sync.WaitGroup
+				both.Go(its.Close)
+				both.Go(func() {
+					for range i % 50 { // let it be early and late
+						runtime.Gosched()
+						a.glance()
+					}
+					stop()
+				})
+				both.Wait()
+				n, _ := mine.Len()
+				ended := make(chan error, 1) // whatever comes has come then
+				if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
+					t.Fatal(err)
+				}
+				awaitEnd(t, ended, ErrGone)
+				if now, _ := mine.Len(); now != n || n > 1 {
+					t.Fatalf("%d messages when stop had returned, %d later", n, now)
+				}
+				if told += n; n > 0 {
+					awaitGone(t, mine, monitored(its), uint64(i))
+				}
+			}
+			t.Logf("told %d of 300 times", told)
+		})
+	}
+}
+
+// A resource that ends as monitors are set is told to each of them once.
+func TestMonitorAsItDies(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine := box(t, a, 1, 0)
+			for i := range uint32(200) {
+				its := box(t, b, 1+i, 0)
+				id := monitored(its)
+				var all sync.WaitGroup
+				all.Go(its.Close)
+				const each = 3
+				for tag := range uint64(each) {
+					all.Go(func() { monitorOf(t, mine, id, tag) })
+				}
+				for range each {
+					msg, err := mine.Recv(soon(t))
+					if err != nil || !msg.IsGone() || msg.From() != id {
+						t.Fatal("not an end:", err)
+					}
+					msg.Release()
+				}
+				all.Wait()
+			}
+			isEmpty(t, mine)
+		})
+	}
+}
+
+// Monitors are cheap in memory, here and at the peer, and take none of the mailbox that they
+// are about.
+func TestManyMonitors(t *testing.T) {
+	w := newWorld()
+	limited := func(c *Config) { c.Mailbox = 1 << 20 }
+	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New(), limited)
+	const boxes = 100
+	var its [boxes]*Mailbox
+	for i := range its {
+		its[i] = box(t, b, uint32(1+i), 0)
+	}
+	mine := box(t, a, 1, 0)
+	heap := func() int64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return int64(s.HeapAlloc)
+	}
+	before := heap()
+	stops := make([]func(), *monitorsMost)
+	for i := range stops {
+		var err error
+		if stops[i], err = mine.Monitor(context.Background(), monitored(its[i%boxes]), uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	per := (heap() - before) / int64(len(stops))
+	t.Logf("%d bytes a monitor", per)
+	if per > 500 {
+		t.Errorf("%d bytes a monitor", per)
+	}
+	for i, stop := range stops {
+		if i%2 == 0 {
+			stop()
+		}
+	}
+	for i := range its {
+		its[i].Close()
+	}
+	seen := make([]bool, len(stops))
+	for range len(stops) / 2 {
+		msg, err := mine.Recv(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := msg.Tag()
+		if !msg.IsGone() || seen[i] || i%2 == 0 || msg.From() != monitored(its[i%boxes]) {
+			t.Fatalf("the end of %v, tag %d", msg.From(), i)
+		}
+		seen[i] = true
+		msg.Release()
+	}
+	isEmpty(t, mine)
+}
+
+// A context that only waits for the end of a resource is promised nothing of its mailbox, and
+// what it sends then arrives all the same, small and large.
+func TestMonitorIsPromisedNothing(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			b := w.node(t, 99, tr)
+			its := box(t, b, 1, 1<<20)
+			var all [8]*Dispatcher
+			for i := range all {
+				all[i] = w.node(t, uint64(1+i), tr)
+				monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
+				ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
+				awaitEnd(t, ended, ErrGone) // so the account is open
+			}
+			its.mu.Lock()
+			promise, flows, window := its.promise, its.flows, its.window
+			its.mu.Unlock()
+			if promise != 0 || flows != 0 || window != 1<<20 {
+				t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
+			}
+			for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
+				exchange(t, all[i], its, 1, size)
+			}
+			its.Close()
+			for _, a := range all {
+				awaitGone(t, a.mailbox(1), monitored(its), 1)
+			}
+		})
+	}
+}
+
+// The end of a context is told behind what its other lanes carry.
+func TestMonitorContextEndsOverLanes(t *testing.T) {
+	for _, rule := range []Rule{{Min: 1000, Over: []string{"tcp"}, Only: true}, {Max: 1000, Over: []string{"tcp"}, Only: true}} {
+		t.Run(fmt.Sprint(rule.Min), func(t *testing.T) {
+			b, a := both(t, ruled(t, rule, Rule{Over: []string{"shm"}, Only: true}))
+			mine, its := box(t, a, 1, 64<<20), box(t, b, 1, 0)
+			monitorOf(t, mine, monitored(its), 7)
+			f := flow(t, b, mine)
+			const each = 50
+			for i := range each {
+				for tag, size := range []int{10, 200_000} {
+					if err := f.SendBytes(soon(t), 1, uint64(tag), make([]byte, size)); err != nil {
+						t.Fatal(i, err)
+					}
+				}
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- b.Close(soon(t)) }()
+			for range 2 * each {
+				msg, err := mine.Recv(soon(t))
+				if err != nil || msg.IsGone() {
+					t.Fatal("too early:", err)
+				}
+				msg.Release()
+			}
+			awaitGone(t, mine, monitored(its), 7)
+			if err := <-closed; err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
