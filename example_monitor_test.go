@@ -11,7 +11,7 @@ import (
 )
 
 // A boss waits for the result of a worker, or for its end, whichever comes first.
-func ExampleResource_Monitor() {
+func ExampleResource_monitor() {
 	ctx := context.Background()
 	n := newNode()
 	defer n.close()
@@ -44,4 +44,32 @@ func ExampleResource_Monitor() {
 	// Output:
 	// tag 1: "42", gone: false
 	// tag 2: "", gone: true
+}
+
+// Resources whose identifiers are known are watched together, over one connection.
+func ExampleContext_watchIDs() {
+	ctx := context.Background()
+	n := newNode()
+	defer n.close()
+	here, there := n.open(), n.open()
+	a, b := register(there, "a"), register(there, "b")
+	register(there, "another")
+
+	for ev, err := range here.WatchIDs(ctx, a.ID(), b.ID()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(ev.Kind)
+		if ev.Kind == rocl.Synced {
+			there.Close()
+		}
+		if ev.Kind == rocl.Gone {
+			break
+		}
+	}
+	// Output:
+	// appeared
+	// appeared
+	// synced
+	// gone
 }

@@ -409,8 +409,7 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 // Events come from the directory, messages over links, and neither waits for the
 // other. Gone means that the resource is found no more. Messages that the resource
 // sent before may be received after its Gone, and messages may be received before
-// its Appeared. A program that must not miss the last message lets the sender say
-// which one is the last.
+// its Appeared. [Resource.Monitor] tells of the end of a resource behind its last message.
 func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		p, err := c.pattern(a, opts)
@@ -418,22 +417,44 @@ func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindO
 			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
 			return
 		}
-		c.asked.Add(1)
-		for ev, err := range c.dir.Watch(ctx, p) {
-			if err != nil {
-				yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
-				return
-			}
-			if ev.Kind == directory.Gone {
-				c.cache.forget(ev.ID)
-			}
-			e := Event{Kind: ev.Kind}
-			if ev.Kind != directory.Synced {
-				e.Found = Found{ID: ev.ID, Context: ev.Owner, Revision: ev.Revision, Attrs: ev.Attrs}
-			}
-			if !yield(e, nil) {
-				return
-			}
+		c.watch(ctx, p, yield)
+	}
+}
+
+// WatchIDs is Watch of the resources with these identifiers, up to a million, over one
+// connection to the node's directory: first those that there are, then Synced, then what
+// becomes of them. An identifier of which nothing was yielded before Synced is that of no
+// resource: it has ended, or is on a node that could not be asked. Events have all
+// attributes. As with any watch, Gone may come before the last messages of the resource:
+// [Resource.Monitor] keeps the order. Contexts and nodes can be watched too. It fails with
+// rocl.ErrTooLarge for more than 1,048,576 identifiers, and as Watch does.
+func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		p, err := resource.NewIDs(ids...)
+		if err != nil {
+			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
+			return
+		}
+		c.watch(ctx, p, yield)
+	}
+}
+
+func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
+	c.asked.Add(1)
+	for ev, err := range c.dir.Watch(ctx, pattern) {
+		if err != nil {
+			yield(Event{}, fmt.Errorf("rocl: watching: %w", c.wrap(err)))
+			return
+		}
+		if ev.Kind == directory.Gone {
+			c.cache.forget(ev.ID)
+		}
+		e := Event{Kind: ev.Kind}
+		if ev.Kind != directory.Synced {
+			e.Found = Found{ID: ev.ID, Context: ev.Owner, Revision: ev.Revision, Attrs: ev.Attrs}
+		}
+		if !yield(e, nil) {
+			return
 		}
 	}
 }

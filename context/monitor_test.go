@@ -5,11 +5,14 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
 )
 
 func monitor(t *testing.T, r *context.Resource, id resource.GID, tag uint64) (stop func()) {
@@ -99,4 +102,72 @@ func TestMonitorRefused(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Thousands of resources are watched by their identifiers, whatever their attributes and
+// wherever they are, and nothing is told of others.
+func TestWatchIDs(t *testing.T) {
+	cl := rocltest.Cluster(t, 2)
+	a, b := cl.Open(0), cl.Open(1)
+	const each = 1500
+	var ids []resource.GID
+	all := map[resource.GID]*context.Resource{}
+	for i, c := range []*context.Context{a, b} {
+		for range each {
+			r := register(t, c, resource.Attrs{"of": fmt.Sprint(i)})
+			ids, all[r.ID()] = append(ids, r.ID()), r
+			register(t, c, resource.Attrs{"of": "others"})
+		}
+	}
+	never := b.ID().WithSerial(1 << 30)
+	ids = append(ids, b.ID(), never)
+	seen := map[resource.GID]bool{}
+	left := 0
+	for ev, err := range a.WatchIDs(bg, ids...) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := all[ev.ID]; r == nil && ev.ID != b.ID() && ev.Kind != directory.Synced {
+			t.Fatalf("%v of %v, which is not watched", ev.Kind, ev.ID)
+		}
+		switch ev.Kind {
+		case directory.Appeared:
+			if of, _ := ev.Attrs.Get("of"); ev.ID != b.ID() && len(of) != 1 {
+				t.Fatalf("the attributes of %v: %v", ev.ID, &ev.Attrs)
+			}
+			seen[ev.ID] = true
+		case directory.Synced:
+			if len(seen) != 2*each+1 {
+				t.Fatalf("%d before Synced, of %d", len(seen), 2*each+1)
+			}
+			changes := ids[each]
+			if err := all[changes].Update(bg, resource.Attrs{"of": "x"}); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for _, r := range all {
+					if r.Context() == a {
+						_ = r.Delete(bg)
+					}
+				}
+				b.Close()
+			}()
+			left = len(seen)
+		case directory.Gone:
+			if !seen[ev.ID] {
+				t.Fatalf("%v is gone twice", ev.ID)
+			}
+			delete(seen, ev.ID)
+			left--
+		}
+		if ev.Kind == directory.Gone && left == 0 {
+			break
+		}
+	}
+	for _, err := range a.WatchIDs(bg, make([]resource.GID, 0)...) {
+		if err != nil {
+			t.Error(err)
+		}
+		break // Synced
+	}
 }

@@ -105,6 +105,11 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 // returned, or stays for the next receive. The message belongs to the caller until
 // Message.Release. Recv fails with rocl.ErrClosed once the resource is closed, with
 // rocl.ErrSelect where no message can match all selectors, or with the cause of ctx's end.
+//
+// If the selectors name the origins of what is wanted (From), and all of these resources
+// have ended and left nothing that matches, Recv fails with rocl.ErrGone, after 10 to 20 ms.
+// What has ended is said at [Resource.Monitor], but for contexts that are out of reach: Recv
+// waits for those.
 func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.Message, error) {
 	m, err := r.box.Recv(ctx, sel...)
 	if err != nil {

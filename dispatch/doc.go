@@ -111,7 +111,10 @@
 //	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
 //	nextNeedySoon     has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
+//	doubt.ask         a receive that waits       by itself                 asks to be told of the ends of
+//	                  for some resources                                   these resources
 //	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
+//	                                                                       Mailbox.lookAtDoubts, doubt.ask,
 //	                                                                       Mailbox.sweep, the end of a
 //	                                                                       stranger's time
 //	AfterFunc         the end of a           by itself                 stops the monitor

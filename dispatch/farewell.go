@@ -67,7 +67,7 @@ func (l *link) sayGoneLater() {
 			return
 		}
 		l.mu.Unlock()
-		if l.d.awaitOwed(l.d.life, l.peer, l) != nil {
+		if l.d.awaitOwed(l.d.life, l.peer) != nil {
 			return // the context closes: the peer hears a goodbye
 		}
 		l.mu.Lock()
@@ -110,19 +110,13 @@ func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
 	return owes
 }
 
-// awaitOwed waits until the peer has acknowledged what owes speaks of, as far as it was sent
-// before the call.
-func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID, own *link) error {
+// awaitOwed waits until what was sent to peer before the call has been acknowledged.
+func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	var marks []watermark
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l != own {
-			marks = append(marks, l.mark(nil))
-		}
-		for ln := range l.s.Lines {
-			marks = append(marks, watermark{l: l, line: ln, put: ln.Put()})
-		}
+		marks = l.underWay(marks, 0)
 		return true
 	})
 	for _, w := range marks {
@@ -148,7 +142,7 @@ func (d *Dispatcher) tellNeighbour(o *Dispatcher, e *ending, cause error) {
 		return
 	}
 	d.inBackground(func() {
-		if d.awaitOwed(d.life, o.self, nil) == nil {
+		if d.awaitOwed(d.life, o.self) == nil {
 			o.take() // the goroutine with the token may deliver still what it has acknowledged
 			o.give()
 		}

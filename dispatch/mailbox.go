@@ -124,6 +124,9 @@ type Mailbox struct {
 	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
 	monitors   *monitor // that put a message here
 
+	doubting   *time.Timer // calls lookAtDoubts; nil until first set
+	isDoubting bool        // it is set
+
 	handle   func(*Message) bool // instead of receivers
 	handling bool
 }
@@ -553,7 +556,8 @@ func (m *Mailbox) nextNeedy() {
 // Recv returns the first message that every sel wants, waiting for one until
 // ctx ends; a message that arrives as ctx ends is returned or kept, never
 // lost. It returns ErrClosed once the mailbox is closed, and ErrSelect where no message
-// can match.
+// can match. If sel names origins, and all of these have ended and left nothing that matches,
+// it returns ErrGone, after some milliseconds.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	f, err := merge(sel)
 	if err != nil {
@@ -570,6 +574,9 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	w := m.d.waiter()
 	w.sel = f
 	m.waiters.push(w)
+	if !m.isDoubting && f.namesOrigins() {
+		m.doubts()
+	}
 	if len(m.needy) > 0 {
 		m.nextNeedy()
 	} else {
@@ -584,11 +591,16 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		}
 		m.mu.Unlock()
 	}
-	msg, who, grant := w.msg, w.who, w.grant
+	if w.doubt != nil {
+		w.doubt.over()
+	}
+	msg, who, grant, cause := w.msg, w.who, w.grant, w.cause
 	m.d.doneWaiting(w)
 	switch {
 	case msg != nil:
 		return m.left(msg, who, grant), nil
+	case cause != nil:
+		err = cause
 	case err == nil: // fired without a message
 		err = ErrClosed
 	}
@@ -691,6 +703,9 @@ func (m *Mailbox) Close() {
 	m.overEnds()
 	if m.judging != nil {
 		m.judging.Stop()
+	}
+	if m.doubting != nil {
+		m.doubting.Stop()
 	}
 	m.closed = true
 	msgs, ins, needy := m.first, m.inflows, m.needy

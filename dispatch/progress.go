@@ -43,6 +43,9 @@ type waiter struct {
 	grant  uint64   // of how much new credit
 	way    *end     // where msg is counted; nil: it is to the sender's own context
 	charge uint64   // what a sender over a link needs
+	cause  error    // why a receiver gets no message; nil: the mailbox was closed
+	doubt  *doubt   // of a receiver that has waited for long
+	isOld  bool     // a receiver was there at the mailbox's last look
 	state  atomic.Uint32
 	ch     chan struct{}
 	d      *Dispatcher
@@ -149,6 +152,7 @@ func (d *Dispatcher) waiter() *waiter {
 // come: to whoever uses w next it means only to look again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.who, w.grant, w.way, w.sel = nil, nil, 0, nil, Select{}
+	w.cause, w.doubt, w.isOld = nil, nil, false
 	w.state.Store(awake)
 	if len(w.ch) > 0 { // nobody else takes it
 		<-w.ch

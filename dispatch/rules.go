@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
@@ -199,19 +198,19 @@ type spread struct {
 const classes = 16
 
 // A watermark is the last message of a class that took a lane: it is among the frames
-// up to seq, or it is one of the first put of a line.
+// up to seq, or it is one of the first put of the flow's line.
 type watermark struct {
-	l    *link // nil: none, or it has been acknowledged
-	seq  uint32
-	line *session.Line // nil: it was in no line
-	put  uint64
+	l   *link // nil: none, or it has been acknowledged
+	seq uint32
+	f   *Flow // nil: it was not in the line
+	put uint64
 }
 
 // mark is the watermark of what was sent last over f. mu is held.
 func (l *link) mark(f *Flow) watermark {
 	w := watermark{l: l, seq: l.s.Next() - 1}
 	if f != nil && f.line.IsWaiting() {
-		w.line, w.put = &f.line, f.line.Put()
+		w.f, w.put = f, f.line.Put()
 	}
 	return w
 }
@@ -224,8 +223,8 @@ func (w watermark) join(o watermark) watermark {
 	if int32(o.seq-w.seq) > 0 { // others may have been quicker to say so
 		w.seq = o.seq
 	}
-	if o.put > w.put || w.line == nil {
-		w.line, w.put = o.line, o.put
+	if o.put > w.put || w.f == nil {
+		w.f, w.put = o.f, o.put
 	}
 	return w
 }
@@ -357,11 +356,11 @@ func (w watermark) passed(ctx context.Context) error {
 	defer l.mu.Unlock()
 	for {
 		seq := w.seq
-		if w.line != nil {
-			if w.line.Gone() < w.put {
+		if w.f != nil {
+			if w.f.line.Gone() < w.put {
 				seq = l.s.Next() // it is in the line still: look again when more has passed
 			} else {
-				w.seq, w.line = l.s.Next()-1, nil
+				w.seq, w.f = l.s.Next()-1, nil
 				continue
 			}
 		}

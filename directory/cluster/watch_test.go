@@ -238,6 +238,39 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Resources are watched by their identifiers, wherever they are.
+func TestWatchIDs(t *testing.T) {
+	a := newStation(t, 1, nil)
+	b := newStation(t, 2, nil, a)
+	meet(t, a, b)
+	here, there := a.put(1, lamp), b.put(1, lamp)
+	b.put(2, lamp)
+	never := b.put(3, lamp)
+	if err := b.srv.Database().Delete(never); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := resource.NewIDs(here, there, never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := a.watch(ids)
+	w.want(directory.Appeared, here, there)
+	w.want(directory.Synced, resource.GID{})
+	if _, err := b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"})); err != nil {
+		t.Fatal(err)
+	}
+	w.want(directory.Changed, there)
+	b.c.Close()
+	w.want(directory.Gone, there)
+	b.open()
+	w.want(directory.Appeared, there)
+	if err := a.srv.Database().Delete(here); err != nil {
+		t.Fatal(err)
+	}
+	w.want(directory.Gone, here)
+	w.none("in the end")
+}
+
 // A member's directory is replaced: the watchers are told only what is
 // different afterwards.
 func TestWatchThroughRestart(t *testing.T) {

@@ -54,6 +54,7 @@ type Watch struct {
 	d       *DB
 	pattern resource.List
 	system  bool
+	ids     map[resource.GID]struct{} // what is watched; nil: what matches the pattern
 
 	mu     sync.Mutex // below the database's
 	items  map[resource.GID]*item
@@ -82,6 +83,9 @@ type item struct {
 // Synced, then what happens, with no gap between.
 func (d *DB) Watch(pattern *resource.List) *Watch {
 	w := &Watch{d: d, pattern: pattern.Clone(), system: resource.SeesSystem(pattern), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
+	if ids, ok := resource.IDs(pattern); ok {
+		return d.watchIDs(w, ids)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var one [1]uint32
@@ -103,10 +107,35 @@ func (d *DB) Watch(pattern *resource.List) *Watch {
 	return w
 }
 
+// watchIDs is Watch of resources with certain identifiers.
+func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
+	w.pattern, w.ids = resource.List{}, ids
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range ids {
+		if _, ok := d.idGet(id); ok {
+			w.offer(Record{ID: id}, true, true)
+		}
+	}
+	w.until = w.seq
+	w.signal()
+	d.watches[w] = struct{}{}
+	return w
+}
+
+// watches reports whether record i is what w watches.
+func (w *Watch) watches(i uint32) bool {
+	if w.ids != nil {
+		_, ok := w.ids[w.d.rec(i).id]
+		return ok
+	}
+	return w.d.matches(i, &w.pattern, w.system)
+}
+
 // notify tells the watches that record i has changed or is about to go.
 func (d *DB) notify(i uint32, gone bool) {
 	for w := range d.watches {
-		there := !gone && d.matches(i, &w.pattern, w.system)
+		there := !gone && w.watches(i)
 		w.mu.Lock()
 		it := w.items[d.rec(i).id]
 		switch {

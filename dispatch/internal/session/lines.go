@@ -73,15 +73,6 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame) {
 	s.backlog += len(f.Data)
 }
 
-// Lines yields the lines that have messages.
-func (s *Session) Lines(yield func(*Line) bool) {
-	for ln := s.turn; ln != nil; {
-		if ln = ln.next; !yield(ln) || ln == s.turn {
-			return
-		}
-	}
-}
-
 // HasQueued reports whether a line has messages.
 func (s *Session) HasQueued() bool { return s.turn != nil }
 

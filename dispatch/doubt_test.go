@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A receive from resources that have ended, and have left nothing that it selects, ends with
+// ErrGone: whether they end while it waits, or had ended before.
+func TestRecvFromGone(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine, one, two := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
+			first, second := monitored(one), monitored(two)
+			recv := func(sel ...Select) chan error {
+				got := make(chan error, 1)
+				go func() {
+					msg, err := mine.Recv(soon(t), sel...)
+					if err == nil {
+						msg.Release()
+					}
+					got <- err
+				}()
+				return got
+			}
+			isGone := func(what string, got chan error) {
+				t.Helper()
+				if err := <-got; !errors.Is(err, ErrGone) {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			alone, either := recv(From(first)), recv(From(first, second), Tag(5))
+			alternatives := recv(Any(All(From(first), Tag(1)), From(second)))
+			f := flow(t, b, mine)
+			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-alone; err != nil {
+				t.Fatal(err)
+			}
+			alone = recv(From(first))
+			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-alone; err != nil {
+				t.Fatal(err)
+			}
+			unread := recv(From(first), Tag(9))
+			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // is not selected, and stays
+				t.Fatal(err)
+			}
+			one.Close()
+			isGone("while it waited", unread)
+			take(t, mine, From(first))
+			isGone("before", recv(From(first)))
+			select {
+			case err := <-either:
+				t.Fatal("one of two lives:", err)
+			case err := <-alternatives:
+				t.Fatal("one of two lives:", err)
+			default:
+			}
+			if err := f.SendBytes(soon(t), two.serial, 4, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-alternatives; err != nil {
+				t.Fatal(err)
+			}
+			two.Close()
+			isGone("both", either)
+			isGone("a context of which nothing is known", func() chan error {
+				id := resource.MakeGID(1, 77, 1)
+				w.mu.Lock()
+				w.gone[id.Context()] = true
+				w.mu.Unlock()
+				return recv(From(id))
+			}())
+		})
+	}
+}
+
+// A receive that has a doubt ends with its message, with its context, or with its mailbox,
+// and nothing stays of the doubt.
+func TestDoubtIsForgotten(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+			f := flow(t, b, mine)
+			ended := func() int {
+				l, err := a.link(b.self)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				return len(l.endings)
+			}
+			for i := range 3 {
+				ctx, cancel := context.WithCancel(soon(t))
+				got := make(chan error, 1)
+				go func() {
+					msg, err := mine.Recv(ctx, From(monitored(its)))
+					if err == nil {
+						msg.Release()
+					}
+					got <- err
+				}()
+				until(t, "the receive has a doubt", func() bool { return ended() == 1 })
+				var want error
+				switch i {
+				case 0:
+					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
+						t.Fatal(err)
+					}
+				case 1:
+					cancel()
+					want = context.Canceled
+				case 2:
+					mine.Close()
+					want = ErrClosed
+				}
+				if err := <-got; !errors.Is(err, want) {
+					t.Fatalf("%v, want %v", err, want)
+				}
+				if n := ended(); n != 0 {
+					t.Fatalf("%d endings are left", n)
+				}
+				cancel()
+			}
+		})
+	}
+}
+
+// Messages, ends, and the ends of receives race.
+func TestDoubtRaces(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine := box(t, a, 1, 0)
+			f := flow(t, b, mine)
+			for i := range uint32(30) {
+				its := box(t, b, 1+i, 0)
+				got := make(chan int, 1)
+				go func() {
+					n := 0
+					for {
+						msg, err := mine.Recv(soon(t), From(monitored(its)))
+						if err != nil {
+							if !errors.Is(err, ErrGone) {
+								t.Error(err)
+							}
+							got <- n
+							return
+						}
+						n++
+						msg.Release()
+					}
+				}()
+				for range i * 20 {
+					runtime.Gosched()
+				}
+				const count = 5
+				for range count {
+					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				its.Close()
+				if n := <-got; n != count {
+					t.Fatalf("%d of %d messages before the end", n, count)
+				}
+			}
+		})
+	}
+}

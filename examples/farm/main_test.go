@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+)
+
+// The test binary is the example as well, when told to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("BE_THE_EXAMPLE") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// example is one shell in which the example runs, on the node of the socket.
+func example(t *testing.T, socket string, args ...string) *exec.Cmd {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), exe, args...)
+	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
+	return c
+}
+
+// begin starts n workers and returns when they are known.
+func begin(t *testing.T, socket string, n int) []*exec.Cmd {
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() // a worker takes the directory over
+	var ws []*exec.Cmd
+	known := 0
+	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "worker"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch ev.Kind {
+		case rocl.Synced:
+			for range n {
+				w := example(t, socket, "work")
+				w.Stderr = os.Stderr
+				if err := w.Start(); err != nil {
+					t.Fatal(err)
+				}
+				ws = append(ws, w)
+			}
+		case rocl.Appeared:
+			known++
+		}
+		if known == n {
+			break
+		}
+	}
+	return ws
+}
+
+func squares(n uint64) string {
+	var total uint64
+	for i := range n + 1 {
+		total += i * i
+	}
+	return fmt.Sprintln(total)
+}
+
+func TestSum(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	ws := begin(t, socket, 3)
+	for _, n := range []uint64{0, 1, 1 << 16, 1<<16 + 1, 3_000_000} {
+		said, err := example(t, socket, "sum", fmt.Sprint(n)).Output()
+		if err != nil || string(said) != squares(n) {
+			t.Errorf("the sum to %d is %q, %v; want %q", n, said, err, squares(n))
+		}
+	}
+	for _, w := range ws {
+		if err := w.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range ws {
+		if err := w.Wait(); err != nil {
+			t.Errorf("a worker ended with %v", err)
+		}
+	}
+}
+
+// A worker that is killed has its part done by another, also if all but one are killed.
+func TestWorkersDie(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	ws := begin(t, socket, 3)
+	const n = 1 << 26 // long enough to be killed in
+	sum := example(t, socket, "sum", fmt.Sprint(n))
+	var said strings.Builder
+	sum.Stdout, sum.Stderr = &said, os.Stderr
+	// Whether they die before, in, or after their parts is left to chance.
+	if err := sum.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ws[:2] {
+		if err := w.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Wait()
+	}
+	if err := sum.Wait(); err != nil || said.String() != squares(n) {
+		t.Errorf("the sum to %d is %q, %v; want %q", n, said.String(), err, squares(n))
+	}
+	_ = ws[2].Process.Signal(os.Interrupt)
+	if err := ws[2].Wait(); err != nil {
+		t.Errorf("a worker ended with %v", err)
+	}
+}
+
+// Without sense the example says so.
+func TestFails(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	for what, args := range map[string][]string{
+		"usage":          {},
+		"invalid syntax": {"sum", "ten"},
+	} {
+		said, err := example(t, socket, args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(said), what) {
+			t.Errorf("%q: %v, %q", args, err, said)
+		}
+	}
+}
