@@ -130,7 +130,9 @@ func (u *doubt) told(id resource.GID, err error) {
 		if u.left--; u.left == 0 && u.w.listed {
 			m.waiters.remove(u.w)
 			u.w.cause = fmt.Errorf("%w: %v has ended, and no message from it is left", ErrGone, id)
-			u.w.fire()
+			if u.w.claim() {
+				u.w.finish()
+			}
 		}
 	default:
 		u.again = time.AfterFunc(doubtAgain, func() { m.d.inBackground(func() { u.ask([]resource.GID{id}) }) })

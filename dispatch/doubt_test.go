@@ -76,6 +76,17 @@ func TestRecvFromGone(t *testing.T) {
 			}
 			two.Close()
 			isGone("both", either)
+			isGone("of several mailboxes", func() chan error {
+				got := make(chan error, 1)
+				go func() {
+					of, _, err := RecvAny(soon(t), []*Mailbox{mine, box(t, a, 9, 0)}, From(first))
+					if of != -1 {
+						t.Errorf("the end is told of mailbox %d", of)
+					}
+					got <- err
+				}()
+				return got
+			}())
 			isGone("a context of which nothing is known", func() chan error {
 				id := resource.MakeGID(1, 77, 1)
 				w.mu.Lock()

@@ -123,6 +123,7 @@ type Mailbox struct {
 	waiters    receivers
 	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
 	monitors   *monitor // that put a message here
+	gone       *inflow  // of those messages; nil: there has been none
 
 	doubting   *time.Timer // calls lookAtDoubts; nil until first set
 	isDoubting bool        // it is set
@@ -273,7 +274,7 @@ func (m *Mailbox) unlink(msg *Message) {
 // credit to tell its sender, or 0. Called with mu held.
 func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	in := msg.in
-	if in == nil { // it took no credit
+	if msg.isGone { // it took no credit
 		return nil, 0
 	}
 	c := charge(len(msg.data))
@@ -734,7 +735,7 @@ func (m *Mailbox) Close() {
 	for msgs != nil {
 		msg := msgs
 		msgs = msg.next
-		if msg.in != nil {
+		if msg.in != nil && !msg.isGone {
 			m.refuse(msg.in, msg)
 		}
 		msg.next, msg.prev, msg.in, msg.pin, msg.kept, msg.slot = nil, nil, nil, nil, 0, nil

@@ -74,7 +74,10 @@ func (w *monitor) ended(err error) {
 	isFirst, cancel, release := w.end()
 	if isFirst && !m.closed && !errors.Is(err, ErrClosed) {
 		msg := m.d.message()
-		msg.from, msg.tag, msg.isGone = w.of, w.tag, true
+		if m.gone == nil {
+			m.gone = &inflow{home: m}
+		}
+		msg.from, msg.tag, msg.in, msg.isGone = w.of, w.tag, m.gone, true
 		m.put(msg)
 	}
 	m.mu.Unlock()

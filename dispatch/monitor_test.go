@@ -190,6 +190,18 @@ func TestMonitorWithin(t *testing.T) {
 	}
 	o.Close()
 	take(t, m)
+	for range 2 { // a message that tells of an end is put back like any other
+		msg, err := m.Recv(soon(t))
+		if err != nil || !msg.IsGone() {
+			t.Fatal("not an end:", err)
+		}
+		if err := errors.Join(o.PutBack(msg), m.PutBack(msg)); !errors.Is(err, ErrNotReceived) || errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+		if err := m.PutBack(msg); !errors.Is(err, ErrNotReceived) {
+			t.Fatal("twice:", err)
+		}
+	}
 	awaitGone(t, m, monitored(o), 2)
 	m.Close()
 	if m.monitors != nil || o.monitors != nil {

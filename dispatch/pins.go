@@ -38,7 +38,7 @@ const (
 // held.
 func (m *Mailbox) hold(msg *Message) {
 	in := msg.in
-	if in == nil { // it has no payload
+	if msg.isGone { // it has no payload
 		return
 	}
 	p := in.pin

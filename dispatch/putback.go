@@ -25,7 +25,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0: // it is stored
+	case msg.pin != nil || msg.kept != 0 || msg.isGone && (msg.prev != nil || m.first == msg): // it is stored
 		return ErrNotReceived
 	}
 	msg.read = 0
@@ -58,6 +58,9 @@ func (m *Mailbox) PutBack(msg *Message) error {
 
 // unconsume undoes consume, but for the credit that the sender was given. mu must be held.
 func (m *Mailbox) unconsume(msg *Message) {
+	if msg.isGone {
+		return
+	}
 	c := charge(len(msg.data))
 	m.stored += c
 	msg.in.consumed -= c

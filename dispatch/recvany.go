@@ -49,7 +49,7 @@ func (m *Mailbox) receiver(msg *Message) *waiter {
 }
 
 // RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of
-// the one that the message, or ErrClosed, is of; -1 with other errors. If several have a
+// the one that the message, or ErrClosed, is of; -1 with other errors, among them ErrGone. If several have a
 // message, one of them is chosen at random. It fails with ErrSelect if there is no mailbox, or
 // if they are of several Dispatchers.
 func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
@@ -104,13 +104,17 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 			m.waiters.remove(w)
 		}
 		m.mu.Unlock()
+		if w.doubt != nil {
+			w.doubt.over()
+		}
 	}
+	var cause error
 	for i, w := range members {
 		if w == nil {
 			continue
 		}
 		if w == u.by {
-			of, msg, who, grant = i, w.msg, w.who, w.grant
+			of, msg, who, grant, cause = i, w.msg, w.who, w.grant, w.cause
 		}
 		w.union = nil
 		d.doneWaiting(w)
@@ -119,6 +123,8 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	switch {
 	case msg != nil:
 		return of, boxes[of].left(msg, who, grant), nil
+	case cause != nil: // no mailbox will have a message
+		return -1, nil, cause
 	case of >= 0:
 		err = ErrClosed
 	}
@@ -136,6 +142,9 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 	switch {
 	case msg == nil && !m.closed && !u.isClaimed.Load():
 		m.waiters.push(w)
+		if !m.isDoubting && f.namesOrigins() {
+			m.doubts()
+		}
 		if len(m.needy) > 0 {
 			m.nextNeedy()
 		} else {
