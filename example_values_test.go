@@ -187,3 +187,87 @@ func ExampleCodec() {
 	// {"Item":"lamp","Pieces":0,"At":"0001-01-01T00:00:00Z"}
 	// lamp
 }
+
+// One buffer goes to many. Those that have failed are named, and the buffer stays the caller's
+// then.
+func ExampleSendErrors() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, first, second := register(c, "me"), register(c, "first"), register(node.open(), "second")
+	second.Close()
+
+	b, err := rocl.EncodeValue(ctx, c, "news")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = me.SendAll(ctx, []rocl.GID{first.ID(), second.ID()}, 0, b)
+	var failed rocl.SendErrors
+	if errors.As(err, &failed) {
+		for _, f := range failed {
+			fmt.Println("the second failed:", f.To == second.ID(), errors.Is(f, rocl.ErrGone))
+		}
+		b.Release()
+	}
+	m, err := first.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	fmt.Println(rocl.Value[string](m))
+	// Output:
+	// the second failed: true true
+	// news <nil>
+}
+
+func ExampleSendError() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, you := register(c, "me"), register(c, "you")
+	you.Close()
+
+	b, err := c.Buffer(0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var failed *rocl.SendError
+	if err := me.SendAll(ctx, []rocl.GID{you.ID()}, 0, b); errors.As(err, &failed) { // the first that has failed
+		b.Release()
+		fmt.Println(failed.To == you.ID(), errors.Is(failed.Err, rocl.ErrGone))
+	}
+	// Output: true true
+}
+
+// A header and a payload that lie apart arrive as one message.
+func ExampleResource_sendParts() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+
+	header, err := rocl.EncodeValue(ctx, c, "header, ")
+	if err != nil {
+		log.Fatal(err)
+	}
+	payload, err := rocl.EncodeValue(ctx, c, "payload")
+	if err != nil {
+		header.Release()
+		log.Fatal(err)
+	}
+	if err := me.SendParts(ctx, me.ID(), 0, header, payload); err != nil {
+		header.Release()
+		payload.Release()
+		log.Fatal(err)
+	}
+	m, err := me.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	fmt.Printf("%s\n", m.Bytes())
+	// Output: header, payload
+}

@@ -45,6 +45,8 @@ type (
 	TagRange       = dispatch.TagRange      // of a Rule
 	Route          = dispatch.Route         // over what two contexts talk; see Context.Routes
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
+	SendError      = context.SendError      // why one target of SendAll has failed
+	SendErrors     = context.SendErrors     // the error of SendAll: a SendError for each target that has failed
 	Member         = cluster.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 	SearchWay      = search.Way             // see Member

@@ -155,6 +155,17 @@ func (b *Buffer) Refs() int {
 	return int(b.refs.Load())
 }
 
+// IsShared reports whether there is another reference to b's memory: to b, or to a buffer
+// that b is a slice of. If there is none, there is none until the caller makes one.
+func (b *Buffer) IsShared() bool {
+	for ; b != nil; b = b.parent {
+		if b.refs.Load() > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // Release drops a reference; the last one gives the memory back.
 func (b *Buffer) Release() {
 	if b.refs.Load() != 1 { // else we are the only holder, and nobody can become another

@@ -178,6 +178,7 @@ func (m *Mailbox) accept(msg *Message, way *end) {
 	c := charge(len(msg.data))
 	msg.in.received += c
 	m.stored += c
+	msg.isSent = true
 	msg.buf.SetDelivered()
 	if way != nil {
 		way.messages.Add(1)

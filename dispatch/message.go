@@ -30,14 +30,16 @@ type Message struct {
 	kept   uint64      // or the bytes of its buffer
 	read   uint32      // bytes of data that Read has returned
 	isHeld bool        // received, and counted in Dispatcher.held
+	isSent bool        // in the buffer of a sender of this process, which others may hold
 	slot   *slot       // its places in the chains of the mailbox; nil: none
 	isGone bool        // it tells that its origin has ended
 }
 
-// Bytes is the payload: a view of registered memory, valid until Release, to be
-// read. Who wants to change it asks for it by Writable: payloads above 2 KiB that
-// came from another process of the node lie in that one's memory, and writing to
-// them ends this process.
+// Bytes returns the payload: a view of registered memory, valid until Release, to be read.
+// A receiver that changes it calls Writable. A payload above 2 KiB that came from another
+// process of the node lies in that process's memory, and writing to it ends this process.
+// One that came from this process may lie in memory that its sender and other receivers
+// read.
 func (m *Message) Bytes() []byte { return m.data }
 
 // ReadOnly says that the payload lies in the sender's memory and is mapped for
@@ -45,13 +47,14 @@ func (m *Message) Bytes() []byte { return m.data }
 // and those sent on to this process from there; no others.
 func (m *Message) ReadOnly() bool { return m.buf != nil && m.buf.ReadOnly() }
 
-// Writable is Bytes for who wants to change them: a payload that is ReadOnly is
-// copied first, and its sender's memory given back; any other stays where it is.
-// From then on that is what Bytes and Buffer are of. It fails as Buffer of the
-// context does, and then the message is as it was. Nobody else may use the
-// message meanwhile.
+// Writable returns the payload for a receiver that changes it. A payload that is ReadOnly is
+// copied first, and so is one in a buffer of this process that others hold: its
+// sender has retained it, or sent it, or a slice of it, to several targets. The memory is given back.
+// Any other payload stays where it is. After Writable, Bytes and Buffer are of what it
+// returned. It fails as Buffer of the context does; then the message is as it was. Nothing
+// else may use the message meanwhile.
 func (m *Message) Writable() ([]byte, error) {
-	if !m.ReadOnly() {
+	if !m.ReadOnly() && !(m.isSent && m.buf.IsShared()) {
 		return m.data, nil
 	}
 	d := m.d
@@ -67,7 +70,7 @@ func (m *Message) Writable() ([]byte, error) {
 	if m.parcel == nil { // else the parcel holds it, for all
 		m.buf.Release()
 	}
-	m.buf, m.data = b, b.Bytes()
+	m.buf, m.data, m.isSent = b, b.Bytes(), false
 	return m.data, nil
 }
 
@@ -106,7 +109,7 @@ func (m *Message) Buffer() *buffers.Buffer {
 // touched afterwards.
 func (m *Message) Release() {
 	buf, d, p := m.buf, m.d, m.parcel
-	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone = nil, 0, nil, nil, nil, nil, false
+	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
 	switch {
 	case p != nil:
 		if buf != p.buf { // a copy

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context
+
+import (
+	stdctx "context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A SendError says why a message was not sent to one of several targets.
+type SendError struct {
+	To  resource.GID
+	Err error
+}
+
+// Error implements error.
+func (e *SendError) Error() string { return fmt.Sprintf("to %v: %v", e.To, e.Err) }
+
+// Unwrap returns Err.
+func (e *SendError) Unwrap() error { return e.Err }
+
+// SendErrors are the targets of a SendAll that were not sent to, in the caller's order. It
+// matches what any of them matches.
+type SendErrors []*SendError
+
+// Error implements error. It names the first targets.
+func (e SendErrors) Error() string {
+	const most = 3
+	var s strings.Builder
+	fmt.Fprintf(&s, "rocl: sending to %d of several targets has failed", len(e))
+	sep := ": "
+	for _, one := range e[:min(len(e), most)] {
+		s.WriteString(sep + one.Error())
+		sep = "; "
+	}
+	if len(e) > most {
+		fmt.Fprintf(&s, "; and %d more", len(e)-most)
+	}
+	return s.String()
+}
+
+// Unwrap returns the errors of all targets.
+func (e SendErrors) Unwrap() []error {
+	all := make([]error, len(e))
+	for i, one := range e {
+		all[i] = one
+	}
+	return all
+}
+
+// noTime has ended: a Send with it does not wait.
+var noTime = func() stdctx.Context {
+	ctx, end := stdctx.WithCancel(stdctx.Background())
+	end()
+	return ctx
+}()
+
+// awaitedMost is how many targets SendAll waits for at once.
+const awaitedMost = 1024
+
+// SendAll sends the message in b to each of the targets ids, over whatever transports lead
+// there, as [Resource.Send] does. No copy is made for a target but where Send makes one. A
+// target that is named twice gets the message twice.
+//
+// Targets that have room get the message first. Then SendAll waits for the others at the same
+// time, up to 1,024 of them, until ctx ends: a slow target delays no other. It returns when
+// each target has accepted the message or failed.
+//
+// If SendAll returns nil, it has taken over the caller's reference to b. Otherwise the error
+// is a [SendErrors], which names the targets that do not get the message and why, as Send
+// says it; all others get it. Then b stays the caller's, to send to the failed ones again, or
+// to release.
+//
+// The targets share the memory: neither the caller may write to b after the call, also after
+// one that failed, nor a receiver to the payload. A receiver in the same process that wants
+// to write calls [dispatch.Message.Writable], which copies.
+func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b *buffers.Buffer) error {
+	var later []int // of ids
+	for i, id := range ids {
+		if !r.sendNow(id, tag, b) {
+			later = append(later, i)
+		}
+	}
+	failed := r.sendEach(ctx, ids, later, tag, b)
+	if len(failed) > 0 {
+		return failed
+	}
+	b.Release()
+	return nil
+}
+
+// sendNow sends to a target whose flow is known and that has room. It reports whether it has.
+func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool {
+	if r.gone.Load() {
+		return false
+	}
+	f := r.c.cache.flow(id)
+	if f == nil {
+		return false
+	}
+	if f.Send(noTime, r.id.Serial(), tag, b.Retain()) != nil {
+		b.Release() // the reason may be that what is known is old: sendSlow looks
+		return false
+	}
+	return true
+}
+
+// sendEach sends to some of ids, waiting for all of them at once, and returns those that
+// failed, in order.
+func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, tag uint64, b *buffers.Buffer) (failed SendErrors) {
+	errs := make([]error, len(some))
+	one := func(i int) {
+		errs[i] = r.sendAnew(ctx, ids[some[i]], tag, b)
+	}
+	var wg sync.WaitGroup
+	free := make(chan struct{}, awaitedMost)
+	for i := range some {
+		if i == len(some)-1 {
+			one(i) // this goroutine waits in any case
+			break
+		}
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			one(i)
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, &SendError{ids[some[i]], err})
+		}
+	}
+	return failed
+}
+
+// sendAnew is Send of a reference of its own.
+func (r *Resource) sendAnew(ctx stdctx.Context, id resource.GID, tag uint64, b *buffers.Buffer) error {
+	if r.gone.Load() {
+		return dispatch.ErrClosed
+	}
+	b.Retain()
+	err := r.sendSlow(ctx, id, func(f *dispatch.Flow) error { return f.Send(ctx, r.id.Serial(), tag, b) })
+	if err != nil {
+		b.Release()
+	}
+	return err
+}
+
+// SendParts sends the contents of several buffers, such as a header and a payload that lie
+// apart, as one message, as [Resource.Send] does. No parts are an empty message.
+//
+// If SendParts returns nil, it has taken over the caller's references to all parts. If it
+// fails, all stay the caller's.
+//
+// Several parts are copied into one buffer, for which SendParts waits as
+// [Context.BufferWait] does; the copy is counted in Stats. To send a large payload without a copy,
+// leave room for the header before it, or send the header as a message of its own. The parts
+// may overlap, and may be given twice with a reference each.
+func (r *Resource) SendParts(ctx stdctx.Context, to resource.GID, tag uint64, parts ...*buffers.Buffer) error {
+	if len(parts) == 1 {
+		return r.Send(ctx, to, tag, parts[0])
+	}
+	total := 0
+	for _, p := range parts {
+		if total += p.Len(); total > dispatch.MaxMessage {
+			return fmt.Errorf("rocl: sending %d parts to %v: %w: more than %d bytes", len(parts), to, dispatch.ErrTooLarge, dispatch.MaxMessage)
+		}
+	}
+	b, err := r.c.disp.BufferWait(ctx, total)
+	if err != nil {
+		return fmt.Errorf("rocl: sending %d parts to %v: %w", len(parts), to, err)
+	}
+	at := 0
+	for _, p := range parts {
+		at += copy(b.Bytes()[at:], p.Bytes())
+	}
+	if total > 0 {
+		r.c.disp.CountCopy(total)
+	}
+	if err := r.Send(ctx, to, tag, b); err != nil {
+		b.Release()
+		return err
+	}
+	for _, p := range parts {
+		p.Release()
+	}
+	return nil
+}

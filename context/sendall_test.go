@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	"bytes"
+	stdctx "context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// fill returns a buffer with a text.
+func fill(t testing.TB, c *context.Context, text string) *buffers.Buffer {
+	t.Helper()
+	b, err := c.Buffer(len(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b.Bytes(), text)
+	return b
+}
+
+// everywhere opens a sender, and three contexts that it reaches over one transport each.
+func everywhere(t *testing.T) (sender *context.Context, targets map[string]*context.Context) {
+	near := inproc.NewNetwork()
+	cl := rocltest.Cluster(t, 1)
+	sender = cl.Open(0, context.WithTransports(near.Transport(), shm.New(), tcp.New()))
+	return sender, map[string]*context.Context{
+		"inproc": cl.Open(0, context.WithTransports(near.Transport())),
+		"shm":    cl.Open(0, context.WithTransports(shm.New())),
+		"tcp":    cl.Open(0, context.WithTransports(tcp.New())),
+	}
+}
+
+// One buffer goes to targets over all transports at once, and to the sender itself, whether it is small
+// or large. In the process none makes a copy.
+func TestSendAll(t *testing.T) {
+	sender, targets := everywhere(t)
+	from := register(t, sender, nil)
+	all := []*context.Resource{from, register(t, sender, nil)}
+	for _, name := range []string{"inproc", "shm", "tcp"} {
+		all = append(all, register(t, targets[name], nil), register(t, targets[name], nil))
+	}
+	var ids []resource.GID
+	for _, r := range all {
+		ids = append(ids, r.ID())
+	}
+	for range 2 { // the second time the way is known
+		for _, size := range []int{0, 10, 3000, 700_000} {
+			text := strings.Repeat("0123456789", size/10)
+			b := fill(t, sender, text)
+			kept := b.Retain()
+			if err := from.SendAll(bg, ids, 5, b); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range all {
+				m, err := r.Recv(bg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if string(m.Bytes()) != text || m.Tag() != 5 || m.From() != from.ID() {
+					t.Errorf("%d bytes with tag %d from %v, want %d", m.Len(), m.Tag(), m.From(), size)
+				}
+				m.Release()
+			}
+			if err := kept.Wait(bg); err != nil || kept.Refs() > 1 && size > 2048 && !kept.Done() {
+				t.Errorf("%d bytes: %v, %d references", size, err, kept.Refs())
+			}
+			kept.Release()
+		}
+	}
+	for name := range targets {
+		if n := sender.Stats().Sent[name]; n == 0 {
+			t.Errorf("nothing went over %s: %v", name, sender.Stats().Sent)
+		}
+	}
+}
+
+// No target: the buffer is taken over, and the target that is named twice gets both.
+func TestSendAllToNoneAndTwice(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, nil)
+	if err := r.SendAll(bg, nil, 0, fill(t, c, "none")); err != nil {
+		t.Error(err)
+	}
+	if err := r.SendAll(bg, []resource.GID{r.ID(), r.ID()}, 0, fill(t, c, "twice")); err != nil {
+		t.Error(err)
+	}
+	expect(t, r, "twice")
+	expect(t, r, "twice")
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers are held", n)
+	}
+}
+
+// The failed targets are named, the others get the message, and the buffer stays the
+// sender's, who sends it again.
+func TestSendAllFails(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		from, one, two, gone := register(t, a, nil), register(t, b, nil), register(t, b, nil), register(t, a, nil)
+		if err := gone.Close(); err != nil {
+			t.Fatal(err)
+		}
+		nobody := resource.MakeGID(1, 2, 3)
+		buf := fill(t, a, strings.Repeat("x", 5000))
+		for range 2 {
+			err := from.SendAll(bg, []resource.GID{gone.ID(), one.ID(), nobody, two.ID(), {}}, 0, buf)
+			var failed context.SendErrors
+			if !errors.Is(err, dispatch.ErrGone) || !errors.As(err, &failed) || len(failed) != 3 {
+				t.Fatal(err)
+			}
+			var who []resource.GID
+			for _, f := range failed {
+				who = append(who, f.To)
+				if !errors.Is(f, dispatch.ErrGone) {
+					t.Error(f)
+				}
+			}
+			if !slices.Equal(who, []resource.GID{gone.ID(), nobody, {}}) {
+				t.Errorf("failed: %v", who)
+			}
+			for _, r := range []*context.Resource{one, two} {
+				m, err := r.Recv(bg)
+				if err != nil || m.Len() != 5000 {
+					t.Fatal(m, err)
+				}
+				m.Release()
+			}
+		}
+		var one1 *context.SendError
+		if err := from.SendAll(bg, []resource.GID{nobody, nobody, nobody, nobody, nobody}, 0, buf); !errors.As(err, &one1) || one1.To != nobody || !strings.Contains(err.Error(), "and 2 more") {
+			t.Error(err)
+		}
+		if err := from.Send(bg, one.ID(), 0, buf); err != nil {
+			t.Fatal(err)
+		}
+		m, err := one.Recv(bg)
+		if err != nil || m.Len() != 5000 {
+			t.Fatal(m, err)
+		}
+		m.Release()
+		if err := from.Close(); err != nil {
+			t.Fatal(err)
+		}
+		last := fill(t, a, "too late")
+		if err := from.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, last); !errors.Is(err, dispatch.ErrClosed) {
+			t.Errorf("from a closed resource: %v", err)
+		}
+		last.Release()
+	})
+}
+
+// A full target keeps none of the others waiting, and is waited for until ctx ends. One that is
+// closed meanwhile fails, one that gets room gets the message.
+func TestSendAllToFull(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open(context.WithMailbox(64<<10))
+		from := register(t, a, nil)
+		full, dies, free := register(t, b, nil), register(t, b, nil), register(t, b, nil)
+		for _, r := range []*context.Resource{full, dies} {
+			fillUp(t, from, r)
+		}
+		ids := []resource.GID{full.ID(), dies.ID(), free.ID()}
+		buf := fill(t, a, strings.Repeat("x", 5000))
+		text := buf.Bytes()
+
+		ctx, end := stdctx.WithCancelCause(bg)
+		why := errors.New("why")
+		result := make(chan error, 1)
+		go func() { result <- from.SendAll(ctx, ids, 1, buf) }()
+		m, err := free.Recv(bg)
+		if err != nil || !bytes.Equal(m.Bytes(), text) {
+			t.Fatal(err)
+		}
+		m.Release()
+		select {
+		case err := <-result:
+			t.Fatalf("SendAll has not waited: %v", err)
+		default:
+		}
+		end(why)
+		err = <-result
+		var failed context.SendErrors
+		if !errors.Is(err, why) || !errors.As(err, &failed) || len(failed) != 2 {
+			t.Fatalf("as ctx ended: %v", err)
+		}
+
+		go func() { result <- from.SendAll(bg, ids, 1, buf) }()
+		if m, err = free.Recv(bg); err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if err := dies.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			m, err := full.Recv(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tag := m.Tag()
+			m.Release()
+			if tag == 1 {
+				break
+			}
+		}
+		if err = <-result; !errors.As(err, &failed) || len(failed) != 1 || failed[0].To != dies.ID() || !errors.Is(err, dispatch.ErrGone) {
+			t.Fatalf("after a target's end: %v", err)
+		}
+		buf.Release()
+	})
+}
+
+// fillUp sends to r until it has no room.
+func fillUp(t *testing.T, from, r *context.Resource) {
+	t.Helper()
+	ended, end := stdctx.WithCancel(bg)
+	end()
+	p := make([]byte, 4000)
+	for n := 0; ; n++ {
+		err := from.SendBytes(ended, r.ID(), 0, p)
+		if errors.Is(err, stdctx.Canceled) && n > 0 {
+			return
+		}
+		if err != nil {
+			if err := from.SendBytes(bg, r.ID(), 0, p); err != nil { // the way has to be found first
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A thousand targets in two contexts, each of which gets every message in order.
+func TestSendAllToThousand(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		from := register(t, a, nil)
+		var all []*context.Resource
+		var ids []resource.GID
+		for i := range 1000 {
+			c := a
+			if i%2 == 0 {
+				c = b
+			}
+			r := register(t, c, nil)
+			all, ids = append(all, r), append(ids, r.ID())
+		}
+		const rounds = 3
+		for i := range rounds {
+			buf := fill(t, a, strings.Repeat(string(rune('a'+i)), 3000))
+			if err := from.SendAll(bg, ids, uint64(i), buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, r := range all {
+			for i := range rounds {
+				m, err := r.Recv(bg)
+				if err != nil || m.Tag() != uint64(i) || m.Len() != 3000 || m.Bytes()[2999] != byte('a'+i) {
+					t.Fatal(m, err)
+				}
+				m.Release()
+			}
+		}
+	})
+}
+
+// Receivers in the process share the memory. Who asks to write gets a copy, but the last holder.
+func TestSharedIsCopiedToWrite(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	one, two := register(t, c, nil), register(t, c, nil)
+	if err := one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := one.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := two.Recv(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if &m.Bytes()[0] != &n.Bytes()[0] {
+		t.Error("there are two copies")
+	}
+	p, err := m.Writable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p[0] = 'J'
+	if string(n.Bytes()) != "hello" || string(m.Bytes()) != "Jello" {
+		t.Errorf("%q and %q", m.Bytes(), n.Bytes())
+	}
+	was := &n.Bytes()[0]
+	if p, err = n.Writable(); err != nil || &p[0] != was {
+		t.Errorf("the last holder has it copied: %v", err)
+	}
+	m.Release()
+	n.Release()
+
+	// The same where the sender has kept it, or sent parts of one buffer.
+	b := fill(t, c, "hello world")
+	for _, part := range []*buffers.Buffer{b.Retain(), b.Slice(0, 5)} {
+		if err := one.Send(bg, two.ID(), 0, part); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = two.Recv(bg); err != nil {
+			t.Fatal(err)
+		}
+		if p, err = m.Writable(); err != nil {
+			t.Fatal(err)
+		}
+		p[0] = 'J'
+		m.Release()
+		if string(b.Bytes()) != "hello world" {
+			t.Errorf("what the sender kept is %q", b.Bytes())
+		}
+	}
+	b.Release()
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers are held", n)
+	}
+}
+
+// Parts arrive as one message; they are taken over if it was accepted, and only then.
+func TestSendParts(t *testing.T) {
+	overAll(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		from, to := register(t, a, nil), register(t, b, nil)
+		big := strings.Repeat("payload ", 100_000)
+		for _, texts := range [][]string{nil, {"alone"}, {"", ""}, {"header ", "payload"}, {"header ", big, " trailer"}} {
+			var parts []*buffers.Buffer
+			for _, s := range texts {
+				parts = append(parts, fill(t, a, s))
+			}
+			before := a.Stats().CopiedBytes
+			if err := from.SendParts(bg, to.ID(), 3, parts...); err != nil {
+				t.Fatal(err)
+			}
+			want := strings.Join(texts, "")
+			if n := a.Stats().CopiedBytes - before; len(texts) > 1 && n < uint64(len(want)) {
+				t.Errorf("%d of %d bytes are counted as copied", n, len(want))
+			}
+			m, err := to.Recv(bg)
+			if err != nil || string(m.Bytes()) != want || m.Tag() != 3 {
+				t.Fatalf("%.20q, %v, want %.20q", m.Bytes(), err, want)
+			}
+			m.Release()
+		}
+
+		one, two := fill(t, a, "one"), fill(t, a, "two")
+		for range 2 {
+			if err := from.SendParts(bg, resource.MakeGID(1, 2, 3), 0, one, two); !errors.Is(err, dispatch.ErrGone) {
+				t.Errorf("to nobody: %v", err)
+			}
+		}
+		if err := from.SendParts(bg, to.ID(), 0, one.Retain(), one, two); err != nil {
+			t.Error(err)
+		}
+		expect(t, to, "oneonetwo")
+		for _, c := range []*context.Context{a, b} {
+			if n := held(t, c); n != 0 {
+				t.Errorf("%d buffers are held", n)
+			}
+		}
+	})
+}
+
+// One buffer to many targets in the process, and the same bytes sent to each.
+func BenchmarkSendAll(b *testing.B) {
+	c := rocltest.Cluster(b, 1).Open(0)
+	var all []*context.Resource
+	var ids []resource.GID
+	for range 100 {
+		r, err := c.Register(bg, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all, ids = append(all, r), append(ids, r.ID())
+	}
+	take := func() {
+		for _, r := range all {
+			m, err := r.Recv(bg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			m.Release()
+		}
+	}
+	text := make([]byte, 64<<10)
+	b.Run("SendAll", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := all[0].SendAll(bg, ids, 0, fill(b, c, string(text))); err != nil {
+				b.Fatal(err)
+			}
+			take()
+		}
+	})
+	b.Run("SendBytes", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for _, id := range ids {
+				if err := all[0].SendBytes(bg, id, 0, text); err != nil {
+					b.Fatal(err)
+				}
+			}
+			take()
+		}
+	})
+}
