@@ -117,6 +117,7 @@
 //	                                                                       Mailbox.lookAtDoubts, doubt.ask,
 //	                                                                       Mailbox.sweep, the end of a
 //	                                                                       stranger's time
+//	of SendAll        a target without room  with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
 //
