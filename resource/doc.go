@@ -35,5 +35,16 @@
 // # Patterns
 //
 // A pattern is a List: the known attributes must be among those of a resource,
-// the absent ones are asked for.
+// the absent ones are asked for. A pattern may also have conditions:
+//
+//	vlen                       operand          a resource matches only if
+//	2³¹ + Op × 2²⁴ + bytes     decimal number   Op 1 to 6: its first attribute with the name is a
+//	                                            number that is =, !=, <, <=, >, >= the operand
+//	2³¹ + Op × 2²⁴             none             always. Op 7, 8: that number orders the resources,
+//	                                            the least or the greatest first, what is none last
+//	2³¹ + 9 × 2²⁴ + 16         identifier       the context owns it; the name is rocl.context
+//
+// A number is a text of at most 128 bytes, such as 4, -0.25 or 1e9, and is compared
+// without rounding. [ParseList] refuses conditions, as does every parser that does not
+// know them; [ParsePattern] reads them.
 package resource

@@ -111,6 +111,16 @@ func (l *List) AddString(name, value string) error { return add(l, name, value, 
 func (l *List) Want(name string) error { return add(l, name, "", true) }
 
 func add[V string | []byte](l *List, name string, value V, wanted bool) error {
+	vlen := uint32(absent)
+	if !wanted {
+		vlen = uint32(min(len(value), MaxValue)) // appendAttr refuses what is longer
+	}
+	return appendAttr(l, name, value, vlen)
+}
+
+// appendAttr appends an attribute with that vlen, which is the value's length or says
+// what else the attribute is.
+func appendAttr[V string | []byte](l *List, name string, value V, vlen uint32) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -124,11 +134,7 @@ func add[V string | []byte](l *List, name string, value V, wanted bool) error {
 	}
 	l.own(size)
 	l.buf = binary.LittleEndian.AppendUint16(l.buf, uint16(len(name)))
-	v := uint32(len(value))
-	if wanted {
-		v = absent
-	}
-	l.buf = binary.LittleEndian.AppendUint32(l.buf, v)
+	l.buf = binary.LittleEndian.AppendUint32(l.buf, vlen)
 	l.buf = append(l.buf, name...)
 	l.buf = append(l.buf, value...)
 	l.stamp(n + 1)
@@ -139,8 +145,9 @@ func add[V string | []byte](l *List, name string, value V, wanted bool) error {
 type attr struct {
 	at, end int // of the whole attribute
 	name    []byte
-	value   []byte // nil if absent
+	value   []byte // nil if absent; the operand of a condition
 	known   bool
+	op      Op // 0: no condition
 }
 
 // each walks a valid wire form.
@@ -156,16 +163,25 @@ func each(w []byte) iter.Seq[attr] {
 	}
 }
 
+// absent reports whether the attribute's value is asked for, or lacking.
+func (a *attr) absent() bool { return !a.known && a.op == 0 }
+
 func attrAt(w []byte, at int) attr {
 	n := int(binary.LittleEndian.Uint16(w[at:]))
-	v := binary.LittleEndian.Uint32(w[at+2:])
+	v := vlenOf(w, at)
 	a := attr{at: at, end: at + attrHead + n}
 	a.name = w[at+attrHead : a.end : a.end]
-	if v != absent {
-		a.known = true
-		a.value = w[a.end : a.end+int(v) : a.end+int(v)]
-		a.end += int(v)
+	if v == absent {
+		return a
 	}
+	size := int(v)
+	if v <= MaxValue {
+		a.known = true
+	} else {
+		a.op, size, _ = conditionOf(v)
+	}
+	a.value = w[a.end : a.end+size : a.end+size]
+	a.end += size
 	return a
 }
 
@@ -214,7 +230,7 @@ func (l *List) All() iter.Seq2[string, []byte] {
 func (l *List) Wanted() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for a := range each(l.Wire()) {
-			if !a.known && !yield(string(a.name)) {
+			if a.absent() && !yield(string(a.name)) {
 				return
 			}
 		}
@@ -223,10 +239,54 @@ func (l *List) Wanted() iter.Seq[string] {
 
 // Complete says whether no attribute is absent.
 func (l *List) Complete() bool {
-	for range l.Wanted() {
-		return false
+	w := l.Wire()
+	for at := listHead; at < len(w); {
+		end := at + attrHead + int(binary.LittleEndian.Uint16(w[at:]))
+		switch v := vlenOf(w, at); {
+		case v <= MaxValue:
+			end += int(v)
+		case v == absent:
+			return false
+		default:
+			end += int(v & operandMask)
+		}
+		at = end
 	}
 	return true
+}
+
+// Replace gives a name one value: it takes the place of the first attribute with that
+// name, and the others go. Where there is none, it is added.
+func (l *List) Replace(name string, value []byte) error {
+	n := 0
+	for a := range each(l.Wire()) {
+		if string(a.name) == name && a.op == 0 {
+			n++
+		}
+	}
+	if n > 1 {
+		value = bytes.Clone(value) // it may be a view of the list
+		var kept List
+		kept.own(len(l.Wire()))
+		w, count, met := l.Wire(), 0, false
+		for a := range each(w) {
+			if string(a.name) == name && a.op == 0 {
+				if met {
+					continue
+				}
+				met = true
+			}
+			kept.buf = append(kept.buf, w[a.at:a.end]...)
+			count++
+		}
+		kept.stamp(count)
+		if err := kept.Set(name, value); err != nil {
+			return err
+		}
+		*l = kept
+		return nil
+	}
+	return l.Set(name, value)
 }
 
 // Set gives the first attribute with that name a value, or adds one.
@@ -235,7 +295,7 @@ func (l *List) Set(name string, value []byte) error {
 		return err
 	}
 	for a := range each(l.Wire()) {
-		if string(a.name) != name {
+		if string(a.name) != name || a.op != 0 {
 			continue
 		}
 		grown := len(l.Wire()) - len(a.value) + len(value)
@@ -311,7 +371,7 @@ func (l *List) Fill(from *List) {
 	}
 	for at := listHead; at < len(l.buf)-HeadRoom; {
 		a := attrAt(l.buf[HeadRoom:], at)
-		if !a.known {
+		if a.absent() {
 			if v, ok := from.Get(string(a.name)); ok && len(l.buf)+len(v) <= HeadRoom+MaxList {
 				l.splice(a, v)
 				a = attrAt(l.buf[HeadRoom:], at)
@@ -325,7 +385,7 @@ func (l *List) Fill(from *List) {
 func (l *List) lacksMany() bool {
 	n := 0
 	for a := range each(l.Wire()) {
-		if !a.known {
+		if a.absent() {
 			n++
 		}
 		if n > few {
@@ -343,7 +403,7 @@ func (l *List) fillMany(from *List) {
 	for a := range each(l.Wire()) {
 		at := len(b)
 		b = append(b, l.Wire()[a.at:a.end]...)
-		if a.known {
+		if !a.absent() {
 			continue
 		}
 		if v := values[i]; v != nil {
@@ -427,7 +487,12 @@ func (l *List) String() string {
 			b = append(b, ", "...)
 		}
 		name, value := string(a.name), string(a.value)
-		b = append(b, display.QuoteIf(strings.ContainsAny(name, `=",`), name)...)
+		name = display.QuoteIf(strings.ContainsAny(name, `=",`), name)
+		if a.op != 0 {
+			b = appendText(b, &a, name)
+			continue
+		}
+		b = append(b, name...)
 		if a.known {
 			b = append(b, '=')
 			b = append(b, display.QuoteIf(value == "?" || strings.HasPrefix(value, `"`) || strings.Contains(value, ", "), value)...)
@@ -453,7 +518,11 @@ func (e *MalformedError) Unwrap() error { return ErrMalformed }
 
 // ParseList checks b completely and returns a List that is a view of it: b
 // must not change while the list is used.
-func ParseList(b []byte) (List, error) {
+//
+// A list with conditions is refused: see ParsePattern.
+func ParseList(b []byte) (List, error) { return parse(b, false) }
+
+func parse(b []byte, conditions bool) (List, error) {
 	bad := func(at int, what string) (List, error) { return List{}, &MalformedError{at, what} }
 	if len(b) < listHead {
 		return bad(len(b), "too short")
@@ -465,27 +534,42 @@ func ParseList(b []byte) (List, error) {
 	if count > MaxAttrs {
 		return bad(0, "too many attributes")
 	}
-	at := listHead
+	at, conds := listHead, met{}
 	for range count {
 		if len(b)-at < attrHead {
 			return bad(at, "truncated attribute")
 		}
 		n := int(binary.LittleEndian.Uint16(b[at:]))
-		v := binary.LittleEndian.Uint32(b[at+2:])
+		v := vlenOf(b, at)
 		rest := len(b) - at - attrHead
 		if n > rest {
 			return bad(at, "name beyond the end")
 		}
-		if v != absent && (v > MaxValue || int(v) > rest-n) {
+		op, size, conditional := conditionOf(v)
+		switch {
+		case conditional && !conditions:
+			return bad(at+2, "a condition, or a value beyond the end")
+		case v == absent:
+			size = 0
+		case !conditional && v > MaxValue:
+			return bad(at+2, "value beyond the end")
+		case !conditional:
+			size = int(v)
+		}
+		if size > rest-n {
 			return bad(at+2, "value beyond the end")
 		}
-		if name := b[at+attrHead : at+attrHead+n]; n == 0 || n > MaxName || !utf8.Valid(name) {
+		name := b[at+attrHead : at+attrHead+n]
+		if n == 0 || n > MaxName || !utf8.Valid(name) {
 			return bad(at+attrHead, "bad name")
 		}
 		at += attrHead + n
-		if v != absent {
-			at += int(v)
+		if conditional {
+			if what := conds.check(name, b[at:at+size], op); what != "" {
+				return bad(at, what)
+			}
 		}
+		at += size
 	}
 	if at != len(b) {
 		return bad(at, "bytes after the last attribute")

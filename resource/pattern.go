@@ -5,6 +5,7 @@ package resource
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ type Attributes interface {
 // AppendAttrs adds the attributes of l to another list.
 func (l *List) AppendAttrs(to *List) error {
 	for a := range each(l.Wire()) {
-		if err := add(to, string(a.name), a.value, !a.known); err != nil {
+		if err := appendAttr(to, string(a.name), a.value, vlenOf(l.Wire(), a.at)); err != nil {
 			return err
 		}
 	}
@@ -78,8 +79,9 @@ func NewPattern(a Attributes, want ...string) (*List, error) {
 	return l, nil
 }
 
-// Matches says whether a resource has each known attribute of a pattern. It does
-// not allocate unless both have many.
+// Matches reports whether a resource has each known attribute of a pattern, and its
+// comparisons hold. It does not look at the pattern's owner, which a list does not
+// tell: see Meets. It does not allocate unless both have many attributes.
 func Matches(resource, pattern *List) bool {
 	p, r := pattern.Wire(), resource.Wire()
 	if bytes.Equal(p, r) {
@@ -87,15 +89,24 @@ func Matches(resource, pattern *List) bool {
 	}
 	if pattern.Len() > few && resource.Len() > few {
 		if all, ok := hasAll(r, p, pattern.Len()); ok {
-			return all
+			return all && compares(resource, p)
 		}
 	}
-	for want, at := KnownAt(p, 0); want != nil; want, at = KnownAt(p, at) {
-		if !has(r, want) {
-			return false
+	conditions := false
+	for at := listHead; at < len(p); {
+		end := at + attrHead + int(binary.LittleEndian.Uint16(p[at:]))
+		switch v := vlenOf(p, at); {
+		case v <= MaxValue:
+			if end += int(v); !has(r, p[at:end]) {
+				return false
+			}
+		case v != absent:
+			conditions = true
+			end += int(v & operandMask)
 		}
+		at = end
 	}
-	return true
+	return !conditions || compares(resource, p)
 }
 
 func has(w, want []byte) bool {
@@ -135,11 +146,14 @@ func hasAll(r, p []byte, n int) (all, ok bool) {
 func KnownAt(wire []byte, at int) (encoded []byte, next int) {
 	for at = max(at, listHead); at < len(wire); {
 		n := int(binary.LittleEndian.Uint16(wire[at:]))
-		v := binary.LittleEndian.Uint32(wire[at+2:])
+		v := vlenOf(wire, at)
 		end := at + attrHead + n
-		if v != absent {
+		if v <= MaxValue {
 			end += int(v)
 			return wire[at:end:end], end
+		}
+		if v != absent {
+			end += int(v & operandMask)
 		}
 		at = end
 	}
@@ -152,11 +166,14 @@ const SystemPrefix = "rocl."
 // kindName marks the resources that are the library's: contexts, nodes.
 const kindName = SystemPrefix + "kind"
 
-// CheckUser refuses attributes that are the library's.
+// CheckUser refuses attributes that are the library's, and conditions.
 func CheckUser(l *List) error {
 	for a := range each(l.Wire()) {
 		if strings.HasPrefix(string(a.name), SystemPrefix) {
 			return ErrReservedName
+		}
+		if a.op != 0 {
+			return fmt.Errorf("%w: a resource has attributes, not conditions", ErrCondition)
 		}
 	}
 	return nil
@@ -169,12 +186,12 @@ func IsSystem(l *List) bool {
 	return ok
 }
 
-// SeesSystem says whether a pattern names such an attribute as known.
+// SeesSystem reports whether a pattern names such an attribute as known or compared.
 func SeesSystem(pattern *List) bool {
 	w := pattern.Wire()
 	for at := listHead; at < len(w); {
 		a := attrAt(w, at)
-		if a.known && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
+		if (a.known || a.op.compares()) && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
 			return true
 		}
 		at = a.end

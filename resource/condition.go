@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resource
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// An Op compares the number in an attribute with the number in a pattern.
+type Op uint8
+
+// Comparisons of two numbers.
+const (
+	Eq Op = 1 + iota // equal
+	Ne               // not equal
+	Lt               // less
+	Le               // less or equal
+	Gt               // greater
+	Ge               // greater or equal
+)
+
+// Conditions that are no comparisons.
+const (
+	opLeast Op = Ge + 1 + iota // the least number comes first
+	opMost                     // the greatest number comes first
+	opOwner                    // owned by one context
+	opEnd
+)
+
+// String returns the sign of the comparison, such as "<=".
+func (op Op) String() string {
+	if op.compares() {
+		return [...]string{"=", "!=", "<", "<=", ">", ">="}[op-Eq]
+	}
+	return fmt.Sprintf("Op(%d)", uint8(op))
+}
+
+func (op Op) compares() bool { return op >= Eq && op <= Ge }
+func (op Op) orders() bool   { return op == opLeast || op == opMost }
+
+// holds reports whether a number that compares as c with another one satisfies op.
+func (op Op) holds(c int) bool {
+	switch op {
+	case Eq:
+		return c == 0
+	case Ne:
+		return c != 0
+	case Lt:
+		return c < 0
+	case Le:
+		return c <= 0
+	case Gt:
+		return c > 0
+	}
+	return c >= 0
+}
+
+// ErrCondition is returned for a comparison, an order or an owner that makes no sense,
+// and where there is one too many.
+var ErrCondition = errors.New("resource: the condition makes no sense")
+
+const (
+	// MaxNumber is how many bytes a number has at most. A longer text is no number.
+	MaxNumber = 128
+	// MaxConditions is how many conditions a pattern has at most: each is looked for
+	// in each resource.
+	MaxConditions = 16
+
+	// The vlen of a condition has its highest bit set, then the Op, then the
+	// length of the operand. A parser that does not know conditions takes it for a
+	// value that is too long.
+	condition   = 1 << 31
+	operandMask = 1<<24 - 1
+	maxExponent = 1 << 20
+)
+
+// A decimal is a number as a text has it, without loss. The zero decimal is 0.
+type decimal struct {
+	negative    bool
+	whole, part []byte // digits before and behind the point, the first is not 0
+	size        int    // the first digit stands for itself times 10^(size-1)
+}
+
+// parseDecimal reads a decimal number: digits with at most one point among them or
+// beside them, a sign before them, and a power of ten behind them, such as -1.5e3.
+func parseDecimal(b []byte) (d decimal, ok bool) {
+	if len(b) == 0 || len(b) > MaxNumber {
+		return d, false
+	}
+	if b[0] == '-' || b[0] == '+' {
+		d.negative, b = b[0] == '-', b[1:]
+	}
+	exponent := 0
+	if i := bytes.IndexAny(b, "eE"); i >= 0 {
+		if exponent, ok = parseExponent(b[i+1:]); !ok {
+			return d, false
+		}
+		b = b[:i]
+	}
+	d.whole = b
+	if i := bytes.IndexByte(b, '.'); i >= 0 {
+		d.whole, d.part = b[:i], b[i+1:]
+	}
+	if len(d.whole)+len(d.part) == 0 || !digits(d.whole) || !digits(d.part) {
+		return d, false
+	}
+	d.whole = bytes.TrimLeft(d.whole, "0")
+	d.size = len(d.whole) + exponent
+	if len(d.whole) == 0 {
+		n := len(d.part)
+		d.part = bytes.TrimLeft(d.part, "0")
+		d.size -= n - len(d.part)
+	}
+	if len(d.whole)+len(d.part) == 0 {
+		return decimal{}, true // there is one zero
+	}
+	return d, true
+}
+
+// parseExponent reads the power of ten of a number.
+func parseExponent(b []byte) (n int, ok bool) {
+	negative := false
+	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
+		negative, b = b[0] == '-', b[1:]
+	}
+	if len(b) == 0 || !digits(b) {
+		return 0, false
+	}
+	for _, c := range b {
+		if n = 10*n + int(c-'0'); n > maxExponent {
+			return 0, false
+		}
+	}
+	if negative {
+		n = -n
+	}
+	return n, true
+}
+
+func digits(b []byte) bool {
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *decimal) isZero() bool { return len(d.whole)+len(d.part) == 0 }
+
+// digit returns the i-th digit. Behind the last digit there are zeros.
+func (d *decimal) digit(i int) byte {
+	switch {
+	case i < len(d.whole):
+		return d.whole[i]
+	case i-len(d.whole) < len(d.part):
+		return d.part[i-len(d.whole)]
+	}
+	return '0'
+}
+
+// sign returns -1, 0 or 1.
+func (d *decimal) sign() int {
+	switch {
+	case d.isZero():
+		return 0
+	case d.negative:
+		return -1
+	}
+	return 1
+}
+
+// compare returns -1, 0 or 1 where d is less than, equal to, or greater than o.
+func (d *decimal) compare(o *decimal) int {
+	s, t := d.sign(), o.sign()
+	switch {
+	case s != t && s < t:
+		return -1
+	case s != t:
+		return 1
+	case s == 0:
+		return 0
+	case d.size != o.size:
+		if d.size < o.size {
+			return -s
+		}
+		return s
+	}
+	for i := range max(len(d.whole)+len(d.part), len(o.whole)+len(o.part)) {
+		switch a, b := d.digit(i), o.digit(i); {
+		case a < b:
+			return -s
+		case a > b:
+			return s
+		}
+	}
+	return 0
+}
+
+// CompareNumbers compares two decimal numbers without rounding: -1, 0 or 1. ok is
+// false if a or b is no number.
+func CompareNumbers(a, b []byte) (c int, ok bool) {
+	x, ok := parseDecimal(a)
+	if !ok {
+		return 0, false
+	}
+	y, ok := parseDecimal(b)
+	if !ok {
+		return 0, false
+	}
+	return x.compare(&y), true
+}
+
+// Compare appends a comparison to a pattern: a resource matches only if its first
+// attribute with that name is a decimal number for which op holds. ErrCondition for
+// an Op that there is not, and for a text that is no number.
+func (l *List) Compare(name string, op Op, number string) error {
+	if !op.compares() {
+		return fmt.Errorf("%w: no comparison has the number %d", ErrCondition, op)
+	}
+	if _, ok := parseDecimal([]byte(number)); !ok {
+		return fmt.Errorf("%w: %q is no decimal number", ErrCondition, number)
+	}
+	return l.condition(name, op, number)
+}
+
+// OrderBy lets the resources that match a pattern be ordered by the number in the
+// first attribute with that name: the greatest first if most says so, else the
+// least. A resource without such a number comes last. A pattern has one order:
+// ErrCondition.
+func (l *List) OrderBy(name string, most bool) error {
+	if of, _, ok := l.Order(); ok {
+		return fmt.Errorf("%w: it is ordered by %q and by %q", ErrCondition, of, name)
+	}
+	op := opLeast
+	if most {
+		op = opMost
+	}
+	return l.condition(name, op, "")
+}
+
+// OwnedBy lets a pattern match only what the context owns. A pattern has one owner:
+// ErrCondition.
+func (l *List) OwnedBy(context GID) error {
+	if of, ok := l.Owner(); ok {
+		return fmt.Errorf("%w: nothing is owned by %v and by %v", ErrCondition, of, context)
+	}
+	var id [gidLen]byte
+	PutGID(id[:], context)
+	return l.condition(ownerName, opOwner, string(id[:]))
+}
+
+// ownerName is the name of the attribute that tells who owns a resource.
+const ownerName = SystemPrefix + "context"
+
+func (l *List) condition(name string, op Op, operand string) error {
+	n := 0
+	for a := range each(l.Wire()) {
+		if a.op != 0 {
+			n++
+		}
+	}
+	if n >= MaxConditions {
+		return fmt.Errorf("%w: more than %d conditions", ErrTooLarge, MaxConditions)
+	}
+	return appendAttr(l, name, operand, condition|uint32(op)<<24|uint32(len(operand)))
+}
+
+// firstCondition returns the first condition for which want holds.
+func (l *List) firstCondition(want func(Op) bool) (attr, bool) {
+	w := l.Wire()
+	for at := listHead; at < len(w); {
+		a := attrAt(w, at)
+		if a.op != 0 && want(a.op) {
+			return a, true
+		}
+		at = a.end
+	}
+	return attr{}, false
+}
+
+// Order returns by what the pattern's resources are ordered.
+func (l *List) Order() (name string, most, ok bool) {
+	a, ok := l.firstCondition(Op.orders)
+	return string(a.name), a.op == opMost, ok
+}
+
+// Owner returns the context whose resources alone match the pattern.
+func (l *List) Owner() (context GID, ok bool) {
+	a, ok := l.firstCondition(func(op Op) bool { return op == opOwner })
+	if !ok {
+		return GID{}, false
+	}
+	return GetGID(a.value), true
+}
+
+// Conditional reports whether the list is a pattern with a comparison, an order, or
+// an owner.
+func (l *List) Conditional() bool {
+	_, ok := l.firstCondition(func(Op) bool { return true })
+	return ok
+}
+
+// Compared yields the names whose values conditions look at, in order.
+func (l *List) Compared(yield func(string) bool) {
+	for a := range each(l.Wire()) {
+		if a.op != 0 && a.op != opOwner && !yield(string(a.name)) {
+			return
+		}
+	}
+}
+
+// WithoutConditions returns a copy that has the known and the absent attributes.
+func (l *List) WithoutConditions() List {
+	return l.without(func(op Op) bool { return op != 0 })
+}
+
+// WithoutOrder returns a copy that has everything but the order.
+func (l *List) WithoutOrder() List { return l.without(Op.orders) }
+
+func (l *List) without(drop func(Op) bool) List {
+	var kept List
+	w := l.Wire()
+	kept.own(len(w))
+	n := 0
+	for a := range each(w) {
+		if !drop(a.op) {
+			kept.buf = append(kept.buf, w[a.at:a.end]...)
+			n++
+		}
+	}
+	kept.stamp(n)
+	return kept
+}
+
+// Answer returns the attributes with which a resource answers a pattern that wants
+// some: the pattern's known attributes, and those wanted with the values that the
+// resource has.
+func (l *List) Answer(resource *List) List {
+	var a List
+	if l.Conditional() {
+		a = l.WithoutConditions()
+	} else {
+		a = l.Clone()
+	}
+	a.Fill(resource)
+	return a
+}
+
+// Meets reports whether the comparisons of a pattern hold for a resource, and whether
+// it is owner's if the pattern says whose. It does not look at the pattern's known
+// attributes.
+func Meets(owner GID, resource, pattern *List) bool {
+	if id, ok := pattern.Owner(); ok && id != owner {
+		return false
+	}
+	return compares(resource, pattern.Wire())
+}
+
+// compares reports whether the comparisons of a pattern's wire form hold for a
+// resource.
+func compares(resource *List, p []byte) bool {
+	for at := listHead; at < len(p); {
+		a := attrAt(p, at)
+		at = a.end
+		if !a.op.compares() {
+			continue
+		}
+		v, _ := resource.getBytes(a.name)
+		if c, ok := CompareNumbers(v, a.value); !ok || !a.op.holds(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// getBytes is Get of a name that is a view.
+func (l *List) getBytes(name []byte) ([]byte, bool) {
+	w := l.Wire()
+	for at := listHead; at < len(w); {
+		a := attrAt(w, at)
+		if a.known && bytes.Equal(a.name, name) {
+			return a.value, true
+		}
+		at = a.end
+	}
+	return nil, false
+}
+
+// A Rank says how far in front a resource is in an order. The zero Rank is behind
+// all others.
+type Rank struct {
+	d    decimal
+	most bool
+	ok   bool
+}
+
+// RankOf returns the rank of a resource by the number in its first attribute with
+// that name. It is a view of the resource's attributes.
+func RankOf(resource *List, name string, most bool) Rank {
+	v, _ := resource.Get(name)
+	d, ok := parseDecimal(v)
+	return Rank{d, most, ok}
+}
+
+// Compare returns -1 where r is before o, 1 where it is behind, and else 0. Both must
+// be ranks in one order.
+func (r *Rank) Compare(o *Rank) int {
+	switch {
+	case r.ok != o.ok && r.ok:
+		return -1
+	case r.ok != o.ok:
+		return 1
+	case !r.ok:
+		return 0
+	case r.most:
+		return o.d.compare(&r.d)
+	}
+	return r.d.compare(&o.d)
+}
+
+// IsNumber reports whether the rank is that of a number.
+func (r *Rank) IsNumber() bool { return r.ok }
+
+// met counts the conditions that a parser has met.
+type met struct{ all, orders, owners int }
+
+// check returns what is wrong with the next condition, "" if nothing is.
+func (m *met) check(name, operand []byte, op Op) string {
+	if m.all++; op.orders() {
+		m.orders++
+	} else if op == opOwner {
+		m.owners++
+	}
+	switch {
+	case m.all > MaxConditions:
+		return "too many conditions"
+	case op.compares():
+		if _, ok := parseDecimal(operand); !ok {
+			return "a comparison with what is no number"
+		}
+	case op.orders():
+		if len(operand) > 0 || m.orders > 1 {
+			return "bad order"
+		}
+	case op == opOwner:
+		if len(operand) != gidLen || m.owners > 1 || string(name) != ownerName {
+			return "bad owner"
+		}
+	default:
+		return "unknown condition"
+	}
+	return ""
+}
+
+// ParsePattern is ParseList of a list that may have conditions.
+func ParsePattern(b []byte) (List, error) { return parse(b, true) }
+
+// conditionOf takes the vlen of an attribute apart, if it is that of a condition.
+func conditionOf(vlen uint32) (op Op, size int, ok bool) {
+	if vlen == absent || vlen&condition == 0 {
+		return 0, 0, false
+	}
+	return Op(vlen >> 24 & math.MaxInt8), int(vlen & operandMask), true
+}
+
+// appendText writes a condition for people to read.
+func appendText(b []byte, a *attr, name string) []byte {
+	switch {
+	case a.op.compares():
+		return fmt.Appendf(b, "%s%v%s", name, a.op, a.value)
+	case a.op == opLeast:
+		return fmt.Appendf(b, "least %s", name)
+	case a.op == opMost:
+		return fmt.Appendf(b, "most %s", name)
+	}
+	return fmt.Appendf(b, "%s=%v", name, GetGID(a.value))
+}
+
+// vlenOf is the vlen of the attribute at a place of a wire form.
+func vlenOf(w []byte, at int) uint32 { return binary.LittleEndian.Uint32(w[at+2:]) }
