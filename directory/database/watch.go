@@ -53,7 +53,7 @@ var ErrWatchClosed = errors.New("database: watch closed")
 type Watch struct {
 	d       *DB
 	pattern resource.List
-	system  bool
+	q       query                     // of pattern
 	ids     map[resource.GID]struct{} // what is watched; nil: what matches the pattern
 
 	mu     sync.Mutex // below the database's
@@ -82,14 +82,15 @@ type item struct {
 // Watch begins to watch. The first events tell what is there, then comes
 // Synced, then what happens, with no gap between.
 func (d *DB) Watch(pattern *resource.List) *Watch {
-	w := &Watch{d: d, pattern: pattern.Clone(), system: resource.SeesSystem(pattern), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
+	w := &Watch{d: d, pattern: pattern.Clone(), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
+	w.q = newQuery(&w.pattern)
 	if ids, ok := resource.IDs(pattern); ok {
 		return d.watchIDs(w, ids)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var one [1]uint32
-	cand, all := d.candidates(&w.pattern, &one)
+	cand, all := d.candidates(&w.q, &one)
 	if all {
 		cand = nil
 		for i := range d.made {
@@ -97,7 +98,7 @@ func (d *DB) Watch(pattern *resource.List) *Watch {
 		}
 	}
 	for _, i := range cand {
-		if d.matches(i, &w.pattern, w.system) {
+		if d.matches(i, &w.q) {
 			w.offer(Record{ID: d.rec(i).id}, true, true)
 		}
 	}
@@ -129,7 +130,7 @@ func (w *Watch) watches(i uint32) bool {
 		_, ok := w.ids[w.d.rec(i).id]
 		return ok
 	}
-	return w.d.matches(i, &w.pattern, w.system)
+	return w.d.matches(i, &w.q)
 }
 
 // notify tells the watches that record i has changed or is about to go.

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package database
+
+import (
+	"iter"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A query is a pattern that has been looked at once, for many resources.
+type query struct {
+	pattern *resource.List
+	system  bool // the library's own resources may match
+	owner   resource.GID
+	owned   bool // only what owner owns matches
+
+	order   string // the attribute by which resources are ordered
+	most    bool
+	ordered bool
+}
+
+func newQuery(pattern *resource.List) (q query) {
+	q.pattern, q.system = pattern, resource.SeesSystem(pattern)
+	if pattern.Conditional() {
+		q.owner, q.owned = pattern.Owner()
+		q.order, q.most, q.ordered = pattern.Order()
+	}
+	return q
+}
+
+// candidates returns the shortest posting among the known attributes of a pattern, or
+// what its owner owns if that is less; all says that it has neither. d.mu must be held.
+func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
+	all = true
+	wire := q.pattern.Wire()
+	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
+		p := d.post.get(d.hash(a), one)
+		if all || len(p) < len(best) {
+			best = p
+		}
+		all = false
+		if len(best) < 2 { // so that one is never used twice
+			break
+		}
+	}
+	if !q.owned {
+		return best, all
+	}
+	o, ok := d.ownerOf[q.owner]
+	if !ok {
+		return nil, false
+	}
+	if ow := &d.owners[o]; all || ow.n < len(best) {
+		best = make([]uint32, 0, ow.n)
+		for i := ow.first; i != 0; i = d.rec(i - 1).next {
+			best = append(best, i-1)
+		}
+	}
+	return best, false
+}
+
+// matches reports whether record i is there and matches. d.mu must be held.
+func (d *DB) matches(i uint32, q *query) bool {
+	r := d.rec(i)
+	if r.owner == 0 || r.system && !q.system || q.owned && d.owners[r.owner-1].id != q.owner {
+		return false
+	}
+	w := d.wire(r)
+	touch(w[len(w)-1])
+	l, _ := resource.View(w)
+	return resource.Matches(&l, q.pattern)
+}
+
+// touch lets the end of a list come from memory together with its beginning:
+// reading on attribute by attribute would wait for one after the other.
+//
+//go:noinline
+func touch(byte) {}
+
+// matching yields the records that match, beginning with one that differs from call to
+// call. d.mu must be held.
+func (d *DB) matching(q *query) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		var one [1]uint32
+		cand, all := d.candidates(q, &one)
+		n := len(cand)
+		if all {
+			n = int(d.made)
+		}
+		if n == 0 {
+			return
+		}
+		start := 0
+		if n > 1 {
+			start = int(d.turn.Add(1)) % n
+		}
+		for k := range n {
+			j := start + k
+			if j >= n {
+				j -= n
+			}
+			i := uint32(j)
+			if !all {
+				i = cand[j]
+			}
+			if d.matches(i, q) && !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// Find returns one resource that matches a pattern: if the pattern has an order, the
+// first one in it. Among several that are equal, which one differs from call to call.
+func (d *DB) Find(pattern *resource.List) (Record, bool) {
+	q := newQuery(pattern)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.find(&q)
+}
+
+// find is Find with mu held.
+func (d *DB) find(q *query) (best Record, ok bool) {
+	var rank resource.Rank
+	for i := range d.matching(q) {
+		r := d.record(i)
+		if !q.ordered {
+			return r, true
+		}
+		if its := resource.RankOf(&r.Attrs, q.order, q.most); !ok || its.Compare(&rank) < 0 {
+			best, rank, ok = r, its, true
+		}
+	}
+	return best, ok
+}
+
+// A Cursor keeps the place of a question with several answers.
+type Cursor struct {
+	d    *DB
+	q    query
+	left []uint32
+}
+
+// Cursor begins a question. What matches now and still does when its turn
+// comes is returned once; what appears later may be missed: see Watch. Of a pattern
+// with an order the first resource in it is returned, and no other.
+func (d *DB) Cursor(pattern *resource.List) *Cursor {
+	p := pattern.Clone()
+	c := &Cursor{d: d, q: newQuery(&p)}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if c.q.ordered {
+		if r, ok := d.find(&c.q); ok {
+			i, _ := d.idGet(r.ID)
+			c.left = []uint32{i}
+		}
+		return c
+	}
+	var one [1]uint32
+	cand, all := d.candidates(&c.q, &one)
+	if all {
+		cand = make([]uint32, 0, d.byID.used)
+		for i := range d.made {
+			if d.rec(i).owner != 0 {
+				cand = append(cand, i)
+			}
+		}
+		c.left = cand
+		return c
+	}
+	c.left = append([]uint32(nil), cand...)
+	return c
+}
+
+// Next returns the next answer.
+func (c *Cursor) Next() (r Record, ok bool) {
+	c.Take(func(next Record) bool {
+		r, ok = next, true
+		return false
+	})
+	return r, ok
+}
+
+// takeMost is how many records Take looks at while it holds the database's lock.
+const takeMost = 64
+
+// Take passes the next answers to yield until that returns false, or there are no
+// more. yield must not use the database.
+func (c *Cursor) Take(yield func(Record) bool) {
+	for len(c.left) > 0 {
+		if !c.take(yield) {
+			return
+		}
+	}
+}
+
+func (c *Cursor) take(yield func(Record) bool) (more bool) {
+	c.d.mu.RLock()
+	defer c.d.mu.RUnlock()
+	for range min(takeMost, len(c.left)) {
+		i := c.left[0]
+		c.left = c.left[1:]
+		if c.d.matches(i, &c.q) && !yield(c.d.record(i)) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package database
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) error) *resource.List {
+	t.Helper()
+	p, err := resource.NewPattern(m)
+	for _, a := range add {
+		err = errors.Join(err, a(p))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func at(name string, op resource.Op, n string) func(*resource.List) error {
+	return func(l *resource.List) error { return l.Compare(name, op, n) }
+}
+
+func by(name string, most bool) func(*resource.List) error {
+	return func(l *resource.List) error { return l.OrderBy(name, most) }
+}
+
+func ownedBy(id resource.GID) func(*resource.List) error {
+	return func(l *resource.List) error { return l.OwnedBy(id) }
+}
+
+// Finds, cursors and watches obey comparisons, orders and owners.
+func TestConditions(t *testing.T) {
+	d := New()
+	a, b := resource.MakeGID(1, 1, 0), resource.MakeGID(1, 2, 0)
+	for i := range 100 {
+		ctx := a
+		if i%4 == 0 {
+			ctx = b
+		}
+		attrs := resource.Attrs{"kind": "worker", "load": fmt.Sprint(float64(i-50) / 4)}
+		if i%10 == 3 {
+			attrs["load"] = "unknown"
+		}
+		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})); err != nil {
+		t.Fatal(err)
+	}
+	worker := resource.Match{"kind": "worker"}
+	for _, c := range []struct {
+		p       *resource.List
+		n       int
+		serials []uint32 // that Find may return
+	}{
+		{conditional(t, worker, at("load", resource.Lt, "-12")), 2, []uint32{1, 2}},
+		{conditional(t, worker, at("load", resource.Gt, "0"), at("load", resource.Le, "1")), 3, []uint32{52, 53, 55}},
+		{conditional(t, worker, at("load", resource.Ne, "0")), 89, nil},
+		{conditional(t, worker, at("missing", resource.Ne, "0")), 0, nil},
+		{conditional(t, nil, at("load", resource.Lt, "-12.25")), 1, []uint32{1}},
+		{conditional(t, worker, by("load", false)), 1, []uint32{1}},
+		{conditional(t, worker, by("load", true)), 1, []uint32{100}},
+		{conditional(t, worker, by("load", true), at("load", resource.Lt, "0")), 1, []uint32{50}},
+		{conditional(t, worker, by("load", true), ownedBy(b)), 1, []uint32{97}},
+		{conditional(t, resource.Match{"load": "unknown"}, by("load", false)), 1, []uint32{4, 14, 24, 34, 44, 54, 64, 74, 84, 94}},
+		{conditional(t, worker, ownedBy(b)), 25, nil},
+		{conditional(t, nil, ownedBy(b)), 25, nil},
+		{conditional(t, nil, ownedBy(a)), 75, nil},
+		{conditional(t, resource.Match{"rocl.kind": "context"}, ownedBy(a)), 1, []uint32{0}},
+		{conditional(t, nil, ownedBy(b.WithSerial(7))), 0, nil},
+		{conditional(t, resource.Match{"kind": "none"}, by("load", false)), 0, nil},
+	} {
+		n := 0
+		for cur := d.Cursor(c.p); ; n++ {
+			r, ok := cur.Next()
+			if !ok {
+				break
+			}
+			if !resource.Meets(r.Owner, &r.Attrs, c.p) {
+				t.Errorf("%v: %v does not match", c.p, &r.Attrs)
+			}
+		}
+		if n != c.n {
+			t.Errorf("%v matches %d, want %d", c.p, n, c.n)
+		}
+		for range 20 {
+			r, ok := d.Find(c.p)
+			if ok != (c.n > 0) {
+				t.Fatalf("%v is found: %v", c.p, ok)
+			}
+			good := len(c.serials) == 0
+			for _, s := range c.serials {
+				good = good || r.ID.Serial() == s
+			}
+			if !good {
+				t.Errorf("%v: found %v %v", c.p, r.ID, &r.Attrs)
+			}
+		}
+	}
+	all := 0
+	d.Cursor(conditional(t, worker)).Take(func(Record) bool { all++; return true })
+	some := 0
+	d.Cursor(conditional(t, worker)).Take(func(Record) bool { some++; return some < 70 })
+	if all != 100 || some != 70 {
+		t.Errorf("taken %d and %d", all, some)
+	}
+	w := d.Watch(conditional(t, worker, at("load", resource.Ge, "1000")))
+	defer w.Close()
+	load := func(v string) {
+		if _, err := d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(want Kind) {
+		t.Helper()
+		if ev, err := w.Next(t.Context()); err != nil || ev.Kind != want {
+			t.Fatal(ev, err, "want", want)
+		}
+	}
+	next(Synced)
+	load("1e3")
+	next(Appeared)
+	load("1000.5")
+	next(Changed)
+	load("999.99")
+	next(Gone)
+}
