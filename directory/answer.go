@@ -39,7 +39,7 @@ func (s *Server) serveAsk(c *codec) error {
 		}
 		switch m.typ {
 		case msgFind:
-			if l, err = p.list(); err == nil {
+			if l, err = p.pattern(); err == nil {
 				rec, ok, far = s.find(ctx, &l)
 			}
 		case msgLookup:
@@ -61,6 +61,26 @@ func (s *Server) serveAsk(c *codec) error {
 			} else {
 				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
+		case msgList, msgMore:
+			if m.typ == msgList {
+				if l, err = p.pattern(); err == nil {
+					pattern = l.Clone()
+					cur.stop()
+					s.settle()
+					cur = cursor{here: s.db.Cursor(&pattern)}
+				}
+			} else if cur.here == nil {
+				err = fmt.Errorf("%w: more before list", ErrProtocol)
+			}
+			if err == nil {
+				var n int
+				var lost error
+				n, far, lost = cur.sendBatch(ctx, s, c, m.id, &pattern)
+				if stop(); lost != nil {
+					return lost
+				}
+				ok, told = n > 0, true
+			}
 		case msgTrace:
 			told, err = true, s.trace(ctx, c, &m)
 		case msgStop:
@@ -70,7 +90,7 @@ func (s *Server) serveAsk(c *codec) error {
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 		}
 		stop()
-		if told && err == nil {
+		if told && err == nil && m.typ != msgList && m.typ != msgMore {
 			continue
 		}
 		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
@@ -80,6 +100,7 @@ func (s *Server) serveAsk(c *codec) error {
 			return err
 		case s.life.Err() != nil:
 			return nil // cut short by our end: let the next server be asked
+		case told:
 		case far != nil:
 			err = c.sendError(m.id, far)
 		case !ok && (m.typ == msgStart || m.typ == msgNext):
@@ -104,6 +125,7 @@ type cursor struct {
 	there func() (database.Record, error, bool)
 	end   func()
 	cov   Coverage
+	begun bool // a batch has been sent
 }
 
 func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
@@ -139,8 +161,7 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 		k.bytes(r.Attrs.Wire())
 		return k.out
 	}
-	l := pattern.Clone()
-	l.Fill(&r.Attrs)
+	l := pattern.Answer(&r.Attrs)
 	k.bytes(l.Wire())
 	return k.out
 }
@@ -205,9 +226,7 @@ func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() 
 	case pattern.Complete():
 		r.Attrs = r.Attrs.Clone()
 	default:
-		l := pattern.Clone()
-		l.Fill(&r.Attrs)
-		r.Attrs = l
+		r.Attrs = pattern.Answer(&r.Attrs)
 	}
 	return Answer(r), nil
 }

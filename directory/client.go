@@ -551,6 +551,39 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 	return rev, nil
 }
 
+// Change lets change work on the attributes of a resource of the context and puts the
+// result in their place, if they are still the same: else change is called again with
+// those that there are now. It returns the new revision.
+func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resource.List) error) (uint64, error) {
+	if ctx.Err() != nil { // nothing has been said yet
+		return 0, context.Cause(ctx)
+	}
+	c.mu.Lock()
+	var expect uint64
+	var l resource.List
+	if o := c.owned[id]; o != nil {
+		expect, l = o.revision, o.attrs.Clone()
+	}
+	c.mu.Unlock()
+	for {
+		if expect == 0 { // not known here
+			ans, err := c.Lookup(ctx, id)
+			if err != nil {
+				return 0, err
+			}
+			expect, l = ans.Revision, ans.Attrs.Clone()
+		}
+		if err := change(&l); err != nil {
+			return 0, err
+		}
+		rev, err := c.Update(ctx, id, expect, &l)
+		if !errors.Is(err, ErrRevision) {
+			return rev, err
+		}
+		expect = 0
+	}
+}
+
 // Delete makes a resource of the context unknown. The resource is deleted also if
 // ctx ends first: as soon as a server answers again.
 func (c *Client) Delete(ctx context.Context, id resource.GID) error {

@@ -257,6 +257,18 @@ func FuzzServer(f *testing.F) {
 	k.bytes(new(resource.List).Wire())
 	f.Add(append(greeting(kindLife), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
 	f.Add(append(greeting(kindAsk), 19, 0, 0, 0, msgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(WayFlat), 0, 0, 6, 0, 0, 0))
+	asks := &codec{}
+	for _, typ := range []byte{msgList, msgMore, msgFind, msgStop} {
+		p := list(f, resource.Match{"a": "b"}, "c")
+		_, _ = p.Compare("n", resource.Ge, "4"), p.OrderBy("n", true)
+		m := &codec{}
+		if m.begin(typ, 1); typ == msgList || typ == msgFind {
+			m.bytes(p.Wire())
+		}
+		m.seal()
+		asks.out = append(asks.out, m.out...)
+	}
+	f.Add(append(greeting(kindAsk), asks.out...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
 		near, far := net.Pipe()

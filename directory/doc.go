@@ -60,11 +60,13 @@
 //	update    identifier, expected revision u64, list
 //	delete    identifier
 //	find      pattern            start  pattern           watch  pattern
+//	list      pattern            more   empty
 //	lookup    identifier, pattern      next, stop, leave  empty
 //	joined    identifier, token 32, list of terms
 //	terms     list of terms; the id is 0: nobody has asked
 //	done      revision u64
 //	answer    identifier, owner, revision u64, list
+//	batch     answers, each with its length u32 before it
 //	event     kind u8, then as answer
 //	beat      empty; its sender is there
 //	error     code u16, text
@@ -75,7 +77,9 @@
 // key, the first is the newest; "cluster", its name, if the node is in one;
 // "host", the IP address where other nodes reach this one; "sealed", if links
 // to other nodes are to be; "certificates", if the operator's show who is one of
-// the cluster. Other names are passed over.
+// the cluster; "level", u8, if the server understands more than the first version: at 1
+// list, more and batch, and conditions in the patterns of find and list. Other names
+// are passed over.
 //
 //	end       covered u32, failed nodes u64 each
 //	image     identifier and token of the context; the answer is done, with a
@@ -83,5 +87,7 @@
 //	trace     way u8, pattern
 //	traced    JSON, a [Trace]: it is for people
 //
-// The answers to start and next are followed by end, when there are no more.
+// The answers to start and next are followed by end, when there are no more, and so are
+// those to list and more. A list whose pattern has an order is answered with the first
+// resource of each node alone.
 package directory

@@ -274,9 +274,7 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	}
 	c.fromImage.Add(1)
 	if !complete {
-		l := pattern.Clone()
-		l.Fill(&rec.Attrs)
-		rec.Attrs = l
+		rec.Attrs = pattern.Answer(&rec.Attrs)
 	}
 	return Answer(rec), nil, true
 }

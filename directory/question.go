@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
@@ -165,8 +164,17 @@ func (c *Client) beside(ctx context.Context) *Server {
 }
 
 // Find returns one resource that matches, with the values the pattern wants,
-// or all attributes if it wants none. ErrNotFound.
+// or all attributes if it wants none. If the pattern has an order, it is the first one
+// in it: see Best. ErrNotFound.
 func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
+	if pattern.Conditional() {
+		if _, _, ordered := pattern.Order(); ordered {
+			return c.Best(ctx, pattern, nil)
+		}
+		if err := c.understood(pattern); err != nil {
+			return Answer{}, err
+		}
+	}
 	if s := c.beside(ctx); s != nil {
 		if a, err := s.direct(ctx, pattern, func() (database.Record, bool, error) { return s.find(ctx, pattern) }); !errors.Is(err, ErrClosed) {
 			return a, err
@@ -194,65 +202,4 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 		return a, err
 	}
 	return c.once(ctx, msgLookup, func(k *codec) { k.gid(id); k.bytes(p.Wire()) })
-}
-
-// FindAll yields every resource that matches, each once. The server keeps the
-// place (paper, section 3.4) until the loop ends. If it is lost, the question
-// begins again with the next one and goes on with what was not yielded yet. At
-// the end it says, with ErrPartial, if some node could not be asked.
-func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
-	return c.FindCovering(ctx, pattern, nil)
-}
-
-// FindCovering is FindAll that says in cov, when it has come to its end, which
-// nodes were asked; that some could not be is then no error.
-func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
-	return func(yield func(Answer, error) bool) {
-		var seen map[resource.GID]bool
-		var got []resource.GID
-		for {
-			a, err := c.borrow(ctx, kindAsk)
-			if err != nil {
-				yield(Answer{}, err)
-				return
-			}
-			ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(pattern.Wire()) })
-			for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
-				if seen[ans.ID] {
-					continue
-				}
-				got = append(got, ans.ID)
-				if !yield(ans, nil) {
-					a.c.begin(msgStop, 0)
-					if a.c.send() != nil {
-						a.c.nc.Close()
-					} else {
-						c.giveBack(a)
-					}
-					return
-				}
-			}
-			var end *endError
-			switch {
-			case errors.As(err, &end):
-				c.giveBack(a)
-				if cov != nil {
-					*cov = end.Coverage
-				} else if err := end.Err(); err != nil {
-					yield(Answer{}, err)
-				}
-				return
-			case errors.Is(err, errLost):
-				a.c.nc.Close()
-				seen = make(map[resource.GID]bool, len(got))
-				for _, id := range got {
-					seen[id] = true
-				}
-			default:
-				a.c.nc.Close()
-				yield(Answer{}, err)
-				return
-			}
-		}
-	}
 }

@@ -27,7 +27,7 @@ type Stats struct {
 
 // QuestionStats describe the questions of one kind.
 type QuestionStats struct {
-	Kind                         string // find, lookup, all (the first answer of several), next (each further one)
+	Kind                         string // find, lookup, all (the first answers of several), next (further ones)
 	Found, None, Partial, Failed uint64 // partial: not found, and some members could not be asked
 	Took                         histogram.Snapshot
 }
@@ -74,9 +74,9 @@ func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
 		q = &n.find
 	case msgLookup:
 		q = &n.lookup
-	case msgStart:
+	case msgStart, msgList:
 		q = &n.all
-	case msgNext:
+	case msgNext, msgMore:
 		q = &n.next
 	default:
 		return

@@ -20,6 +20,8 @@ type Terms struct {
 	// Certificates says that the operator's certificates show who is one of the
 	// cluster, in place of those that are made from keys.
 	Certificates bool
+
+	level uint8 // what the server understands: see the constant; 0 of one that does not say
 }
 
 // Names of the terms as they travel, in a list of attributes; who does not know
@@ -30,6 +32,7 @@ const (
 	termHost    = "host"
 	termSealed  = "sealed"
 	termCerts   = "certificates"
+	termLevel   = "level"
 )
 
 func (t *Terms) list() (l resource.List) {
@@ -49,6 +52,9 @@ func (t *Terms) list() (l resource.List) {
 	if t.Certificates {
 		add(termCerts, nil)
 	}
+	if t.level > 0 {
+		add(termLevel, []byte{t.level})
+	}
 	return l
 }
 
@@ -65,6 +71,9 @@ func parseTerms(l *resource.List) (*Terms, error) {
 	t.Cluster = string(name)
 	_, t.Sealed = l.Get(termSealed)
 	_, t.Certificates = l.Get(termCerts)
+	if v, _ := l.Get(termLevel); len(v) == 1 {
+		t.level = v[0]
+	}
 	return t, nil
 }
 
@@ -78,6 +87,7 @@ func (s *Server) terms() Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.told
+	t.level = level
 	if len(t.Keys) == 0 {
 		k := s.id.linkKey()
 		t.Keys = [][]byte{k[:]}

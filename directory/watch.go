@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
@@ -20,7 +21,63 @@ import (
 // does, with an error that is its cause. Gone says that the directory does not
 // have the resource any more, and nothing of messages that the resource sent:
 // they travel over links, and may be received later.
+//
+// If the pattern has conditions, the server tells of what matches without them, and the
+// client compares: a resource appears and goes also as its numbers change. An order means
+// nothing to a watch.
 func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
+	if pattern.Conditional() {
+		return c.watchMeeting(ctx, pattern)
+	}
+	return c.watch(ctx, pattern)
+}
+
+// watchMeeting is Watch of a pattern with conditions.
+func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		base := pattern.WithoutConditions()
+		var added []string
+		if !base.Complete() { // the answers must have what is compared
+			wanted := slices.Collect(base.Wanted())
+			for name := range pattern.Compared {
+				if _, known := base.Get(name); known || slices.Contains(wanted, name) || slices.Contains(added, name) {
+					continue
+				}
+				if err := base.Want(name); err != nil {
+					yield(Event{}, err)
+					return
+				}
+				added = append(added, name)
+			}
+		}
+		told := map[resource.GID]bool{}
+		for ev, err := range c.watch(ctx, &base) {
+			if err == nil && ev.Kind != Synced {
+				meets := ev.Kind != Gone && resource.Meets(ev.Owner, &ev.Attrs, pattern)
+				switch was := told[ev.ID]; {
+				case !meets && !was:
+					continue
+				case !meets:
+					ev.Kind = Gone
+					delete(told, ev.ID)
+				case was:
+					ev.Kind = Changed
+				default:
+					ev.Kind = Appeared
+					told[ev.ID] = true
+				}
+				for _, name := range added {
+					ev.Attrs.Remove(name)
+				}
+			}
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var w watch
 		for {

@@ -96,6 +96,9 @@ const (
 	msgTrace
 	msgTraced
 	msgImage
+	msgList
+	msgMore
+	msgBatch
 )
 
 // msgBeat says that one is there. It stands apart: only members of a cluster

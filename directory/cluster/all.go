@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
@@ -27,7 +28,8 @@ var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 const mostListings = 5
 
 // All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. It adds to cov who was asked.
+// (paper, section 3.4) and gives one at a time. Of a pattern with an order each gives
+// its first one alone, and many are asked at once. It adds to cov who was asked.
 func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		if err := c.begun(ctx); err != nil {
@@ -37,10 +39,23 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 		unknown := c.unknown()
 		list := c.members.Load() // those that are asked
 		who := c.others()
+		_, _, ordered := pattern.Order()
+		var firsts []first // of those who are at the beginning of who
 		for len(who) > 0 {
 			m := who[0]
-			l := listing{c: c, of: m, pattern: pattern}
-			more, err := l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
+			var more bool
+			var err error
+			if ordered {
+				if len(firsts) == 0 {
+					firsts = c.firsts(ctx, who[:min(len(who), firstsEach)], pattern)
+				}
+				f := &firsts[0]
+				more, err = !f.ok || yield(f.Record, nil), f.err
+				firsts = firsts[1:]
+			} else {
+				l := listing{c: c, of: m, pattern: pattern}
+				more, err = l.all(ctx, func(r database.Record) bool { return yield(r, nil) })
+			}
 			switch {
 			case !more:
 				return
@@ -61,6 +76,33 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			yield(database.Record{}, unknown)
 		}
 	}
+}
+
+// firstsEach is how many members are asked at once for the first one in an order.
+const firstsEach = 64
+
+// first is what one member has that comes first in an order, if ok.
+type first struct {
+	database.Record
+	ok  bool
+	err error
+}
+
+// firsts asks each member for the first one in the pattern's order.
+func (c *Cluster) firsts(ctx context.Context, who []resource.NodeID, pattern *resource.List) []first {
+	all := make([]first, len(who))
+	var busy sync.WaitGroup
+	for i, m := range who {
+		busy.Go(func() {
+			f, l := &all[i], listing{c: c, of: m, pattern: pattern}
+			_, f.err = l.all(ctx, func(r database.Record) bool {
+				f.Record, f.ok = r, true
+				return false
+			})
+		})
+	}
+	busy.Wait()
+	return all
 }
 
 // listing is what one member holds.

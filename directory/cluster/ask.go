@@ -103,7 +103,7 @@ func parseQuestion(q []byte) (pattern resource.List, ok bool) {
 	if len(q) == 0 || q[0] < kindFind || q[0] > kindRoll {
 		return pattern, false
 	}
-	pattern, err := resource.ParseList(patternIn(q))
+	pattern, err := resource.ParsePattern(patternIn(q))
 	return pattern, err == nil
 }
 

@@ -119,8 +119,15 @@ func (r *Reader) Alone() bool {
 }
 
 // Find returns one resource that matches a pattern; among several, which one
-// differs from call to call. The attributes lie in buf if it has room.
+// differs from call to call. The attributes lie in buf if it has room. What has an
+// order, or an owner, the server is to be asked.
 func (r *Reader) Find(pattern *resource.List, buf []byte) (Record, Verdict) {
+	if pattern.Conditional() {
+		_, _, ordered := pattern.Order()
+		if _, owned := pattern.Owner(); ordered || owned {
+			return Record{}, Ask
+		}
+	}
 	if !r.enter() {
 		return Record{}, Over
 	}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+const (
+	// level is what the server understands beyond the first messages: at 1 list, more
+	// and batch, and patterns with conditions.
+	level = 1
+
+	// A batch ends with the answer by which it has so many bytes. The first one is
+	// short: the caller may want no more than that.
+	firstBatch = 4 << 10
+	batchBytes = 48 << 10
+
+	directBatch = 64 // records that are taken from a database in this process at a time
+)
+
+// pattern is the rest of the body, a view.
+func (p *parser) pattern() (resource.List, error) {
+	if p.bad {
+		return resource.List{}, fmt.Errorf("%w: truncated message", ErrProtocol)
+	}
+	l, err := resource.ParsePattern(p.b)
+	if err != nil {
+		return l, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return l, nil
+}
+
+// sendBatch sends the next answers, or that there are no more. It reports how many it
+// sent. far is an error that is no answer.
+func (k *cursor) sendBatch(ctx context.Context, s *Server, c *codec, id uint64, pattern *resource.List) (n int, far, err error) {
+	most := batchBytes
+	if !k.begun {
+		k.begun, most = true, firstBatch
+	}
+	c.begin(msgBatch, id)
+	put := func(r *database.Record) (full bool) {
+		at := len(c.out)
+		c.out = append(c.out, 0, 0, 0, 0)
+		c.out = AppendAnswer(c.out, r, pattern)
+		binary.LittleEndian.PutUint32(c.out[at:], uint32(len(c.out)-at-4))
+		n++
+		return len(c.out) >= most
+	}
+	if k.there == nil {
+		k.here.Take(func(r database.Record) bool { return !put(&r) })
+	}
+	if n == 0 { // what is elsewhere comes one by one: the first does not wait for the last
+		r, ok, far := k.next(ctx, s, pattern)
+		switch {
+		case s.life.Err() != nil:
+			return 0, ErrClosed, nil
+		case far != nil:
+			return 0, far, c.sendError(id, far)
+		case !ok:
+			return 0, nil, c.sendEnd(id, &k.cov)
+		}
+		put(&r)
+	}
+	return n, nil, c.send()
+}
+
+// slabBytes is how much memory small answers of one batch share. A caller that keeps one
+// answer keeps so much.
+const slabBytes = 2 << 10
+
+// A slab gives memory to small copies, which costs less than an allocation each.
+type slab struct{ free []byte }
+
+// copyOf copies b. rest is about how many bytes are to be copied from b on.
+func (s *slab) copyOf(b []byte, rest int) []byte {
+	if len(b) > len(s.free) {
+		if len(b) > slabBytes/4 {
+			return slices.Clone(b)
+		}
+		s.free = make([]byte, max(len(b), min(rest, slabBytes)))
+	}
+	c := s.free[:len(b):len(b)]
+	s.free = s.free[copy(c, b):]
+	return c
+}
+
+// answersIn yields the answers of a batch's body. They are copies.
+func answersIn(b []byte) iter.Seq2[Answer, error] {
+	return func(yield func(Answer, error) bool) {
+		var room slab
+		for len(b) > 0 {
+			if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
+				yield(Answer{}, fmt.Errorf("%w: truncated batch", ErrProtocol))
+				return
+			}
+			n := 4 + int(binary.LittleEndian.Uint32(b))
+			ans, err := ViewAnswer(room.copyOf(b[4:n], len(b)))
+			if b = b[n:]; !yield(ans, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// listing is one FindAll.
+type listing struct {
+	c       *Client
+	pattern *resource.List
+	yield   func(Answer, error) bool
+	seen    map[resource.GID]bool // yielded before the server was lost
+	got     []resource.GID        // yielded
+	stopped bool                  // the caller wants no more
+}
+
+// tell yields an answer, unless it has been yielded before.
+func (l *listing) tell(ans *Answer) (more bool) {
+	if l.seen[ans.ID] {
+		return true
+	}
+	l.got = append(l.got, ans.ID)
+	l.stopped = !l.yield(*ans, nil)
+	return !l.stopped
+}
+
+// run lists until the end, which it returns.
+func (l *listing) run(ctx context.Context) (end *endError, err error) {
+	s := l.c.beside(ctx)
+	for {
+		if s != nil {
+			err = l.direct(ctx, s)
+		} else {
+			err = l.over(ctx)
+		}
+		switch {
+		case l.stopped || errors.As(err, &end):
+			return end, nil
+		case !errors.Is(err, errLost):
+			return nil, err
+		}
+		s = nil
+		l.seen = make(map[resource.GID]bool, len(l.got))
+		for _, id := range l.got {
+			l.seen[id] = true
+		}
+	}
+}
+
+// over lists over a connection.
+func (l *listing) over(ctx context.Context) error {
+	a, err := l.c.borrow(ctx, kindAsk)
+	if err != nil {
+		return err
+	}
+	if l.c.Terms().level >= 1 {
+		err = l.batches(ctx, a)
+	} else {
+		err = l.oneByOne(ctx, a)
+	}
+	var end *endError
+	switch {
+	case l.stopped:
+		a.c.begin(msgStop, 0)
+		if a.c.send() == nil && ctx.Err() == nil {
+			l.c.giveBack(a)
+			return nil
+		}
+	case errors.As(err, &end) && ctx.Err() == nil:
+		l.c.giveBack(a)
+		return err
+	}
+	a.c.nc.Close()
+	return err
+}
+
+func (l *listing) batches(ctx context.Context, a *askConn) error {
+	typ, body := byte(msgList), func(k *codec) { k.bytes(l.pattern.Wire()) }
+	for {
+		b, err := a.exchange(ctx, typ, msgBatch, body)
+		if err != nil {
+			return err
+		}
+		for ans, err := range answersIn(b) {
+			if err == nil && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			if !l.tell(&ans) {
+				return nil
+			}
+		}
+		typ, body = msgMore, nil
+	}
+}
+
+// oneByOne is batches for a server that does not know them.
+func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
+	ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(l.pattern.Wire()) })
+	for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
+		if !l.tell(&ans) {
+			return nil
+		}
+	}
+	return err
+}
+
+// direct lists what a server in this process has, and what it asks of others.
+func (l *listing) direct(ctx context.Context, s *Server) error {
+	if _, _, err := s.patiently(ctx, func() (r database.Record, ok bool) { return }); err != nil {
+		return lostIf(s, err)
+	}
+	cur := cursor{here: s.db.Cursor(l.pattern)}
+	defer cur.stop()
+	var some []database.Record
+	var room slab
+	all := l.pattern.Complete()
+	for more := true; more; {
+		some = some[:0]
+		cur.here.Take(func(r database.Record) bool { // the caller's loop must not run under the database's lock
+			some = append(some, r)
+			return len(some) < directBatch
+		})
+		more = len(some) > 0
+		for i := range some {
+			ans := Answer(some[i])
+			if all {
+				w := ans.Attrs.Wire()
+				ans.Attrs, _ = resource.View(room.copyOf(w, len(w)*(len(some)-i)))
+			} else {
+				ans.Attrs = l.pattern.Answer(&ans.Attrs)
+			}
+			if err := l.answer(ctx, s, &ans); err != nil || l.stopped {
+				return err
+			}
+		}
+	}
+	for {
+		r, ok, err := cur.next(ctx, s, l.pattern)
+		switch {
+		case s.life.Err() != nil:
+			return errLost
+		case err != nil:
+			return err
+		case !ok:
+			return &endError{cur.cov}
+		}
+		ans := Answer(r) // as it came, it belongs to nobody else
+		if err := l.answer(ctx, s, &ans); err != nil || l.stopped {
+			return err
+		}
+	}
+}
+
+// answer tells what the server s has said, if it is still one.
+func (l *listing) answer(ctx context.Context, s *Server, ans *Answer) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case s.life.Err() != nil:
+		return errLost
+	}
+	l.tell(ans)
+	return nil
+}
+
+// lostIf is errLost if the server has ended, else err.
+func lostIf(s *Server, err error) error {
+	if s.life.Err() != nil {
+		return errLost
+	}
+	return err
+}
+
+// understood returns an error if the server is too old for the pattern.
+func (c *Client) understood(pattern *resource.List) error {
+	if pattern.Conditional() && c.Terms().level < 1 {
+		return fmt.Errorf("directory: the node's directory is of a version that does not know comparisons, orders and owners: %w", errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// list puts a question with several answers and yields them as they come.
+func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
+	l := listing{c: c, pattern: pattern, yield: yield}
+	err := c.understood(pattern)
+	var end *endError
+	if err == nil {
+		end, err = l.run(ctx)
+	}
+	switch {
+	case l.stopped:
+		return
+	case err == nil && cov != nil:
+		*cov = end.Coverage
+		return
+	case err == nil:
+		err = end.Err()
+	}
+	if err != nil {
+		yield(Answer{}, err)
+	}
+}
+
+// FindAll yields every resource that matches, each once. The server keeps the
+// place (paper, section 3.4) until the loop ends, and sends answers in batches: a
+// resource may have changed, or gone, since its batch was sent. If the server is lost,
+// the question begins again with the next one and goes on with what was not yielded
+// yet. At the end it says, with ErrPartial, if some node could not be asked.
+//
+// If the pattern has an order, nothing is yielded before all answers have come; they
+// are yielded in that order.
+func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
+	return c.FindCovering(ctx, pattern, nil)
+}
+
+// FindCovering is FindAll that says in cov, when it has come to its end, which
+// nodes were asked; that some could not be is then no error.
+func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
+	return func(yield func(Answer, error) bool) {
+		if _, _, ordered := pattern.Order(); ordered {
+			c.inOrder(ctx, pattern, cov, yield)
+			return
+		}
+		c.list(ctx, pattern, cov, yield)
+	}
+}
+
+// ranked asks for the value by which answers are ordered.
+type ranked struct {
+	pattern resource.List
+	name    string
+	most    bool
+	added   bool // name is asked for here, and not by the caller
+}
+
+func newRanked(pattern *resource.List) (k ranked, err error) {
+	k.pattern = pattern.Clone()
+	k.name, k.most, _ = pattern.Order()
+	if pattern.Complete() || slices.Contains(slices.Collect(pattern.Wanted()), k.name) {
+		return k, nil
+	}
+	if _, known := pattern.Get(k.name); known {
+		return k, nil
+	}
+	k.added = true
+	return k, k.pattern.Want(k.name)
+}
+
+// take returns the rank of an answer, which has no more attributes than were asked for
+// afterwards.
+func (k *ranked) take(ans *Answer) resource.Rank {
+	r := resource.RankOf(&ans.Attrs, k.name, k.most)
+	if k.added {
+		ans.Attrs.Remove(k.name)
+	}
+	return r
+}
+
+// inOrder yields all that matches, in the pattern's order.
+func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
+	k, err := newRanked(pattern)
+	if err != nil {
+		yield(Answer{}, err)
+		return
+	}
+	type one struct {
+		Answer
+		rank resource.Rank
+	}
+	var all []one
+	k.pattern = k.pattern.WithoutOrder()
+	c.list(ctx, &k.pattern, cov, func(ans Answer, e error) bool {
+		if err = e; err == nil {
+			o := one{Answer: ans}
+			o.rank = k.take(&o.Answer)
+			all = append(all, o)
+		}
+		return true
+	})
+	if err != nil && !errors.Is(err, ErrPartial) {
+		yield(Answer{}, err)
+		return
+	}
+	slices.SortStableFunc(all, func(a, b one) int { return a.rank.Compare(&b.rank) })
+	for i := range all {
+		if !yield(all[i].Answer, nil) {
+			return
+		}
+	}
+	if err != nil {
+		yield(Answer{}, err)
+	}
+}
+
+// Best returns the first resource in the order of the pattern. Each node is asked for
+// its first one, and the first among the answers is returned: nodes that could not be
+// asked are left out, and cov, unless it is nil, tells which. ErrNotFound, or
+// ErrPartial if none was found and some nodes could not be asked. Best waits for nodes
+// that do not answer and are not known to be dead, for some seconds.
+func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage) (best Answer, err error) {
+	k, err := newRanked(pattern)
+	if err != nil {
+		return Answer{}, err
+	}
+	if cov == nil {
+		cov = new(Coverage)
+	}
+	c.fromSocket.Add(1)
+	var rank resource.Rank
+	found := false
+	c.list(ctx, &k.pattern, cov, func(ans Answer, e error) bool {
+		if err = e; err != nil {
+			return false
+		}
+		if r := k.take(&ans); !found || r.Compare(&rank) < 0 {
+			best, rank, found = ans, r, true
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case found:
+		return best, nil
+	}
+	if err := cov.Err(); err != nil {
+		return Answer{}, err
+	}
+	return Answer{}, ErrNotFound
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// older lets the client take its server for one of the first version.
+func (c *Client) older() {
+	t := c.Terms()
+	t.level = 0
+	c.terms.Store(&t)
+}
+
+// serials lists what matches, up to most resources.
+func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32) {
+	t.Helper()
+	for a, err := range c.FindAll(t.Context(), p) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all = append(all, a.ID.Serial()); len(all) == most {
+			break
+		}
+	}
+	return all
+}
+
+// Whatever way a listing goes, all that matches comes, once, whole, and stopping early
+// leaves the connection as it was.
+func TestFindAllWays(t *testing.T) {
+	path := sock(t)
+	log := NewServer().log
+	beside, err := JoinNode(t.Context(), path, log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer beside.Close()
+	owner, batches, single := joined(t, path), joined(t, path), joined(t, path)
+	single.older()
+	const n = 1500
+	sizes := map[uint32]int{7: 40 << 10, 8: 200 << 10, 900: 2 << 20}
+	var want []uint32
+	for i := range uint32(n) {
+		want = append(want, i+1)
+		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1), "room": strings.Repeat("x", sizes[i+1])})
+	}
+	p, some := list(t, resource.Match{"type": "lamp"}), list(t, resource.Match{"type": "lamp"}, "n", "none")
+	for name, c := range map[string]*Client{"direct": beside, "batches": batches, "one by one": single} {
+		got := serials(t, c, p, 0)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: %d listed, want %d", name, len(got), n)
+		}
+		for a, err := range c.FindAll(t.Context(), some) {
+			if id := a.ID.Serial(); err != nil || a.Attrs.String() != fmt.Sprintf("{type=lamp, n=%d, none=?}", id) || a.Owner != owner.Self() || a.Revision != 1 {
+				t.Fatal(name, a, err)
+			}
+		}
+		for a, err := range c.FindAll(t.Context(), list(t, resource.Match{"n": "900"})) {
+			if err != nil || len(a.Attrs.GetString("room")) != 2<<20 {
+				t.Error(name, a.ID, err)
+			}
+		}
+		for _, most := range []int{1, 2, 7, 8, 9, 40, 64, 65, 700, n - 1, n} {
+			if got := serials(t, c, p, most); len(got) != most || len(slices.Compact(slices.Sorted(slices.Values(got)))) != most {
+				t.Errorf("%s: %d of %d", name, len(got), most)
+			}
+			if _, err := c.Find(t.Context(), list(t, resource.Match{"n": "3"})); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+		if got := serials(t, c, list(t, resource.Match{"type": "chair"}), 0); len(got) > 0 {
+			t.Errorf("%s: listed %v", name, got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		k := 0
+		for _, err := range c.FindAll(ctx, p) {
+			if k++; k == 100 {
+				cancel()
+			}
+			if k == 101 && !errors.Is(err, context.Canceled) || k > 101 {
+				t.Fatal(name, k, err)
+			}
+		}
+		if cancel(); k != 101 {
+			t.Errorf("%s: a listing that was cancelled came to %d", name, k)
+		}
+	}
+	batches.mu.Lock()
+	idle := len(batches.idle)
+	batches.mu.Unlock()
+	if idle > 1 {
+		t.Errorf("%d connections for one goroutine", idle)
+	}
+}
+
+// A server that ends in the midst of a listing is followed by the next one: nothing is
+// lost, and nothing comes twice.
+func TestFindAllTakeover(t *testing.T) {
+	path := sock(t)
+	s := serve(t, path)
+	log := NewServer().log
+	c, err := JoinNode(t.Context(), path, log, nil) // serves after s
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var want []uint32
+	for i := range uint32(600) {
+		want = append(want, i+1)
+		register(t, c, i+1, resource.Attrs{"type": "lamp"})
+	}
+	p := list(t, resource.Match{"type": "lamp"})
+	var got []uint32
+	for a, err := range c.FindAll(t.Context(), p) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, a.ID.Serial()); len(got) == 10 {
+			s.Close()
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("%d listed, want %d", len(got), len(want))
+	}
+}
+
+func compare(name string, op resource.Op, n string) func(*resource.List) error {
+	return func(l *resource.List) error { return l.Compare(name, op, n) }
+}
+
+func orderBy(name string, most bool) func(*resource.List) error {
+	return func(l *resource.List) error { return l.OrderBy(name, most) }
+}
+
+func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
+	t.Helper()
+	for _, add := range conditions {
+		if err := add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// Comparisons, orders and owners mean the same wherever they are looked at: in the
+// server's process, over the socket, in the image.
+func TestConditionsEverywhere(t *testing.T) {
+	path := sock(t)
+	beside, err := JoinNode(t.Context(), path, NewServer().log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer beside.Close()
+	a, b, asker := joined(t, path), joined(t, path), joined(t, path)
+	for i := range uint32(40) {
+		register(t, []*Client{a, b}[i%2], i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "load": fmt.Sprint(float64(i)/2 - 5)})
+	}
+	register(t, a, 99, resource.Attrs{"type": "lamp", "load": "none"})
+	lamps := func(want ...string) *resource.List { return list(t, resource.Match{"type": "lamp"}, want...) }
+	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
+	mapped(t, asker)
+	for name, c := range map[string]*Client{"direct": beside, "socket": over, "image": asker} {
+		find := func(p *resource.List, serial uint32, attrs string) {
+			t.Helper()
+			r, err := c.Find(t.Context(), p)
+			if err != nil || r.ID.Serial() != serial || attrs != "" && r.Attrs.String() != attrs {
+				t.Errorf("%s: %v: %v, %v, %v", name, p, r.ID, &r.Attrs, err)
+			}
+		}
+		find(where(t, lamps(), compare("load", resource.Gt, "14")), 40, "")
+		find(where(t, lamps("n"), compare("load", resource.Eq, "0.0")), 11, "{type=lamp, n=10}")
+		find(where(t, lamps(), orderBy("load", true)), 40, "")
+		find(where(t, lamps("n"), orderBy("load", false)), 1, "{type=lamp, n=0}")
+		find(where(t, lamps("load", "n"), orderBy("load", false)), 1, "{type=lamp, load=-5, n=0}")
+		owned := where(t, lamps("n"), orderBy("load", true), func(l *resource.List) error { return l.OwnedBy(a.Self()) })
+		find(owned, 39, "{type=lamp, n=38}")
+		if _, err := c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))); !errors.Is(err, ErrNotFound) {
+			t.Error(name, err)
+		}
+		if _, err := c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))); !errors.Is(err, ErrNotFound) {
+			t.Error(name, err)
+		}
+		if got := serials(t, c, where(t, lamps(), compare("load", resource.Ge, "13.5")), 0); len(got) != 3 {
+			t.Error(name, got)
+		}
+		got := serials(t, c, where(t, lamps("n"), orderBy("load", true)), 0)
+		if len(got) != 41 || !slices.IsSortedFunc(got[:40], func(x, y uint32) int { return int(y) - int(x) }) || got[40] != 99 {
+			t.Error(name, "in order:", got)
+		}
+		if got := serials(t, c, where(t, lamps(), func(l *resource.List) error { return l.OwnedBy(b.Self()) }), 0); len(got) != 20 || got[0]%2 != 0 {
+			t.Error(name, "owned:", got)
+		}
+	}
+	inPlace(t, beside.here(), asker, func() {
+		for range 10 {
+			if r, err := asker.Find(t.Context(), where(t, lamps("n"), compare("load", resource.Lt, "-4"))); err != nil || r.ID.Serial() > 2 || r.Attrs.Len() != 2 {
+				t.Error(r.ID, err)
+			}
+		}
+	})
+	over.older()
+	for _, p := range []*resource.List{where(t, lamps(), compare("load", resource.Lt, "0")), where(t, lamps(), orderBy("load", true))} {
+		if _, err := over.Find(t.Context(), p); !errors.Is(err, errors.ErrUnsupported) {
+			t.Error("an older directory:", err)
+		}
+		for _, err := range over.FindAll(t.Context(), where(t, lamps(), compare("load", resource.Lt, "0"))) {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Error("an older directory:", err)
+			}
+		}
+	}
+}
+
+// A watch with a comparison tells of resources as their numbers come and go.
+func TestConditionsWatched(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	id := register(t, c, 1, resource.Attrs{"type": "lamp", "load": "7", "room": "a"})
+	p := where(t, list(t, resource.Match{"type": "lamp"}, "room"), compare("load", resource.Lt, "5"))
+	step := 0
+	load := func(v, room string) {
+		if _, err := c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ev, err := range c.Watch(t.Context(), p) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []EventKind{Synced, Appeared, Changed, Gone, Appeared, Gone}[step]
+		if ev.Kind != want || want == Appeared && ev.Attrs.Len() != 2 {
+			t.Fatalf("event %d is %v %v, want %v", step, ev.Kind, &ev.Attrs, want)
+		}
+		switch step++; step {
+		case 1:
+			load("6", "b") // nobody is told
+			load("4", "c")
+		case 2:
+			load("3", "c")
+		case 3:
+			load("none", "d")
+		case 4:
+			load("-1", "e")
+		case 5:
+			if err := c.Delete(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		case 6:
+			return
+		}
+	}
+}
+
+// Changes at once are all there in the end, also where the server has a revision that
+// the client does not know of.
+func TestChange(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	id := register(t, c, 1, resource.Attrs{"x": "0"})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for n := range 20 {
+				if _, err := c.Change(t.Context(), id, func(l *resource.List) error { return l.Set(fmt.Sprint(i), fmt.Append(nil, n)) }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a, err := c.Lookup(t.Context(), id)
+	if err != nil || a.Revision != 161 || a.Attrs.Len() != 9 {
+		t.Error(a.Revision, &a.Attrs, err)
+	}
+	c.mu.Lock()
+	c.owned[id].revision = 100
+	c.mu.Unlock()
+	if rev, err := c.Change(t.Context(), id, func(l *resource.List) error { return l.Set("3", []byte("last")) }); err != nil || rev != 162 {
+		t.Error(rev, err)
+	}
+	if a, err = c.Lookup(t.Context(), id); err != nil || a.Attrs.GetString("3") != "last" || a.Attrs.GetString("7") != "19" {
+		t.Error(&a.Attrs, err)
+	}
+	no := errors.New("no")
+	if _, err := c.Change(t.Context(), id, func(*resource.List) error { return no }); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	if _, err := c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func FuzzBatch(f *testing.F) {
+	k := &codec{}
+	for i := range uint32(2) {
+		r := Answer{ID: resource.MakeGID(1, 2, i+1), Owner: resource.MakeGID(1, 2, 0), Revision: 3}
+		b := AppendAnswer(nil, (*database.Record)(&r), new(resource.List))
+		k.out = append(append(k.out, byte(len(b)), 0, 0, 0), b...)
+	}
+	f.Add(k.out)
+	f.Add(k.out[:len(k.out)-1])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := slices.Clone(b)
+		for a, err := range answersIn(b) {
+			if err != nil && !errors.Is(err, ErrProtocol) {
+				t.Fatal(err)
+			}
+			if err == nil && a.Attrs.Conditional() {
+				t.Fatal("an answer has conditions")
+			}
+		}
+		if !slices.Equal(b, before) {
+			t.Fatal("the batch was changed")
+		}
+	})
+}
