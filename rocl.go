@@ -28,8 +28,9 @@ type (
 	Stats          = context.Stats          // what a context did, in numbers
 	Option         = context.Option         // of Open
 	RegisterOption = context.RegisterOption // of Context.Register
-	FindOption     = context.FindOption     // of Context.Find, FindAll and Watch
+	FindOption     = context.FindOption     // of Context.Find, FindAll, Await and Watch
 	HandleOption   = context.HandleOption   // of Resource.Handle
+	Op             = resource.Op            // compares numbers; see At
 	GID            = resource.GID           // identifies a resource
 	List           = resource.List          // attributes, of any bytes, repeated names allowed
 	Attributes     = resource.Attributes    // a List, Attrs or Match
@@ -70,7 +71,7 @@ const (
 	AttrKind    = context.AttrKind    // "context" or "node"
 	AttrAddr    = context.AttrAddr    // of a context, repeated; of a node in a cluster, HOST:PORT
 	AttrPID     = context.AttrPID     // of a context: its process
-	AttrContext = context.AttrContext // may be asked for of any resource: its owner
+	AttrContext = context.AttrContext // of any resource, its owner: may be asked for, and matched
 	AttrNode    = context.AttrNode    // of a node: its number, 12 hexadecimal digits
 	AttrHost    = context.AttrHost    // of a node: the name of the machine
 	AttrOS      = context.AttrOS      // of a node, as GOOS
@@ -99,11 +100,23 @@ const (
 	SearchEach = SearchUnicast   // Deprecated: use SearchUnicast.
 )
 
+// Comparisons of two numbers; see [At].
+const (
+	Eq = resource.Eq // equal
+	Ne = resource.Ne // not equal
+	Lt = resource.Lt // less
+	Le = resource.Le // less or equal
+	Gt = resource.Gt // greater
+	Ge = resource.Ge // greater or equal
+)
+
 // Errors, to be matched with errors.Is.
 var (
 	ErrNotFound     = directory.ErrNotFound    // no resource matches
 	ErrNoDirectory  = directory.ErrNoDirectory // no directory serves the node
 	ErrRevision     = directory.ErrRevision    // the attributes have changed meanwhile
+	ErrExists       = directory.ErrExists      // another resource has the values that are to be unique; see Unique
+	ErrCondition    = resource.ErrCondition    // a comparison, an order or an owner makes no sense
 	ErrPartial      = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner     = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed       = dispatch.ErrClosed       // the context or the resource has been closed
@@ -186,10 +199,25 @@ func All(sel ...Select) Select { return dispatch.All(sel...) }
 // stays absent, which is not the same as empty.
 func Want(names ...string) FindOption { return context.Want(names...) }
 
-// Covered lets FindAll say, when it has come to its end, which nodes of a
-// cluster were asked. That some could not be is then no error; otherwise it ends
-// with ErrPartial.
+// Covered lets FindAll say, when it has come to its end, and Find with Least or Most,
+// which nodes of a cluster were asked. That some could not be is then no error; otherwise
+// FindAll ends with ErrPartial.
 func Covered(v *Coverage) FindOption { return context.Covered(v) }
+
+// At narrows a pattern to the resources whose attribute is a decimal number for which op
+// holds: At("cores", rocl.Ge, 4) matches what has 4 cores or more. Numbers are compared
+// without rounding; an attribute that is no number, or missing, never matches. See
+// [context.At].
+func At[N context.Number](name string, op Op, n N) FindOption { return context.At(name, op, n) }
+
+// Least orders by the number in an attribute, the least first: Find with Least("load")
+// returns the resource with the least load in the cluster. Every node is asked, so this
+// takes as long as the slowest one; nodes that could not be asked are left out. See
+// [context.Least].
+func Least(name string) FindOption { return context.Least(name) }
+
+// Most is Least with the greatest number first.
+func Most(name string) FindOption { return context.Most(name) }
 
 // ParseGID reads an identifier as GID.String writes it.
 func ParseGID(s string) (GID, error) { return resource.ParseGID(s) }
@@ -322,3 +350,9 @@ func Handling(sel ...Select) HandleOption { return context.Handling(sel...) }
 // OnPanic has f called where the function of [Resource.Handle] panics. Without it the panic
 // is logged. Handle goes on in either case.
 func OnPanic(f func(m *Message, value any)) HandleOption { return context.OnPanic(f) }
+
+// Unique lets Register fail with ErrExists where another resource in reach has the same
+// values of these attributes, on any node. It fails with ErrPartial where a node could
+// not be asked. It says nothing about later registrations without Unique, about Set and
+// Update, or about the two sides of a partition: see [context.Unique].
+func Unique(names ...string) RegisterOption { return context.Unique(names...) }

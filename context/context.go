@@ -242,7 +242,7 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	}
 	c.resources[serial] = r
 	c.mu.Unlock()
-	rev, err := c.dir.Register(ctx, r.id, l)
+	rev, err := c.registerAs(ctx, r.id, l, cfg.unique)
 	if err != nil {
 		c.drop(r)
 		box.Close()
@@ -250,6 +250,18 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 	}
 	r.rev.Store(rev)
 	return r, nil
+}
+
+// registerAs makes a resource known.
+func (c *Context) registerAs(ctx stdctx.Context, id resource.GID, l *resource.List, unique []string) (rev uint64, err error) {
+	if len(unique) == 0 {
+		return c.dir.Register(ctx, id, l)
+	}
+	k, err := newClaim(c, id, l, unique)
+	if err != nil {
+		return 0, err
+	}
+	return k.register(ctx, l)
 }
 
 // userList is the list of attributes a user gives a resource; nil means none.
@@ -272,7 +284,10 @@ func (c *Context) drop(r *Resource) {
 // A RegisterOption changes one default of Register.
 type RegisterOption func(*registerConfig)
 
-type registerConfig struct{ mailbox int }
+type registerConfig struct {
+	mailbox int
+	unique  []string
+}
 
 // MailboxLimit sets the byte limit of the resource's mailbox.
 func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
@@ -296,8 +311,9 @@ type Event struct {
 type FindOption func(*findConfig)
 
 type findConfig struct {
-	want []string
-	cov  *directory.Coverage
+	want       []string
+	cov        *directory.Coverage
+	conditions []func(*resource.List) error
 }
 
 // Want asks for the values of these attributes only. One that a resource lacks
@@ -306,8 +322,8 @@ func Want(names ...string) FindOption {
 	return func(c *findConfig) { c.want = append(c.want, names...) }
 }
 
-// Covered lets FindAll say, when it has come to its end, which nodes of a
-// cluster were asked. That some could not be is then no error.
+// Covered lets FindAll say, when it has come to its end, and Find with [Least] or [Most],
+// which nodes of a cluster were asked. That some could not be is then no error.
 func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
 func coverage(opts []FindOption) *directory.Coverage {
@@ -319,22 +335,32 @@ func coverage(opts []FindOption) *directory.Coverage {
 }
 
 func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
-	if len(opts) == 0 {
-		return resource.NewPattern(a)
+	if len(opts) == 0 { // nothing is allocated for them
+		l, err := resource.NewPattern(a)
+		if err != nil {
+			return nil, err
+		}
+		return noOptions.refine(l)
 	}
 	var cfg findConfig
 	for _, o := range opts {
 		o(&cfg)
 	}
-	return resource.NewPattern(a, cfg.want...)
+	l, err := resource.NewPattern(a, cfg.want...)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.refine(l)
 }
 
 func (c *Context) found(a *directory.Answer) Found {
 	f := Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
-	for name := range f.Attrs.Wanted() {
-		if name == AttrContext {
-			_ = f.Attrs.Set(AttrContext, []byte(a.Owner.String()))
-			break
+	if !f.Attrs.Complete() {
+		for name := range f.Attrs.Wanted() {
+			if name == AttrContext {
+				_ = f.Attrs.Set(AttrContext, []byte(a.Owner.String()))
+				break
+			}
 		}
 	}
 	if a.ID.Node() != c.self.Node() || !c.dir.Mapped() { // else it is sooner looked up again than remembered
@@ -349,6 +375,9 @@ func (c *Context) found(a *directory.Answer) Found {
 // Find returns one resource that matches the pattern a. Where several match, which
 // one is returned varies, so that work spreads. A nil pattern matches every resource
 // but contexts and nodes. All attributes are returned, or those that [Want] names.
+// [At] compares numbers; with [Least] or [Most] the resource with the least or the
+// greatest number is returned. A pattern with [AttrContext], whose value is the
+// identifier of a context, matches what that context has registered.
 //
 // Find fails with rocl.ErrNotFound if it is certain that no resource matches; with
 // rocl.ErrPartial if none was found and some nodes could not be asked; with
@@ -361,15 +390,22 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 		return Found{}, fmt.Errorf("rocl: finding: %w", err)
 	}
 	c.asked.Add(1)
-	ans, err := c.dir.Find(ctx, p)
+	var ans directory.Answer
+	if _, _, ordered := p.Order(); ordered {
+		ans, err = c.dir.Best(ctx, p, coverage(opts))
+	} else {
+		ans, err = c.dir.Find(ctx, p)
+	}
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err))
 	}
 	return c.found(&ans), nil
 }
 
-// FindAll yields every resource that matches, each once, one at a time: the
-// directory keeps the place, and stopping early frees it.
+// FindAll yields every resource that matches, each once. Answers come from the directory
+// in batches: it keeps the place, and stopping early frees that. A resource that is
+// yielded matched when its batch was made; it may have changed since. With [Least] or
+// [Most] all answers come before the first is yielded.
 func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		p, err := c.pattern(a, opts)
@@ -415,6 +451,10 @@ func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindO
 		p, err := c.pattern(a, opts)
 		if err != nil {
 			yield(Event{}, fmt.Errorf("rocl: watching: %w", err))
+			return
+		}
+		if order, _, ordered := p.Order(); ordered {
+			yield(Event{}, fmt.Errorf("rocl: watching: %w: a watch has no order, here by %q", resource.ErrCondition, order))
 			return
 		}
 		c.watch(ctx, p, yield)

@@ -178,8 +178,7 @@ func (r *Resource) CompareAndSet(ctx stdctx.Context, rev uint64, a resource.Attr
 	if err != nil {
 		return 0, fmt.Errorf("rocl: updating %v: %w", r.id, r.c.wrap(err))
 	}
-	for old := r.rev.Load(); now > old && !r.rev.CompareAndSwap(old, now); old = r.rev.Load() {
-	}
+	r.revised(now)
 	return now, nil
 }
 

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// Await returns when there are enough at one time, also if some come and go meanwhile.
+func TestAwait(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	worker := resource.Match{"role": "worker"}
+	type result struct {
+		found []context.Found
+		err   error
+	}
+	done := make(chan result)
+	go func() {
+		f, err := a.Await(bg, worker, 3, context.At("load", resource.Lt, 1), context.Want("name"))
+		done <- result{f, err}
+	}()
+	load := func(r *context.Resource, v string) {
+		t.Helper()
+		if err := r.Set(bg, "load", v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := register(t, b, resource.Attrs{"role": "worker", "name": "1", "load": "0"})
+	gone := register(t, b, resource.Attrs{"role": "worker", "name": "gone", "load": "0"})
+	gone.Close()
+	two := register(t, b, resource.Attrs{"role": "worker", "name": "2", "load": "5"})
+	load(one, "1") // matches no longer
+	three := register(t, b, resource.Attrs{"role": "worker", "name": "3", "load": "-0.5"})
+	load(two, "0.5")
+	select {
+	case r := <-done:
+		t.Fatal("two are enough for three:", r)
+	default:
+	}
+	load(one, "0.99")
+	r := <-done
+	if r.err != nil || len(r.found) != 3 {
+		t.Fatal(r)
+	}
+	ids := []resource.GID{one.ID(), two.ID(), three.ID()}
+	for _, f := range r.found {
+		if !slices.Contains(ids, f.ID) || f.Attrs.String() != fmt.Sprintf("{role=worker, name=%d}", 1+slices.Index(ids, f.ID)) || f.Context != b.ID() {
+			t.Error(f.ID, &f.Attrs)
+		}
+	}
+	// What is there is enough, and in order.
+	found, err := a.Await(bg, worker, 1, context.Most("load"))
+	if err != nil || len(found) != 3 || found[0].ID != one.ID() || found[2].ID != three.ID() {
+		t.Error(found, err)
+	}
+	ctx, cancel := stdctx.WithCancelCause(bg)
+	why := errors.New("enough of it")
+	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+	if _, err := a.Await(ctx, worker, 4); !errors.Is(err, why) {
+		t.Error(err)
+	}
+	if _, err := a.Await(bg, worker, 0); !errors.Is(err, resource.ErrCondition) {
+		t.Error(err)
+	}
+	go func() {
+		_, err := a.Await(bg, worker, 4)
+		done <- result{nil, err}
+	}()
+	a.Close()
+	if r := <-done; !errors.Is(r.err, dispatch.ErrClosed) {
+		t.Error(r.err)
+	}
+}
+
+// load is a number with a text of its own, as time.Duration has.
+type load float64
+
+func (load) String() string { return "much" }
+
+// Numbers of all kinds are compared as what they are.
+func TestAt(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	r := register(t, c, resource.Attrs{"n": "18446744073709551615", "x": "2e+06", "y": "-0.1"})
+	for name, o := range map[string]context.FindOption{
+		"uint64": context.At("n", resource.Eq, uint64(math.MaxUint64)), "int": context.At("y", resource.Lt, 0), "float64": context.At("x", resource.Eq, 2000000.0),
+		"float32": context.At("y", resource.Eq, float32(-0.1)), "named": context.At("y", resource.Ge, load(-0.1)), "int8": context.At("y", resource.Gt, int8(math.MinInt8)),
+	} {
+		if f, err := c.Find(bg, nil, o); err != nil || f.ID != r.ID() {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := c.Find(bg, nil, context.At("n", resource.Eq, uint64(math.MaxUint64)-1)); !errors.Is(err, directory.ErrNotFound) {
+		t.Error("rounded:", err)
+	}
+	for name, o := range map[string][]context.FindOption{
+		"not finite": {context.At("x", resource.Lt, math.Inf(1))}, "no Op": {context.At("x", 0, 1)}, "two orders": {context.Least("x"), context.Most("x")},
+	} {
+		if _, err := c.Find(bg, nil, o...); !errors.Is(err, resource.ErrCondition) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, err := range c.Watch(bg, nil, context.Least("x")) {
+		if !errors.Is(err, resource.ErrCondition) {
+			t.Fatal("a watch in an order:", err)
+		}
+	}
+}
+
+// The first in an order is found, and what is no number comes last.
+func TestLeast(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	for _, v := range []string{"3", "none", "-1.5", "10"} {
+		register(t, b, resource.Attrs{"role": "worker", "load": v})
+	}
+	register(t, b, resource.Attrs{"role": "worker"})
+	var cov directory.Coverage
+	f, err := a.Find(bg, resource.Match{"role": "worker"}, context.Least("load"), context.Covered(&cov))
+	if err != nil || f.Attrs.GetString("load") != "-1.5" || cov.Covered != 1 {
+		t.Error(&f.Attrs, err, cov)
+	}
+	if f, err = a.Find(bg, resource.Match{"role": "worker"}, context.Most("load"), context.Want("x")); err != nil || f.Attrs.String() != "{role=worker, x=?}" {
+		t.Error(&f.Attrs, err)
+	}
+	var loads []string
+	for f, err := range a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		loads = append(loads, f.Attrs.GetString("load"))
+	}
+	if !slices.Equal(loads[:3], []string{"10", "3", "-1.5"}) || len(loads) != 5 {
+		t.Error(loads)
+	}
+}
+
+// A context finds what another one has registered by its identifier.
+func TestOwner(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	a, b := cl.Open(0), cl.Open(0)
+	mine := register(t, a, resource.Attrs{"role": "worker"})
+	its := []resource.GID{register(t, b, resource.Attrs{"role": "worker"}).ID(), register(t, b, resource.Attrs{"role": "master"}).ID()}
+	of := func(c *context.Context, more ...string) resource.Match {
+		m := resource.Match{context.AttrContext: c.ID().String()}
+		for i := 0; i < len(more); i += 2 {
+			m[more[i]] = more[i+1]
+		}
+		return m
+	}
+	if f, err := a.Find(bg, of(b, "role", "master")); err != nil || f.ID != its[1] || f.Context != b.ID() {
+		t.Error(f.ID, err)
+	}
+	if f, err := b.Find(bg, of(a), context.Want("role", context.AttrContext)); err != nil || f.ID != mine.ID() || f.Attrs.GetString(context.AttrContext) != a.ID().String() || f.Attrs.Len() != 2 {
+		t.Error(f.ID, &f.Attrs, err)
+	}
+	if _, err := a.Find(bg, of(a, "role", "master")); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+	var all []resource.GID
+	for f, err := range a.FindAll(bg, of(b)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, f.ID)
+	}
+	if slices.SortFunc(all, resource.GID.Compare); !slices.Equal(all, its) {
+		t.Error(all)
+	}
+	if f, err := a.Find(bg, of(b, context.AttrKind, "context")); err != nil || f.ID != b.ID() {
+		t.Error(f.ID, err)
+	}
+	for ev, err := range a.Watch(bg, of(b)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == directory.Synced {
+			continue
+		}
+		if ev.Kind == directory.Gone {
+			break
+		}
+		if !slices.Contains(its, ev.ID) {
+			t.Error(ev.Kind, ev.ID)
+		}
+		if its = slices.DeleteFunc(its, func(id resource.GID) bool { return id == ev.ID }); len(its) == 0 {
+			b.Close()
+		}
+	}
+	if _, err := a.Find(bg, resource.Match{context.AttrContext: "nobody"}); !errors.Is(err, resource.ErrBadGID) {
+		t.Error(err)
+	}
+}
+
+// Set changes one attribute, and nobody's change is lost.
+func TestSet(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	var l resource.List
+	for _, v := range []string{"1", "2", "3"} {
+		_ = l.AddString("load", v)
+		_ = l.AddString("tag", v)
+	}
+	r, err := c.Register(bg, &l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(want string) {
+		t.Helper()
+		if f, err := c.Lookup(bg, r.ID()); err != nil || f.Attrs.String() != want || f.Revision != r.Revision() {
+			t.Error(&f.Attrs, f.Revision, r.Revision(), err)
+		}
+	}
+	if err := r.Set(bg, "load", "4"); err != nil {
+		t.Error(err)
+	}
+	is("{load=4, tag=1, tag=2, tag=3}")
+	if err := r.Set(bg, "new", ""); err != nil {
+		t.Error(err)
+	}
+	is("{load=4, tag=1, tag=2, tag=3, new=}")
+	if err := r.Update(bg, resource.Attrs{"n": "0"}); err != nil {
+		t.Error(err)
+	}
+	var busy sync.WaitGroup
+	for i := range 8 {
+		busy.Go(func() {
+			for n := range 20 {
+				if err := r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for n := range 20 { // others update as well
+		for {
+			f, err := c.Lookup(bg, r.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = f.Attrs.Set("n", fmt.Append(nil, n+1))
+			if _, err = r.CompareAndSet(bg, f.Revision, &f.Attrs); err == nil {
+				break
+			}
+			if !errors.Is(err, directory.ErrRevision) {
+				t.Fatal(err)
+			}
+		}
+	}
+	busy.Wait()
+	f, err := c.Lookup(bg, r.ID())
+	if err != nil || f.Attrs.Len() != 9 || f.Attrs.GetString("n") != "20" || f.Revision != r.Revision() {
+		t.Error(&f.Attrs, err)
+	}
+	for i := range 8 {
+		if v := f.Attrs.GetString(fmt.Sprint("set", i)); v != "19" {
+			t.Error(i, v)
+		}
+	}
+	if err := r.Set(bg, "rocl.x", "1"); !errors.Is(err, resource.ErrReservedName) {
+		t.Error(err)
+	}
+	ended, cancel := stdctx.WithCancel(bg)
+	cancel()
+	if err := r.Set(ended, "x", "1"); !errors.Is(err, stdctx.Canceled) {
+		t.Error(err)
+	}
+	r.Close()
+	if err := r.Set(bg, "x", "1"); !errors.Is(err, dispatch.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// SendTo passes over what is gone, chooses by order, and leaves the buffer alone when it
+// fails.
+func TestSendTo(t *testing.T) {
+	s := nodes(t, 1)[0]
+	a, b := near(t, s), near(t, s)
+	from := register(t, a, nil)
+	workers := map[resource.GID]*context.Resource{}
+	for i := range 4 {
+		w := register(t, b, resource.Attrs{"role": "worker", "load": fmt.Sprint(i)})
+		workers[w.ID()] = w
+	}
+	buffer := func(text string) *buffers.Buffer {
+		buf, err := a.Buffer(len(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(buf.Bytes(), text)
+		return buf
+	}
+	worker := resource.Match{"role": "worker"}
+	to, err := from.SendTo(bg, worker, 7, buffer("hello"))
+	if err != nil || workers[to] == nil {
+		t.Fatal(to, err)
+	}
+	expect(t, workers[to], "hello")
+	if to, err = from.SendTo(bg, worker, 7, buffer("most"), context.Most("load")); err != nil || workers[to] == nil {
+		t.Fatal(to, err)
+	}
+	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "3" {
+		t.Error(&f.Attrs, err)
+	}
+	expect(t, workers[to], "most")
+	// A resource that is found and does not exist, as one whose end is not known yet.
+	lost := b.ID().WithSerial(1 << 20)
+	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
+		t.Fatal(err)
+	}
+	if to, err = from.SendTo(bg, worker, 7, buffer("least"), context.Least("load")); err != nil || workers[to] == nil {
+		t.Fatal(to, err)
+	}
+	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "0" {
+		t.Error(&f.Attrs, err)
+	}
+	expect(t, workers[to], "least")
+	for _, w := range workers {
+		w.Close()
+	}
+	buf := buffer("nobody")
+	if _, err := from.SendTo(bg, worker, 7, buf); !errors.Is(err, dispatch.ErrGone) {
+		t.Error(err)
+	}
+	if _, err := from.SendTo(bg, resource.Match{"role": "none"}, 7, buf); !errors.Is(err, directory.ErrNotFound) {
+		t.Error(err)
+	}
+	buf.Release() // it is still the caller's
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// Of many who want to be the only one, at the same time, one is, again and again.
+func TestUnique(t *testing.T) {
+	cl := rocltest.Cluster(t, 2)
+	var cs []*context.Context
+	for i := range 6 {
+		cs = append(cs, cl.Open(i%2))
+	}
+	for round := range 20 {
+		role := resource.Attrs{"role": "master", "job": fmt.Sprint(round), "by": "anybody"}
+		var won atomic.Int32
+		var winner atomic.Pointer[context.Resource]
+		var busy sync.WaitGroup
+		for i, c := range cs {
+			busy.Go(func() {
+				mine := resource.Attrs{"role": "master", "job": fmt.Sprint(round), "by": fmt.Sprint(i)}
+				r, err := c.Register(bg, mine, context.Unique("role", "job"))
+				switch {
+				case err == nil:
+					won.Add(1)
+					winner.Store(r)
+				case !errors.Is(err, directory.ErrExists):
+					t.Error(err)
+				}
+			})
+		}
+		if busy.Wait(); won.Load() != 1 {
+			t.Fatalf("round %d: %d are the only one", round, won.Load())
+		}
+		// The others have left nothing, and the claim has become what was registered.
+		n := 0
+		for f, err := range cs[0].FindAll(bg, resource.Match{"job": fmt.Sprint(round)}) {
+			if n++; err != nil || f.ID != winner.Load().ID() || f.Attrs.Len() != 3 || f.Revision != winner.Load().Revision() {
+				t.Error(f.ID, &f.Attrs, err)
+			}
+		}
+		if _, err := cs[0].Find(bg, resource.Match{"job": fmt.Sprint(round), context.AttrKind: "claim"}); n != 1 || !errors.Is(err, directory.ErrNotFound) {
+			t.Error(n, err)
+		}
+		if _, err := cs[1].Register(bg, role, context.Unique("role", "job")); !errors.Is(err, directory.ErrExists) {
+			t.Error("there is one already:", err)
+		}
+		if r, err := cs[1].Register(bg, role, context.Unique("by")); err != nil {
+			t.Error("other values:", err)
+		} else if r.Close(); round == 0 {
+			winner.Load().Close()
+			if r, err = cs[1].Register(bg, role, context.Unique("role", "job")); err != nil {
+				t.Error("the only one has gone:", err)
+			} else {
+				r.Close()
+			}
+		}
+	}
+}
+
+func TestUniqueFails(t *testing.T) {
+	s := nodes(t, 1)[0]
+	c := near(t, s)
+	a := resource.Attrs{"role": "master"}
+	if _, err := c.Register(bg, a, context.Unique("name")); !errors.Is(err, directory.ErrIncomplete) {
+		t.Error("without the attribute:", err)
+	}
+	// A claim with a higher identifier is waited for; one with a lower one is given way to.
+	claim, err := resource.NewPattern(resource.Attrs{"role": "master", context.AttrKind: "claim"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
+	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := stdctx.WithCancel(bg)
+	done := make(chan error)
+	begin := func(ctx stdctx.Context) {
+		go func() {
+			_, err := c.Register(ctx, a, context.Unique("role"))
+			done <- err
+		}()
+		eventually(t, "there are two claims", func() bool {
+			n := 0
+			for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
+				n++
+			}
+			return n == 2
+		})
+	}
+	begin(ctx)
+	cancel()
+	if err := <-done; !errors.Is(err, stdctx.Canceled) {
+		t.Error(err)
+	}
+	eventually(t, "its claim goes", func() bool {
+		n := 0
+		for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
+			n++
+		}
+		return n == 1
+	})
+	begin(bg)
+	if err := s.Database().Delete(high); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error("the other one gave up:", err)
+	}
+	a = resource.Attrs{"role": "slave"}
+	claim, _ = resource.NewPattern(resource.Attrs{"role": "slave", context.AttrKind: "claim"})
+	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	begin(bg)
+	if _, err := s.Database().Put(low, low.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, directory.ErrExists) {
+		t.Error("a lower one has come:", err)
+	}
+	if err := s.Database().Delete(low); err != nil {
+		t.Fatal(err)
+	}
+	begin(bg)
+	it, _ := resource.NewPattern(resource.Attrs{"role": "slave"})
+	if _, err := s.Database().Update(high, 0, it); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, directory.ErrExists) {
+		t.Error("the higher one has become a resource:", err)
+	}
+	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
+	if _, err := c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role")); !errors.Is(err, directory.ErrPartial) {
+		t.Error("not everybody was asked:", err)
+	}
+}
+
+// SendToAll reaches all that match, with one buffer, and passes over what is gone.
+func TestSendToAll(t *testing.T) {
+	s := nodes(t, 1)[0]
+	a, b := near(t, s), near(t, s)
+	from := register(t, a, nil)
+	var all []*context.Resource
+	for range 3 {
+		all = append(all, register(t, b, resource.Attrs{"role": "worker"}))
+	}
+	lost := b.ID().WithSerial(1 << 20)
+	l, _ := resource.NewPattern(resource.Attrs{"role": "worker"})
+	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
+		t.Fatal(err)
+	}
+	buffer := func() *buffers.Buffer {
+		buf, err := a.Buffer(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(buf.Bytes(), "go")
+		return buf
+	}
+	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buffer()); n != 3 || err != nil {
+		t.Error(n, err)
+	}
+	for _, r := range all {
+		expect(t, r, "go")
+	}
+	if n, err := from.SendToAll(bg, resource.Match{"role": "none"}, 1, buffer()); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
+	buf := buffer()
+	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buf); n != 3 || !errors.Is(err, directory.ErrPartial) {
+		t.Error(n, err)
+	}
+	var cov directory.Coverage
+	for _, r := range all {
+		expect(t, r, "go")
+	}
+	_, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buf, context.Covered(&cov))
+	if err == nil {
+		t.Error("unreachable nodes are no error")
+	} else {
+		buf.Release()
+	}
+	if a.Stats().Buffers.InUse < 0 {
+		t.Error("released too often")
+	}
+}

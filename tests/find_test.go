@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl"
+)
+
+// Three nodes of a cluster: what is awaited comes from all of them, the least loaded is
+// that of all, a comparison is made where the resources are, and of three that want to be
+// the only one at the same time one is.
+func TestFindAcrossNodes(t *testing.T) {
+	ctx := soon(t, 60*time.Second)
+	binds := []string{freePort(t), freePort(t), freePort(t)}
+	var nodes []*lib.Context
+	for i, bind := range binds {
+		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: bind, Join: binds[:i]})))
+	}
+	for _, c := range nodes { // each knows all
+		if _, err := c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var workers []*lib.Resource
+	for i, c := range nodes {
+		workers = append(workers, register(t, c, lib.Attrs{"role": "worker", "load": fmt.Sprint(10 - i)}))
+	}
+	worker := lib.Match{"role": "worker"}
+	found, err := nodes[0].Await(ctx, worker, 3, lib.Least("load"))
+	if err != nil || len(found) != 3 || found[0].ID != workers[2].ID() || found[2].ID != workers[0].ID() {
+		t.Fatal(found, err)
+	}
+	var cov lib.Coverage
+	for i, c := range nodes {
+		if err := workers[i].Set(ctx, "load", "-0.5"); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range nodes {
+			if f, err := from.Find(ctx, worker, lib.Least("load"), lib.Covered(&cov)); err != nil || f.ID != workers[i].ID() || cov.Covered != 3 {
+				t.Fatal(f.ID, err, cov)
+			}
+			if f, err := from.Find(ctx, worker, lib.At("load", lib.Lt, 0)); err != nil || f.ID != workers[i].ID() {
+				t.Fatal(f.ID, err)
+			}
+			if f, err := from.Find(ctx, lib.Match{"role": "worker", lib.AttrContext: c.ID().String()}); err != nil || f.ID != workers[i].ID() {
+				t.Fatal(f.ID, err)
+			}
+		}
+		if err := workers[i].Set(ctx, "load", "5"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := range 10 {
+		attrs := lib.Attrs{"role": "master", "round": fmt.Sprint(round)}
+		var won atomic.Int32
+		var busy sync.WaitGroup
+		for _, c := range nodes {
+			busy.Go(func() {
+				switch _, err := c.Register(ctx, attrs, lib.Unique("role", "round")); {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, lib.ErrExists):
+					t.Error(err)
+				}
+			})
+		}
+		if busy.Wait(); won.Load() != 1 {
+			t.Fatalf("round %d: %d are the only one", round, won.Load())
+		}
+	}
+	from := register(t, nodes[0], nil)
+	buf, err := nodes[0].Buffer(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(buf.Bytes(), "work")
+	if n, err := from.SendToAll(ctx, worker, 1, buf); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	for _, w := range workers {
+		m, err := w.Recv(ctx)
+		if err != nil || !slices.Equal(m.Bytes(), []byte("work")) {
+			t.Fatal(err)
+		}
+		m.Release()
+	}
+}
