@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -73,6 +74,64 @@ func ExampleFlushError() {
 		fmt.Println(lost.Undelivered, "messages, gone:", errors.Is(lost, rocl.ErrGone))
 	}
 	// Output: 3 messages, gone: true
+}
+
+// A sender that must not wait drops what the receiver has no room for.
+func ExampleResource_trySend() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+	you, err := node.open().Register(ctx, rocl.Attrs{"name": "you"}, rocl.MailboxLimit(100_000))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := c.Find(ctx, rocl.Match{"name": "you"}); err != nil {
+		log.Fatal(err)
+	}
+	try := func() error {
+		b, err := c.Buffer(40_000)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err = me.TrySend(you.ID(), 0, b); err != nil {
+			b.Release() // or keep it, and try again later
+		}
+		return err
+	}
+	// The first call may find that the directory has to be asked.
+	for errors.Is(try(), rocl.ErrFull) {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(try(), try())
+
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Release()
+	fmt.Println("room again:", try() == nil)
+	// Output:
+	// <nil> rocl: the mailbox has no room now
+	// room again: true
+}
+
+func ExampleResource_room() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	a, b := node.open(), node.open()
+	me, you := register(a, "me"), register(b, "you")
+	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	bytes, err := me.Room(you.ID())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(bytes > 60_000)
+	// Output: true
 }
 
 // A sender that retains a buffer writes it anew when the library is through with it.

@@ -124,6 +124,8 @@ var (
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
 	ErrNotReceived  = dispatch.ErrNotReceived  // PutBack of a message that was not received there
+	ErrFull         = dispatch.ErrFull         // TrySend would have to wait
+	ErrStuck        = dispatch.ErrStuck        // a receive waits for what the full mailbox has no room for
 	ErrSelect       = dispatch.ErrSelect       // no message can match the selectors of a receive
 	ErrPolling      = dispatch.ErrPolling      // no such policy, or a budget that makes no sense
 	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative

@@ -57,6 +57,14 @@ func (b *Buffer) EndSend() {
 	}
 }
 
+// EndCopied releases the reference of a send whose message was copied at once.
+func (b *Buffer) EndCopied() {
+	if b.Refs() > 1 { // another holder may ask
+		b.SetDelivered()
+	}
+	b.Release()
+}
+
 // SetDelivered says that one send of the buffer was through at once. Sends that
 // BeginSend has counted go on.
 func (b *Buffer) SetDelivered() {

@@ -147,23 +147,11 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
-	if to.IsZero() {
-		return nil, fmt.Errorf("%w: the zero identifier is no resource's", dispatch.ErrGone)
+	owner, isKnown, err := c.owner(to, doubt)
+	if err != nil {
+		return nil, err
 	}
-	if isNode(to) {
-		return nil, fmt.Errorf("%w: the target is a node: send to a resource there", dispatch.ErrGone)
-	}
-	if to == to.Context() {
-		return nil, fmt.Errorf("%w: the target is a context: send to a resource of it", dispatch.ErrGone)
-	}
-	c.cache.mu.RLock()
-	owner, ok := c.cache.owners[to]
-	c.cache.mu.RUnlock()
-	switch {
-	case ok:
-	case !doubt && (to.Context() == c.self || c.disp.Linked(to.Context())):
-		owner = to.Context() // who minted it, and is there
-	default:
+	if !isKnown {
 		c.asked.Add(1)
 		ans, err := c.dir.Lookup(ctx, to, AttrKind)
 		if errors.Is(err, directory.ErrNotFound) {
@@ -175,14 +163,7 @@ func (c *Context) flow(ctx stdctx.Context, to resource.GID, doubt bool) (*dispat
 		owner = ans.Owner
 		c.cache.own(to, owner)
 	}
-	f, err := c.disp.Flow(owner, to.Serial())
-	if err != nil {
-		return nil, err
-	}
-	c.cache.mu.Lock()
-	c.cache.add(to, f)
-	c.cache.mu.Unlock()
-	return f, nil
+	return c.flowOf(owner, to)
 }
 
 // isNode says whether id is of the resource that stands for a node, which

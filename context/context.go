@@ -72,6 +72,7 @@ type Context struct {
 
 	serial atomic.Uint32
 	cache  cache
+	asks   asks
 
 	mu        sync.Mutex
 	resources map[uint32]*Resource

@@ -110,6 +110,12 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 // have ended and left nothing that matches, Recv fails with rocl.ErrGone, after 10 to 20 ms.
 // What has ended is said at [Resource.Monitor], but for contexts that are out of reach: Recv
 // waits for those.
+//
+// Recv fails with rocl.ErrStuck where it waits behind messages that it does not select: the
+// mailbox, whose limit is doubled meanwhile, is full of them; a context from which a
+// message could match waits for room; and nothing has come to the mailbox, and nothing was
+// received from it, for as long as [WithGiveUp] says. No message is lost: receive
+// some of the others, and try again. See [dispatch.Mailbox.Recv].
 func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.Message, error) {
 	m, err := r.box.Recv(ctx, sel...)
 	if err != nil {

@@ -153,16 +153,8 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	d := in.from.(*Dispatcher)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || in.left {
-		return in.isOver()
-	}
-	if f.way == nil && m.d != d {
-		if f.way = d.passage(f.to, f.lane); f.way == nil {
-			return in.isOver()
-		}
-	}
-	if in.granted == 0 { // the first message
-		m.enter(in)
+	if err := f.opens(); err != nil {
+		return err
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
@@ -171,6 +163,25 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 		return nil
 	}
 	return m.admitDirect(ctx, msg, f.way)
+}
+
+// opens makes ready a flow within the process for its first message. It fails if one of both
+// ends has closed. Mailbox.mu is held.
+func (f *Flow) opens() error {
+	m, in := f.mb, f.in
+	d := in.from.(*Dispatcher)
+	if m.closed || in.left {
+		return in.isOver()
+	}
+	if f.way == nil && m.d != d {
+		if f.way = d.passage(f.to, f.lane); f.way == nil {
+			return in.isOver()
+		}
+	}
+	if in.granted == 0 {
+		m.enter(in)
+	}
+	return nil
 }
 
 // accept puts a message for which there is credit. way may be nil. mu is held.
@@ -220,13 +231,21 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 		return in.isOver()
 	}
 	if m.serveDirect(in); in.waiters.first == nil { // nobody waits any more: others may have it
-		m.unneed(in)
-		if held := in.granted; held > in.received+FirstCredit {
-			m.lower(in, in.received+FirstCredit)
-		}
+		m.unwant(in)
+		return err
 	}
 	m.nextNeedySoon()
 	return err
+}
+
+// unwant takes back what a context of this process was granted for a message that it does not
+// send: others may have it. mu is held.
+func (m *Mailbox) unwant(in *inflow) {
+	m.unneed(in)
+	if in.granted > in.received+FirstCredit {
+		m.lower(in, in.received+FirstCredit)
+	}
+	m.nextNeedySoon()
 }
 
 // serveDirect accepts the messages that wait for credit, in order, as long as there is

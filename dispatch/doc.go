@@ -115,6 +115,7 @@
 //	                  for some resources                                   these resources
 //	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
 //	                                                                       Mailbox.lookAtDoubts, doubt.ask,
+//	                                                                       Mailbox.judgeStuck, Flow.dropWish,
 //	                                                                       Mailbox.sweep, the end of a
 //	                                                                       stranger's time
 //	of SendAll        a target without room  with the call of SendAll  waits for credit, as a waiter

@@ -25,6 +25,7 @@ type Flow struct {
 	unasked span   // limits that were asked for, may be granted yet, and no sender waits for
 	gone    error
 	waiters waitlist
+	wish    wish
 	line    session.Line // messages that have no numbers yet
 
 	spread *spread // set where there are rules, in the flow of the common lane
@@ -100,10 +101,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	}
 	copied, err := f.queue(ctx, src, tag, b.Bytes(), b)
 	if copied {
-		if b.Refs() > 1 { // who keeps it may ask
-			b.SetDelivered()
-		}
-		b.Release()
+		b.EndCopied()
 	}
 	return err
 }
@@ -169,6 +167,13 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
+	return f.push(src, tag, p, b, at), nil
+}
+
+// push queues a message that has credit, and returns what accept does. mu must be held; push
+// releases it.
+func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark) (copied bool) {
+	l, c := f.l, charge(len(p))
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
@@ -176,7 +181,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		if b == nil {
 			f.sent -= c
 			l.mu.Unlock()
-			return false, nil
+			return false
 		}
 		if b.Refs() > 1 {
 			b.BeginSend()
@@ -197,7 +202,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
 	l.post()
-	return copied, nil
+	return copied
 }
 
 // admit takes credit for c more once there is some and the session has room.

@@ -82,8 +82,9 @@ func (m *Mailbox) isClosed() bool {
 // origin and tag, first come first served among equals.
 //
 // Its limit, in charged bytes, bounds what is stored: senders get credit out
-// of it and wait when there is none. Beyond the limit each sending context may
-// always have FirstCredit bytes that are not received yet, and one sending context
+// of it and wait when there is none. While a receiver waits for what is not stored, the
+// limit is twice as large for the senders that may send it. Beyond the limit each sending
+// context may always have FirstCredit bytes that are not received yet, and one sending context
 // at a time gets the credit for a message that does not fit: when nothing is
 // stored, or when a receiver waits for what is not stored and none of that sender's
 // is. For a sender that a receiver names, it is enough that the one before has arrived.
@@ -118,6 +119,7 @@ type Mailbox struct {
 	overEnd    uint64               // that grant: over ends when as much of it is consumed
 	suspect    suspect              // the sender with such a grant at the last look,
 	judging    *time.Timer          // and the next look; nil: no sender waits
+	stuck      stuckWatch
 	closed     bool
 	losses     losses // of messages of the resource
 	waiters    receivers
@@ -330,7 +332,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case out <= FirstCredit, m.promise+more <= m.limit && more <= m.d.unpromised(in):
+	case out <= FirstCredit, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
 		return true
 	case m.over != nil && m.over != in && !(m.over.received >= m.overEnd && m.awaits(in, true)):
 		return false
@@ -376,7 +378,7 @@ func (m *Mailbox) next() *inflow {
 func (m *Mailbox) give(in *inflow) uint64 {
 	m.promises(in, int64(in.need-in.granted))
 	m.comes(in, int64(in.need-in.granted))
-	if in.need-in.consumed > FirstCredit && (m.promise > m.limit || m.d.overpromised(in)) {
+	if in.need-in.consumed > FirstCredit && (m.promise > m.roof(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
 			m.d.over.CompareAndSwap(nil, in)
 			if m.over != nil {
@@ -437,6 +439,7 @@ func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 			if m.judging == nil {
 				m.judging = time.AfterFunc(m.d.holdMost(), m.judgeHolder)
 			}
+			m.watchStuck()
 		}
 	}
 	if first && (len(m.needy) == 0 || m.needy[0] != in) {
@@ -559,6 +562,14 @@ func (m *Mailbox) nextNeedy() {
 // lost. It returns ErrClosed once the mailbox is closed, and ErrSelect where no message
 // can match. If sel names origins, and all of these have ended and left nothing that matches,
 // it returns ErrGone, after some milliseconds.
+//
+// It fails with ErrStuck if it waits behind messages that it does not select: the mailbox,
+// whose limit is doubled meanwhile, is full of them; a context from which a message could
+// match waits for room; and for as long as Config.GiveUp nothing has come to the mailbox
+// and nothing has been received from it. Then the receive could be met only if another
+// goroutine received what is stored, or if a context that has room sent a match. It does
+// not fail if every context that its selectors name has room. No message is lost: receive
+// some of the others, and try again.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	f, err := merge(sel)
 	if err != nil {
@@ -579,6 +590,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		m.doubts()
 	}
 	if len(m.needy) > 0 {
+		m.watchStuck()
 		m.nextNeedy()
 	} else {
 		m.mu.Unlock()
@@ -708,6 +720,7 @@ func (m *Mailbox) Close() {
 	if m.doubting != nil {
 		m.doubting.Stop()
 	}
+	m.stuck.end()
 	m.closed = true
 	msgs, ins, needy := m.first, m.inflows, m.needy
 	m.inflows = nil

@@ -46,6 +46,7 @@ type waiter struct {
 	cause  error    // why a receiver gets no message; nil: the mailbox was closed
 	doubt  *doubt   // of a receiver that has waited for long
 	isOld  bool     // a receiver was there at the mailbox's last look
+	seen   bool     // a receiver waited already when judgeStuck looked last
 	state  atomic.Uint32
 	ch     chan struct{}
 	d      *Dispatcher
@@ -152,7 +153,7 @@ func (d *Dispatcher) waiter() *waiter {
 // come: to whoever uses w next it means only to look again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.who, w.grant, w.way, w.sel = nil, nil, 0, nil, Select{}
-	w.cause, w.doubt, w.isOld = nil, nil, false
+	w.cause, w.doubt, w.isOld, w.seen = nil, nil, false, false
 	w.state.Store(awake)
 	if len(w.ch) > 0 { // nobody else takes it
 		<-w.ch

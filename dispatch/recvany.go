@@ -49,7 +49,7 @@ func (m *Mailbox) receiver(msg *Message) *waiter {
 }
 
 // RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of
-// the one that the message, or ErrClosed, is of; -1 with other errors, among them ErrGone. If several have a
+// the one that the message, or ErrClosed, is of; -1 with other errors, among them ErrGone, and ErrStuck of any of the mailboxes. If several have a
 // message, one of them is chosen at random. It fails with ErrSelect if there is no mailbox, or
 // if they are of several Dispatchers.
 func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
@@ -146,6 +146,7 @@ func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 			m.doubts()
 		}
 		if len(m.needy) > 0 {
+			m.watchStuck()
 			m.nextNeedy()
 		} else {
 			m.mu.Unlock()

@@ -273,8 +273,8 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 	if !varies {
 		return f.accept(ctx, src, tag, p, b, nil)
 	}
-	class := (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
-	if err := s.follow(ctx, class, n, f); err != nil {
+	class := classOf(src, tag)
+	if err := s.follow(ctx, class, n); err != nil {
 		return false, err
 	}
 	var at watermark
@@ -282,6 +282,10 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 		s.mark(class, n, at)
 	}
 	return copied, err
+}
+
+func classOf(src uint32, tag uint64) uint64 {
+	return (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
 }
 
 // class are the marks of a class of messages. Before its first message there may
@@ -312,9 +316,9 @@ func (s *spread) class(n uint64) []watermark {
 	return s.marks[n]
 }
 
-// follow waits until what went before in a class over other lanes than n, that of f, is
+// follow waits until what went before in a class over other lanes than n is
 // where it should be.
-func (s *spread) follow(ctx context.Context, class uint64, n uint8, f *Flow) error {
+func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 	for other := range s.rules.lanes {
 		if other == int(n) {
 			continue
@@ -328,17 +332,19 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8, f *Flow) err
 		if err := w.passed(ctx); err != nil {
 			return err
 		}
-		if f.mb != nil { // within the process: the goroutine with the token may deliver still what it has acknowledged
-			f.mb.d.take()
-			f.mb.d.give()
-		}
-		s.mu.Lock()
-		if m := &s.marks[class][other]; *m == w {
-			*m = watermark{}
-		}
-		s.mu.Unlock()
+		s.hasPassed(class, other, w)
 	}
 	return nil
+}
+
+// hasPassed forgets the watermark w of a class, which has been acknowledged: that is, what was
+// sent before it is in its mailbox.
+func (s *spread) hasPassed(class uint64, lane int, w watermark) {
+	s.mu.Lock()
+	if m := &s.marks[class][lane]; *m == w {
+		*m = watermark{}
+	}
+	s.mu.Unlock()
 }
 
 func (s *spread) mark(class uint64, n uint8, at watermark) {

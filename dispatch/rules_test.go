@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -369,8 +370,8 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 }
 
-// A message that goes within the process does not pass one that the other context has
-// acknowledged, over a link, and is about to deliver.
+// A message that goes within the process does not pass one that the other context is about to
+// deliver: that is not acknowledged before, whatever else the context says meanwhile.
 func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	a, b := both(t, ruled(t, Rule{Min: 10_000, Over: []string{"tcp"}, Only: true}))
 	mb := box(t, b, 1, 0)
@@ -384,17 +385,35 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 		defer l.mu.Unlock()
 		return l.s.IsIdle()
 	})
-	b.take() // as the goroutine that delivers does
-	sent := make(chan error, 1)
-	go func() { sent <- flow(t, a, mb).SendBytes(soon(t), 1, 1, []byte("small")) }()
-	time.Sleep(50 * time.Millisecond)
-	n, _ := mb.Len()
-	b.give()
-	if n != 0 {
-		t.Error("a message within the process has passed what the other context was delivering")
+	back := b.links[linkKey{peer: a.self, lane: 1, theirs: true}]
+	expected := func(l *link) uint32 { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Expected() }
+	has, told := expected(back), expected(l)
+	f := flow(t, a, mb)
+	mb.mu.Lock() // the goroutine that delivers waits
+	sent := make(chan error, 2)
+	go func() { sent <- f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)) }()
+	until(t, "the large message", func() bool { return expected(back) != has })
+	back.push(wire.TypeCredit, 999, 0, 1)
+	back.speak()
+	until(t, "a frame from the other context", func() bool { return expected(l) != told })
+	l.mu.Lock()
+	isIdle := l.s.IsIdle()
+	l.mu.Unlock()
+	mb.mu.Unlock()
+	if isIdle {
+		t.Error("a message was acknowledged that was not delivered")
 	}
-	if err := <-sent; err != nil {
-		t.Error(err)
+	go func() { sent <- f.SendBytes(soon(t), 1, 1, []byte("small")) }()
+	for _, n := range []int{10_000, 5} {
+		m, err := mb.Recv(soon(t))
+		if err != nil || m.Len() != n {
+			t.Fatal(m, err)
+		}
+		m.Release()
 	}
-	take(t, mb)
+	for range 2 {
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	}
 }

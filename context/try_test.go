@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// trySend calls TrySend until it returns something else than ErrFull.
+func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
+	t.Helper()
+	b, err := r.Context().Buffer(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		switch err = r.TrySend(to, 7, b); {
+		case err == nil:
+			return nil
+		case err != dispatch.ErrFull:
+			b.Release()
+			return err
+		case time.Now().After(end):
+			t.Fatal("never")
+		}
+	}
+}
+
+// TrySend to a resource that this context does not know asks the directory, and succeeds
+// later. One that does not exist, or not any more, is told as by Send.
+func TestTrySendAsks(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		a, b := open(), open()
+		me, you := register(t, a, nil), register(t, b, nil)
+		if n, err := me.Room(you.ID()); n != 0 || err != nil {
+			t.Errorf("room at a resource that is not known: %d, %v", n, err)
+		}
+		if err := trySend(t, me, you.ID()); err != nil {
+			t.Fatal(err)
+		}
+		m, err := you.Recv(bg)
+		if err != nil || m.Tag() != 7 {
+			t.Fatal(m, err)
+		}
+		m.Release()
+		if n, err := me.Room(you.ID()); n < 1000 || err != nil {
+			t.Errorf("room: %d, %v", n, err)
+		}
+		for what, id := range map[string]resource.GID{
+			"zero": {}, "a context": b.ID(), "no such context": resource.MakeGID(1, 2, 3), "no such resource": b.ID().WithSerial(1 << 20),
+		} {
+			err := trySend(t, me, id)
+			if what == "no such resource" && err == nil { // accepted in vain
+				err = trySend(t, me, id)
+			}
+			if !errors.Is(err, dispatch.ErrGone) && what != "no such resource" {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		// Another resource of the same context is sent to at once.
+		other := register(t, b, nil)
+		p, err := a.Buffer(10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := me.TrySend(other.ID(), 7, p); err != nil {
+			t.Error(err)
+		}
+		if m, err = other.Recv(bg); err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if err := you.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 { // one that was accepted before the end was heard of
+			if err = trySend(t, me, you.ID()); err != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !errors.Is(err, dispatch.ErrGone) {
+			t.Errorf("a resource that was deleted: %v", err)
+		}
+		if err := me.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := trySend(t, me, other.ID()); !errors.Is(err, dispatch.ErrClosed) {
+			t.Errorf("from a deleted resource: %v", err)
+		}
+		if _, err := me.Room(other.ID()); !errors.Is(err, dispatch.ErrClosed) {
+			t.Errorf("room from a deleted resource: %v", err)
+		}
+	})
+}
+
+// Calls that do not wait, to very many targets, keep a bounded number of questions.
+func TestTrySendToMany(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	me := register(t, c, nil)
+	for i := range uint32(10_000) {
+		if _, err := me.Room(resource.MakeGID(1, 2, i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := me.Room(resource.MakeGID(1, 2, 1)); !errors.Is(err, dispatch.ErrClosed) {
+		t.Errorf("room as the context has been closed: %v", err)
+	}
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// behind has a context send messages of size bytes with tag 1, until their sender waits or
+// there are n, and then one with tag 2. What becomes of them is sent on the channel.
+func behind(t *testing.T, from *Dispatcher, mb *Mailbox, n, size int) chan error {
+	f, sent := flow(t, from, mb), make(chan error, 1)
+	go func() {
+		for range n {
+			if err := f.try(soon(t), 1, size); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- f.try(soon(t), 2, 10)
+	}()
+	return sent
+}
+
+// A receiver gets a message that lies behind more others than its mailbox may hold, as long
+// as they are at most twice as many.
+func TestSelectiveReceiveDoublesLimit(t *testing.T) {
+	const limit, size, n = 1 << 20, 100_000, 17
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, limit)
+			sent := behind(t, a, mb, n, size)
+			until(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			if _, stored := mb.Len(); stored > limit+FirstCredit {
+				t.Errorf("without a receiver %d bytes are stored", stored)
+			}
+			take(t, mb, Tag(2))
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+			if _, stored := mb.Len(); stored > 2*limit+FirstCredit {
+				t.Errorf("%d bytes are stored", stored)
+			}
+			for range n {
+				take(t, mb, Tag(1))
+			}
+		})
+	}
+}
+
+// A receive that waits behind more others than its mailbox may hold fails with ErrStuck,
+// and has lost nothing: it is met when the others have been received.
+func TestStuckReceive(t *testing.T) {
+	const limit, size, n = 1 << 20, 100_000, 40
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+			idle := w.node(t, 3, tr)
+			mb := box(t, b, 1, limit)
+			talk(t, idle, b, mb, 7) // it has credit, and sends nothing
+			sent := behind(t, a, mb, n, size)
+			for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
+				if _, err := mb.Recv(soon(t), sel); !errors.Is(err, ErrStuck) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
+				t.Errorf("%d bytes are stored", stored)
+			}
+			for range n {
+				take(t, mb, Tag(1))
+			}
+			take(t, mb, Tag(2))
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A receive does not fail while messages are received by another goroutine, however slowly,
+// nor if it waits for a context that has room.
+func TestNotStuck(t *testing.T) {
+	const limit, size, n = 1 << 20, 100_000, 40
+	w := newWorld()
+	tr := transports()["tcp"]
+	a, idle := w.node(t, 1, tr), w.node(t, 3, tr)
+	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test looks
+	mb := box(t, b, 1, limit)
+	talk(t, idle, b, mb, 7)
+	sent := behind(t, a, mb, n, size)
+	results := make(chan error, 2)
+	recv := func(sel ...Select) {
+		m, err := mb.Recv(soon(t), sel...)
+		if err == nil {
+			m.Release()
+		}
+		results <- err
+	}
+	go recv(Tag(2))
+	go recv(From(idle.self.WithSerial(1)))
+	isFull := func() bool {
+		mb.mu.Lock()
+		defer mb.mu.Unlock()
+		return mb.waiters.first != mb.waiters.last && mb.promise+size > 2*mb.limit && len(mb.needy) == 1
+	}
+	for range 5 {
+		until(t, "a full mailbox", isFull)
+		for range 2 {
+			mb.judgeStuck()
+			take(t, mb, Tag(1))
+			until(t, "a full mailbox", isFull)
+		}
+	}
+	select {
+	case err := <-results:
+		t.Fatalf("a receive ended: %v", err)
+	default:
+	}
+	mb.judgeStuck()
+	mb.judgeStuck()
+	if err := <-results; !errors.Is(err, ErrStuck) { // that of tag 2
+		t.Fatal(err)
+	}
+	mb.judgeStuck()
+	mb.judgeStuck()
+	if err := flow(t, idle, mb).try(soon(t), 3, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-results; err != nil {
+		t.Errorf("a receive from a context that has room: %v", err)
+	}
+	for range n - 10 {
+		take(t, mb, Tag(1))
+	}
+	take(t, mb, Tag(2))
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}

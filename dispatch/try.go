@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+)
+
+// ErrFull is returned by TrySend where a message cannot be accepted without waiting.
+var ErrFull = errors.New("rocl: the mailbox has no room now")
+
+// A wish is credit that a refused TrySend has asked for, and that no goroutine waits for. A
+// wish that is not repeated within wishKept is taken back, with what was granted meanwhile:
+// other senders may wait for it, and a receiver ends the link of a context that does not use
+// what it was granted beyond a mailbox's limit.
+//
+//	refused ──► asked ──► granted ──► used by the next TrySend or Send
+//	                │         │
+//	                └─────────┴─ no TrySend for wishKept ──► given back
+//
+// The lock of the flow's credit guards it: link.mu, or Mailbox.mu within the process.
+type wish struct {
+	timer    *time.Timer // calls dropWish; nil until first set
+	isSet    bool        // the timer is set, or dropWish is being called
+	repeated bool        // a TrySend has been refused since the timer was set
+}
+
+// wishKept is for how long credit is kept for a TrySend.
+func (d *Dispatcher) wishKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
+
+// wishes notes that a TrySend has been refused.
+func (f *Flow) wishes(d *Dispatcher) {
+	w := &f.wish
+	w.repeated = true
+	if w.isSet {
+		return
+	}
+	w.isSet, w.repeated = true, false
+	if w.timer == nil {
+		w.timer = time.AfterFunc(d.wishKept(), f.dropWish)
+	} else {
+		w.timer.Reset(d.wishKept())
+	}
+}
+
+// isOver reports whether the wish is to be dropped, and sets the timer anew otherwise.
+func (w *wish) isOver(d *Dispatcher) bool {
+	if w.isSet = w.repeated; w.isSet {
+		w.repeated = false
+		w.timer.Reset(d.wishKept())
+	}
+	return !w.isSet
+}
+
+// TrySend is Send that never waits: where the resource has no credit left for this context,
+// or messages wait for some, it fails with ErrFull, as it is, and b stays the caller's. Then
+// the resource is asked for the credit that this message needs, which is kept for a second
+// when it is there.
+func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
+	if b.Len() > MaxMessage {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
+	}
+	if f.spread != nil {
+		return f.spread.try(src, tag, b)
+	}
+	return f.try1(src, tag, b, nil)
+}
+
+// try1 is TrySend over one lane. at is that of accept.
+func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) error {
+	if f.mb != nil {
+		return f.tryDirect(src, tag, b)
+	}
+	l := f.l
+	c := charge(b.Len())
+	l.mu.Lock()
+	switch {
+	case f.gone != nil:
+		l.mu.Unlock()
+		return f.gone
+	case f.waiters.first != nil, !l.s.HasRoom(): // behind those that wait
+		l.mu.Unlock()
+		return ErrFull
+	case f.sent+c > f.limit:
+		f.wishes(l.d)
+		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
+			f.forget()
+			f.asked = need
+			l.put(wire.TypeNeed, f.dst, 0, need)
+			l.post()
+		} else {
+			l.mu.Unlock()
+		}
+		return ErrFull
+	}
+	f.sent += c
+	if f.push(src, tag, b.Bytes(), b, at) {
+		b.EndCopied()
+	}
+	return nil
+}
+
+// dropWish takes back what TrySend has asked for, unless it was repeated.
+func (f *Flow) dropWish() {
+	if f.mb != nil {
+		f.dropDirectWish()
+		return
+	}
+	l := f.l
+	l.mu.Lock()
+	if f.gone != nil || l.life.HasEnded() {
+		f.wish.isSet = false
+	} else if f.wish.isOver(l.d) && f.waiters.first == nil {
+		unasks := f.unask()
+		if f.asked != 0 { // it has been granted
+			f.unasked.add(f.asked)
+			f.asked = 0
+		}
+		if f.giveBack() || unasks {
+			l.post()
+			return
+		}
+	}
+	l.mu.Unlock()
+}
+
+// tryDirect is TrySend within the process.
+func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
+	m, in := f.mb, f.in
+	d := in.from.(*Dispatcher)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := f.opens(); err != nil {
+		return err
+	}
+	if in.waiters.first != nil {
+		return ErrFull
+	}
+	need := in.received + charge(b.Len())
+	if need > in.granted {
+		m.grant(in)
+	}
+	if need > in.granted && in.need != need {
+		m.want(in, need)
+	}
+	if need > in.granted {
+		f.wishes(d)
+		return ErrFull
+	}
+	msg := m.d.message()
+	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
+	m.accept(msg, f.way)
+	return nil
+}
+
+func (f *Flow) dropDirectWish() {
+	m, in := f.mb, f.in
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || in.left {
+		f.wish.isSet = false
+	} else if f.wish.isOver(in.from.(*Dispatcher)) && in.waiters.first == nil {
+		m.unwant(in)
+	}
+}
+
+// try is TrySend over the lane that the rules say.
+func (s *spread) try(src uint32, tag uint64, b *buffers.Buffer) error {
+	n, varies := s.rules.pick(tag, b.Len())
+	f, err := s.lane(n)
+	if err != nil {
+		return err
+	}
+	if !varies {
+		return f.try1(src, tag, b, nil)
+	}
+	class := classOf(src, tag)
+	if !s.mayFollow(class, n) {
+		return ErrFull
+	}
+	var at watermark
+	if err := f.try1(src, tag, b, &at); err != nil {
+		return err
+	}
+	s.mark(class, n, at)
+	return nil
+}
+
+// mayFollow is follow that does not wait: it reports whether what went before in a class over
+// other lanes than n is where it should be.
+func (s *spread) mayFollow(class uint64, n uint8) bool {
+	for other := range s.rules.lanes {
+		if other == int(n) {
+			continue
+		}
+		s.mu.Lock()
+		w := s.class(class)[other]
+		s.mu.Unlock()
+		if w.l == nil {
+			continue
+		}
+		if !w.hasPassed() {
+			return false
+		}
+		s.hasPassed(class, other, w)
+	}
+	return true
+}
+
+// hasPassed is passed that does not wait.
+func (w watermark) hasPassed() bool {
+	l := w.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.write() // it may be paced
+	if !l.calls() {
+		l.release()
+	}
+	return (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
+}
+
+// Room returns how many bytes a message may have that TrySend accepts now: 0 also where
+// messages wait for credit. A longer message may be accepted too within the process, where
+// asking for credit takes no time. Where there are rules it is the least of the lanes in
+// use. It fails with the error that a send would fail with.
+func (f *Flow) Room() (bytes int, err error) {
+	if f.spread == nil {
+		return f.room()
+	}
+	s := f.spread
+	bytes, err = s.base.room()
+	s.mu.Lock()
+	lanes := s.by
+	s.mu.Unlock()
+	for _, f := range lanes {
+		if f == nil || err != nil {
+			continue
+		}
+		var n int
+		n, err = f.room()
+		bytes = min(bytes, n)
+	}
+	return bytes, err
+}
+
+func (f *Flow) room() (bytes int, err error) {
+	credit := uint64(0)
+	if m, in := f.mb, f.in; m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if err := f.opens(); err != nil {
+			return 0, err
+		}
+		if in.waiters.first == nil {
+			m.grant(in)
+			credit = in.granted - in.received
+		}
+	} else {
+		f.l.mu.Lock()
+		defer f.l.mu.Unlock()
+		if f.gone != nil {
+			return 0, f.gone
+		}
+		if f.waiters.first == nil && f.l.s.HasRoom() {
+			credit = f.limit - f.sent
+		}
+	}
+	if credit < overhead {
+		return 0, nil
+	}
+	return int(min(credit-overhead, MaxMessage)), nil
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// tries sends n bytes with TrySend, or says why not. The buffer of a refused call must be the
+// caller's.
+func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
+	t.Helper()
+	b, err := f.dispatcher().cfg.Pool.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = f.TrySend(1, tag, b); err != nil {
+		if b.State() != buffers.Owned || b.Refs() != 1 {
+			t.Fatalf("a refused buffer is %v, with %d references", b.State(), b.Refs())
+		}
+		b.Release()
+	}
+	return err
+}
+
+// TrySend accepts messages as long as there is credit, refuses the next one with ErrFull
+// itself, and asks for the credit that it needs: it comes when the receiver has gone on.
+func TestTrySend(t *testing.T) {
+	const size = 30_000
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 4*FirstCredit)
+			f := flow(t, a, mb)
+			sent, received := uint64(0), uint64(0)
+			until(t, "a full mailbox", func() bool { // what was asked for comes while there is room
+				for {
+					switch err := f.tries(t, sent, size); err {
+					case nil:
+						sent++
+						continue
+					case ErrFull:
+						return sent >= 4*FirstCredit/(size+overhead)
+					default:
+						t.Fatal(err)
+					}
+				}
+			})
+			if sent > 5*FirstCredit/size {
+				t.Errorf("%d messages of %d bytes were accepted by a mailbox of %d", sent, size, 4*FirstCredit)
+			}
+			for range 10 {
+				for range 5 {
+					m, err := mb.Recv(soon(t))
+					if err != nil || m.Tag() != received {
+						t.Fatal(m, err)
+					}
+					m.Release()
+					received++
+				}
+				before := sent
+				until(t, "room again", func() bool {
+					if err := f.tries(t, sent, size); err == nil {
+						sent++
+					} else if err != ErrFull {
+						t.Fatal(err)
+					}
+					return sent == before+5
+				})
+			}
+			for ; received < sent; received++ {
+				take(t, mb, Tag(received))
+			}
+			mb.Close()
+			until(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
+			if err := f.tries(t, 0, 10); !errors.Is(err, ErrGone) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A message that is larger than the first credit, and than the mailbox's limit, is accepted
+// by a later TrySend.
+func TestTrySendLarge(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			for i := range uint64(3) {
+				until(t, "credit", func() bool {
+					err := f.tries(t, i, 5*FirstCredit)
+					if err != nil && err != ErrFull {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
+				take(t, mb, Tag(i))
+			}
+		})
+	}
+}
+
+// Credit beyond the limit that a refused TrySend has asked for, and does not use, is given
+// back: other senders go on, and no link ends.
+func TestTrySendGivesBack(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			quick := func(c *Config) { c.GiveUp = 200 * time.Millisecond }
+			a, b, c := w.node(t, 1, tr, quick), w.node(t, 2, tr, quick), w.node(t, 3, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && name != "inproc" {
+				t.Fatal(err)
+			} else if err == nil {
+				take(t, mb)
+				if err := f.tries(t, 1, 60_000); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
+					t.Fatal(err)
+				}
+				take(t, mb)
+			}
+			until(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over != nil })
+			within(t, "another large message", func() {
+				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
+					t.Error(err)
+				}
+			})
+			take(t, mb, Tag(2))
+			for i := range 40 { // both sides still count alike, over the same link
+				if err := f.try(soon(t), 3, 50_000); err != nil {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				take(t, mb, Tag(3))
+			}
+			if p := promised(mb); p > 3*FirstCredit {
+				t.Errorf("%d bytes are promised", p)
+			}
+		})
+	}
+}
+
+// A refused TrySend is behind the messages that wait, and changes nothing for them.
+func TestTrySendBehindSend(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			if err := f.try(soon(t), 1, 60_000); err != nil {
+				t.Fatal(err)
+			}
+			sent := make(chan error, 1)
+			go func() { sent <- f.try(soon(t), 2, 60_000) }()
+			needed(t, mb)
+			if err := f.tries(t, 3, 10); err != ErrFull {
+				t.Fatal(err)
+			}
+			if n, err := f.Room(); n != 0 || err != nil {
+				t.Errorf("while a message waits: room for %d bytes, %v", n, err)
+			}
+			take(t, mb, Tag(1))
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+			take(t, mb, Tag(2))
+			until(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
+			take(t, mb, Tag(3))
+		})
+	}
+}
+
+// A message of as many bytes as Room says is accepted.
+func TestRoom(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 4*FirstCredit)
+			f := flow(t, a, mb)
+			for i := range 20 {
+				n, err := f.Room()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 && n < FirstCredit-overhead {
+					t.Errorf("at first there is room for %d bytes", n)
+				}
+				if n > 0 {
+					if err := f.tries(t, 1, n); err != nil {
+						t.Fatalf("a message of %d bytes: %v", n, err)
+					}
+				}
+				if i%2 == 1 {
+					for {
+						m, err := mb.TryRecv()
+						if err != nil {
+							break
+						}
+						m.Release()
+					}
+				}
+			}
+			mb.Close()
+			until(t, "the end", func() bool { _, err := f.Room(); return errors.Is(err, ErrGone) })
+		})
+	}
+}
+
+// A refused TrySend allocates nothing.
+func TestTrySendAllocs(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, FirstCredit)
+			f := flow(t, a, mb)
+			if err := f.tries(t, 1, 60_000); err != nil {
+				t.Fatal(err)
+			}
+			p, err := a.Buffer(60_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Release()
+			if n := testing.AllocsPerRun(1000, func() {
+				if err := f.TrySend(1, 1, p); err != ErrFull {
+					t.Fatal(err)
+				}
+			}); n >= 1 {
+				t.Errorf("%v allocations a call", n)
+			}
+		})
+	}
+}
+
+// With rules by size, messages of TrySend keep their order: one that would overtake another
+// over its lane is refused.
+func TestTrySendKeepsOrder(t *testing.T) {
+	w := newWorld()
+	rules := ruled(t, Rule{Min: 20_000, Over: []string{"shm"}, Only: true})
+	a, b := w.node(t, 1, tcp.New(), rules), w.node(t, 2, tcp.New())
+	for _, d := range []*Dispatcher{a, b} {
+		w.listenToo(t, d, shm.New())
+	}
+	mb := box(t, b, 1, 0)
+	f := flow(t, a, mb)
+	sizes := []int{10, 100_000, 20, 30, 3_000, 200_000, 0}
+	sent := make(chan error, 1)
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	const n = 300
+	go func() {
+		for i := uint64(0); i < n && ctx.Err() == nil; {
+			p, err := a.Buffer(sizes[int(i)%len(sizes)])
+			if err != nil {
+				sent <- err
+				return
+			}
+			if err = f.TrySend(1, 7, p); err != nil {
+				p.Release()
+			}
+			switch err {
+			case nil:
+				i++
+			case ErrFull:
+				a.glance()
+			default:
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for i := range n {
+		m, err := mb.Recv(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Len() != sizes[i%len(sizes)] {
+			t.Fatalf("message %d has %d bytes", i, m.Len())
+		}
+		m.Release()
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
