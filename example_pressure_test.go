@@ -134,6 +134,78 @@ func ExampleResource_room() {
 	// Output: true
 }
 
+// A stage of a pipeline keeps few messages waiting, so that a fast sender goes at its pace.
+func ExampleMailboxMessages() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me := register(c, "me")
+	stage, err := node.open().Register(ctx, rocl.Attrs{"name": "stage"}, rocl.MailboxMessages(10))
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent := 0
+	for {
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		err := me.SendBytes(soon, stage.ID(), 0, []byte("a part"))
+		cancel()
+		if err != nil {
+			break
+		}
+		sent++
+	}
+	waiting, _ := stage.Waiting()
+	fmt.Println(sent, "are sent and", waiting, "wait")
+	// Output: 10 are sent and 10 wait
+}
+
+// A receive that waits behind messages it does not select fails when the mailbox is full of
+// them. It has lost nothing: when some were received it is met.
+func ExampleWithGiveUp_stuck() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	me := register(node.open(), "me")
+	you, err := node.open(rocl.WithGiveUp(100*time.Millisecond)).Register(ctx, rocl.Attrs{"name": "you"}, rocl.MailboxMessages(10))
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for range 25 {
+			err = errors.Join(err, me.SendBytes(ctx, you.ID(), 1, []byte("data")))
+		}
+		sent <- errors.Join(err, me.SendBytes(ctx, you.ID(), 2, []byte("the end")))
+	}()
+	for {
+		m, err := you.Recv(ctx, rocl.Tag(2))
+		if errors.Is(err, rocl.ErrStuck) {
+			fmt.Println("stuck: receiving what is there")
+			for range 20 {
+				if m, err = you.Recv(ctx, rocl.Tag(1)); err != nil {
+					log.Fatal(err)
+				}
+				m.Release()
+			}
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+		break
+	}
+	if err := <-sent; err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// stuck: receiving what is there
+	// the end
+}
+
 // A sender that retains a buffer writes it anew when the library is through with it.
 func ExampleBuffer_wait() {
 	ctx := context.Background()

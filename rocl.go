@@ -276,8 +276,9 @@ func WithPollBudget(d time.Duration) Option { return context.WithPollBudget(d) }
 // PollAlways. In one context no more than one ever polls, for all who wait.
 func WithPollers(n int) Option { return context.WithPollers(n) }
 
-// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given. Beyond it
-// senders wait.
+// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given, and never less than
+// 64 KiB. Beyond it senders wait, but each context that sends may have 64 KiB more in a
+// mailbox: it sends so much without asking. MailboxLimit and MailboxMessages are exact.
 func WithMailbox(bytes int) Option { return context.WithMailbox(bytes) }
 
 // WithMemory bounds the registered memory of the context's buffers, in bytes. Where it
@@ -337,8 +338,12 @@ func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
 func WithUndelivered(f func(Undelivered)) Option { return context.WithUndelivered(f) }
 
 // MailboxLimit sets the byte limit of the mailbox of the resource that is being
-// registered.
+// registered. It is for all senders together: see [context.MailboxLimit].
 func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes) }
+
+// MailboxMessages sets how many messages the mailbox of the resource that is being
+// registered holds: see [context.MailboxMessages].
+func MailboxMessages(n int) RegisterOption { return context.MailboxMessages(n) }
 
 // Workers has [Resource.Handle] handle up to n messages at the same time.
 func Workers(n int) HandleOption { return context.Workers(n) }

@@ -205,8 +205,8 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 
 // Register makes a resource with the attributes a, or with none if a is nil, and
 // gives it a mailbox. Every attribute must have a value. Two resources may have the
-// same attributes. The mailbox stops senders at the limit of [MailboxLimit], by default
-// that of [WithMailbox], which is 16 MiB by default.
+// same attributes. The mailbox stops senders at the limits of [MailboxLimit] and
+// [MailboxMessages], by default at that of [WithMailbox], which is 16 MiB by default.
 //
 // A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList]
 // bytes (32 MiB), a name [resource.MaxName] (1 KiB), a value [resource.MaxValue]
@@ -226,11 +226,17 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	serial := c.serial.Add(1)
-	if serial == 0 {
-		c.serial.Store(^uint32(0))
+	if serial >= dispatch.Bounded {
+		c.serial.Store(dispatch.Bounded - 1)
 		return nil, fmt.Errorf("rocl: registering: the context has used all its identifiers")
 	}
-	box, err := c.disp.Mailbox(serial, cfg.mailbox)
+	var box *dispatch.Mailbox
+	if cfg.mailbox > 0 || cfg.messages > 0 {
+		serial |= dispatch.Bounded
+		box, err = c.disp.BoundedMailbox(serial, cfg.mailbox, cfg.messages)
+	} else {
+		box, err = c.disp.Mailbox(serial, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
@@ -286,12 +292,26 @@ func (c *Context) drop(r *Resource) {
 type RegisterOption func(*registerConfig)
 
 type registerConfig struct {
-	mailbox int
-	unique  []string
+	mailbox, messages int
+	unique            []string
 }
 
-// MailboxLimit sets the byte limit of the resource's mailbox.
+// MailboxLimit sets the byte limit of the resource's mailbox, which holds no more than that,
+// from all senders together; 0 or less is no limit of its own. Each message counts 64 bytes
+// more than it has. A sender's message that does not fit waits; senders in other processes
+// ask before their first message, which takes a round trip more than without the option.
+//
+// There are exceptions. A message that is longer than the limit, or that does not fit
+// because other senders keep credit which they do not use, is let in while the mailbox is
+// empty. While a receive waits for what is not stored, the limit is doubled: see
+// [Resource.Recv]. And each context of an older version may send 64 KiB without asking.
 func MailboxLimit(bytes int) RegisterOption { return func(c *registerConfig) { c.mailbox = bytes } }
+
+// MailboxMessages sets how many messages the resource's mailbox holds, besides its limit in
+// bytes: MailboxLimit, or that of [WithMailbox]. Both hold as MailboxLimit says. Each message
+// counts as the limit in bytes divided by n, at least, also against the memory of
+// [WithMemory]. 0 or less is no limit.
+func MailboxMessages(n int) RegisterOption { return func(c *registerConfig) { c.messages = n } }
 
 // Found is one answer of the directory.
 type Found struct {

@@ -105,8 +105,9 @@ func WithPollBudget(d time.Duration) Option { return func(c *config) { c.poll.Bu
 // PollAlways. In one context no more than one ever polls, for all who wait.
 func WithPollers(n int) Option { return func(c *config) { c.poll.Pollers = n } }
 
-// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given. Beyond it
-// senders wait.
+// WithMailbox sets the byte limit of mailboxes; 16 MiB if not given, and never less than
+// 64 KiB. Beyond it senders wait, but each context that sends may have 64 KiB more in a
+// mailbox: it sends so much without asking. MailboxLimit and MailboxMessages are exact.
 func WithMailbox(bytes int) Option { return func(c *config) { c.mailbox = bytes } }
 
 // WithMemory bounds the registered memory of the context's buffers, in bytes. Where it

@@ -158,7 +158,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	if in.waiters.first == nil && in.received+charge(b.Len()) <= in.granted {
+	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
 		m.accept(msg, f.way)
 		return nil
 	}
@@ -178,7 +178,7 @@ func (f *Flow) opens() error {
 			return in.isOver()
 		}
 	}
-	if in.granted == 0 {
+	if !in.hasEntered {
 		m.enter(in)
 	}
 	return nil
@@ -186,14 +186,14 @@ func (f *Flow) opens() error {
 
 // accept puts a message for which there is credit. way may be nil. mu is held.
 func (m *Mailbox) accept(msg *Message, way *end) {
-	c := charge(len(msg.data))
+	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
 	m.stored += c
 	msg.isSent = true
 	msg.buf.SetDelivered()
 	if way != nil {
 		way.messages.Add(1)
-		way.bytes.Add(c - overhead)
+		way.bytes.Add(uint64(len(msg.data)))
 	}
 	m.put(msg)
 }
@@ -242,8 +242,8 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 // send: others may have it. mu is held.
 func (m *Mailbox) unwant(in *inflow) {
 	m.unneed(in)
-	if in.granted > in.received+FirstCredit {
-		m.lower(in, in.received+FirstCredit)
+	if in.granted > in.received+in.first {
+		m.lower(in, in.received+in.first)
 	}
 	m.nextNeedySoon()
 }
@@ -252,7 +252,7 @@ func (m *Mailbox) unwant(in *inflow) {
 // some, and asks for what the first one left lacks. mu is held.
 func (m *Mailbox) serveDirect(in *inflow) {
 	for w := in.waiters.first; w != nil; w = in.waiters.first {
-		need := in.received + charge(len(w.msg.data))
+		need := in.received + in.charge(len(w.msg.data))
 		if need > in.granted {
 			m.grant(in)
 		}

@@ -163,7 +163,7 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 			l.endings = map[uint32]*endings{}
 		}
 		l.endings[dst] = list
-		total := uint64(FirstCredit) // that an account has from its beginning
+		total := firstCredit(dst) // that an account has from its beginning
 		if f := l.flows[dst]; f != nil {
 			total = max(f.limit, f.asked) // what it has, or has asked for
 		}

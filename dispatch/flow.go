@@ -22,6 +22,7 @@ type Flow struct {
 	sent    uint64 // charged bytes, in all; guarded by l.mu like the rest
 	limit   uint64
 	asked   uint64 // the limit that was asked for last; 0: none
+	unit    uint64 // the least that a message is charged, as the receiver has said
 	unasked span   // limits that were asked for, may be granted yet, and no sender waits for
 	gone    error
 	waiters waitlist
@@ -65,7 +66,7 @@ func (l *link) flow(dst uint32) *Flow {
 		if err := l.goneDst[dst]; err != nil && !l.life.HasEnded() { // serials are not used again
 			return &Flow{l: l, dst: dst, gone: err}
 		}
-		f = &Flow{l: l, dst: dst, limit: FirstCredit}
+		f = &Flow{l: l, dst: dst, limit: firstCredit(dst)}
 		if l.life.HasEnded() {
 			f.gone = l.life.Cause()
 		}
@@ -152,7 +153,6 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
-	c := charge(len(p))
 	l := f.l
 	if l == nil { // of a lane within the process
 		if b == nil {
@@ -161,6 +161,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		return false, f.deliver(ctx, src, tag, b)
 	}
 	l.mu.Lock()
+	c := max(charge(len(p)), f.unit)
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
 	} else if err := f.admit(ctx, c); err != nil {
@@ -173,7 +174,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 // push queues a message that has credit, and returns what accept does. mu must be held; push
 // releases it.
 func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark) (copied bool) {
-	l, c := f.l, charge(len(p))
+	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
@@ -214,6 +215,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 			return err
 		}
 	}
+	c = max(c, f.unit) // it may have been told meanwhile
 	switch {
 	case f.gone != nil:
 		return f.gone
@@ -284,11 +286,11 @@ func (f *Flow) giveBack() bool {
 	if f.limit >= u.most { // more than that is not to come
 		f.unasked = span{}
 	}
-	if f.limit > u.most || f.limit-f.sent <= FirstCredit {
+	if f.limit > u.most || f.limit-f.sent <= firstCredit(f.dst) {
 		return false
 	}
 	held := f.limit
-	f.limit = f.sent + FirstCredit
+	f.limit = f.sent + firstCredit(f.dst)
 	f.l.put(wire.TypeNeed, f.dst, 0, f.limit, held8(held)...)
 	return true
 }
@@ -302,6 +304,7 @@ func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 // question is written, and is told whether there is one.
 func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
+		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
 			if need != f.asked && !f.line.IsWaiting() { // less than before, if who was first has given up
 				f.forget()

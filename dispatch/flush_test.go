@@ -5,7 +5,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,8 +59,8 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			me, other := box(t, a, 1, 0), box(t, a, 2, 0)
 			stop := make(chan struct{})
-			var noise atomic.Int64
 			ended := make(chan struct{})
+			received := make(chan struct{}, 1)
 			go func() { // its frames carry acknowledgements
 				defer close(ended)
 				back := flow(t, b, other)
@@ -74,7 +73,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 					if back.SendBytes(context.Background(), 9, 0, []byte("noise")) != nil {
 						return
 					}
-					noise.Add(1)
+					<-received
 				}
 			}()
 			go func() {
@@ -84,9 +83,10 @@ func TestFlushTellsUndelivered(t *testing.T) {
 						return
 					}
 					m.Release()
+					received <- struct{}{}
 				}
 			}()
-			for round := range 100 {
+			for round := range 50 {
 				mb := box(t, b, uint32(round+1), 0)
 				f := flow(t, a, mb)
 				if err := f.try(soon(t), 0, 10); err != nil {

@@ -398,6 +398,7 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	l.stream.rx = l.s.Expected() - 1
 	_, streams := c.(subsys.Streamer)
 	l.cuts = streams && a.Features&wire.FeaturePieces != 0
+	l.asksFirst.Store(a.Features&wire.FeatureBounded != 0)
 	l.since = time.Now()
 	l.watch()
 	if name := c.Transport(); name != l.over {

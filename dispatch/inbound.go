@@ -222,6 +222,10 @@ func (l *link) control(f *subsys.Frame) error {
 	switch f.Type {
 	case wire.TypeCredit:
 		l.mu.Lock()
+		if len(f.Data) > 0 && !l.setUnit(f) {
+			l.mu.Unlock()
+			return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
+		}
 		if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
 			fl.limit = f.Tag
 			l.answered = fl.serve() || fl.giveBack() || l.answered
@@ -325,7 +329,7 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	if in.mb == nil {
 		return nil, nil
 	}
-	if in.over(charge(int(h.Len))) {
+	if in.over(in.charge(int(h.Len))) {
 		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
 	}
 	return l.d.reserved(int(h.Len))

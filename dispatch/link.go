@@ -39,6 +39,7 @@ type link struct {
 
 	inbound
 	pen       atomic.Uint32
+	asksFirst atomic.Bool // the peer knows bounded mailboxes
 	attention atomic.Bool // the next frames that arrive need mu, see attend
 
 	mu        lock.Mutex[levelLink]
@@ -279,6 +280,10 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 func (l *link) tell(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if in.unit > 0 {
+		l.push(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
+		return
+	}
 	l.push(wire.TypeCredit, in.dst, 0, in.granted)
 }
 

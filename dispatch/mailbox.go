@@ -35,6 +35,7 @@ type inflow struct {
 	waiters  waitlist // the goroutines of a sender in this process that wait for credit
 	left     bool     // the link has ended
 	endings  endings  // of a sender in this process; see OnEnd
+	terms
 }
 
 // An origin is whose messages an inflow is about: a link, for those of another process,
@@ -55,11 +56,15 @@ func (in *inflow) over(c uint64) bool {
 	if in.mb != nil {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
-		if in.granted == 0 && !in.mb.closed { // the first message, for which memory is to be reserved
+		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is to be reserved
 			in.mb.enter(in)
 		}
 	}
-	return in.received+in.expected+c > max(in.granted, FirstCredit)
+	granted := in.granted
+	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know
+		granted = in.mb.termsOf(in).first
+	}
+	return in.received+in.expected+c > granted
 }
 
 // expect notes that a message charged c is arriving in pieces; 0: that it is not any
@@ -92,6 +97,7 @@ type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
 	limit  uint64
+	unit   uint64 // the least that a message is charged, of senders that know it; 0: overhead
 
 	mu         lock.Mutex[levelMailbox]
 	first      *Message
@@ -135,8 +141,11 @@ type Mailbox struct {
 }
 
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
-	m := &Mailbox{d: d, serial: serial, limit: max(limit, FirstCredit)}
-	m.dense = m.limit
+	m := &Mailbox{d: d, serial: serial, limit: limit}
+	if serial&Bounded == 0 {
+		m.limit = max(limit, FirstCredit)
+	}
+	m.dense = max(limit, FirstCredit)
 	if d.memory > 0 {
 		m.dense = min(m.dense, d.memory/8)
 	}
@@ -157,8 +166,14 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 		return ErrGone
 	}
 	c := charge(size) + overhead*uint64(len(fs)-1)
-	if in.granted == 0 { // the first message
+	if !in.hasEntered { // the first message
 		m.enter(in)
+	}
+	if in.unit > overhead {
+		c = 0
+		for i := range fs {
+			c += in.charge(len(fs[i].Data))
+		}
 	}
 	if in.received+c > in.granted {
 		return ErrProtocol
@@ -279,7 +294,7 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	if msg.isGone { // it took no credit
 		return nil, 0
 	}
-	c := charge(len(msg.data))
+	c := in.charge(len(msg.data))
 	m.stored -= c
 	in.consumed += c
 	m.promises(in, -int64(c))
@@ -287,7 +302,7 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 		m.overEnds()
 	}
 	if len(m.needy) > 0 {
-		if in.need != 0 && in.need-in.consumed <= FirstCredit {
+		if in.need != 0 && in.need-in.consumed <= in.first {
 			return in, m.give(in)
 		}
 		if who = m.next(); who != nil {
@@ -315,8 +330,11 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 		}
 		if more > free {
 			more = free
-			if out+more < FirstCredit {
-				more = FirstCredit - out
+			if out+more < in.first {
+				more = in.first - out
+			}
+			if more -= more % in.step(); more == 0 {
+				return 0
 			}
 		}
 		m.promises(in, int64(more))
@@ -332,7 +350,7 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
-	case out <= FirstCredit, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
+	case out <= in.first, m.promise+more <= m.roof(in) && more <= m.d.unpromised(in):
 		return true
 	case m.over != nil && m.over != in && !(m.over.received >= m.overEnd && m.awaits(in, true)):
 		return false
@@ -378,7 +396,7 @@ func (m *Mailbox) next() *inflow {
 func (m *Mailbox) give(in *inflow) uint64 {
 	m.promises(in, int64(in.need-in.granted))
 	m.comes(in, int64(in.need-in.granted))
-	if in.need-in.consumed > FirstCredit && (m.promise > m.roof(in) || m.d.overpromised(in)) {
+	if in.need-in.consumed > in.first && (m.promise > m.roof(in) || m.d.overpromised(in)) {
 		if m.d.counts(in) {
 			m.d.over.CompareAndSwap(nil, in)
 			if m.over != nil {
@@ -391,6 +409,9 @@ func (m *Mailbox) give(in *inflow) uint64 {
 	}
 	in.granted = in.need
 	m.unneed(in)
+	if in.first == 0 { // or each message would be asked for
+		m.grant(in)
+	}
 	return in.granted
 }
 
@@ -410,8 +431,8 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	switch {
 	case m.closed:
 		return 0, ErrGone
-	case in.granted > 0:
-	case total <= FirstCredit: // the peer waits for the end of the resource, and may never send
+	case in.hasEntered:
+	case total <= m.termsOf(in).first: // the peer waits for the end of the resource, and may never send
 		return 0, nil
 	default:
 		m.enter(in)
@@ -431,8 +452,8 @@ func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 		if in.need == 0 {
 			m.needy = append(m.needy, in)
 		}
-		in.need = total
-		if m.next() == in || m.fits(in) && in.need-in.consumed <= FirstCredit {
+		in.need = max(total, in.received+in.expected+in.unit) // its sender may not know the unit yet
+		if m.next() == in || m.fits(in) && in.need-in.consumed <= in.first {
 			grant = m.give(in)
 		} else {
 			m.d.hungry.Store(true)
@@ -456,7 +477,7 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	switch {
 	case m.closed:
 		return ErrGone
-	case held > in.granted || total > held || total < in.received+in.expected+FirstCredit:
+	case held > in.granted || total > held || total < in.received+in.expected+in.first:
 		return ErrProtocol
 	case held < in.granted:
 		return nil
@@ -513,14 +534,20 @@ func (m *Mailbox) list(in *inflow) {
 // enter counts a listed context among those that send to the mailbox, which is open: its
 // first message is on its way. leave undoes that. mu is held.
 func (m *Mailbox) enter(in *inflow) {
-	in.granted = FirstCredit
-	m.promises(in, FirstCredit)
-	m.comes(in, FirstCredit)
+	in.terms, in.hasEntered = m.termsOf(in), true
+	in.granted = in.first
+	m.promises(in, int64(in.first))
+	m.comes(in, int64(in.first))
 	m.share(m.flows + 1)
 }
 
 func (m *Mailbox) share(flows int) {
-	m.flows, m.window = flows, max(m.limit/uint64(flows+1), FirstCredit)
+	m.flows, m.window = flows, m.limit/uint64(flows+1)
+	if m.serial&Bounded == 0 {
+		m.window = max(m.window, FirstCredit)
+	} else {
+		m.window -= m.window % max(m.unit, 1)
+	}
 }
 
 func (m *Mailbox) leave(in *inflow) {
@@ -528,7 +555,6 @@ func (m *Mailbox) leave(in *inflow) {
 	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has any, and it closes
 	m.mu.Lock()
 	defer m.nextNeedy()
-	hasEntered := in.granted > 0
 	m.promises(in, -int64(in.granted-in.received)) // what is stored is consumed later
 	m.comes(in, -int64(in.granted-in.received))
 	in.granted, in.left = in.received, true
@@ -539,7 +565,7 @@ func (m *Mailbox) leave(in *inflow) {
 	if m.over == in {
 		m.overEnds()
 	}
-	if hasEntered {
+	if in.hasEntered {
 		m.share(m.flows - 1)
 	}
 }

@@ -94,10 +94,10 @@ func (l *link) onBegin(f *subsys.Frame) error {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
 	}
 	in := l.inflow(f.Dst)
-	if in.mb != nil && in.over(charge(int(total))) {
+	if in.mb != nil && in.over(in.charge(int(total))) {
 		return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, total, f.Dst)
 	}
-	if in.mb == nil || !in.mb.expect(in, charge(int(total))) {
+	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
 		in.mb = nil
 		l.answer(wire.TypeGone, f.Dst, f.Src, f.Tag, lost(f.Src, int(total))...)
 		return nil

@@ -61,7 +61,7 @@ func (m *Mailbox) unconsume(msg *Message) {
 	if msg.isGone {
 		return
 	}
-	c := charge(len(msg.data))
+	c := msg.in.charge(len(msg.data))
 	m.stored += c
 	msg.in.consumed -= c
 	m.promises(msg.in, int64(c))

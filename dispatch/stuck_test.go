@@ -61,6 +61,8 @@ func TestStuckReceive(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
 			idle := w.node(t, 3, tr)
+			box(t, a, 1, 0)
+			box(t, idle, 1, 0)
 			mb := box(t, b, 1, limit)
 			talk(t, idle, b, mb, 7) // it has credit, and sends nothing
 			sent := behind(t, a, mb, n, size)
@@ -92,6 +94,7 @@ func TestNotStuck(t *testing.T) {
 	a, idle := w.node(t, 1, tr), w.node(t, 3, tr)
 	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test looks
 	mb := box(t, b, 1, limit)
+	box(t, idle, 1, 0)
 	talk(t, idle, b, mb, 7)
 	sent := behind(t, a, mb, n, size)
 	results := make(chan error, 2)

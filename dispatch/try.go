@@ -77,8 +77,8 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 		return f.tryDirect(src, tag, b)
 	}
 	l := f.l
-	c := charge(b.Len())
 	l.mu.Lock()
+	c := max(charge(b.Len()), f.unit)
 	switch {
 	case f.gone != nil:
 		l.mu.Unlock()
@@ -141,7 +141,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	if in.waiters.first != nil {
 		return ErrFull
 	}
-	need := in.received + charge(b.Len())
+	need := in.received + in.charge(b.Len())
 	if need > in.granted {
 		m.grant(in)
 	}

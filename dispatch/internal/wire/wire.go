@@ -79,5 +79,9 @@ const TypeAck = 32
 const (
 	FeaturePieces = 1 << iota // takes large messages in pieces
 
-	Features = FeaturePieces // what this version knows
+	// FeatureBounded: it asks for credit before the first message to a resource whose serial
+	// has the bit Bounded, and charges messages at least what a Credit says.
+	FeatureBounded = 1 << 1
+
+	Features = FeaturePieces | FeatureBounded // what this version knows
 )

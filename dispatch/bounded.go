@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A context may send a resource FirstCredit before it has been granted anything. That spares
+// a round trip, and a mailbox may hold so much of each sending context beyond its limit. For
+// a mailbox of ten messages that is far too much. So a bounded mailbox grants no first
+// credit: a sender asks before its first message. Both sides know that from the resource's
+// serial, of which the highest bit is set.
+//
+// A limit in messages is one in bytes: each message is charged a unit at least, of which as
+// many as there may be messages fill the limit. The sender learns the unit with the first
+// credit, which is the unit or more.
+//
+// A peer of an older version does not know the bit. It has FirstCredit here too, and is
+// charged without the unit.
+
+// Bounded is set in the serials of resources whose mailboxes are bounded: see
+// [Dispatcher.BoundedMailbox].
+const Bounded = 1 << 31
+
+// firstCredit returns what a context may send to the resource with serial dst before it has
+// been granted anything, in charged bytes.
+func firstCredit(dst uint32) uint64 {
+	if dst&Bounded != 0 {
+		return 0
+	}
+	return FirstCredit
+}
+
+// BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded
+// must be set. It holds at most the given bytes, and messages if that is not 0, from all
+// senders together, those of older versions apart: a message that does not fit waits at its
+// sender. 0 bytes is the default.
+//
+// There are two exceptions. A message that is longer than the limit, or that does not fit
+// because of credit that other senders have and do not use, is let in while the mailbox is
+// empty. And while a receiver waits for what is not stored, the limit is doubled: see
+// [Mailbox.Recv].
+func (d *Dispatcher) BoundedMailbox(serial uint32, bytes, messages int) (*Mailbox, error) {
+	if serial&Bounded == 0 {
+		return nil, fmt.Errorf("dispatch: bounded mailbox %d: the serial lacks the bit", serial)
+	}
+	m, err := d.Mailbox(serial, bytes)
+	if err != nil || messages <= 0 {
+		return m, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := uint64(messages)
+	if d.memory > 0 { // or fewer messages would fill the memory
+		m.limit = min(m.limit, d.memory/4)
+	}
+	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more at a time
+	m.limit = n * m.unit
+	m.share(0)
+	return m, nil
+}
+
+// setUnit notes the least that messages to a bounded mailbox are charged, which a Credit
+// says. It reports false if the payload is not that. mu must be held.
+func (l *link) setUnit(f *subsys.Frame) bool {
+	if f.Dst&Bounded == 0 || len(f.Data) != 8 {
+		return false
+	}
+	unit := binary.LittleEndian.Uint64(f.Data)
+	fl := l.flows[f.Dst]
+	if unit > charge(MaxMessage) || fl != nil && fl.unit != 0 && fl.unit != unit {
+		return false
+	}
+	if fl != nil {
+		fl.unit = unit
+	}
+	return true
+}
+
+// terms are those of an inflow: they do not change once it has entered its mailbox.
+type terms struct {
+	first      uint64 // what the sender may have sent before it was granted anything
+	unit       uint64 // the least that a message is charged
+	hasEntered bool   // they are known
+}
+
+// termsOf returns the terms of a context that begins to send. mu is held.
+func (m *Mailbox) termsOf(in *inflow) terms {
+	if m.serial&Bounded == 0 || in.l != nil && !in.l.asksFirst.Load() {
+		return terms{first: FirstCredit}
+	}
+	return terms{unit: m.unit}
+}
+
+// charge returns what a message of n bytes is charged.
+func (t *terms) charge(n int) uint64 { return max(charge(n), t.unit) }
+
+// step returns what credit that nobody waits for is a multiple of: less is of no use.
+func (t *terms) step() uint64 { return max(t.unit, 1) }
