@@ -254,48 +254,43 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 	return resource.GID{}, last
 }
 
-// SendToAll sends the message in b to each resource that matches the pattern a, one after
-// the other, and returns to how many. They have the one buffer: nothing is copied for
-// them. The resource r itself is among them if it matches. It waits while the mailbox of
-// one has no room. [Least] and [Most] say in which order they are sent to.
+// SendToAll sends the message in b to each resource that matches the pattern a, as
+// [Resource.SendAll] does, and returns how many accepted it. The resource r itself is among
+// them if it matches. The options are those of [Context.FindAll].
 //
-// A resource that is gone meanwhile is passed over. Another error is returned when the
-// others have been sent to, several joined; each says to which resource the message was not
-// sent. Where a node could not be asked the error matches rocl.ErrPartial, and the
-// resources of the others were sent to; with [Covered] that is no error. That none matches is none.
+// A resource that is gone meanwhile is passed over. Otherwise the error is that of SendAll.
+// Where a node could not be asked the error matches rocl.ErrPartial, and the resources of the
+// others were sent to; with [Covered] that is no error. That none matches is none.
 //
 // If SendToAll fails, b stays the caller's, also where some were sent to.
 func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint64, b *buffers.Buffer, opts ...FindOption) (int, error) {
 	var ids []resource.GID
-	var errs []error
+	var partial error
 	for f, err := range r.c.FindAll(ctx, a, opts...) {
-		if err != nil {
-			errs = append(errs, err)
-			if !errors.Is(err, directory.ErrPartial) {
-				return 0, err
-			}
-			break
+		if partial = err; err == nil {
+			ids = append(ids, f.ID)
+		} else if !errors.Is(err, directory.ErrPartial) {
+			return 0, err
 		}
-		ids = append(ids, f.ID)
 	}
-	n := 0
-	for _, id := range ids {
-		err := r.Send(ctx, id, tag, b.Retain())
-		if err == nil {
-			n++
-			continue
+	b.Retain() // SendAll may keep its reference or not; this one is still here afterwards
+	failed, err := 0, r.SendAll(ctx, ids, tag, b)
+	var each SendErrors
+	if errors.As(err, &each) {
+		failed = len(each)
+		if each = slices.DeleteFunc(each, func(e *SendError) bool { return errors.Is(e, dispatch.ErrGone) }); len(each) == 0 {
+			b.Release() // SendAll left it here
+			err = nil
+		} else {
+			err = each
 		}
+	}
+	switch {
+	case partial == nil && err == nil:
 		b.Release()
-		if !errors.Is(err, dispatch.ErrGone) {
-			errs = append(errs, err)
-		}
-		if ctx.Err() != nil {
-			break
-		}
+		return len(ids) - failed, nil
+	case err != nil:
+		b.Release() // one of the two
 	}
-	if len(errs) > 0 {
-		return n, errors.Join(errs...)
-	}
-	b.Release()
-	return n, nil
+	return len(ids) - failed, errors.Join(err, partial)
 }
