@@ -4,6 +4,7 @@ package directory
 
 import (
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ const slowQuestion = 50 * time.Millisecond
 // onHangup calls gone if the other end hangs up before stop is called: a question
 // that takes long, because a member does not answer, is not worked on for nobody,
 // nor holds a descriptor. Nothing is read, the other end may say more meanwhile.
+// Further calls of stop do nothing.
 func onHangup(nc net.Conn, gone func()) (stop func()) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -40,11 +42,11 @@ func onHangup(nc net.Conn, gone func()) (stop func()) {
 			gone()
 		}
 	})
-	return func() {
+	return sync.OnceFunc(func() { // a second Stop of the timer would report that it has fired
 		if !t.Stop() {
 			_ = nc.SetReadDeadline(time.Now())
 			<-looked
 			_ = nc.SetReadDeadline(time.Time{})
 		}
-	}
+	})
 }
