@@ -628,7 +628,7 @@ func TestPaperDirectory(t *testing.T) {
 		for range c.FindAll(ctx, lib.Match{"k": "v"}) {
 			break
 		}
-		if n := got.Load() - before; n > 1000 || n == 0 {
+		if n := got.Load() - before; n > 8<<10 || n == 0 { // answers come in batches, and the first one is small
 			t.Errorf("the first of 10000 answers moved %d bytes", n)
 		}
 	})
