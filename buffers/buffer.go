@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // State says where a buffer is in its life.
@@ -46,15 +45,19 @@ type Buffer struct {
 	home   *home   // what it was cut from; nil for a slice
 	next   *Buffer // in a free list, guarded by it
 	free   bool    // in one; written by whoever owns the buffer or its list
+	view   bool    // a slice that View made
 
 	abandoned atomic.Bool // is not to be used again
 	lender    Lender      // whose memory it is, if not the pool's
 	debugBuffer
 }
 
-// A Lender is told when memory that it lent is not used any more.
+// A Lender lends memory to buffers (see Pool.Borrow).
 type Lender interface {
-	Return()
+	// Return takes a loan back after the last Release of its buffer. isAbandoned reports
+	// whether Abandon was called: then somebody may still read the memory, and it must not
+	// be written again.
+	Return(isAbandoned bool)
 }
 
 // Borrow makes of b, which is the lender's and nobody's until then, a buffer over
@@ -79,9 +82,24 @@ func (b *Buffer) root() *Buffer {
 	return b
 }
 
-// ReadOnly says that the memory is another process's: who writes to it dies of
-// it. Such is what large messages over shared memory lie in.
-func (b *Buffer) ReadOnly() bool { return b.root().lender != nil }
+// ReadOnly reports whether the memory must not be written, because another process reads
+// it or owns it. A write to another process's memory ends this process. Large messages from
+// shared memory are read-only.
+func (b *Buffer) ReadOnly() bool {
+	for ; b.parent != nil; b = b.parent {
+		if b.view {
+			return true
+		}
+	}
+	return b.lender != nil
+}
+
+// Lender returns the lender of b's memory, or nil if the memory is a pool's own.
+func (b *Buffer) Lender() Lender { return b.root().lender }
+
+// Pool returns the pool that b belongs to. For borrowed memory it is the pool whose Borrow
+// was called.
+func (b *Buffer) Pool() *Pool { return b.pool }
 
 // Footprint is the number of p's bytes that b itself keeps from being used again. It is
 // 0 for a slice, and for memory of another pool or of a lender.
@@ -96,18 +114,16 @@ func (b *Buffer) Footprint(p *Pool) int {
 // where. ok is false if other processes cannot be given it.
 func (b *Buffer) Locate(data []byte) (a *Arena, off int, ok bool) {
 	h := b.root().home
-	if h == nil || h.FD < 0 || len(data) == 0 {
+	if h == nil || h.FD < 0 {
 		return nil, 0, false
 	}
-	at, base := uintptr(unsafe.Pointer(&data[0])), uintptr(unsafe.Pointer(&h.Mem[0]))
-	if at < base || at-base > uintptr(len(h.Mem)-len(data)) {
-		return nil, 0, false
-	}
-	return &h.Arena, int(at - base), true
+	off, ok = h.Offset(data)
+	return &h.Arena, off, ok
 }
 
-// Abandon is Release for who cannot know when the memory will have been read to
-// the end: it is not used again until the pool is closed.
+// Abandon is Release for a holder that cannot know when another process will have read the
+// memory to its end. The memory is not used again. A shared arena is unmapped when nothing
+// else in it is in use; what other processes have mapped stays as it is.
 func (b *Buffer) Abandon() {
 	b.root().abandoned.Store(true)
 	b.Release()
@@ -181,10 +197,20 @@ var slices = sync.Pool{New: func() any { return new(Buffer) }}
 
 // Slice returns the n bytes from off as a buffer of its own that keeps b's
 // memory alive. It panics, as slicing does, if they are not within b.
-func (b *Buffer) Slice(off, n int) *Buffer {
-	mem := b.mem[off : off+n : off+n]
+func (b *Buffer) Slice(off, n int) *Buffer { return b.cut(b.mem[off : off+n : off+n]) }
+
+// View returns data, which must lie in b's memory, as a read-only buffer of its own that
+// keeps the memory alive.
+func (b *Buffer) View(data []byte) *Buffer {
+	s := b.cut(data[:len(data):len(data)])
+	s.view = true
+	return s
+}
+
+// cut makes a slice of b.
+func (b *Buffer) cut(mem []byte) *Buffer {
 	s := slices.Get().(*Buffer)
-	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, n, 0, b.pool, b.Retain(), false
+	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, len(mem), 0, b.pool, b.Retain(), false
 	s.refs.Store(1)
 	s.state.Store(uint32(Owned))
 	return s

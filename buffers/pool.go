@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/internal/sentinel"
@@ -38,10 +39,29 @@ const (
 
 // An Arena is a stretch of page-backed memory that buffers are cut from.
 type Arena struct {
-	ID  uint32 // never used again in the pool
+	ID  uint32 // never used again in the process
 	Mem []byte
 	FD  int // a sealed file that another process may map, or -1; closed with the arena
 }
+
+// Offset returns where in the arena data begins. ok is false if data is empty, or not
+// within the arena.
+func (a *Arena) Offset(data []byte) (off int, ok bool) {
+	if len(data) == 0 {
+		return 0, false
+	}
+	at, base := uintptr(unsafe.Pointer(&data[0])), uintptr(unsafe.Pointer(&a.Mem[0]))
+	if at < base || at-base > uintptr(len(a.Mem)-len(data)) {
+		return 0, false
+	}
+	return int(at - base), true
+}
+
+var lastArenaID atomic.Uint32
+
+// NewArenaID returns an ID for an arena. A transport that maps other processes' arenas may
+// number them with it, beside those of pools.
+func NewArenaID() uint32 { return lastArenaID.Add(1) }
 
 // A Registrar is told of each arena once, when it is mapped, and once more
 // before it is unmapped: a transport that must register memory does so there.
@@ -62,6 +82,7 @@ type home struct {
 	class int
 	bufs  []Buffer
 	idle  int // of them in the free list, while forgo counts
+	lost  int // of them that are not handed out again; guarded by the pool's mu
 }
 
 // A Pool hands out buffers. Its methods may be called concurrently.
@@ -78,7 +99,6 @@ type Pool struct {
 
 	mu         sync.Mutex
 	closed     bool
-	nextID     uint32
 	homes      map[uint32]*home
 	mapped     int64
 	large      []*Buffer // released extents above the largest class
@@ -259,8 +279,7 @@ func (p *Pool) settle(size, class, count int) (*home, error) {
 		return nil, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
 	}
 	mem := a.Mem
-	p.nextID++
-	a.ID = p.nextID
+	a.ID = NewArenaID()
 	for i, r := range p.registrars {
 		if err := r.RegisterArena(a); err != nil {
 			for _, r := range p.registrars[:i] {
@@ -364,14 +383,18 @@ func (p *Pool) put(b *Buffer) {
 		return
 	}
 	if parent := b.parent; parent != nil {
-		b.mem, b.parent, b.free = nil, nil, true
+		b.mem, b.parent, b.view, b.free = nil, nil, false, true
 		slices.Put(b)
 		parent.Release()
 		return
 	}
 	if l := b.lender; l != nil {
+		isAbandoned := b.abandoned.Load()
+		if isAbandoned {
+			b.abandoned.Store(false)
+		}
 		b.mem, b.lender, b.free = nil, nil, true
-		l.Return()
+		l.Return(isAbandoned)
 		return
 	}
 	p.debugPut(b)
@@ -459,17 +482,31 @@ func (p *Pool) double(b *Buffer) {
 	p.debugDouble(b)
 }
 
-// writeOff counts b as returned, and lets nobody have it again.
+// writeOff counts b as returned and never hands it out again. Nor does the pool hand out
+// any other buffer of a shared arena: the arena is unmapped when the last of them has been
+// released, and other processes keep what they have mapped.
 func (p *Pool) writeOff(b *Buffer) {
-	b.free = true
-	if c := b.home.class; c < classes {
-		p.free[c].lose()
-		return
-	}
+	h := b.home
 	p.mu.Lock()
-	p.largeOut--
-	p.unmap(b.home)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	b.free = true
+	if h.class == classes {
+		p.largeOut--
+	} else {
+		p.free[h.class].lose()
+		if h.FD < 0 {
+			return // it is unmapped with the pool: its reader has no mapping of its own
+		}
+		if h.lost == 0 {
+			for i := range h.bufs {
+				h.bufs[i].abandoned.Store(true)
+			}
+			h.lost += p.free[h.class].withdraw(h)
+		}
+	}
+	if h.lost++; h.lost == len(h.bufs) {
+		p.unmap(h)
+	}
 }
 
 // out is the number of buffers handed out, with the hot extent: who left it there
@@ -574,6 +611,13 @@ func (p *Pool) Close() error {
 	}
 	p.finish()
 	return nil
+}
+
+// IsClosed reports whether Close has been called.
+func (p *Pool) IsClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
 }
 
 // finish unmaps what small buffers were cut from. mu is held, nothing is out.

@@ -61,16 +61,16 @@ func TestShare(t *testing.T) {
 	}
 }
 
-type lenderFunc func()
+type lenderFunc func(bool)
 
-func (f lenderFunc) Return() { f() }
+func (f lenderFunc) Return(isAbandoned bool) { f(isAbandoned) }
 
 // Borrowed memory goes back once, with the last of buffer and slices.
 func TestBorrow(t *testing.T) {
 	p := New()
 	back := 0
 	var it Buffer
-	b := p.Borrow(&it, []byte("theirs"), lenderFunc(func() { back++ }))
+	b := p.Borrow(&it, []byte("theirs"), lenderFunc(func(bool) { back++ }))
 	s := b.Slice(2, 3)
 	if !b.ReadOnly() || !s.ReadOnly() || string(s.Bytes()) != "eir" || b.Len() != 6 || b.State() != Owned {
 		t.Errorf("%v %v %q", b.ReadOnly(), s.ReadOnly(), s.Bytes())
@@ -128,5 +128,126 @@ func TestAbandon(t *testing.T) {
 			}
 			p.mu.Unlock()
 		}
+	}
+}
+
+// An arena in which a buffer was abandoned is used for nothing else. It is unmapped when the
+// last of its buffers has been released, and what another process has mapped stays.
+func TestAbandonedArena(t *testing.T) {
+	p := New()
+	if err := p.Share(); err != nil {
+		t.Skip(err)
+	}
+	var all [4]*Buffer // of one arena
+	for i := range all {
+		b, err := p.Get(4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i] = b
+	}
+	a, off, ok := all[1].Locate(all[1].Bytes())
+	if _, _, same := all[3].Locate(a.Mem); !ok || !same {
+		t.Fatal("the buffers are not in one arena")
+	}
+	view, err := memfd.Open(a.FD, len(a.Mem))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Unmap(view)
+	all[1].Bytes()[0] = 42
+	all[0].Release()
+	all[1].Abandon()
+	for range 1000 {
+		b, err := p.Get(4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := a.Offset(b.Bytes()); ok {
+			t.Fatal("a buffer of the arena is handed out")
+		}
+		clear(b.Bytes())
+		defer b.Release()
+	}
+	all[2].Release()
+	p.mu.Lock()
+	_, isMapped := p.homes[a.ID]
+	p.mu.Unlock()
+	if !isMapped {
+		t.Error("the arena is gone while a buffer in it is held")
+	}
+	all[3].Release()
+	p.mu.Lock()
+	_, isMapped = p.homes[a.ID]
+	p.mu.Unlock()
+	if isMapped {
+		t.Error("the arena is mapped though nothing in it is held")
+	}
+	if view[off] != 42 {
+		t.Error("what a reader has mapped has changed")
+	}
+}
+
+// A lender hears whether its memory may still be read, each time anew.
+func TestLenderHears(t *testing.T) {
+	p := New()
+	var heard []bool
+	var it Buffer
+	for _, isAbandoned := range []bool{false, true, false} {
+		b := p.Borrow(&it, []byte("theirs"), lenderFunc(func(is bool) { heard = append(heard, is) }))
+		s := b.Slice(1, 2)
+		if s.Lender() == nil || s.Pool() != p {
+			t.Error("a slice does not know its lender, or its pool")
+		}
+		if isAbandoned {
+			s.Abandon()
+		} else {
+			s.Release()
+		}
+		b.Release()
+	}
+	if len(heard) != 3 || heard[0] || !heard[1] || heard[2] {
+		t.Errorf("the lender heard %v", heard)
+	}
+}
+
+// A view, and slices of it, are read-only and keep the memory alive; they lie where the
+// buffer does.
+func TestView(t *testing.T) {
+	p := New()
+	if err := p.Share(); err != nil {
+		t.Skip(err)
+	}
+	b, err := p.Get(5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := b.View(b.Bytes()[10:20])
+	s := v.Slice(1, 2)
+	if b.ReadOnly() || !v.ReadOnly() || !s.ReadOnly() || v.Len() != 10 || v.Cap() != 10 || v.Lender() != nil {
+		t.Errorf("%v %v %v, %d of %d", b.ReadOnly(), v.ReadOnly(), s.ReadOnly(), v.Len(), v.Cap())
+	}
+	a, off, ok := b.Locate(b.Bytes()[11:13])
+	if a2, off2, ok2 := s.Locate(s.Bytes()); !ok || !ok2 || a != a2 || off != off2 {
+		t.Error("a slice of a view lies elsewhere")
+	}
+	b.Release()
+	v.Release()
+	if in := p.Stats().InUse; in != 1 {
+		t.Errorf("%d are in use while a slice of a view is", in)
+	}
+	s.Release()
+	other, err := p.Get(5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := other.Slice(0, 1); s.ReadOnly() {
+		t.Error("a slice is read-only because another was")
+	} else {
+		s.Release()
+	}
+	other.Release()
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }

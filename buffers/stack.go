@@ -119,8 +119,28 @@ func (s *stack) pushChain(first, last *Buffer) {
 	s.putMu.Unlock()
 }
 
+// withdraw takes the free buffers of h out of the list, and returns how many there were.
+func (s *stack) withdraw(h *home) (n int) {
+	s.cool()
+	s.getMu.Lock()
+	defer s.getMu.Unlock()
+	s.putMu.Lock()
+	defer s.putMu.Unlock()
+	for _, list := range []**Buffer{&s.ready, &s.back} {
+		for p := list; *p != nil; {
+			if b := *p; b.home == h && b.refs.Load() == 1 { // else it was retained late
+				*p, b.next = b.next, nil
+				n++
+			} else {
+				p = &b.next
+			}
+		}
+	}
+	return n
+}
+
 // forgo drops the buffers of homes that are whole in the list, and returns
-// those homes.
+// those homes. The pool's mu must be held.
 func (s *stack) forgo() (whole []*home) {
 	s.cool()
 	s.getMu.Lock()
@@ -132,14 +152,14 @@ func (s *stack) forgo() (whole []*home) {
 			if b.refs.Load() != 1 {
 				continue // retained late
 			}
-			if b.home.idle++; b.home.idle == len(b.home.bufs) {
+			if b.home.idle++; b.home.idle+b.home.lost == len(b.home.bufs) {
 				whole = append(whole, b.home)
 			}
 		}
 	}
 	for _, list := range []**Buffer{&s.ready, &s.back} {
 		for p := list; *p != nil; {
-			if h := (*p).home; h.idle == len(h.bufs) {
+			if h := (*p).home; h.idle+h.lost == len(h.bufs) {
 				*p = (*p).next
 			} else {
 				p = &(*p).next

@@ -88,7 +88,7 @@ func TestWriteFull(t *testing.T) {
 func TestWriteReadOnly(t *testing.T) {
 	p := New()
 	defer p.Close()
-	b := p.Borrow(new(Buffer), make([]byte, 8), lenderFunc(func() {}))
+	b := p.Borrow(new(Buffer), make([]byte, 8), lenderFunc(func(bool) {}))
 	defer b.Release()
 	s := b.Slice(0, 4)
 	defer s.Release()

@@ -115,7 +115,7 @@ func (levelReturns) Place() (int, string) { return 130, "shm returns" }
 // The peer looks at the words that tell it all the time, so to write them costs as
 // much as a message. It is told when there is time: after what is sent next, at the
 // next look at what has come, or before our context rests. If it rests, that is now.
-func (b *borrowed) Return() {
+func (b *borrowed) Return(bool) {
 	c, a := b.conn, b.arena.Load()
 	b.arena.Store(nil) // before the peer may lend it again
 	r := &c.back

@@ -169,7 +169,7 @@ func (in *receiver) giveUp() {
 	}
 	if b := in.lent; b != nil {
 		in.lent, in.rest = nil, nil
-		b.Return()
+		b.Return(false)
 	}
 }
 
