@@ -42,9 +42,10 @@ type Message struct {
 // read.
 func (m *Message) Bytes() []byte { return m.data }
 
-// ReadOnly says that the payload lies in the sender's memory and is mapped for
-// reading. Such are messages above 2 KiB over shared memory (package subsys/shm),
-// and those sent on to this process from there; no others.
+// ReadOnly reports whether the payload must not be written, because it lies in another
+// process's memory or another process reads it. Messages above 2 KiB over shared memory
+// (package subsys/shm) are read-only, also when they are sent on, within this process or
+// back to where they came from; no others are.
 func (m *Message) ReadOnly() bool { return m.buf != nil && m.buf.ReadOnly() }
 
 // Writable returns the payload for a receiver that changes it. A payload that is ReadOnly is

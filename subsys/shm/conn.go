@@ -26,6 +26,7 @@ type conn struct {
 	closed atomic.Bool
 	stage  atomic.Uint32
 	dead   atomic.Bool // the socket has ended
+	ofUser bool        // the peer is a process of this process's user
 
 	mine, theirs segment
 
@@ -164,7 +165,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.comes(); {
 			frames += c.look()
 		}
-		c.out.collect()
+		c.out.collect(c)
 		if c.in.reader.Starved() && !c.closed.Load() {
 			return frames, false // look comes to the rest, and to the end
 		}

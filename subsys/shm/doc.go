@@ -51,6 +51,35 @@
 // What is lent can be read, not written ([buffers.Buffer.ReadOnly]): who writes to
 // it is stopped by the kernel, and with it the process.
 //
+// # Passing on
+//
+// A process passes on what was lent to it without a copy, whole or in part, as long as it
+// holds the loan:
+//
+//	A ──lends──► B ──announces A's arena as one of its own, lends──► C
+//	  ◄──────────   sends A its own loan back: no arena, no mapping
+//
+// To a third process B announces the arena of A under a number of its own, with the
+// descriptor that came from A. C maps it like any other arena, with the same checks, and
+// within what C grants B. B holds A's loan until C has given its own back. The arena is
+// withdrawn when A has withdrawn it and B holds no loan in it. To A itself B sends the number
+// of A's loan: A delivers its own memory, read-only, and gives B's loan back at once.
+//
+// The pages stay readable as with any loan. That A does not write to them while C reads is
+// B's part, so A has to know when B ends without having heard from C:
+//
+//   - Before B lends a loan of A's on, it sets the bit of that loan in its segment. If B's
+//     socket ends and the bit is set, A does not use this memory again.
+//   - If B has to let go without knowing whether C still reads, it gives the loan back as
+//     lost, with the same effect. B does so when its port closes, and when C has ended
+//     that way itself.
+//
+// Memory that is not used again goes back to the system when the last process unmaps it
+// ([buffers.Buffer.Abandon]).
+//
+// A payload is copied instead where C grants no more arenas, B may keep no more descriptors (a
+// quarter of RLIMIT_NOFILE), or the arena was passed on 8 times already.
+//
 // # Ends
 //
 // Close says so in the segment. The socket stays as long as either end reads the
@@ -76,6 +105,13 @@
 // access to a peer's memory can fail (it is sealed, and all there); and a peer has few
 // arenas mapped before the handshake, and then a part of what the port can map
 // (budget.go). Notes and records are read in turns with those of other conns.
+//
+// Memory is passed on only by a process of its owner's user, because the owner must believe
+// which loans were passed on: a member that lied could have the owner give up memory
+// without end. What a process of another user lends is copied to third processes, and sent
+// back without a copy. A port for a group passes on nothing that came over another port, of
+// whatever context: its members may read what is sent to the group only. What came
+// over the port itself each member may read already.
 //
 // # The memory model
 //

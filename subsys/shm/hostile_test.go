@@ -79,7 +79,22 @@ func TestNonsense(t *testing.T) {
 			own(t, c, evil, 7)
 			write(c, append(record(recBytes, 24, make([]byte, line-recordLen)...), lent(7, 0, 0, 64, 64)...))
 		},
-		"returns of nothing":   func(c *conn) { c.mine.giveBack(0, 0); c.strike() },
+		"returns of nothing":      func(c *conn) { c.mine.giveBack(0, 0); c.strike() },
+		"returns of nothing lost": func(c *conn) { c.mine.giveBack(0, lostBit); c.strike() },
+		"a frame in a loan that is not out": func(c *conn) {
+			b := lent(0, 0, 0, 64, 64)
+			binary.LittleEndian.PutUint32(b, recHome)
+			write(c, b)
+		},
+		"a frame in a loan without a number": func(c *conn) {
+			b := lent(1<<31, 0, 0, 64, 64)
+			binary.LittleEndian.PutUint32(b, recHome)
+			write(c, b)
+		},
+		"an arena passed on too often": func(c *conn) {
+			_ = c.tellHops(noteArena, mostHops+1, 7, bellLen, evil.port.(*port).bell.page)
+		},
+		"a ring passed on":     func(c *conn) { _ = c.tellHops(noteRing, 1, 0, 0, -1) },
 		"a note unknown":       func(c *conn) { _ = c.tell(9, 1, 0, -1) },
 		"a note cut short":     func(c *conn) { _ = unix.Sendmsg(c.sock, []byte("short"), nil, nil, 0) },
 		"an arena without one": func(c *conn) { _ = c.tell(noteArena, 1, 4096, -1) },
@@ -112,6 +127,56 @@ func TestNonsense(t *testing.T) {
 			good(t, near, far, uint32(seq)+1)
 		})
 	}
+}
+
+// A peer that sends back what it does not have is cut off. What it may have, it gets.
+func TestNonsenseSentBack(t *testing.T) {
+	evil, n := start(t), start(t)
+	for name, bad := range map[string]descriptor{
+		"behind the loan":          {loan: 1, off: 40_000, n: 1},
+		"too long":                 {loan: 1, off: 1, n: 40_000},
+		"nothing":                  {loan: 1, off: 7, n: 0},
+		"a place that wraps":       {loan: 1, off: 1<<64 - 8, n: 16},
+		"another loan":             {arena: 1, loan: 1, n: 64},
+		"with a number too high":   {loan: maxLoans, n: 64},
+		"with a number that wraps": {loan: 1<<32 - 1, n: 64},
+		"":                         {loan: 1, off: 39_000, n: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := raw(t, evil, n.port.Addr())
+			defer c.Close()
+			s := n.accepted(t)
+			s.keep(1)
+			n.sendOwn(t, s, 0, 40_000) // loan 0
+			bad.put(c.mine.ring[recordLen:])
+			s.conn.(*conn).out.mu.Lock()
+			data := s.conn.(*conn).out.loans[0].data
+			s.conn.(*conn).out.mu.Unlock()
+			h := subsys.Header{Type: 16, Len: bad.n, Tag: sum(data[39_000:])}
+			h.Put(c.mine.ring[recordLen+descriptorLen:])
+			c.mine.word(0).Store(recHome | lentLen<<32)
+			c.strike()
+			if name == "" {
+				k := s.take(t)
+				if &k.data[0] != &data[39_000] || !k.buf.ReadOnly() {
+					t.Error("it is not a part of what was lent")
+				}
+				k.buf.Release()
+				eventually(t, "the loan for it is back", func() bool {
+					loan, ok := c.theirs.givenBack(0)
+					return ok && loan == 1
+				})
+				return
+			}
+			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
+				t.Errorf("it is told as %v", err)
+			}
+			if got, _ := s.frames(); got > 0 {
+				t.Errorf("%d frames were delivered", got)
+			}
+		})
+	}
+	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
 }
 
 // write publishes raw records.

@@ -4,25 +4,29 @@ package shm
 
 import (
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/lock"
-	"github.com/rocl-go/rocl/internal/memfd"
 )
 
 // An arena is one of the peer's, mapped. It is used by the list of its conn, until
 // the peer says that it is no more, and by each loan in it; it holds the conn.
 type arena struct {
-	id   uint32
-	mem  []byte
-	uses atomic.Int32
+	buffers.Arena // as this process announces it where it passes loans on; FD is -1 if it cannot
+	id            uint32
+	hops          int // processes that have passed it on
+	uses          atomic.Int32
+
+	toldMu sync.Mutex
+	told   []*port // that have announced it
 }
 
 // drop ends one use; the last unmaps the arena.
 func (a *arena) drop(c *conn) {
 	if a.uses.Add(-1) == 0 {
-		memfd.Unmap(a.mem)
+		a.close()
 		c.back.drop(c)
 		c.drop()
 	}
@@ -33,6 +37,7 @@ type borrowed struct {
 	conn  *conn
 	loan  uint32
 	arena atomic.Pointer[arena] // nil: it is not out
+	mem   []byte                // while it is out
 	buf   buffers.Buffer        // that a message has
 }
 
@@ -51,7 +56,7 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 			return nil, nil, c.from(broken("a loan in arena %d, which is unknown", d.arena))
 		}
 	}
-	if size := uint64(len(a.mem)); d.off > size || uint64(d.n) > size-d.off || d.n == 0 || d.loan >= maxLoans {
+	if size := uint64(len(a.Mem)); d.off > size || uint64(d.n) > size-d.off || d.n == 0 || d.loan >= maxLoans {
 		return nil, nil, c.from(broken("loan %d of %d bytes at %d of %d", d.loan, d.n, d.off, size))
 	}
 	for uint32(len(in.loans)) <= d.loan {
@@ -65,9 +70,11 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 		return nil, nil, c.from(broken("loan %d while it is out", d.loan))
 	}
 	in.last = a
+	c.mine.clearPassed(d.loan) // the last one with this number may have been lost
 	a.uses.Add(1)
 	b.arena.Store(a)
-	return b, a.mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)], nil
+	b.mem = a.Mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)]
+	return b, b.mem, nil
 }
 
 // trim gives back most of what many loans at once have left.
@@ -86,7 +93,7 @@ func (in *receiver) trim() {
 // unlist forgets an arena.
 func (in *receiver) unlist(c *conn, a *arena) {
 	delete(in.arenas, a.id)
-	in.mapped -= uint64(len(a.mem))
+	in.mapped -= uint64(len(a.Mem))
 	in.last = nil // it may be this one
 	a.drop(c)
 }
@@ -95,7 +102,8 @@ func (in *receiver) unlist(c *conn, a *arena) {
 type returns struct {
 	owed  atomic.Bool // there may be some of which the peer has not been told,
 	which [maxLoans / 64]atomic.Uint64
-	over  atomic.Bool // nothing is borrowed any more
+	lost  [maxLoans / 64]atomic.Uint64 // those of them that a third process may still read
+	over  atomic.Bool                  // nothing is borrowed any more
 
 	mu   lock.Mutex[levelReturns] // held while the peer is told
 	told uint64                   // loans, ever
@@ -115,16 +123,23 @@ func (levelReturns) Place() (int, string) { return 130, "shm returns" }
 // The peer looks at the words that tell it all the time, so to write them costs as
 // much as a message. It is told when there is time: after what is sent next, at the
 // next look at what has come, or before our context rests. If it rests, that is now.
-func (b *borrowed) Return(bool) {
+func (b *borrowed) Return(isAbandoned bool) {
 	c, a := b.conn, b.arena.Load()
 	b.arena.Store(nil) // before the peer may lend it again
-	r := &c.back
-	r.which[b.loan/64].Or(1 << (b.loan % 64))
+	if isAbandoned {
+		c.back.lost[b.loan/64].Or(1 << (b.loan % 64))
+	}
+	c.back.add(c, b.loan)
+	a.drop(c) // by which the conn was held
+}
+
+// add notes that a loan is to be given back. The caller must hold the conn.
+func (r *returns) add(c *conn, loan uint32) {
+	r.which[loan/64].Or(1 << (loan % 64))
 	r.owed.Store(true) // before it is seen that somebody looks, who looks for it before he rests
 	if r.over.Load() || c.port.resting.Load() {
 		r.tell(c)
 	}
-	a.drop(c) // by which the conn was held
 }
 
 // tell tells the peer what came back. The numbers cannot overflow: as many fit as
@@ -144,7 +159,14 @@ func (r *returns) tell(c *conn) {
 			continue
 		}
 		for set := r.which[i].Swap(0); set != 0; set &= set - 1 {
-			c.mine.giveBack(r.told, uint32(64*i+bits.TrailingZeros64(set)))
+			loan := uint32(64*i + bits.TrailingZeros64(set))
+			if bit := set & -set; r.lost[i].Load()&bit != 0 {
+				r.lost[i].And(^bit)
+				loan |= lostBit // and passed, should this process be killed now
+			} else {
+				c.mine.clearPassed(loan) // before the peer may lend it again
+			}
+			c.mine.giveBack(r.told, loan)
 			r.told++
 		}
 	}

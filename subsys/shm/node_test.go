@@ -35,6 +35,7 @@ type node struct {
 	stop   atomic.Bool
 	ended  chan struct{}
 	taken  chan *sink
+	accept func(subsys.Conn) subsys.Sink // in place of the sinks in taken; nil: those
 }
 
 func open(addr string) (*node, error) { return openOver(New(), addr) }
@@ -48,6 +49,9 @@ func openOver(tr subsys.Transport, addr string) (*node, error) {
 	n.port, err = tr.Listen(addr, subsys.Config{
 		Pool: n.pool, Poller: func() *subsys.Poller { return n.poller }, Logger: slog.New(slog.DiscardHandler), Count: &n.count, Progress: &n.hold,
 		Accept: func(c subsys.Conn) subsys.Sink {
+			if n.accept != nil {
+				return n.accept(c)
+			}
 			s := newSink(c)
 			n.taken <- s
 			return s
@@ -145,6 +149,7 @@ type sink struct {
 	lax   bool // any frame will do
 	bad   error
 	kept  []*kept
+	room  *buffers.Pool // for what is copied; nil: one that is not shared
 }
 
 type kept struct {
@@ -180,6 +185,11 @@ func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 }
 
 func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room != nil {
+		return s.room.Get(int(h.Len))
+	}
 	return roomPool.Get(int(h.Len))
 }
 
@@ -253,13 +263,16 @@ func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 			b[i] = byte(x >> (8 * (i % 8)))
 		}
 	}
-	return uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32
+	return sum(b)
 }
+
+// sum is the tag of data that is whole.
+func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func verify(b []byte, tag uint64) error {
-	if got := uint64(crc32.Checksum(b, castagnoli)) | uint64(len(b))<<32; got != tag {
+	if sum(b) != tag {
 		return errors.New("the checksum is wrong")
 	}
 	return nil

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is said over the socket after the hellos: kind u32, arena u32, size u64.
+// What is said over the socket after the hellos: kind u16, hops u16, arena u32, size u64.
 const (
 	noteLen   = 16
-	noteArena = 1 // a descriptor comes along
+	noteArena = 1 // a descriptor comes along; hops is how often the arena was passed on
 	noteGone  = 2
 	noteRing  = 3 // look: between users, in place of an eventfd
 
@@ -24,8 +24,13 @@ const (
 
 // tell sends a note, or fails where it would have to wait.
 func (c *conn) tell(kind, arena uint32, size uint64, fd int) error {
+	return c.tellHops(kind, 0, arena, size, fd)
+}
+
+// tellHops is tell of an arena that was passed on.
+func (c *conn) tellHops(kind, hops, arena uint32, size uint64, fd int) error {
 	var b [noteLen]byte
-	le.PutUint32(b[:], kind)
+	le.PutUint32(b[:], kind|hops<<16)
 	le.PutUint32(b[4:], arena)
 	le.PutUint64(b[8:], size)
 	var oob []byte
@@ -67,7 +72,9 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 			}
 		}
 		for _, fd := range fds {
-			unix.Close(fd)
+			if fd >= 0 { // else the arena keeps it
+				unix.Close(fd)
+			}
 		}
 		if err != nil {
 			return false, false, err
@@ -76,15 +83,17 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 	return true, false, nil
 }
 
-// note does what a note says.
+// note does what a note says. It sets the descriptors that it keeps to -1.
 func (in *receiver) note(c *conn, b []byte, fds []int) error {
-	kind, id, size := le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
+	kind, hops, id, size := le.Uint16(b), le.Uint16(b[2:]), le.Uint32(b[4:]), le.Uint64(b[8:])
 	if in.over.Load() {
 		return nil
 	}
 	a := in.arenas[id]
 	switch {
-	case kind == noteArena && a == nil && len(fds) == 1 && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
+	case kind != noteArena && hops != 0:
+		return broken("note %d with %d hops", kind, hops)
+	case kind == noteArena && a == nil && len(fds) == 1 && hops <= mostHops && size <= subsys.MaxPayload+4096 && size%uint64(os.Getpagesize()) == 0:
 		if arenas, bytes := c.granted.get(); len(in.arenas) >= arenas || size > bytes-in.mapped {
 			return broken("arena %d of %d bytes beside %d of %d bytes: more than was granted", id, size, len(in.arenas), in.mapped)
 		}
@@ -95,8 +104,7 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 		if in.arenas == nil {
 			in.arenas = map[uint32]*arena{}
 		}
-		a = &arena{id: id, mem: mem}
-		a.uses.Store(1)
+		a = newArena(c, id, int(hops), mem, fds)
 		in.arenas[id] = a
 		in.mapped += size
 		c.back.uses.Add(1)

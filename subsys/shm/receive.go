@@ -84,6 +84,8 @@ func (c *conn) receive() (frames int, err error) {
 			got, err = in.frame(c, at)
 		case kind == recRun && n == descriptorLen:
 			got, err = in.run(c, at)
+		case kind == recHome && n == lentLen:
+			got, err = in.home(c, at)
 		default:
 			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
 		}
@@ -175,12 +177,9 @@ func (in *receiver) giveUp() {
 
 // frame is one whose payload is lent.
 func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
-	var d descriptor
-	c.theirs.get(at, in.record[:])
-	d.parse(in.record[:])
-	f := &in.frames[0]
-	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeRun || !in.reader.Whole() {
-		return 0, c.from(broken("a frame of %d bytes with %d lent, %v", f.Len, d.n, err))
+	f, d, err := in.parse(c, at)
+	if err != nil {
+		return 0, err
 	}
 	b, mem, err := in.borrow(c, &d)
 	if err != nil {
@@ -188,6 +187,17 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 	}
 	f.Data, f.Buf, f.Spare = mem, c.port.cfg.Pool.Borrow(&b.buf, mem, b), true
 	return in.deliver()
+}
+
+// parse reads the record of a frame whose payload is lent.
+func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d descriptor, err error) {
+	c.theirs.get(at, in.record[:])
+	d.parse(in.record[:])
+	f = &in.frames[0]
+	if err := f.Parse(in.record[descriptorLen:]); err != nil || f.Len != d.n || f.Type == subsys.TypeRun || !in.reader.Whole() {
+		return nil, d, c.from(broken("a frame of %d bytes with %d lent, %v", f.Len, d.n, err))
+	}
+	return f, d, nil
 }
 
 // deliver hands the frame whose payload is lent to the sink.

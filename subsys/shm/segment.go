@@ -31,6 +31,11 @@ type words struct {
 	done   atomic.Uint32 // and nothing that the other has lent is read any more
 	arenas atomic.Uint32 // the other may have so many more than fewArenas mapped at once,
 	gib    atomic.Uint32 // of so many GiB more than fewBytes
+	_      [44]byte
+
+	// A bit for each loan from the other end whose memory may have been passed on to a
+	// third process.
+	passed [maxLoans / 64]atomic.Uint64
 }
 
 // A segment is one end's, mapped: by that end for writing.
@@ -50,6 +55,10 @@ func newSegment(mem []byte) segment {
 	}
 }
 
+// lostBit is set in the number of a loan that is given back while a third process may
+// still read it: the memory must not be written again.
+const lostBit = 1 << 15
+
 // The k-th loan given back, ever, is at k modulo their count: its number and 1, and
 // above that how often all places were used before, so that each word says by itself
 // that it is there.
@@ -61,6 +70,21 @@ func (s *segment) giveBack(k uint64, loan uint32) {
 func (s *segment) givenBack(k uint64) (loan uint32, ok bool) {
 	w := s.returns[k%maxLoans].Load()
 	return w&0xffff - 1, w&0xffff != 0 && w>>16 == uint32(k/maxLoans)&0xffff
+}
+
+// setPassed notes that the memory of a loan may be passed on.
+func (s *segment) setPassed(loan uint32) { s.passed[loan/64].Or(1 << (loan % 64)) }
+
+// clearPassed undoes setPassed.
+func (s *segment) clearPassed(loan uint32) {
+	if s.isPassed(loan) {
+		s.passed[loan/64].And(^uint64(1 << (loan % 64)))
+	}
+}
+
+// isPassed reports whether the memory of a loan may have been passed on.
+func (s *segment) isPassed(loan uint32) bool {
+	return s.passed[loan/64].Load()&(1<<(loan%64)) != 0
 }
 
 func (s *segment) unmap() {
@@ -112,6 +136,7 @@ const (
 	recBytes = 1 + iota // bytes of the stream of frames, cut anywhere
 	recFrame            // one frame whose payload is lent: a descriptor and a header
 	recRun              // a run of frames that is lent: a descriptor
+	recHome             // one frame whose payload the reader has lent: a descriptor and a header
 )
 
 const (
@@ -122,7 +147,8 @@ const (
 // spanned is what a record with n bytes takes of the ring.
 func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
-// A descriptor says where lent bytes lie.
+// A descriptor says where lent bytes lie. In a recHome record, arena is the number of the
+// reader's loan, and off the place in that.
 type descriptor struct {
 	arena, loan uint32
 	off         uint64

@@ -63,9 +63,10 @@ func (levelLoans) Place() (int, string) { return 120, "shm" }
 
 // A loan is a buffer that the peer may read until it gives it back.
 type loan struct {
-	buf *buffers.Buffer
-	at  uint64 // the record that told of it
-	in  *tale
+	buf  *buffers.Buffer
+	data []byte // in buf
+	at   uint64 // the record that told of it
+	in   *tale  // nil: the memory is the peer's own
 }
 
 // A tale is an arena that the peer knows.
@@ -246,10 +247,10 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 		return true, err
 	}
 	if n > inline {
-		if d, ok := o.lend(c, f); ok {
-			kind, size, rec := recRun, descriptorLen, c.mine.line(o.tail)[recordLen:]
+		if d, kind, ok := o.lend(c, f); ok {
+			size, rec := descriptorLen, c.mine.line(o.tail)[recordLen:]
 			if head > 0 {
-				kind, size = recFrame, lentLen
+				size = lentLen
 				f.Put(rec[descriptorLen:])
 			}
 			d.put(rec)
@@ -303,9 +304,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	if c.theirs.closed.Load() != 0 && !o.swept.Load() {
 		o.sweep(c)
 	}
-	if c.theirs.done.Load() != 0 {
-		o.all((*buffers.Buffer).Release)
-	}
+	o.settleLocked(c)
 	if o.over {
 		o.isGone.Store(false) // the peer unmaps it all in the end
 		return false, nil
@@ -335,44 +334,63 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	return true, nil
 }
 
-// lend makes a loan of f's payload, if the peer can read it where it lies.
-func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, ok bool) {
+// lend makes a loan of f's payload, if the peer can read it where it lies, and returns the
+// record that tells of it.
+func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool) {
 	if f.Buf == nil {
-		return d, false
+		return d, 0, false
 	}
-	a, off, ok := f.Buf.Locate(f.Data)
+	p, ok := c.place(f)
 	if !ok {
-		return d, false
+		return d, 0, false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.over || c.dead.Load() || o.seen.Load() == never { // nothing would come back
-		return d, false
+		return d, 0, false
 	}
-	if a != o.known && !o.introduce(c, a) {
-		return d, false
+	// A record of a peer that has closed may name a loan which it has given back since. Its
+	// number must not be that of another.
+	if c.theirs.closed.Load() != 0 {
+		return d, 0, false
+	}
+	var in *tale
+	if !p.isHome {
+		if p.Arena != o.known && !o.introduce(c, &p) {
+			return d, 0, false
+		}
+		in = o.lastTale
 	}
 	id := uint32(len(o.loans))
 	if n := len(o.free); n > 0 {
 		id, o.free = o.free[n-1], o.free[:n-1]
 	} else if id == maxLoans {
-		return d, false // the peer holds many: it need not let go of any for this frame to come
+		return d, 0, false // the peer holds many: it need not let go of any for this frame to come
 	} else {
 		o.loans = append(o.loans, loan{})
 	}
-	o.loans[id] = loan{f.Buf.Retain(), o.tail, o.lastTale}
-	o.lastTale.out++
+	o.loans[id] = loan{f.Buf.Retain(), f.Data, o.tail, in}
 	o.lent.Add(1)
-	return descriptor{arena: a.ID, loan: id, off: uint64(off), n: uint32(len(f.Data))}, true
+	d = descriptor{loan: id, off: uint64(p.off), n: uint32(len(f.Data))}
+	if p.isHome {
+		d.arena = p.from.loan
+		return d, recHome, true
+	}
+	in.out++
+	if d.arena = p.ID; f.Type == subsys.TypeRun {
+		return d, recRun, true
+	}
+	return d, recFrame, true
 }
 
-// introduce, with mu held, makes a the arena that is lent in: the peer is told of it, in place of
-// others if it would know more than it grants.
-func (o *sender) introduce(c *conn, a *buffers.Arena) bool {
+// introduce, with mu held, makes p's arena the one that is lent in: the peer is told of it, in place
+// of others if it would know more than it grants.
+func (o *sender) introduce(c *conn, p *place) bool {
+	a := p.Arena
 	t := o.told[a.ID]
 	if t == nil {
 		t = &tale{size: uint64(len(a.Mem))}
-		if !o.makeRoom(c, t.size) || c.tell(noteArena, a.ID, t.size, a.FD) != nil {
+		if !o.makeRoom(c, t.size) || !c.port.follow(p) || c.tellHops(noteArena, p.hops(), a.ID, t.size, a.FD) != nil {
 			return false
 		}
 		if o.told == nil {
@@ -418,11 +436,17 @@ func (o *sender) forget(id uint32) {
 	o.known, o.lastTale = nil, nil // it may be this one
 }
 
-// end ends a loan. mu must be held.
+// end ends a loan. What was sent back is the peer's own: it is released in any case. mu must
+// be held.
 func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
-	b := o.loans[id].buf
-	o.loans[id].in.out--
-	o.loans[id].buf, o.loans[id].in = nil, nil
+	l := &o.loans[id]
+	b := l.buf
+	if l.in != nil {
+		l.in.out--
+	} else {
+		how = (*buffers.Buffer).Release
+	}
+	*l = loan{}
 	o.free = append(o.free, id)
 	o.lent.Add(-1)
 	how(b)
@@ -454,11 +478,16 @@ func (o *sender) reapLocked(c *conn) error {
 		if !ok {
 			break
 		}
+		how := (*buffers.Buffer).Release
+		if c.ofUser && id&lostBit != 0 {
+			id &^= lostBit
+			how = (*buffers.Buffer).Abandon
+		}
 		if id >= uint32(len(o.loans)) || o.loans[id].buf == nil {
 			o.seen.Store(never)
 			return broken("loan %d came back, which is not out", id)
 		}
-		o.end(id, (*buffers.Buffer).Release)
+		o.end(id, how)
 		o.seen.Store(k + 1)
 	}
 	return nil
@@ -485,11 +514,29 @@ func (o *sender) all(how func(*buffers.Buffer)) {
 	}
 }
 
-// collect takes everything back from a peer that reads no more.
-func (o *sender) collect() {
+// settleLocked takes everything back from a peer that has said that nothing is read any
+// more. What it gave back before it said so must be taken back first: it may have been given
+// back as lost. mu must be held.
+func (o *sender) settleLocked(c *conn) {
+	if c.theirs.done.Load() != 0 {
+		_ = o.reapLocked(c)
+		o.all((*buffers.Buffer).Release)
+	}
+}
+
+// collect takes everything back from a peer that reads no more, but for what it may have
+// passed on to a third process.
+func (o *sender) collect(c *conn) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.settleLocked(c)
+	_ = o.reapLocked(c)
+	for id := range o.loans {
+		if o.loans[id].buf != nil && c.ofUser && c.theirs.isPassed(uint32(id)) {
+			o.end(uint32(id), (*buffers.Buffer).Abandon)
+		}
+	}
 	o.all((*buffers.Buffer).Release)
-	o.mu.Unlock()
 }
 
 // abandon lets go of what is lent, to a peer that may read it for long.
@@ -500,9 +547,7 @@ func (o *sender) abandon(c *conn) {
 	if c.theirs.closed.Load() != 0 {
 		o.sweep(c)
 	}
-	if c.theirs.done.Load() != 0 {
-		o.all((*buffers.Buffer).Release)
-	}
+	o.settleLocked(c)
 	o.all((*buffers.Buffer).Abandon)
 }
 

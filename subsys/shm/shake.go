@@ -20,7 +20,7 @@ import (
 // eventfd. The dialler goes first.
 const (
 	helloLen = 24
-	version  = 4
+	version  = 5
 	mostFDs  = 4
 )
 
@@ -74,6 +74,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 		return nil, err
 	}
 	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // until we know better
+	c.ofUser = int(who.Uid) == os.Getuid()
 
 	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
 	if err != nil {

@@ -120,6 +120,10 @@ type port struct {
 	looks   uint           // at hot
 	turn    int            // in list
 
+	followMu    sync.Mutex             // a pool's lock comes after
+	follows     map[*buffers.Pool]bool // other contexts' pools in whose arenas something was lent
+	followsNone bool                   // the port is closed
+
 	mu     sync.Mutex
 	closed bool
 	poller *subsys.Poller // that the bell is in, once there was a conn
@@ -431,6 +435,7 @@ func (p *port) Close() error {
 	err := p.ln.Close()
 	p.running.Wait()
 	p.cfg.Pool.Unregister(p)
+	p.unfollow()
 
 	p.mu.Lock()
 	conns := make([]*conn, 0, len(p.conns))

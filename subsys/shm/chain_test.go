@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shm
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A link is one process of a chain, in the test binary: ROCL_SHM_TEST_CHAIN names its part
+// and the address that it dials.
+//
+//	source ──► relay ──► drain     and the relay sends some back to the source
+func init() {
+	if part, addr, ok := strings.Cut(os.Getenv("ROCL_SHM_TEST_CHAIN"), " "); ok {
+		os.Exit(chainPart(part, addr))
+	}
+}
+
+// Exit codes of a link.
+const (
+	exitNonsense = 2 // it has read what was not whole
+	exitLeft     = 3 // something was left when it ended
+)
+
+// chainPart plays a part until its input ends.
+func chainPart(part, addr string) int {
+	n, err := open("")
+	if err != nil {
+		println(err.Error())
+		return 1
+	}
+	var r *relay
+	var s *sink
+	if part == "relay" {
+		r = newRelay(n)
+	}
+	if addr != "" {
+		if s, err = n.dial(addr); err != nil {
+			println(err.Error())
+			return 1
+		}
+		s.conn.(subsys.Admitter).Admit()
+		s.keep(5)
+	}
+	fmt.Println(n.port.Addr())
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	check := func(s *sink) {
+		for {
+			if _, err := s.release(); err != nil {
+				println(part, err.Error())
+				os.Exit(exitNonsense)
+			}
+			if _, err := s.frames(); err != nil {
+				println(part, err.Error())
+				os.Exit(exitNonsense)
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	if s != nil {
+		running.Go(func() { check(s) })
+	}
+	switch part {
+	case "source": // overwrites its memory when nobody takes it any more
+		running.Go(func() {
+			_ = n.load(s, -1, uint64(os.Getpid()))
+			for i := 0; ; i++ {
+				if err := overwrite(n.pool); err != nil {
+					println(err.Error())
+					os.Exit(1)
+				}
+				if i == 1 {
+					fmt.Println("overwritten")
+				}
+				select {
+				case <-ended:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	case "relay":
+		r.to = s
+		running.Go(r.run)
+	case "drain":
+		running.Go(func() {
+			for {
+				select {
+				case s := <-n.taken:
+					s.conn.(subsys.Admitter).Admit()
+					s.keep(3)
+					running.Go(func() { check(s) })
+				case <-ended:
+					return
+				}
+			}
+		})
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	close(ended)
+	if s != nil {
+		s.conn.Close()
+		s.fell(nil)
+	}
+	if r != nil {
+		r.stop()
+	}
+	running.Wait()
+	if s != nil {
+		_, _ = s.release()
+	}
+	if err := n.close(); err != nil && !errors.Is(err, buffers.ErrLeaked) {
+		println(part, err.Error())
+		return exitLeft
+	}
+	return 0
+}
+
+// overwrite writes to all the memory that a pool hands out.
+func overwrite(p *buffers.Pool) error {
+	var all []*buffers.Buffer
+	for _, size := range []int{4096, 16_384, 65_536, 262_144} {
+		for range 40 {
+			b, err := p.Get(size)
+			if err != nil {
+				return err
+			}
+			clear(b.Bytes())
+			all = append(all, b)
+		}
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	return nil
+}
+
+// A relay sends on what comes over the connections of its node, in turns whole and as a
+// slice, and every fourth payload back as well. What it is too slow for it lets go.
+type relay struct {
+	node *node
+	to   *sink
+
+	mu      sync.Mutex
+	cond    *sync.Cond
+	queue   []subsys.Frame
+	back    []*sink // the connections that came
+	ended   bool
+	relayed int
+}
+
+func newRelay(n *node) *relay {
+	r := &relay{node: n}
+	r.cond = sync.NewCond(&r.mu)
+	n.accept = func(c subsys.Conn) subsys.Sink {
+		s := newSink(c)
+		c.(subsys.Admitter).Admit()
+		r.mu.Lock()
+		r.back = append(r.back, s)
+		r.mu.Unlock()
+		return &relaySink{s, r}
+	}
+	return r
+}
+
+type relaySink struct {
+	*sink
+	relay *relay
+}
+
+func (s *relaySink) Frames(c subsys.Conn, fs []subsys.Frame) error {
+	err := s.sink.Frames(c, fs)
+	r := s.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range fs {
+		if r.ended || len(r.queue) > 100 {
+			break
+		}
+		if f.Buf != nil && len(f.Data) > inline {
+			f.Buf.Retain()
+		} else {
+			f.Data, f.Buf = bytes.Clone(f.Data), nil
+		}
+		r.queue = append(r.queue, f)
+	}
+	r.cond.Signal()
+	return err
+}
+
+// run sends on until stop is called.
+func (r *relay) run() {
+	var next, backNext uint32
+	rnd := rand.New(rand.NewPCG(uint64(os.Getpid()), 3))
+	for {
+		r.mu.Lock()
+		for len(r.queue) == 0 && !r.ended {
+			r.cond.Wait()
+		}
+		if len(r.queue) == 0 {
+			r.mu.Unlock()
+			return
+		}
+		f := r.queue[0]
+		r.queue = r.queue[1:]
+		var back *sink
+		if len(r.back) > 0 && rnd.IntN(4) == 0 {
+			back = r.back[0]
+		}
+		r.mu.Unlock()
+		if err := verify(f.Data, f.Tag); err != nil {
+			println("relay: a held message:", err.Error())
+			os.Exit(exitNonsense)
+		}
+		part := f
+		if n := len(f.Data); f.Buf != nil && rnd.IntN(2) == 0 {
+			off := rnd.IntN(n)
+			part.Data = f.Data[off : off+1+rnd.IntN(n-off)]
+			part.Len, part.Tag = uint32(len(part.Data)), sum(part.Data)
+		}
+		if sendFrame(r.to, part, &next) {
+			r.mu.Lock()
+			r.relayed++
+			r.mu.Unlock()
+		}
+		if back != nil {
+			sendFrame(back, part, &backNext)
+		}
+		if f.Buf != nil {
+			f.Buf.Release()
+		}
+	}
+}
+
+// sendFrame sends a frame as the next one. It reports false if the connection has ended.
+func sendFrame(s *sink, f subsys.Frame, next *uint32) bool {
+	f.Seq = *next
+	for {
+		k, err := s.conn.Send([]subsys.Frame{f})
+		if err != nil {
+			return false
+		}
+		if k == 1 {
+			*next++
+			return true
+		}
+		select {
+		case <-s.writable:
+		case err := <-s.down:
+			s.fell(err)
+			return false
+		}
+	}
+}
+
+// stop ends run, and lets go of what was not sent.
+func (r *relay) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	for _, f := range r.queue {
+		if f.Buf != nil {
+			f.Buf.Release()
+		}
+	}
+	r.queue = nil
+	for _, s := range r.back {
+		s.conn.Close()
+		s.fell(nil)
+	}
+	r.cond.Signal()
+}
+
+// A chained is a process that plays a part.
+type chained struct {
+	*exec.Cmd
+	in    io.Closer
+	lines *bufio.Scanner
+	addr  string
+}
+
+func spawnPart(t testing.TB, part, addr string) *chained {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_CHAIN="+part+" "+addr)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &chained{Cmd: cmd, in: in, lines: bufio.NewScanner(out)}
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	c.addr = c.line(t)
+	return c
+}
+
+// line waits for the next line that the process prints.
+func (c *chained) line(t testing.TB) string {
+	t.Helper()
+	if !c.lines.Scan() {
+		t.Fatal("a process of the chain has ended")
+	}
+	return c.lines.Text()
+}
+
+// end kills the process, or lets it end by itself, which must then have found nothing wrong.
+func (c *chained) end(t testing.TB, isKilled bool) {
+	t.Helper()
+	if isKilled {
+		_ = c.Process.Kill()
+	}
+	c.in.Close()
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code > 0 {
+		t.Fatalf("a process of the chain ended by itself, with %d", code)
+	}
+}
+
+// leftovers fails if more descriptors or mappings are there than before, beside the arenas
+// of n itself.
+func leftovers(t *testing.T, n *node, fds, maps int) {
+	t.Helper()
+	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	eventually(t, "the conns are gone", func() bool { return conns(n) == 0 })
+	eventually(t, "descriptors and mappings are as before", func() bool {
+		arenas := n.pool.Stats().Arenas
+		f, m := resources()
+		return f <= fds+arenas && m <= maps+arenas
+	})
+}
+
+// shortly is a moment from now, by chance.
+func shortly() { time.Sleep(time.Duration(rand.IntN(12_000)) * time.Microsecond) }
+
+// Three processes in a chain, of which this one is the last: the first or the second is
+// killed at any moment. What this one holds stays as it was, whatever the first does with
+// its memory; in the end no descriptor and no mapping stays.
+func TestChainHeld(t *testing.T) {
+	n := start(t)
+	var fds, maps, held int
+	for i := range chainKills() {
+		if i == 1 {
+			fds, maps = resources()
+		}
+		r := spawnPart(t, "relay", n.port.Addr())
+		s := n.accepted(t)
+		s.conn.(subsys.Admitter).Admit()
+		s.keep(2)
+		a := spawnPart(t, "source", r.addr)
+		eventually(t, "frames come", func() bool { got, _ := s.frames(); return got > 10 })
+		shortly()
+		switch i % 3 {
+		case 0: // the relay: the source lives, and writes over what it may
+			r.end(t, true)
+			if l := a.line(t); l != "overwritten" {
+				t.Fatalf("the source says %s", l)
+			}
+			_ = s.wantDown(t)
+		case 1: // the source
+			a.end(t, true)
+			shortly()
+		case 2: // the relay closes
+			r.end(t, false)
+			if l := a.line(t); l != "overwritten" {
+				t.Fatalf("the source says %s", l)
+			}
+			_ = s.wantDown(t)
+		}
+		got, bad := s.frames()
+		if bad != nil {
+			t.Fatalf("round %d, %d frames: %v", i, got, bad)
+		}
+		k, err := s.release()
+		if err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		held += k
+		switch i % 3 {
+		case 0, 2:
+			a.end(t, false)
+		case 1:
+			r.end(t, false)
+			_ = s.wantDown(t)
+			if _, err := s.release(); err != nil { // what came meanwhile
+				t.Fatalf("round %d: %v", i, err)
+			}
+		}
+	}
+	if held == 0 {
+		t.Error("nothing was held")
+	}
+	leftovers(t, n, fds, maps)
+}
+
+// Three processes in a chain, of which this one is the first: the second or the last is
+// killed at any moment. What was lent comes back, or is not used again.
+func TestChainLent(t *testing.T) {
+	n := start(t)
+	var fds, maps int
+	for i := range chainKills() {
+		if i == 1 {
+			fds, maps = resources()
+		}
+		c := spawnPart(t, "drain", "")
+		r := spawnPart(t, "relay", c.addr)
+		s, err := n.dial(r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.conn.(subsys.Admitter).Admit()
+		s.keep(7)
+		var sending sync.WaitGroup
+		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
+		eventually(t, "some comes back", func() bool { got, _ := s.frames(); return got > 10 })
+		shortly()
+		switch i % 3 {
+		case 0:
+			r.end(t, true)
+		case 1: // the relay goes on
+			c.end(t, true)
+			shortly()
+			r.end(t, false)
+		case 2:
+			_ = c.Process.Signal(syscall.SIGSTOP) // it reads nothing while the relay dies
+			r.end(t, true)
+		}
+		_ = s.wantDown(t)
+		s.fell(nil)
+		sending.Wait()
+		if i%3 == 2 {
+			if err := overwrite(n.pool); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Process.Signal(syscall.SIGCONT)
+		}
+		if i%3 != 1 {
+			shortly()
+			c.end(t, false)
+		}
+		if _, bad := s.frames(); bad != nil {
+			t.Fatalf("round %d: %v", i, bad)
+		}
+		if _, err := s.release(); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+	}
+	leftovers(t, n, fds, maps)
+}
+
+// Three processes in a chain, of which this one is in the middle: the first or the last is
+// killed at any moment.
+func TestChainBetween(t *testing.T) {
+	n := start(t)
+	var fds, maps, relayed int
+	for i := range chainKills() {
+		if i == 1 {
+			fds, maps = resources()
+		}
+		c := spawnPart(t, "drain", "")
+		r := newRelay(n)
+		to, err := n.dial(c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.to = to
+		var running sync.WaitGroup
+		running.Go(r.run)
+		a := spawnPart(t, "source", n.port.Addr())
+		eventually(t, "frames are sent on", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.relayed > 10
+		})
+		shortly()
+		first, second := a, c
+		if i%2 > 0 {
+			first, second = c, a
+		}
+		first.end(t, true)
+		shortly()
+		r.stop()
+		to.conn.Close()
+		to.fell(nil)
+		running.Wait()
+		second.end(t, false)
+		r.mu.Lock()
+		relayed += r.relayed
+		for _, s := range r.back {
+			if _, bad := s.frames(); bad != nil {
+				t.Fatalf("round %d: %v", i, bad)
+			}
+		}
+		r.mu.Unlock()
+	}
+	t.Logf("%d frames were sent on", relayed)
+	leftovers(t, n, fds, maps)
+}
+
+// chainKills is how many processes a test of the chain ends.
+func chainKills() int {
+	if testing.Short() {
+		return 6
+	}
+	return max(*kills/3, 6)
+}

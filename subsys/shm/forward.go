@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// mostHops is how often an arena is passed on. What has come that far is copied, so that a
+// message which travels in a circle does not keep ever more loans and mappings.
+const mostHops = 8
+
+// keptFDs counts the descriptors of peers' arenas that this process keeps to pass them on.
+var keptFDs atomic.Int64
+
+// mostKept limits keptFDs: a quarter of the descriptors that the process may have open.
+var mostKept = sync.OnceValue(func() int64 {
+	var most unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
+		return 0
+	}
+	return int64(min(most.Cur/4, 1<<20))
+})
+
+// newArena returns an arena of c's peer, used once. It keeps the descriptor if the peer's
+// memory may be passed on, and replaces it by -1 in fds.
+func newArena(c *conn, id uint32, hops int, mem []byte, fds []int) *arena {
+	a := &arena{Arena: buffers.Arena{ID: buffers.NewArenaID(), Mem: mem, FD: -1}, id: id, hops: hops}
+	a.uses.Store(1)
+	// A process of another user would not be believed when it says what it passed on, so
+	// memory from it is not.
+	if c.ofUser && hops < mostHops {
+		if keptFDs.Add(1) <= mostKept() {
+			a.FD, fds[0] = fds[0], -1
+		} else {
+			keptFDs.Add(-1)
+		}
+	}
+	return a
+}
+
+// close unmaps an arena that has no uses left, and tells the processes that it was passed on
+// to that it is no more.
+func (a *arena) close() {
+	for _, p := range a.told {
+		p.UnregisterArena(a.Arena)
+	}
+	memfd.Unmap(a.Mem)
+	if a.FD >= 0 {
+		memfd.Close(a.FD)
+		keptFDs.Add(-1)
+	}
+}
+
+// A place is where a payload lies.
+type place struct {
+	*buffers.Arena
+	off    int
+	pool   *buffers.Pool // of the buffer
+	from   *borrowed     // the loan of which it is a part; nil: the memory is this process's
+	arena  *arena        // of from
+	isHome bool          // from is the receiver's: off is the place in from
+}
+
+// place finds where f's payload lies, if the peer may read it there.
+func (c *conn) place(f *subsys.Frame) (p place, ok bool) {
+	p.pool = f.Buf.Pool()
+	if l := f.Buf.Lender(); l != nil {
+		return c.placeBorrowed(f, l)
+	}
+	if p.pool != c.port.cfg.Pool && c.port.group != nil {
+		return p, false // it may be memory that is not for the group
+	}
+	p.Arena, p.off, ok = f.Buf.Locate(f.Data)
+	return p, ok
+}
+
+// placeBorrowed is place of a payload in another process's memory.
+func (c *conn) placeBorrowed(f *subsys.Frame, l buffers.Lender) (p place, ok bool) {
+	if p.from, ok = l.(*borrowed); !ok || len(f.Data) == 0 {
+		return p, false
+	}
+	if p.arena = p.from.arena.Load(); p.arena == nil { // the buffer was released before
+		return p, false
+	}
+	if p.from.conn == c && f.Type != subsys.TypeRun {
+		p.isHome = true
+		lent := buffers.Arena{Mem: p.from.mem}
+		p.off, ok = lent.Offset(f.Data)
+		return p, ok
+	}
+	if p.arena.FD < 0 || c.port.group != nil && c.port != p.from.conn.port {
+		return p, false
+	}
+	p.Arena = &p.arena.Arena
+	if p.off, ok = p.arena.Offset(f.Data); ok {
+		// Before the peer can read it: if this process is killed, the lender sees that
+		// another may be reading.
+		p.from.conn.mine.setPassed(p.from.loan)
+	}
+	return p, ok
+}
+
+// hops is how often the arena will have been passed on.
+func (p *place) hops() uint32 {
+	if p.from == nil {
+		return 0
+	}
+	return uint32(p.arena.hops + 1)
+}
+
+// follow has the port told when p's arena is no more. It reports false if it cannot be.
+func (p *port) follow(at *place) bool {
+	switch {
+	case at.from != nil:
+		a := at.arena
+		a.toldMu.Lock()
+		defer a.toldMu.Unlock()
+		for _, have := range a.told {
+			if have == p {
+				return true
+			}
+		}
+		a.told = append(a.told, p)
+		return true
+	case at.pool == p.cfg.Pool:
+		return true
+	}
+	p.followMu.Lock()
+	defer p.followMu.Unlock()
+	if p.followsNone || p.follows[at.pool] {
+		return !p.followsNone
+	}
+	if at.pool.Register(p) != nil {
+		return false
+	}
+	for pool := range p.follows {
+		if pool.IsClosed() { // it comes to no new buffers
+			delete(p.follows, pool)
+		}
+	}
+	if p.follows == nil {
+		p.follows = map[*buffers.Pool]bool{}
+	}
+	p.follows[at.pool] = true
+	return true
+}
+
+// unfollow undoes what follow did to other pools, and lets it do no more.
+func (p *port) unfollow() {
+	p.followMu.Lock()
+	defer p.followMu.Unlock()
+	p.followsNone = true
+	for pool := range p.follows {
+		pool.Unregister(p)
+	}
+	p.follows = nil
+}
+
+// home reads a frame whose payload this process has lent to the peer: it is delivered where
+// it lies, and what the peer has lent for it is given back at once.
+func (in *receiver) home(c *conn, at uint64) (frames int, err error) {
+	f, d, err := in.parse(c, at)
+	if err != nil {
+		return 0, err
+	}
+	if d.loan >= maxLoans || d.loan < uint32(len(in.loans)) && in.loans[d.loan] != nil && in.loans[d.loan].arena.Load() != nil {
+		return 0, c.from(broken("loan %d while it is out", d.loan))
+	}
+	buf, data, err := c.out.part(c, &d)
+	if err != nil {
+		return 0, c.from(err)
+	}
+	c.back.add(c, d.loan)
+	f.Data, f.Buf, f.Spare = data, buf, true
+	return in.deliver()
+}
+
+// part returns a part of what was lent to the peer, read-only.
+func (o *sender) part(c *conn, d *descriptor) (buf *buffers.Buffer, data []byte, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d.arena >= uint32(len(o.loans)) || o.loans[d.arena].buf == nil {
+		if c.dead.Load() || c.theirs.closed.Load() != 0 { // what it held, it has given back by its end
+			return nil, nil, subsys.ErrPeerClosed
+		}
+		return nil, nil, broken("a frame in loan %d, which is not out", d.arena)
+	}
+	l := &o.loans[d.arena]
+	if size := uint64(len(l.data)); d.n == 0 || d.off > size || uint64(d.n) > size-d.off {
+		return nil, nil, broken("a frame of %d bytes at %d of %d of loan %d", d.n, d.off, size, d.arena)
+	}
+	data = l.data[d.off : d.off+uint64(d.n)]
+	return l.buf.View(data), data, nil
+}

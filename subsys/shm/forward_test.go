@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shm
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// sendOwn sends a payload of size bytes from a buffer of n's pool.
+func (n *node) sendOwn(t testing.TB, s *sink, seq uint32, size int) {
+	t.Helper()
+	b, err := n.pool.Get(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign(b.Bytes(), rand.New(rand.NewPCG(uint64(seq), 17)))
+	sendBuffer(t, s, seq, b, b.Bytes())
+	b.Release()
+}
+
+// sendBuffer sends data, which lies in b.
+func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byte) {
+	t.Helper()
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: uint32(len(data))}, Data: data, Buf: b}
+	f.Tag = sum(data)
+	for {
+		k, err := s.conn.Send([]subsys.Frame{f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k == 1 {
+			return
+		}
+		select {
+		case <-s.writable:
+		case <-time.After(patience):
+			t.Fatal("no Writable")
+		}
+	}
+}
+
+// admitted is pair of two that know each other: they may have many arenas.
+func admitted(t testing.TB, a, b *node) (near, far *sink) {
+	t.Helper()
+	near, far = pair(t, a, b)
+	for _, s := range []*sink{near, far} {
+		s.conn.(subsys.Admitter).Admit()
+		s.keep(1)
+	}
+	eventually(t, "the grants are known", func() bool {
+		return near.conn.(*conn).theirs.arenas.Load() > 0 && far.conn.(*conn).theirs.arenas.Load() > 0
+	})
+	return near, far
+}
+
+// take returns the payload that the sink kept first. The caller owns the buffer.
+func (s *sink) take(t testing.TB) *kept {
+	t.Helper()
+	var k *kept
+	eventually(t, "a payload comes", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.bad != nil {
+			t.Fatal(s.bad)
+		}
+		if len(s.kept) == 0 {
+			return false
+		}
+		k, s.kept = s.kept[0], s.kept[1:]
+		return true
+	})
+	return k
+}
+
+// sendOn sends what came on, and lets go of it.
+func sendOn(t testing.TB, s *sink, seq uint32, k *kept) {
+	t.Helper()
+	sendBuffer(t, s, seq, k.buf, k.data)
+	k.buf.Release()
+}
+
+func wantCopied(t testing.TB, what string, n *node, want bool) {
+	t.Helper()
+	if got := n.count.CopiedB.Load(); got > 0 != want {
+		t.Errorf("%s: %d bytes were copied", what, got)
+	}
+}
+
+func wantBack(t testing.TB, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	}
+}
+
+// Received payloads, and slices of them, are sent on without a copy, and stay as they are
+// when the process that sent them on has let go. Their memory comes back, through both.
+func TestForward(t *testing.T) {
+	a, b, c := start(t), start(t), start(t)
+	ab, ba := admitted(t, a, b)
+	bc, cb := admitted(t, b, c)
+	const count = 30
+	for i := range uint32(count) {
+		a.sendOwn(t, ab, i, 5000+int(i)*20_000)
+		k := ba.take(t)
+		if i%3 == 0 { // a slice of a slice
+			part := k.buf.Slice(100, len(k.data)-200)
+			inner := part.Slice(7, 4000)
+			sendBuffer(t, bc, i, inner, inner.Bytes())
+			inner.Release()
+			part.Release()
+			k.buf.Release()
+		} else {
+			sendOn(t, bc, i, k)
+		}
+	}
+	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+	scribble(t, a)
+	for range count {
+		k := cb.take(t)
+		if !k.buf.ReadOnly() {
+			t.Error("what was sent on is not read-only")
+		}
+		if err := verify(k.data, k.tag); err != nil {
+			t.Error(err)
+		}
+		k.buf.Release()
+	}
+	wantCopied(t, "the first", a, false)
+	wantCopied(t, "the second", b, false)
+	wantCopied(t, "the third", c, false)
+	wantBack(t, a, b, c)
+}
+
+// What is sent back is delivered where it lies: nothing is copied, nothing more is mapped,
+// and its receiver must not write to it.
+func TestForwardHome(t *testing.T) {
+	for _, from := range []func(testing.TB) *node{start, startGroup} {
+		a, b := from(t), from(t)
+		ab, ba := pair(t, a, b)
+		ba.keep(1)
+		ab.keep(1)
+		for i := range uint32(600) { // more than there are loans
+			a.sendOwn(t, ab, i, 40_000)
+			k := ba.take(t)
+			if i%2 == 0 {
+				part := k.buf.Slice(99, 30_000)
+				sendBuffer(t, ba, i, part, part.Bytes()[1:])
+				part.Release()
+				k.buf.Release()
+			} else {
+				sendOn(t, ba, i, k)
+			}
+			k = ab.take(t)
+			arena, _, ok := k.buf.Locate(k.data)
+			if !ok || arena.FD < 0 || !k.buf.ReadOnly() || k.buf.Pool() != a.pool {
+				t.Fatal("it is not in its own memory, read-only")
+			}
+			if i%25 == 0 {
+				wantBack(t, b)
+				eventually(t, "the loan is back", func() bool { return !ab.conn.(*conn).lingers() && !ba.conn.(*conn).lingers() })
+			}
+			if err := verify(k.data, k.tag); err != nil {
+				t.Fatal(err)
+			}
+			k.buf.Release()
+		}
+		wantCopied(t, "the first", a, false)
+		wantCopied(t, "the second", b, false)
+		wantBack(t, a, b)
+		a.hold.Lock()
+		if n := len(ab.conn.(*conn).in.arenas); n > 0 {
+			t.Errorf("%d arenas are mapped a second time", n)
+		}
+		a.hold.Unlock()
+	}
+}
+
+// A payload goes from one to the other and back for ever. It takes no more and more loans.
+func TestForwardToAndFro(t *testing.T) {
+	a, b := start(t), start(t)
+	ab, ba := pair(t, a, b)
+	ba.keep(1)
+	ab.keep(1)
+	a.sendOwn(t, ab, 0, 1<<20)
+	for i := range uint32(2 * maxLoans) {
+		sendOn(t, ba, i, ba.take(t))
+		sendOn(t, ab, i+1, ab.take(t))
+	}
+	ba.take(t).buf.Release()
+	wantCopied(t, "the first", a, false)
+	wantCopied(t, "the second", b, false)
+	wantBack(t, a, b)
+}
+
+// A payload goes in a circle. It is copied now and then, so that the loans behind it end.
+func TestForwardInCircles(t *testing.T) {
+	var nodes [3]*node
+	var out, in [3]*sink
+	for i := range nodes {
+		nodes[i] = start(t)
+	}
+	for i := range nodes {
+		next := (i + 1) % len(nodes)
+		out[i], in[next] = admitted(t, nodes[i], nodes[next])
+		in[next].mu.Lock()
+		in[next].room = nodes[next].pool
+		in[next].mu.Unlock()
+	}
+	nodes[0].sendOwn(t, out[0], 0, 200_000)
+	const laps = 40
+	for lap := range uint32(laps) {
+		for i := 1; i <= len(nodes); i++ {
+			seq := lap
+			if i == len(nodes) {
+				seq++
+			}
+			sendOn(t, out[i%len(nodes)], seq, in[i%len(nodes)].take(t))
+		}
+	}
+	in[1].take(t).buf.Release()
+	copied := uint64(0)
+	for _, n := range nodes {
+		copied += n.count.CopiedB.Load()
+	}
+	// One hop in so many is a copy, which both ends count.
+	if most := uint64(2 * 200_000 * (3*laps/mostHops + 1)); copied > most || copied == 0 {
+		t.Errorf("%d bytes were copied, at most %d are to be", copied, most)
+	}
+	wantBack(t, nodes[:]...)
+}
+
+// A context sends on what another context of its process received, or made.
+func TestForwardAcrossContexts(t *testing.T) {
+	a, b1, b2, c := start(t), start(t), start(t), start(t)
+	ab, ba := pair(t, a, b1)
+	bc, cb := pair(t, b2, c)
+	ba.keep(1)
+	cb.keep(1)
+	for i := range uint32(20) {
+		switch i % 3 {
+		case 0: // received
+			a.sendOwn(t, ab, i/3, 20_000)
+			sendOn(t, bc, i, ba.take(t))
+		case 1: // made by the other
+			b1.sendOwn(t, bc, i, 20_000)
+		case 2:
+			b2.sendOwn(t, bc, i, 20_000)
+		}
+		k := cb.take(t)
+		if err := verify(k.data, k.tag); err != nil {
+			t.Fatal(err)
+		}
+		defer k.buf.Release()
+	}
+	if _, bad := cb.frames(); bad != nil {
+		t.Error(bad)
+	}
+	wantCopied(t, "the one that sends on", b2, false)
+	wantCopied(t, "the receiver", c, false)
+}
+
+// A port for a group lends nothing of other contexts: it may not be for the group.
+func TestForwardAcrossContextsOfGroup(t *testing.T) {
+	a, b1, b2, c := start(t), start(t), startGroup(t), startGroup(t)
+	ab, ba := pair(t, a, b1)
+	bc, cb := pair(t, b2, c)
+	ba.keep(1)
+	a.sendOwn(t, ab, 0, 20_000)
+	sendOn(t, bc, 0, ba.take(t))
+	b1.sendOwn(t, bc, 1, 20_000)
+	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == 2 })
+	if copied := b2.count.CopiedB.Load(); copied != 40_000 {
+		t.Errorf("%d bytes were copied", copied)
+	}
+	c.hold.Lock()
+	defer c.hold.Unlock()
+	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+		t.Errorf("%d arenas were handed to the group", n)
+	}
+}
+
+// When the peer grants no more arenas, or this process may keep no more descriptors, what is
+// sent on is copied.
+func TestForwardBeyondBudget(t *testing.T) {
+	t.Run("arenas", func(t *testing.T) {
+		forwardMany(t, 3*fewArenas, 2*fewArenas)
+	})
+	t.Run("descriptors", func(t *testing.T) {
+		most := keptFDs.Load() + 3
+		defer func(was func() int64) { mostKept = was }(mostKept)
+		mostKept = func() int64 { return most }
+		forwardMany(t, fewArenas, fewArenas-2) // of each arena the last keeps one too
+	})
+}
+
+// forwardMany sends on so many payloads, each in an arena of its own, of which so many must
+// be copied.
+func forwardMany(t *testing.T, count, copied int) {
+	const size = 1 << 20
+	a, b, c := start(t), start(t), start(t)
+	defer func() { // before mostKept changes
+		for _, n := range []*node{a, b, c} {
+			_ = n.port.Close()
+		}
+	}()
+	ab, ba := pair(t, a, b)
+	bc, cb := pair(t, b, c)
+	ba.conn.(subsys.Admitter).Admit()
+	eventually(t, "the grant is known", func() bool { return ab.conn.(*conn).theirs.arenas.Load() > 0 })
+	ba.keep(1)
+	cb.keep(1)
+	for i := range count {
+		a.sendOwn(t, ab, uint32(i), size)
+		sendOn(t, bc, uint32(i), ba.take(t))
+	}
+	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+	if k, err := cb.release(); k != count || err != nil {
+		t.Errorf("%d of %d are held: %v", k, count, err)
+	}
+	if got := b.count.CopiedB.Load(); got != uint64(copied)*size {
+		t.Errorf("%d bytes were copied, not %d", got, copied*size)
+	}
+	wantBack(t, a, b, c)
+}
+
+// An arena that its owner unmaps is unmapped by all that it was passed on to.
+func TestForwardedArenaForgotten(t *testing.T) {
+	b, c := start(t), start(t)
+	before := keptFDs.Load()
+	a, err := open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ab, ba := pair(t, a, b)
+	bc, cb := pair(t, b, c)
+	ba.keep(1)
+	cb.keep(1)
+	a.sendOwn(t, ab, 0, 40_000)
+	k := ba.take(t)
+	sendBuffer(t, bc, 0, k.buf, k.data)
+	at := cb.take(t)
+	if err := a.close(); err != nil { // what is abandoned has not leaked
+		t.Error(err)
+	}
+	_ = ba.wantDown(t)
+	if err := verify(at.data, at.tag); err != nil {
+		t.Error(err)
+	}
+	at.buf.Release()
+	if err := verify(k.data, k.tag); err != nil {
+		t.Error(err)
+	}
+	k.buf.Release()
+	left := func(n *node, s *sink) int {
+		n.hold.Lock()
+		defer n.hold.Unlock()
+		return len(s.conn.(*conn).in.arenas)
+	}
+	eventually(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
+	eventually(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
+	// The connection on which it went is as good as before.
+	b.sendOwn(t, bc, 1, 40_000)
+	cb.take(t).buf.Release()
+}
+
+// Whatever ends in between, what is held at the end of a chain stays as it was, and the
+// memory comes back, or is not used again.
+func TestForwardHeldWhenSomethingCloses(t *testing.T) {
+	for _, what := range []string{"first conn, near", "first conn, far", "second conn, near", "second conn, far", "first port", "second port"} {
+		t.Run(what, func(t *testing.T) {
+			opened := func() *node {
+				n, err := open("")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			a, b, c := opened(), opened(), opened()
+			ab, ba := pair(t, a, b)
+			bc, cb := pair(t, b, c)
+			ba.keep(1)
+			cb.keep(1)
+			const count = 20
+			for i := range uint32(count) {
+				a.sendOwn(t, ab, i, 40_000)
+				sendOn(t, bc, i, ba.take(t))
+			}
+			eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+			switch what {
+			case "first conn, near":
+				ab.conn.Close()
+				_ = ba.wantDown(t)
+			case "first conn, far":
+				ba.conn.Close()
+				_ = ab.wantDown(t)
+			case "second conn, near":
+				bc.conn.Close()
+				_ = cb.wantDown(t)
+			case "second conn, far":
+				cb.conn.Close()
+				_ = bc.wantDown(t)
+			case "first port":
+				_ = a.port.Close()
+				_ = ba.wantDown(t)
+			case "second port":
+				_ = b.port.Close()
+				_ = ab.wantDown(t)
+				_ = cb.wantDown(t)
+				wantBack(t, a) // abandoned: nobody can know when they will have been read
+			}
+			scribble(t, a)
+			if k, err := cb.release(); k != count || err != nil {
+				t.Errorf("%d of %d are held: %v", k, count, err)
+			}
+			wantBack(t, a, b, c)
+			for _, n := range []*node{b, c, a} {
+				if err := n.close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A port closes before its peer has read what it sent on, or back. What was sent on comes
+// whole. What was sent back may be lost with the connection; nothing else comes in its place.
+func TestForwardUnread(t *testing.T) {
+	a, c := start(t), start(t)
+	b, err := open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ab, ba := admitted(t, a, b)
+	bc, cb := admitted(t, b, c)
+	a.sendOwn(t, ab, 0, 40_000)
+	k := ba.take(t)
+	a.hold.Lock()
+	c.hold.Lock()
+	sendBuffer(t, bc, 0, k.buf, k.data)
+	sendOn(t, ba, 0, k)
+	if err := b.close(); err != nil {
+		t.Error(err)
+	}
+	conn := ab.conn.(*conn)
+	for range 3 { // whatever is lent now has another number
+		buf, err := a.pool.Get(40_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(buf.Bytes())
+		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: 1, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
+		_, _ = conn.Send([]subsys.Frame{f})
+		buf.Release()
+	}
+	a.hold.Unlock()
+	scribble(t, a)
+	c.hold.Unlock()
+	at := cb.take(t)
+	if err := verify(at.data, at.tag); err != nil {
+		t.Error(err)
+	}
+	at.buf.Release()
+	for _, s := range []*sink{ab, cb} {
+		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
+			t.Errorf("the end is told as %v", err)
+		}
+		if _, bad := s.frames(); bad != nil {
+			t.Error(bad)
+		}
+		_, _ = s.release()
+	}
+	wantBack(t, a, c)
+}
+
+// Memory of a process of another user is not passed on: it would not believe this process
+// that others read it.
+func TestForwardOfOtherUser(t *testing.T) {
+	if os.Getuid() != 0 || os.Getegid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	b, c := startGroup(t), startGroup(t)
+	bc, cb := pair(t, b, c)
+	exe := launch(t, "member "+b.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
+	ba := b.accepted(t)
+	ba.keep(1)
+	eventually(t, "frames come", func() bool { got, _ := ba.frames(); return got == 50 })
+	ba.mu.Lock()
+	all := ba.kept
+	ba.kept = nil
+	ba.mu.Unlock()
+	seq, size := uint32(0), uint64(0)
+	for _, k := range all {
+		if k.buf.ReadOnly() {
+			sendBuffer(t, bc, seq, k.buf, k.data)
+			seq++
+			size += uint64(len(k.data))
+		}
+	}
+	if size == 0 {
+		t.Fatal("nothing was lent")
+	}
+	eventually(t, "they come", func() bool { got, bad := cb.frames(); return got == int(seq) && bad == nil })
+	if copied := c.count.CopiedB.Load(); copied < size {
+		t.Errorf("%d bytes of %d were copied", copied, size)
+	}
+	c.hold.Lock()
+	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+		t.Errorf("%d arenas were passed on", n)
+	}
+	c.hold.Unlock()
+	// But it may come back.
+	for _, k := range all {
+		if k.buf.ReadOnly() {
+			if _, ok := ba.conn.(*conn).place(&subsys.Frame{Header: subsys.Header{Type: 16}, Data: k.data, Buf: k.buf}); !ok {
+				t.Error("it cannot go back")
+			}
+		}
+		k.buf.Release()
+	}
+	_ = exe.Process.Kill()
+	_ = exe.Wait()
+	_ = ba.wantDown(t)
+}
