@@ -121,6 +121,9 @@ var (
 	ErrNotOwner     = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed       = dispatch.ErrClosed       // the context or the resource has been closed
 	ErrGone         = dispatch.ErrGone         // the target does not exist any more
+	ErrNoReply      = dispatch.ErrNoReply      // a request was received, and released without a reply
+	ErrNotCall      = dispatch.ErrNotCall      // the message is no request, or has been replied to
+	ErrUnsupported  = dispatch.ErrUnsupported  // the target's context is of a version that lacks what was asked for
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
 	ErrNotReceived  = dispatch.ErrNotReceived  // PutBack of a message that was not received there

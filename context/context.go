@@ -226,8 +226,8 @@ func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...Re
 		return nil, fmt.Errorf("rocl: registering: %w", err)
 	}
 	serial := c.serial.Add(1)
-	if serial >= dispatch.Bounded {
-		c.serial.Store(dispatch.Bounded - 1)
+	if serial > dispatch.LastSerial {
+		c.serial.Store(dispatch.LastSerial)
 		return nil, fmt.Errorf("rocl: registering: the context has used all its identifiers")
 	}
 	var box *dispatch.Mailbox

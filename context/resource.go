@@ -60,8 +60,16 @@ func (r *Resource) SendBytes(ctx stdctx.Context, to resource.GID, tag uint64, p 
 	return r.send(ctx, to, func(f *dispatch.Flow) error { return f.SendBytes(ctx, r.id.Serial(), tag, p) })
 }
 
-// send tries how over the way last used, and over others if that fails.
+// send is try with an error that says what was being done.
 func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
+	if err := r.try(ctx, to, how); err != nil {
+		return fmt.Errorf("rocl: sending to %v: %w", to, err)
+	}
+	return nil
+}
+
+// try calls how with the flow last used, and with others if that fails.
+func (r *Resource) try(ctx stdctx.Context, to resource.GID, how func(*dispatch.Flow) error) error {
 	err := dispatch.ErrClosed
 	if !r.gone.Load() {
 		if l := r.last.Load(); l != nil && l.to == to {
@@ -73,10 +81,7 @@ func (r *Resource) send(ctx stdctx.Context, to resource.GID, how func(*dispatch.
 			err = r.sendSlow(ctx, to, how)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("rocl: sending to %v: %w", to, err)
-	}
-	return nil
+	return err
 }
 
 // stale says whether err may come of an outdated cache entry.

@@ -144,8 +144,9 @@ func (d *Dispatcher) leaveProcess() {
 }
 
 // deliver puts a message into the mailbox of f, a flow within the process, once there is
-// credit for it. It waits for that until ctx ends.
-func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+// credit for it. It waits for that until ctx ends. If the message is the request of a call,
+// call is its number; then deliver leaves b to its caller.
+func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, call uint64) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
@@ -158,6 +159,9 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
+	if call != 0 && m.calls == nil {
+		msg.call = call
+	}
 	if in.waiters.first == nil && in.received+in.charge(b.Len()) <= in.granted {
 		m.accept(msg, f.way)
 		return nil
@@ -191,6 +195,9 @@ func (m *Mailbox) accept(msg *Message, way *end) {
 	m.stored += c
 	msg.isSent = true
 	msg.buf.SetDelivered()
+	if msg.call != 0 {
+		msg.buf.Retain()
+	}
 	if way != nil {
 		way.messages.Add(1)
 		way.bytes.Add(uint64(len(msg.data)))
@@ -226,6 +233,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 		return nil
 	}
 	msg.buf, msg.in = nil, nil
+	msg.forgo()
 	msg.Release()
 	if m.closed || in.left {
 		return in.isOver()

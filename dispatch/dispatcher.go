@@ -153,6 +153,7 @@ type Dispatcher struct {
 	links   map[linkKey]*link
 	boxes   map[uint32]*Mailbox
 	passages
+	calls   calls
 	lost    atomic.Uint64
 	losses  losses
 	reports callqueue.Queue[Undelivered]
@@ -185,6 +186,9 @@ func New(cfg Config) *Dispatcher {
 
 		passages: passages{ends: map[linkKey]*end{}, flows: map[*Mailbox]*Flow{}},
 	}
+	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, uint64(cfg.Mailbox)), map[*Flow]struct{}{}
+	d.calls.box.calls = &d.calls
+	d.boxes[wire.Replies] = d.calls.box
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
 	d.budget.init(cfg.Pool)
 	cfg.Pool.SetWaiter(d)

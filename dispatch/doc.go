@@ -48,6 +48,15 @@
 // in order costs nothing more, and a message or receiver is passed over once. RecvAny has a
 // receiver in each of several mailboxes; the first mailbox with a message claims all of them.
 //
+// # Calls
+//
+// [Mailbox.Request] sends a request and [Mailbox.Reply] its reply; calls.go has the drawing. A
+// request is a message that has a number with it. Replies go to a mailbox of the context that
+// stores nothing: Mailbox.put finds the call by its number and wakes its goroutine. So a small
+// call takes eight locks, as two messages do, and four within a process: the lock of that
+// mailbox to enter the call and to hand its reply over, in place of those to store and receive
+// a message. TestLocksOfCall counts them.
+//
 // # Waiting, and progress
 //
 // A goroutine that waits, for a message, for credit or for room, makes progress: it reads
@@ -116,8 +125,8 @@
 //	timers            –                          –                         link.timeout, Mailbox.judgeHolder,
 //	                                                                       Mailbox.lookAtDoubts, doubt.ask,
 //	                                                                       Mailbox.judgeStuck, Flow.dropWish,
-//	                                                                       Mailbox.sweep, the end of a
-//	                                                                       stranger's time
+//	                                                                       Mailbox.sweep, calls.sweep, the end of
+//	                                                                       a stranger's time
 //	of SendAll        a target without room  with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
@@ -167,7 +176,8 @@
 //	                           the steps of handshakes
 //	20     spread.mu           over which lanes the messages of a flow went
 //	25     endpoint.mu         the order of the frames of one handshake, its timer, its place among strangers
-//	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender
+//	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
+//	                           of the mailbox for replies: the calls in flight
 //	50     link.mu             the rest of a link: life, the sending part of its session, flows, watching,
 //	                           counters, and what becomes of the pen
 //	60     Dispatcher.mu       the tables of links, mailboxes, ports and passages

@@ -28,6 +28,7 @@ type Flow struct {
 	waiters waitlist
 	wish    wish
 	line    session.Line // messages that have no numbers yet
+	calls   callsOver
 
 	spread *spread // set where there are rules, in the flow of the common lane
 
@@ -98,9 +99,9 @@ func (f *Flow) Dead() bool {
 // that is reported.
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if f.mb != nil && f.spread == nil {
-		return f.deliver(ctx, src, tag, b)
+		return f.deliver(ctx, src, tag, b, 0)
 	}
-	copied, err := f.queue(ctx, src, tag, b.Bytes(), b)
+	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, 0)
 	if copied {
 		b.EndCopied()
 	}
@@ -111,7 +112,7 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 // is small.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
-		copied, err := f.queue(ctx, src, tag, p, nil)
+		copied, err := f.queue(ctx, src, tag, p, nil, 0)
 		if copied || err != nil {
 			return err
 		}
@@ -139,17 +140,18 @@ func (f *Flow) dispatcher() *Dispatcher {
 }
 
 // queue is accept over the lane that the rules say.
-func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer) (copied bool, err error) {
+func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
 	if f.spread != nil {
-		return f.spread.accept(ctx, src, tag, p, b)
+		return f.spread.accept(ctx, src, tag, p, b, call)
 	}
-	return f.accept(ctx, src, tag, p, b, nil)
+	return f.accept(ctx, src, tag, p, b, nil, call)
 }
 
 // accept queues a message, whose payload p is that of b. It says whether it
 // made a copy; if it could not and b is nil, it has done nothing. at, if it is not
-// nil, is told where the message is.
-func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark) (copied bool, err error) {
+// nil, is told where the message is. If the message is the request of a call, call is its
+// number; then accept leaves b to its caller.
+func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
@@ -158,9 +160,15 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		if b == nil {
 			return false, nil
 		}
-		return false, f.deliver(ctx, src, tag, b)
+		return false, f.deliver(ctx, src, tag, b, call)
 	}
 	l.mu.Lock()
+	if call != 0 {
+		if err := l.mayCall(ctx); err != nil {
+			l.mu.Unlock()
+			return false, err
+		}
+	}
 	c := max(charge(len(p)), f.unit)
 	if f.gone == nil && f.waiters.first == nil && f.sent+c <= f.limit && l.s.HasRoom() {
 		f.sent += c
@@ -168,28 +176,40 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	return f.push(src, tag, p, b, at), nil
+	return f.push(src, tag, p, b, at, call), nil
 }
 
 // push queues a message that has credit, and returns what accept does. mu must be held; push
 // releases it.
-func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark) (copied bool) {
+func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool) {
 	l, c := f.l, max(charge(len(p)), f.unit)
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Parts(len(p)) || f.line.IsWaiting()
-	if copied = !queues && l.copy(&h, p); !copied {
+	if call != 0 {
+		h.Flags = wire.FlagCall
+		copied = !queues && l.copyCall(&h, p, call)
+	} else {
+		copied = !queues && l.copy(&h, p)
+	}
+	if !copied {
 		if b == nil {
 			f.sent -= c
 			l.mu.Unlock()
 			return false
 		}
+		if call != 0 {
+			b.Retain()
+		}
 		if b.Refs() > 1 {
 			b.BeginSend()
 		}
 		if m := (subsys.Frame{Header: h, Data: p, Buf: b}); queues {
-			l.s.Queue(&f.line, &m)
+			l.s.Queue(&f.line, &m, call)
 		} else {
+			if call != 0 {
+				l.put(wire.TypeCall, f.dst, src, call)
+			}
 			l.s.Push(&m)
 		}
 		l.attend()

@@ -86,6 +86,13 @@ func FuzzFrames(f *testing.F) {
 	f.Add(true, append(begin, frameBytes(subsys.Header{Type: wire.TypePiece, Seq: 1, Len: 3000, Dst: 1},
 		subsys.Header{Type: wire.TypePiece, Seq: 2, Len: 2120, Dst: 1, Tag: 3000}, subsys.Header{Type: wire.TypeData, Seq: 3, Dst: 1})...))
 	f.Add(true, append(bytes.Clone(begin), frameBytes(subsys.Header{Type: wire.TypePiece, Seq: 1, Len: 3000, Dst: 1}, subsys.Header{Type: wire.TypePiece, Seq: 2, Dst: 1, Tag: 3000})...))
+	call := subsys.Header{Type: wire.TypeCall, Dst: 1, Src: 5, Tag: 3}
+	f.Add(true, frameBytes(call, subsys.Header{Type: wire.TypeData, Flags: wire.FlagCall, Seq: 1, Len: 10, Dst: 1, Src: 5}))
+	f.Add(true, frameBytes(call, subsys.Header{Type: wire.TypeData, Flags: 0xff, Seq: 1, Len: 10, Dst: 1, Src: 5}, subsys.Header{Type: wire.TypeData, Flags: 0xfe, Seq: 2, Dst: 1}))
+	f.Add(true, frameBytes(call, subsys.Header{Type: wire.TypeCredit, Seq: 1, Dst: 9}))
+	f.Add(true, frameBytes(call, subsys.Header{Type: wire.TypeData, Flags: wire.FlagCall, Seq: 1, Dst: 77, Src: 5}))
+	f.Add(true, append(frameBytes(call, subsys.Header{Type: wire.TypeBegin, Flags: wire.FlagCall, Seq: 1, Len: 4, Dst: 1, Src: 5}), frameBytes(subsys.Header{Type: wire.TypePiece, Seq: 2, Len: 2, Dst: 1, Src: 5})...))
+	f.Add(true, frameBytes(subsys.Header{Type: wire.TypeData, Len: 3, Dst: wire.Replies, Tag: 1<<32 | 1}, subsys.Header{Type: wire.TypeNoReply, Seq: 1, Len: 1, Dst: 9, Tag: 1<<32 | 1}))
 	f.Fuzz(func(t *testing.T, linked bool, data []byte) {
 		pool := buffers.New()
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,

@@ -399,6 +399,10 @@ func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	_, streams := c.(subsys.Streamer)
 	l.cuts = streams && a.Features&wire.FeaturePieces != 0
 	l.asksFirst.Store(a.Features&wire.FeatureBounded != 0)
+	if !l.hasMet {
+		l.hasMet, l.hasCalls = true, a.Features&wire.FeatureCalls != 0
+		l.met.fireAll()
+	}
 	l.since = time.Now()
 	l.watch()
 	if name := c.Transport(); name != l.over {

@@ -26,6 +26,11 @@ const (
 // its own frames at most session.MaxUnacked wait for an answer.
 const mostAnswers = 2 * session.MaxUnacked
 
+// mostPending is how many frames of any kind may wait for the acknowledgement of a peer that
+// goes on sending. A program that releases requests without a reply causes frames that no
+// other limit counts.
+const mostPending = 1 << 20
+
 // inbound is the part of a link that works on what arrives. The holder of the progress
 // token owns it: no two connections of a link interleave, nor two lanes with one peer.
 type inbound struct {
@@ -38,6 +43,7 @@ type inbound struct {
 	answersFrom uint32
 	hasLeft     bool // the mailboxes have been told that the link ends
 	parts       []part
+	coming      coming
 	whole       [1]subsys.Frame // a message of which the last piece has come
 	unacked     int             // bytes that have come since the last acknowledgement,
 	told        uint32          // which was of the frames before this one
@@ -132,6 +138,10 @@ func (l *link) attendTo() error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
 	}
+	if n := l.s.Pending(); n > mostPending {
+		l.mu.Unlock()
+		return fmt.Errorf("%w: %d frames are not acknowledged", ErrProtocol, n)
+	}
 	ended := l.closedIn
 	l.closedIn = nil
 	l.act(l.life.Stirred(l.s.Expected(), l.s.Next()))
@@ -169,10 +179,14 @@ func (l *link) work(fs []subsys.Frame) error {
 			i++
 			continue
 		}
+		call, err := l.called(f)
+		if err != nil {
+			return err
+		}
 		j := i + 1
 		bytes := len(f.Data)
 		whole := bytes == int(f.Len) // else its payload was skipped
-		for j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst {
+		for call == 0 && j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst && fs[j].Flags&wire.FlagCall == 0 {
 			bytes += len(fs[j].Data)
 			j++
 		}
@@ -180,9 +194,9 @@ func (l *link) work(fs []subsys.Frame) error {
 			return fmt.Errorf("%w: a message to %d between the pieces of another", ErrProtocol, f.Dst)
 		}
 		in := l.inflow(f.Dst)
-		err := ErrGone
+		err = ErrGone
 		if in.mb != nil && whole {
-			err = in.mb.deliver(in, fs[i:j], bytes)
+			err = in.mb.deliver(in, fs[i:j], bytes, call)
 		}
 		switch {
 		case err == nil:
@@ -191,7 +205,7 @@ func (l *link) work(fs []subsys.Frame) error {
 				in.mb = nil
 			}
 			for ; i < j; i++ {
-				l.answer(wire.TypeGone, f.Dst, fs[i].Src, fs[i].Tag, lost(fs[i].Src, int(fs[i].Len))...)
+				l.notDelivered(f.Dst, fs[i].Src, fs[i].Tag, int(fs[i].Len), call)
 			}
 		default:
 			return fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", err, len(f.Data), f.Dst)
@@ -219,6 +233,9 @@ func (l *link) inflow(dst uint32) *inflow {
 }
 
 func (l *link) control(f *subsys.Frame) error {
+	if l.coming.number != 0 && f.Type != wire.TypeBegin && f.Type != wire.TypeAck {
+		return fmt.Errorf("%w: frame type %d where the request of a call is due", ErrProtocol, f.Type)
+	}
 	switch f.Type {
 	case wire.TypeCredit:
 		l.mu.Lock()
@@ -288,6 +305,10 @@ func (l *link) control(f *subsys.Frame) error {
 		return l.onBegin(f)
 	case wire.TypePiece:
 		return l.onPiece(f)
+	case wire.TypeCall:
+		return l.onCall(f)
+	case wire.TypeNoReply:
+		return l.onNoReply(f)
 	case wire.TypeBye:
 		l.die(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}

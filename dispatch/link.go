@@ -63,9 +63,12 @@ type link struct {
 	flows     map[uint32]*Flow
 	goneDst   map[uint32]error    // the latest resources of the peer that are gone
 	endings   map[uint32]*endings // by resource of the peer; see OnEnd
+	hasMet    bool                // there was a connection: it is known what the peer understands
+	hasCalls  bool                // the peer understands calls
 	mourned   []*grief            // ends of the peer's resources that are told once this link has ended
 	farewell  farewell
 	closedIn  []*inflow // of mailboxes that were closed, still among inflows
+	met       waitlist  // senders waiting for the first connection
 	full      waitlist  // senders waiting for room in the session
 	behind    waitlist  // senders waiting for what went before to be acknowledged
 	empty     waitlist  // closers waiting for the session to be idle
@@ -92,7 +95,7 @@ func (l *link) attend() { l.attention.Store(true) }
 // needsAttention reports whether one of these reasons is there. mu must be held.
 func (l *link) needsAttention() bool {
 	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
-		l.s.HasQueued() || l.s.HasLarge() || len(l.closedIn) > 0 || l.life.State() == life.Resting
+		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Resting
 }
 
 // act does what an event asks for. mu must be held; act releases it for a while if the
@@ -338,11 +341,12 @@ func (l *link) bury() {
 	l.mourned = nil
 	var reports []Undelivered
 	l.s.Drain(func(f *subsys.Header) {
-		if f.Type == wire.TypeData {
+		if f.Type == wire.TypeData && isReported(f) {
 			l.d.countLost(f.Src, cause) // before a Flush sees that nothing is under way any more
 			reports = append(reports, Undelivered{From: l.d.self.WithSerial(f.Src), To: l.peer.WithSerial(f.Dst), Tag: f.Tag, Bytes: int(f.Len), Err: cause})
 		}
 	})
+	l.met.fireAll()
 	l.full.fireAll()
 	l.behind.fireAll()
 	l.empty.fireAll()
@@ -416,8 +420,12 @@ func (l *link) leave() {
 }
 
 // undelivered counts a message that cannot be delivered, and queues the report
-// of it. It calls nothing of the user's but the logger.
+// of it. It calls nothing of the user's but the logger. Nobody waits for a reply that was not
+// delivered.
 func (d *Dispatcher) undelivered(u Undelivered) {
+	if u.To.Serial() == wire.Replies {
+		return
+	}
 	d.countLost(u.From.Serial(), u.Err)
 	d.report(u)
 }

@@ -5,8 +5,10 @@ package dispatch
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -36,6 +38,8 @@ type inflow struct {
 	left     bool     // the link has ended
 	endings  endings  // of a sender in this process; see OnEnd
 	terms
+
+	replies atomic.Pointer[Flow] // to the sender's context; nil before the first
 }
 
 // An origin is whose messages an inflow is about: a link, for those of another process,
@@ -47,6 +51,9 @@ type origin interface {
 	credit(m *Mailbox, in *inflow)
 	// refuse tells the sender that a message of its resource src was in vain.
 	refuse(in *inflow, src uint32, tag uint64, size int)
+	// unanswered tells the sender that the request of its resource src, of the call number,
+	// gets no reply.
+	unanswered(in *inflow, src uint32, number uint64, why byte)
 	// ends tells the sender that the mailbox is closed.
 	ends(in *inflow)
 }
@@ -138,6 +145,9 @@ type Mailbox struct {
 
 	handle   func(*Message) bool // instead of receivers
 	handling bool
+
+	calls     *calls // of the mailbox for replies: who waits for them; else nil
+	callsNone bool   // the resource begins no calls any more; guarded by the mu of calls.box
 }
 
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
@@ -158,8 +168,9 @@ func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 const FirstCredit = 64 << 10
 
 // deliver stores or hands over the data frames of one inflow, whose payloads
-// have size bytes together. It takes all of them or none.
-func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
+// have size bytes together. It takes all of them or none. If call is not 0, there is one, the
+// request of the call of that number.
+func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -193,6 +204,9 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 			f := &fs[i]
 			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
 			msg.from = in.l.peer.WithSerial(f.Src)
+			if call != 0 && m.calls == nil {
+				msg.call = call
+			}
 			m.put(msg)
 		}
 		fs = fs[n:]
@@ -201,6 +215,10 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int) error {
 }
 
 func (m *Mailbox) put(msg *Message) {
+	if m.calls != nil {
+		m.calls.reply(msg)
+		return
+	}
 	if m.waiters.first != nil {
 		if w := m.receiver(msg); w != nil {
 			w.msg = msg
@@ -249,6 +267,11 @@ func (m *Mailbox) serve() {
 
 // refuse tells who sent msg that it was in vain.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
+	if msg.call != 0 {
+		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
+		msg.forgo()
+		return
+	}
 	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 }
 
@@ -760,6 +783,7 @@ func (m *Mailbox) Close() {
 		in.waiters.fireAll()
 	}
 	m.mu.Unlock()
+	m.d.calls.endOf(m)
 	m.d.forget(m)
 	m.unmonitor()
 	closing := m.d.hasBegunClosing() // then all links hear a goodbye

@@ -33,6 +33,7 @@ type Message struct {
 	isSent bool        // in the buffer of a sender of this process, which others may hold
 	slot   *slot       // its places in the chains of the mailbox; nil: none
 	isGone bool        // it tells that its origin has ended
+	request
 }
 
 // Bytes returns the payload: a view of registered memory, valid until Release, to be read.
@@ -108,7 +109,13 @@ func (m *Message) Buffer() *buffers.Buffer {
 
 // Release gives the payload's memory and the Message back. Neither may be
 // touched afterwards.
+//
+// The sender of a request that is released without a reply is told: its call fails with
+// ErrNoReply.
 func (m *Message) Release() {
+	if m.call != 0 {
+		m.isDone()
+	}
 	buf, d, p := m.buf, m.d, m.parcel
 	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
 	switch {

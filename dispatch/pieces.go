@@ -23,6 +23,9 @@ const feedBytes = 1 << 20
 func (l *link) feed() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.cuts)
+		if number, src := ln.Call(); number != 0 {
+			l.put(wire.TypeCall, ln.Dst(), src, number)
+		}
 		if l.s.HasBegin(ln, l.cuts) {
 			var h subsys.Header
 			var p [4]byte
@@ -44,6 +47,9 @@ func (l *link) feed() {
 // that are to be reported. mu is held.
 func (l *link) abandon(f *Flow) (reports []Undelivered) {
 	end, begun := l.s.Abandon(&f.line, func(h *subsys.Header) {
+		if !isReported(h) {
+			return
+		}
 		reports = append(reports, Undelivered{From: l.d.self.WithSerial(h.Src), To: l.peer.WithSerial(h.Dst), Tag: h.Tag, Bytes: int(h.Len), Err: ErrGone})
 	})
 	if begun {
@@ -57,7 +63,7 @@ func (l *link) abandon(f *Flow) (reports []Undelivered) {
 // A part is a message of which some pieces are to come. Owned by the holder of the token.
 type part struct {
 	dst, src    uint32
-	tag         uint64
+	tag, call   uint64 // call: the number of the call of which it is the request; 0: it is none
 	total, have int
 	buf         *buffers.Buffer // of total bytes; nil before the first piece
 }
@@ -89,6 +95,10 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
 	}
+	call, err := l.called(f)
+	if err != nil {
+		return err
+	}
 	total := binary.LittleEndian.Uint32(f.Data)
 	if total == 0 || total > MaxMessage {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
@@ -99,10 +109,10 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	}
 	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
 		in.mb = nil
-		l.answer(wire.TypeGone, f.Dst, f.Src, f.Tag, lost(f.Src, int(total))...)
+		l.notDelivered(f.Dst, f.Src, f.Tag, int(total), call)
 		return nil
 	}
-	l.parts = append(l.parts, part{dst: f.Dst, src: f.Src, tag: f.Tag, total: int(total)})
+	l.parts = append(l.parts, part{dst: f.Dst, src: f.Src, tag: f.Tag, call: call, total: int(total)})
 	return nil
 }
 
@@ -188,7 +198,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 		return err
 	}
 	if in.mb == nil || in.mb.isClosed() || f.Len == 0 { // a piece without bytes ends what its sender has given up
-		l.answer(wire.TypeGone, p.dst, p.src, p.tag, lost(p.src, p.total)...)
+		l.notDelivered(p.dst, p.src, p.tag, p.total, p.call)
 		if p.buf != nil {
 			p.buf.Release()
 		}
@@ -216,6 +226,9 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	g := &l.whole[0]
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
+	if whole.call != 0 {
+		g.Flags, l.coming = wire.FlagCall, coming{whole.dst, whole.src, whole.call}
+	}
 	err = l.work(l.whole[:])
 	if g.Buf != nil {
 		g.Buf.Release()

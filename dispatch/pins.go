@@ -202,6 +202,8 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 	if msg.parcel != nil {
 		own = m.d.message()
 		own.from, own.tag, own.in, own.prev, own.next = msg.from, msg.tag, msg.in, msg.prev, msg.next
+		own.call = msg.call
+		msg.forgo()
 		if own.prev != nil {
 			own.prev.next = own
 		} else {

@@ -43,7 +43,7 @@ type waiter struct {
 	grant  uint64   // of how much new credit
 	way    *end     // where msg is counted; nil: it is to the sender's own context
 	charge uint64   // what a sender over a link needs
-	cause  error    // why a receiver gets no message; nil: the mailbox was closed
+	cause  error    // why a receiver gets no message, or a caller no reply; nil: the mailbox was closed
 	doubt  *doubt   // of a receiver that has waited for long
 	isOld  bool     // a receiver was there at the mailbox's last look
 	seen   bool     // a receiver waited already when judgeStuck looked last

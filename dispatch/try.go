@@ -99,7 +99,7 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 		return ErrFull
 	}
 	f.sent += c
-	if f.push(src, tag, b.Bytes(), b, at) {
+	if f.push(src, tag, b.Bytes(), b, at, 0) {
 		b.EndCopied()
 	}
 	return nil

@@ -20,11 +20,17 @@ const (
 // A Line is the messages of one flow that have no numbers yet: a large one, and what
 // was sent behind it. It belongs to a session. The zero value is empty.
 type Line struct {
-	msgs  []subsys.Frame
+	msgs  []queued
 	first int    // msgs[first:] wait
 	cut   int    // bytes of the first one that have been numbered
 	put   uint64 // messages that were ever queued
 	next  *Line  // in the ring of lines that are not empty
+}
+
+// queued is a message in a line.
+type queued struct {
+	subsys.Frame
+	call uint64 // the number of the call that it is the request of; 0: it is no request
 }
 
 // IsWaiting reports whether the line has messages.
@@ -52,8 +58,9 @@ type lines struct {
 	drained []subsys.Header // messages that had begun and Drain has yielded: the peer may report them just then
 }
 
-// Queue appends a message to a line. The session takes over the frame's reference.
-func (s *Session) Queue(ln *Line, f *subsys.Frame) {
+// Queue appends a message to a line. The session takes over the frame's reference. If the
+// message is a request, call is the number of its call, and 0 otherwise.
+func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 	if !ln.IsWaiting() {
 		if s.turn == nil {
 			ln.next = ln
@@ -67,7 +74,7 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame) {
 		clear(ln.msgs[n:])
 		ln.msgs, ln.first = ln.msgs[:n], 0
 	}
-	ln.msgs = append(ln.msgs, *f)
+	ln.msgs = append(ln.msgs, queued{*f, call})
 	ln.put++
 	s.queued++
 	s.backlog += len(f.Data)
@@ -103,10 +110,20 @@ func (s *Session) parts(ln *Line, cuts bool) bool {
 // HasBegin reports whether a Begin frame comes before what Number numbers.
 func (s *Session) HasBegin(ln *Line, cuts bool) bool { return ln.cut == 0 && s.parts(ln, cuts) }
 
+// Call returns the number of the call whose request is numbered next: a Call frame goes
+// directly before it. It returns 0 if that is no request, or has begun.
+func (ln *Line) Call() (number uint64, src uint32) {
+	if ln.cut > 0 {
+		return 0, 0
+	}
+	m := &ln.msgs[ln.first]
+	return m.call, m.Src
+}
+
 // Begin fills h with the Begin frame of a line's first message, and p with its payload.
 func (ln *Line) Begin(h *subsys.Header, p *[4]byte) {
 	m := &ln.msgs[ln.first]
-	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeBegin, m.Tag, m.Src, m.Dst
+	h.Len, h.Type, h.Flags, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeBegin, m.Flags, m.Tag, m.Src, m.Dst
 	binary.LittleEndian.PutUint32(p[:], m.Len)
 }
 
@@ -115,7 +132,7 @@ func (s *Session) Number(ln *Line, cuts bool) {
 	m := &ln.msgs[ln.first]
 	if !s.parts(ln, cuts) {
 		s.backlog -= len(m.Data)
-		s.Push(m)
+		s.Push(&m.Frame)
 		s.advance(ln)
 		return
 	}
@@ -136,7 +153,7 @@ func (s *Session) Number(ln *Line, cuts bool) {
 		return
 	}
 	e := s.at(s.end - 1)
-	e.total, e.tag, e.reported = m.Len, m.Tag, false
+	e.total, e.tag, e.flags, e.reported = m.Len, m.Tag, m.Flags, false
 	s.parted--
 	s.advance(ln)
 }
@@ -154,7 +171,7 @@ func (s *Session) advance(ln *Line) {
 
 // pop drops the first message of the line.
 func (ln *Line) pop(s *Session) {
-	ln.msgs[ln.first] = subsys.Frame{}
+	ln.msgs[ln.first] = queued{}
 	ln.first++
 	ln.cut = 0
 	s.queued--
@@ -183,7 +200,7 @@ func (s *Session) unlist(ln *Line, yield func(*subsys.Frame)) {
 		s.backlog += ln.cut
 	}
 	for ln.IsWaiting() {
-		m := ln.msgs[ln.first]
+		m := ln.msgs[ln.first].Frame
 		s.backlog -= len(m.Data)
 		yield(&m)
 		finish(m.Buf)

@@ -85,6 +85,7 @@ type entry struct {
 	frames   uint32
 	total    uint32 // of the last piece of a message: the length of all,
 	tag      uint64 // the message's tag,
+	flags    uint8  // and flags,
 	reported bool   // and whether the peer has said that it was not delivered
 }
 
@@ -236,6 +237,16 @@ func (s *Session) Add(h *subsys.Header, payload []byte) bool {
 	return true
 }
 
+// Fits reports whether frames that have n bytes together, with their headers, fit into the
+// open run.
+func (s *Session) Fits(n int) bool {
+	if s.first == s.end {
+		return false
+	}
+	e := s.at(s.end - 1)
+	return e.Type == subsys.TypeRun && cap(e.Data)-len(e.Data) >= n
+}
+
 // Take returns what is to be handed to a connection next, in order, and counts it as sent:
 // the peer may acknowledge it before the connection has returned. The slice is valid until
 // the next Take.
@@ -381,7 +392,7 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 		if f.Type == wire.TypeAck {
 			continue
 		}
-		if f.Type < wire.TypeData || f.Type > wire.TypePiece {
+		if f.Type < wire.TypeData || f.Type > wire.TypeNoReply {
 			return 0, got, fmt.Errorf("%w: frame type %d", wire.ErrProtocol, f.Type)
 		}
 		got.Wire += subsys.HeaderLen
@@ -528,7 +539,7 @@ func (s *Session) Drain(yield func(*subsys.Header)) {
 		switch {
 		case e.total > 0:
 			if !e.reported {
-				s.drained = append(s.drained, subsys.Header{Type: wire.TypeData, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
+				s.drained = append(s.drained, subsys.Header{Type: wire.TypeData, Flags: e.flags, Len: e.total, Tag: e.tag, Src: e.Src, Dst: e.Dst})
 				yield(&s.drained[len(s.drained)-1])
 			}
 		case e.Type != subsys.TypeRun:

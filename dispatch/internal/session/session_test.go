@@ -23,6 +23,7 @@ type peerModel struct {
 	got    [modelFlows]uint64
 	lines  [modelFlows]Line
 	parts  map[uint32]*modelPart
+	call   *subsys.Header // whose request is the next frame; nil: none
 	cuts   bool           // the conn wants pieces
 	wire   []subsys.Frame // handed to the conn, which has not delivered them
 }
@@ -36,6 +37,14 @@ const (
 type modelPart struct {
 	h    subsys.Header
 	data []byte
+}
+
+// modelCall returns the number of the call of which a message is the request; 0: of none.
+func modelCall(tag uint64) uint64 {
+	if tag > 5 && tag%3 == 1 {
+		return tag + 1000
+	}
+	return 0
 }
 
 func newPeerModel() *peerModel {
@@ -53,13 +62,17 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 		body[i] = byte(tag) + byte(i)
 	}
 	ln := &p.lines[flow]
+	call := subsys.Header{Type: wire.TypeCall, Tag: modelCall(tag), Src: 5, Dst: flow}
+	if call.Tag != 0 {
+		h.Flags = wire.FlagCall
+	}
 	if small && size <= modelPiece && !ln.IsWaiting() {
-		if !p.s.Add(&h, body) {
+		if !p.s.Fits(2*subsys.HeaderLen + size) {
 			b, _ := p.pool.Get(p.s.RunLen())
 			p.s.Open(b)
-			if !p.s.Add(&h, body) {
-				panic("a fresh run has no room")
-			}
+		}
+		if call.Tag != 0 && !p.s.Add(&call, nil) || !p.s.Add(&h, body) {
+			panic("a frame that fits has no room")
 		}
 		return
 	}
@@ -67,8 +80,11 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 	copy(b.Bytes(), body)
 	f := subsys.Frame{Header: h, Data: b.Bytes(), Buf: b}
 	if ln.IsWaiting() || size > modelPiece {
-		p.s.Queue(ln, &f)
+		p.s.Queue(ln, &f, call.Tag)
 	} else {
+		if call.Tag != 0 {
+			p.s.Push(&subsys.Frame{Header: call})
+		}
 		p.s.Push(&f)
 	}
 }
@@ -77,6 +93,9 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 func (p *peerModel) feed() {
 	for p.s.IsFeedable() && p.s.unsent < 2*modelPiece {
 		ln := p.s.Upcoming(p.cuts)
+		if number, src := ln.Call(); number != 0 {
+			p.s.Push(&subsys.Frame{Header: subsys.Header{Type: wire.TypeCall, Tag: number, Src: src, Dst: ln.Dst()}})
+		}
 		if p.s.HasBegin(ln, p.cuts) {
 			var h subsys.Header
 			var b [4]byte
@@ -132,8 +151,19 @@ func (to *peerModel) read1(t *rapid.T, f *subsys.Frame) {
 	if part := to.parts[f.Dst]; part != nil && (f.Type == wire.TypeData || f.Type == wire.TypeBegin) {
 		t.Fatalf("message %d came between the pieces of %d", f.Tag, part.h.Tag)
 	}
+	isMessage := f.Type == wire.TypeData || f.Type == wire.TypeBegin
+	switch call := to.call; {
+	case call != nil && (!isMessage || call.Tag != modelCall(f.Tag) || call.Dst != f.Dst || call.Src != f.Src):
+		t.Fatalf("%+v comes where the request of %+v is due", f.Header, call)
+	case isMessage && (call != nil) != (f.Flags&wire.FlagCall != 0 && modelCall(f.Tag) != 0):
+		t.Fatalf("%+v comes without the number of its call, or with one", f.Header)
+	}
+	to.call = nil
 	switch f.Type {
 	case wire.TypeAck:
+	case wire.TypeCall:
+		h := f.Header
+		to.call = &h
 	case wire.TypeBegin:
 		h := f.Header
 		h.Len = binary.LittleEndian.Uint32(f.Data)
@@ -418,7 +448,7 @@ func TestSessionRefuses(t *testing.T) {
 		return f
 	}
 	odd := data(10)
-	odd.Type = wire.TypePiece + 1
+	odd.Type = wire.TypeNoReply + 1
 	for name, fs := range map[string][]subsys.Frame{
 		"gap":                  {data(11)},
 		"gap behind fresh":     {data(10), data(12)},

@@ -62,14 +62,31 @@ const (
 
 // Frame types that the session numbers, and repeats after a broken connection.
 const (
-	TypeData   = 16 + iota // tag, src, dst, payload
-	TypeCredit             // tag: total charged bytes that dst may have been sent
-	TypeNeed               // tag: total the sender waits for
-	TypeGone               // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
-	TypeBye                // the context ends
-	TypeBegin              // tag, src, dst of a message in pieces; payload: its length
-	TypePiece              // dst, src, tag: the offset in the message that has begun; payload
+	TypeData    = 16 + iota // tag, src, dst, payload
+	TypeCredit              // tag: total charged bytes that dst may have been sent
+	TypeNeed                // tag: total the sender waits for
+	TypeGone                // dst does not exist; src: origin of a refused message, tag: its tag, payload: its size
+	TypeBye                 // the context ends
+	TypeBegin               // tag, src, dst of a message in pieces; payload: its length
+	TypePiece               // dst, src, tag: the offset in the message that has begun; payload
+	TypeCall                // dst, src; tag: the number of the call whose request is the next frame, Data or Begin
+	TypeNoReply             // dst, src; tag: the number of a call that ends without a reply; payload: why, one byte
 )
+
+// FlagCall marks Data and Begin of a request, which is the next frame behind its TypeCall.
+// Bits of Flags that have no name are ignored.
+const FlagCall = 1
+
+// Why a call ends without a reply: the payload of TypeNoReply. A number without a name means
+// WhyReleased.
+const (
+	WhyReleased = 1 + iota // the receiver of the request released it
+	WhyGone                // the request's target does not exist
+)
+
+// Replies is the serial to which each context has the replies to its calls sent. Their tag is
+// the number of the call. It is no resource's.
+const Replies = 1<<31 - 1
 
 // TypeAck acknowledges and says nothing else. It is not numbered.
 const TypeAck = 32
@@ -81,7 +98,9 @@ const (
 
 	// FeatureBounded: it asks for credit before the first message to a resource whose serial
 	// has the bit Bounded, and charges messages at least what a Credit says.
-	FeatureBounded = 1 << 1
+	FeatureBounded
 
-	Features = FeaturePieces | FeatureBounded // what this version knows
+	FeatureCalls // takes requests, and replies to them
+
+	Features = FeaturePieces | FeatureBounded | FeatureCalls // what this version knows
 )

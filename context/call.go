@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context
+
+import (
+	stdctx "context"
+	"fmt"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Call sends the message in b to the resource with identifier to, as a request, and returns
+// the reply, which has the same tag. The receiver gets an ordinary message, for which
+// [dispatch.Message.IsCall] reports true, and answers it with [Resource.Reply]. The reply
+// belongs to the caller until Release. Any number of goroutines may call at once.
+//
+// If Call returns a reply, it has taken over the caller's reference to b. If it fails, b stays
+// the caller's: call with it again, or release it. Where a request has been sent in vain other
+// goroutines may still read the buffer, and a receiver in this process may have changed it.
+//
+// Call waits, as Send does, while the target's mailbox has no room, and then for the reply,
+// until ctx ends. A reply needs no room in this resource's mailbox, and uses none of the credit
+// of its other messages: a call does not wait for messages to be received here. Replies have
+// no order with other messages from the target.
+//
+// Call fails with rocl.ErrGone, or rocl.ErrUnreachable, where the target or its context has
+// ended, which ends the call at once: within milliseconds where the process was killed on this
+// node, and when gossip says so on another. The request may have been worked on. Call fails
+// with rocl.ErrNoReply if the receiver has released the request without a reply; with
+// rocl.ErrUnsupported if the target's context is of a version without calls; with
+// rocl.ErrClosed, rocl.ErrTooLarge, or the cause of ctx's end. The receiver is not told when
+// ctx ends; its reply is dropped. A request that was not delivered is not reported to
+// [WithUndelivered]: the error says so.
+func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
+	var p dispatch.Pending
+	m, err := r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.Request(ctx, f, tag, b)
+		return err
+	}))
+	if err == nil {
+		b.Release()
+	}
+	return m, err
+}
+
+// CallBytes is Call with a copy of data, which stays the caller's.
+func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (*dispatch.Message, error) {
+	var p dispatch.Pending
+	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.RequestBytes(ctx, f, tag, data)
+		return err
+	}))
+}
+
+// await waits for the reply of a call whose request has been sent, unless err is not nil.
+func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pending, err error) (m *dispatch.Message, _ error) {
+	if err == nil {
+		m, err = p.Wait(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rocl: calling %v: %w", to, err)
+	}
+	return m, nil
+}
+
+// Reply sends the message in b as the reply to the request m, from the resource to which m
+// came, which is r or another one of its context. It does not release m. Any goroutine may
+// call it, once for each request, at any time before m is released.
+//
+// If Reply returns nil, it has taken over the caller's reference to b. If it fails, b stays the
+// caller's, and m may be replied to again. nil means that the reply will arrive if both contexts
+// live and the caller waits for it. Reply waits until ctx ends while the caller's context has no
+// credit left for replies, which it gives back as soon as one arrives.
+//
+// Reply fails with rocl.ErrNotCall if m is no request, or has been replied to; with
+// rocl.ErrGone, or rocl.ErrUnreachable, where the caller's context is known to have ended; with
+// rocl.ErrClosed if r is deleted, rocl.ErrTooLarge, or the cause of ctx's end. A reply to a call
+// that has ended in another way is dropped without an error or a report.
+func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buffer) error {
+	err := dispatch.ErrClosed
+	if !r.gone.Load() {
+		err = r.box.Reply(ctx, m, b)
+	}
+	return r.replied(m, err)
+}
+
+// ReplyBytes is Reply with a copy of data, which stays the caller's.
+func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []byte) error {
+	err := dispatch.ErrClosed
+	if !r.gone.Load() {
+		err = r.box.ReplyBytes(ctx, m, data)
+	}
+	return r.replied(m, err)
+}
+
+func (r *Resource) replied(m *dispatch.Message, err error) error {
+	if err != nil {
+		return fmt.Errorf("rocl: replying to %v: %w", m.From(), err)
+	}
+	return nil
+}

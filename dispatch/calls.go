@@ -1,0 +1,687 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+)
+
+// A call is a request and the wait for its reply. The request is an ordinary message that
+// has the number of the call with it. The reply goes to a mailbox that each context has for
+// the replies to its calls, with that number as its tag:
+//
+//	caller                                      receiver of the request
+//	------                                      -----------------------
+//	Mailbox.Request
+//	  enters the call into the table
+//	  sends TypeCall and Data ────────────────► Mailbox.deliver, Mailbox.Recv
+//	Pending.Wait                                Mailbox.Reply
+//	  table: wakes the waiter ◄──────────────── sends Data to the serial Replies
+//
+// The mailbox for replies stores nothing: what comes is handed to the caller, or dropped. So
+// a reply needs no room in the caller's mailbox, and uses no credit of its other messages.
+//
+// A call ends with an error when its target ends (Flow.OnEnd, once for all calls over one
+// flow), when the receiver releases the request without a reply (TypeNoReply), and when the
+// calling resource or its context closes.
+
+// LastSerial is the last serial that a resource may have, apart from the bit Bounded.
+const LastSerial uint32 = wire.Replies - 1
+
+var (
+	// ErrNoReply is returned by a call whose request was received and released without a
+	// reply.
+	ErrNoReply = errors.New("rocl: request released without a reply")
+	// ErrNotCall is returned where a message is replied to that is no request of a call, or
+	// that has its reply.
+	ErrNotCall = errors.New("rocl: message waits for no reply")
+	// ErrUnsupported is returned where the peer is of a version that lacks what was asked for.
+	ErrUnsupported = errors.New("rocl: peer lacks the feature")
+)
+
+const (
+	callsKept = 1024        // unused entries of the table of calls that are kept for the next ones
+	endKept   = time.Second // for which the end of a target is watched, at least, after its last call
+)
+
+// calls are the calls of a context that wait for their replies.
+type calls struct {
+	box *Mailbox // to which replies go; its mu guards the rest, and what calls keep in flows
+
+	table    []call
+	free     uint32 // the first unused entry, counted from 1; 0: none
+	inFlight int
+	begun    uint32             // calls so far, without 0 when it overflows
+	watched  map[*Flow]struct{} // whose end is watched
+	sweeper  *time.Timer        // calls sweep; nil until first set
+	isSet    bool               // the sweeper is set
+	late     uint64             // replies that were dropped, because no call waited for them
+}
+
+// A call is an entry of the table. Its number has its place, counted from 1, in the lower
+// half, and how many calls there had been above: no two calls have the same one.
+type call struct {
+	w          *waiter  // nil: the entry is not used
+	m          *Mailbox // of the calling resource
+	f          *Flow
+	tag        uint64
+	begun      uint32
+	next, prev uint32 // among the calls over one flow; unused entries: next in the free list
+}
+
+// callsOver is what a flow knows of the calls over it. Guarded by the mu of calls.box.
+type callsOver struct {
+	first     uint32 // entry of the table, counted from 1
+	isWatched bool
+	isUsed    bool        // since the sweeper looked last
+	ended     error       // the target has ended
+	cancel    func() bool // of OnEnd
+}
+
+// target returns the resource to which the flow leads.
+func (f *Flow) target() resource.GID {
+	if f.mb != nil {
+		return f.mb.d.self.WithSerial(f.dst)
+	}
+	return f.l.peer.WithSerial(f.dst)
+}
+
+// A Pending is a call whose request has been accepted. Wait must be called, once.
+type Pending struct {
+	calls  *calls
+	w      *waiter
+	number uint64
+}
+
+// Request sends the message in b as the request of a call from the resource of m. It waits as
+// Flow.Send does, and fails with the same errors; and with ErrUnsupported if the peer is of a
+// version without calls. While no connection to the peer has been made it waits for the first
+// one, until ctx ends.
+//
+// b stays the caller's, whether Request fails or not. After it has succeeded other goroutines
+// may read the buffer: its bytes must not be changed before it is released, unless
+// [buffers.Buffer.Refs] is 1.
+func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
+	p, err := m.begin(ctx, f, tag)
+	if err != nil {
+		return Pending{}, err
+	}
+	if err = f.ask(ctx, m.serial, tag, b, p.number); err != nil {
+		p.abandon()
+		return Pending{}, err
+	}
+	return p, nil
+}
+
+// RequestBytes is Request with a copy of data.
+func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []byte) (Pending, error) {
+	p, err := m.begin(ctx, f, tag)
+	if err != nil {
+		return Pending{}, err
+	}
+	copied := false
+	if (f.mb == nil || f.spread != nil) && len(data) <= session.Inline {
+		copied, err = f.queue(ctx, m.serial, tag, data, nil, p.number)
+	}
+	if !copied && err == nil {
+		var b *buffers.Buffer
+		if b, err = m.d.copied(data); err == nil {
+			err = f.ask(ctx, m.serial, tag, b, p.number)
+			b.Release()
+		}
+	}
+	if err != nil {
+		p.abandon()
+		return Pending{}, err
+	}
+	return p, nil
+}
+
+// copied returns a buffer with a copy of p.
+func (d *Dispatcher) copied(p []byte) (*buffers.Buffer, error) {
+	b, err := d.Buffer(len(p))
+	if err == nil && len(p) > 0 {
+		copy(b.Bytes(), p)
+		d.CountCopy(len(p))
+	}
+	return b, err
+}
+
+// ask is Send of the request of a call. It leaves b to the caller: the library takes a
+// reference of its own.
+func (f *Flow) ask(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
+	if f.mb != nil && f.spread == nil {
+		return f.deliver(ctx, src, tag, b, number)
+	}
+	copied, err := f.queue(ctx, src, tag, b.Bytes(), b, number)
+	if copied && b.Refs() > 1 {
+		b.SetDelivered()
+	}
+	return err
+}
+
+// begin enters a call into the table.
+func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64) (Pending, error) {
+	c := &m.d.calls
+	for {
+		c.box.mu.Lock()
+		var err error
+		o := &f.calls
+		switch {
+		case c.box.closed || m.callsNone:
+			err = ErrClosed
+		case o.ended != nil:
+			err = o.ended
+		case o.isWatched:
+			o.isUsed = true
+			p := Pending{calls: c, w: m.d.waiter()}
+			p.number = c.add(call{w: p.w, m: m, f: f, tag: tag})
+			c.box.mu.Unlock()
+			return p, nil
+		}
+		c.box.mu.Unlock()
+		if err == nil {
+			err = c.watch(ctx, f)
+		}
+		if err != nil {
+			return Pending{}, err
+		}
+	}
+}
+
+// watch has the calls over f ended when its target ends.
+func (c *calls) watch(ctx context.Context, f *Flow) error {
+	cancel, err := f.OnEnd(ctx, func(err error) { c.endOver(f, err) })
+	if err != nil {
+		return err
+	}
+	c.box.mu.Lock()
+	if o := &f.calls; !o.isWatched && o.ended == nil && !c.box.closed {
+		o.isWatched, o.isUsed, o.cancel = true, true, cancel
+		c.watched[f] = struct{}{}
+		if !c.isSet {
+			c.isSet = true
+			if c.sweeper == nil {
+				c.sweeper = time.AfterFunc(endKept, c.sweep)
+			} else {
+				c.sweeper.Reset(endKept)
+			}
+		}
+		cancel = nil
+	}
+	c.box.mu.Unlock()
+	if cancel != nil { // another goroutine was quicker
+		cancel()
+	}
+	return nil
+}
+
+// sweep ends the watch of targets that have not been called lately.
+func (c *calls) sweep() {
+	var unused []func() bool
+	c.box.mu.Lock()
+	for f := range c.watched {
+		o := &f.calls
+		if o.first == 0 && !o.isUsed {
+			unused = append(unused, o.cancel)
+			o.isWatched, o.cancel = false, nil
+			delete(c.watched, f)
+		}
+		o.isUsed = false
+	}
+	if c.isSet = len(c.watched) > 0 && !c.box.closed; c.isSet {
+		c.sweeper.Reset(endKept)
+	}
+	c.box.mu.Unlock()
+	for _, cancel := range unused {
+		cancel()
+	}
+}
+
+// add enters a call, and returns its number. mu of the box must be held, as for all that
+// follows.
+func (c *calls) add(e call) (number uint64) {
+	i := c.free
+	if i == 0 {
+		c.table = append(c.table, call{})
+		i = uint32(len(c.table))
+	} else {
+		c.free = c.table[i-1].next
+	}
+	if c.begun++; c.begun == 0 {
+		c.begun = 1
+	}
+	c.inFlight++
+	e.begun, e.next = c.begun, e.f.calls.first
+	if e.next != 0 {
+		c.table[e.next-1].prev = i
+	}
+	e.f.calls.first = i
+	c.table[i-1] = e
+	return uint64(e.begun)<<32 | uint64(i)
+}
+
+// find returns the place of a call, counted from 1, or 0 if no such call waits.
+func (c *calls) find(number uint64) (i uint32) {
+	i = uint32(number)
+	if i == 0 || uint64(i) > uint64(len(c.table)) {
+		return 0
+	}
+	if e := &c.table[i-1]; e.w == nil || e.begun != uint32(number>>32) {
+		return 0
+	}
+	return i
+}
+
+// remove takes a call from the table.
+func (c *calls) remove(i uint32) {
+	e := &c.table[i-1]
+	if e.prev != 0 {
+		c.table[e.prev-1].next = e.next
+	} else {
+		e.f.calls.first = e.next
+	}
+	if e.next != 0 {
+		c.table[e.next-1].prev = e.prev
+	}
+	*e = call{next: c.free}
+	c.free = i
+	if c.inFlight--; c.inFlight == 0 && len(c.table) > callsKept {
+		c.table, c.free = nil, 0
+	}
+}
+
+// fail ends a call with an error.
+func (c *calls) fail(i uint32, err error) {
+	w := c.table[i-1].w
+	c.remove(i)
+	w.cause = err
+	w.fire()
+}
+
+// reply hands a reply to its caller. It drops one for which no call waits, or that is of
+// another resource than was called.
+func (c *calls) reply(msg *Message) {
+	i := c.find(msg.tag)
+	if i == 0 || c.table[i-1].f.target() != msg.from {
+		c.late++
+		c.box.discard(msg)
+		return
+	}
+	w := c.table[i-1].w
+	msg.tag = c.table[i-1].tag
+	c.remove(i)
+	w.msg = msg
+	w.who, w.grant = c.box.consume(msg)
+	w.fire()
+}
+
+// discard drops a message that has just come. Its sender hears of the credit that this gives
+// back with the next grant, or when it asks for some. mu must be held.
+func (m *Mailbox) discard(msg *Message) {
+	c := msg.in.charge(len(msg.data))
+	m.stored -= c
+	msg.in.consumed += c
+	m.promises(msg.in, -int64(c))
+	if m.over == msg.in && msg.in.consumed >= m.overEnd {
+		m.overEnds()
+	}
+	m.nextNeedySoon()
+	msg.in = nil
+	msg.Release()
+}
+
+// end ends a call to target with an error, if it waits. mu must not be held, as for all that
+// follows.
+func (c *calls) end(number uint64, target resource.GID, err error) {
+	c.box.mu.Lock()
+	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
+		c.fail(i, err)
+	}
+	c.box.mu.Unlock()
+}
+
+// endOver ends all calls over a flow whose target has ended.
+func (c *calls) endOver(f *Flow, err error) {
+	c.box.mu.Lock()
+	o := &f.calls
+	o.ended, o.isWatched, o.cancel = err, false, nil
+	delete(c.watched, f)
+	for o.first != 0 {
+		c.fail(o.first, err)
+	}
+	c.box.mu.Unlock()
+}
+
+// endOf ends the calls of a mailbox that is being closed, which begins no others. That of the
+// replies ends all.
+func (c *calls) endOf(m *Mailbox) {
+	c.box.mu.Lock()
+	m.callsNone = true
+	if m == c.box && c.sweeper != nil {
+		c.sweeper.Stop()
+	}
+	for i := range c.table {
+		if c.inFlight == 0 {
+			break
+		}
+		if e := &c.table[i]; e.w != nil && (e.m == m || m == c.box) {
+			c.fail(uint32(i+1), ErrClosed)
+		}
+	}
+	c.box.mu.Unlock()
+}
+
+// abandon ends a call whose request was not accepted.
+func (p Pending) abandon() {
+	p.take()
+	p.calls.box.d.doneWaiting(p.w)
+}
+
+// take takes the call from the table, if it is there: then its waiter is not fired any more.
+func (p Pending) take() {
+	p.calls.box.mu.Lock()
+	if i := p.calls.find(p.number); i != 0 {
+		p.calls.remove(i)
+	}
+	p.calls.box.mu.Unlock()
+}
+
+// Wait returns the reply, which belongs to the caller until Release. Its tag is that of the
+// request. Wait fails with ErrGone, ErrUnreachable, ErrNoReply, ErrClosed, or the cause of
+// ctx's end. A reply that comes as ctx ends is returned; one that comes later is dropped.
+func (p Pending) Wait(ctx context.Context) (*Message, error) {
+	d := p.calls.box.d
+	err := d.wait(ctx, p.w)
+	if err != nil {
+		p.take()
+	}
+	msg, who, grant, end := p.w.msg, p.w.who, p.w.grant, p.w.cause
+	d.doneWaiting(p.w)
+	switch {
+	case msg != nil:
+		return p.calls.box.left(msg, who, grant), nil
+	case end != nil:
+		return nil, end
+	}
+	return nil, err
+}
+
+// request is what a message that is the request of a call knows of it.
+type request struct {
+	call  uint64 // the number; 0: the message is no request
+	state atomic.Uint32
+}
+
+// States of a request.
+const (
+	unreplied = iota
+	replying
+	replied
+)
+
+// IsCall reports whether the message is the request of a call. Its sender waits for a reply,
+// until the message has been replied to or released.
+func (m *Message) IsCall() bool { return m.call != 0 }
+
+// forgo makes the message none whose sender waits.
+func (m *Message) forgo() {
+	m.call = 0
+	m.state.Store(unreplied)
+}
+
+// isDone tells the sender of a request that is released whether a reply is to come.
+func (m *Message) isDone() {
+	number, in, state := m.call, m.in, m.state.Load()
+	m.forgo()
+	if state == unreplied {
+		in.from.unanswered(in, m.from.Serial(), number, wire.WhyReleased)
+	}
+}
+
+// Reply sends the message in b as the reply to the request msg, from the resource to which
+// that came. The caller gets it with the request's tag. Reply does not release msg. It may be
+// called by any goroutine, and waits as Flow.Send does. If it fails, b stays the caller's and
+// msg may be replied to again.
+//
+// Reply fails with ErrNotCall if msg is no request, or has its reply; and with ErrGone, or
+// ErrUnreachable, if the caller's context is known to have ended. Otherwise a reply to a call
+// that has ended is dropped, and is not reported as undelivered.
+func (m *Mailbox) Reply(ctx context.Context, msg *Message, b *buffers.Buffer) error {
+	return m.reply(ctx, msg, b.Bytes(), b)
+}
+
+// ReplyBytes is Reply with a copy of p.
+func (m *Mailbox) ReplyBytes(ctx context.Context, msg *Message, p []byte) error {
+	return m.reply(ctx, msg, p, nil)
+}
+
+func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.Buffer) error {
+	if msg.call == 0 || msg.in.dispatcher() != m.d || !msg.state.CompareAndSwap(unreplied, replying) {
+		return ErrNotCall
+	}
+	in := msg.in
+	f, isNew, err := in.back()
+	if err == nil {
+		err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)
+	}
+	if !isNew && ctx.Err() == nil && (errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)) {
+		in.replies.CompareAndSwap(f, nil) // its link may have ended, and the caller live
+		if f, _, err = in.back(); err == nil {
+			err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)
+		}
+	}
+	if err != nil {
+		msg.state.Store(unreplied)
+		return err
+	}
+	msg.state.Store(replied)
+	return nil
+}
+
+// dispatcher returns the context that receives.
+func (in *inflow) dispatcher() *Dispatcher {
+	if in.l != nil {
+		return in.l.d
+	}
+	return in.mb.d
+}
+
+// back returns the flow to the replies of the sender's context.
+func (in *inflow) back() (f *Flow, isNew bool, err error) {
+	if f := in.replies.Load(); f != nil {
+		return f, false, nil
+	}
+	l := in.l
+	switch {
+	case l == nil && in.from.(*Dispatcher).hasBegunClosing():
+		err = fmt.Errorf("%w: %v", ErrGone, in.from.context())
+	case l == nil:
+		f, err = in.mb.d.Flow(in.from.context(), wire.Replies)
+	case l.ended():
+		err = l.cause()
+	case l.key.lane == 0:
+		f = l.flow(wire.Replies)
+	default:
+		f, err = l.d.Flow(l.peer, wire.Replies)
+	}
+	if err == nil {
+		in.replies.Store(f)
+	}
+	return f, true, err
+}
+
+// cause returns why the link has ended.
+func (l *link) cause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.life.Cause()
+}
+
+// answer sends a reply over f, whose rules choose the lane by the tag of the request. p is the
+// payload of b, or, if b is nil, to be copied.
+func (f *Flow) answer(ctx context.Context, src uint32, number, tag uint64, p []byte, b *buffers.Buffer) (err error) {
+	if s := f.spread; s != nil {
+		lane, _ := s.rules.pick(tag, len(p))
+		if f, err = s.lane(lane); err != nil {
+			return err
+		}
+	}
+	if b != nil {
+		return f.give(ctx, src, number, b)
+	}
+	if f.mb == nil && len(p) <= session.Inline {
+		if copied, err := f.accept(ctx, src, number, p, nil, nil, 0); copied || err != nil {
+			return err
+		}
+	}
+	if b, err = f.dispatcher().copied(p); err != nil {
+		return err
+	}
+	if err = f.give(ctx, src, number, b); err != nil {
+		b.Release()
+	}
+	return err
+}
+
+// give is Send over this lane.
+func (f *Flow) give(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, nil, 0)
+	if copied {
+		b.EndCopied()
+	}
+	return err
+}
+
+// mayCall waits until it is known whether the peer understands calls, and fails if it does
+// not. mu must be held; mayCall releases it while it waits.
+func (l *link) mayCall(ctx context.Context) error {
+	for !l.hasMet && !l.life.HasEnded() {
+		l.act(l.life.Wanted())
+		if l.hasMet || l.life.HasEnded() {
+			break
+		}
+		if err := l.waitIn(ctx, &l.met); err != nil {
+			return err
+		}
+	}
+	if l.hasMet && !l.hasCalls {
+		return fmt.Errorf("%w: calls to %v", ErrUnsupported, l.peer)
+	}
+	return nil
+}
+
+// copyCall is copy of a request, directly behind the frame with the number of its call. mu
+// must be held.
+func (l *link) copyCall(h *subsys.Header, p []byte, number uint64) bool {
+	if len(p) > session.Inline {
+		return false
+	}
+	if !l.s.Fits(2*subsys.HeaderLen + len(p)) { // both or none
+		b, err := l.d.cfg.Pool.Get(l.s.RunLen())
+		if err != nil {
+			return false
+		}
+		l.s.Open(b)
+	}
+	c := callFrame(h.Dst, h.Src, number)
+	return l.s.Add(&c, nil) && l.s.Add(h, p)
+}
+
+// callFrame returns the frame that goes before a request.
+func callFrame(dst, src uint32, number uint64) subsys.Header {
+	return subsys.Header{Type: wire.TypeCall, Dst: dst, Src: src, Tag: number}
+}
+
+// unanswered tells the peer that the request of its resource src gets no reply.
+func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
+	l.mu.Lock()
+	if l.life.HasEnded() {
+		l.mu.Unlock()
+		return
+	}
+	l.put(wire.TypeNoReply, in.dst, src, number, why)
+	if l.s.Pending() > mostPending {
+		l.attend()
+	}
+	l.post()
+}
+
+// unanswered ends the call of a context of this process.
+func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
+	target := in.mb.d.self.WithSerial(in.dst)
+	d.calls.end(number, target, whyNoReply(why, target))
+}
+
+// whyNoReply returns the error of a call that ends without a reply.
+func whyNoReply(why byte, target resource.GID) error {
+	if why == wire.WhyGone {
+		return fmt.Errorf("%w: %v", ErrGone, target)
+	}
+	return fmt.Errorf("%w: by %v", ErrNoReply, target)
+}
+
+// A coming is the call whose request is the next frame. The zero value is none.
+type coming struct {
+	dst, src uint32
+	number   uint64
+}
+
+// onCall notes the number of the call whose request is the next frame. The token must be held.
+func (l *link) onCall(f *subsys.Frame) error {
+	if f.Tag == 0 || len(f.Data) > 0 {
+		return fmt.Errorf("%w: call number %d, with %d bytes", ErrProtocol, f.Tag, len(f.Data))
+	}
+	l.coming = coming{f.Dst, f.Src, f.Tag}
+	return nil
+}
+
+// called returns the number of the call of which f is the request; 0: it is none. The token
+// must be held.
+func (l *link) called(f *subsys.Frame) (number uint64, err error) {
+	c := l.coming
+	if c.number == 0 && f.Flags&wire.FlagCall == 0 {
+		return 0, nil
+	}
+	l.coming = coming{}
+	if c.number == 0 || f.Flags&wire.FlagCall == 0 || c.dst != f.Dst || c.src != f.Src {
+		return 0, fmt.Errorf("%w: a frame from %d to %d where the request of a call from %d to %d is due", ErrProtocol, f.Src, f.Dst, c.src, c.dst)
+	}
+	return c.number, nil
+}
+
+// onNoReply ends a call. The token must be held.
+func (l *link) onNoReply(f *subsys.Frame) error {
+	if len(f.Data) != 1 {
+		return fmt.Errorf("%w: the end of a call with %d bytes", ErrProtocol, len(f.Data))
+	}
+	target := l.peer.WithSerial(f.Dst)
+	l.d.calls.end(f.Tag, target, whyNoReply(f.Data[0], target))
+	return nil
+}
+
+// notDelivered answers a message for a resource that does not exist. call is the number of the
+// call if it is a request. The token must be held.
+func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) {
+	if call != 0 {
+		l.answer(wire.TypeNoReply, dst, src, call, wire.WhyGone)
+		return
+	}
+	l.answer(wire.TypeGone, dst, src, tag, lost(src, size)...)
+}
+
+// isReported reports whether a message that is not delivered is reported as that. A call says
+// by itself that it has failed, and nobody waits for a reply to a context that has ended.
+func isReported(h *subsys.Header) bool {
+	return h.Flags&wire.FlagCall == 0 && h.Dst != wire.Replies
+}

@@ -1,0 +1,1040 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/dispatch/internal/session"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/lock"
+	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// called sends a request with a copy of p, and waits for the reply.
+func called(ctx context.Context, m *Mailbox, f *Flow, tag uint64, p []byte) (*Message, error) {
+	c, err := m.RequestBytes(ctx, f, tag, p)
+	if err != nil {
+		return nil, err
+	}
+	return c.Wait(ctx)
+}
+
+// served replies to each request with its payload, reversed, until the mailbox is closed.
+func served(m *Mailbox) {
+	for {
+		msg, err := m.Recv(context.Background())
+		if err != nil {
+			return
+		}
+		_ = m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())) // the caller may have ended
+		msg.Release()
+	}
+}
+
+func reversed(p []byte) []byte {
+	out := make([]byte, len(p))
+	for i := range p {
+		out[len(p)-1-i] = p[i]
+	}
+	return out
+}
+
+// requestAt receives a request.
+func requestAt(t *testing.T, m *Mailbox) *Message {
+	t.Helper()
+	msg, err := m.Recv(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !msg.IsCall() {
+		t.Fatal("the message is no request")
+	}
+	return msg
+}
+
+// counts returns how many calls wait, and how many replies were dropped.
+func (c *calls) counts() (inFlight int, late uint64) {
+	c.box.mu.Lock()
+	defer c.box.mu.Unlock()
+	for i := range c.table {
+		if c.table[i].w != nil {
+			inFlight++
+		}
+	}
+	if inFlight != c.inFlight || c.box.stored != 0 || c.box.count != 0 {
+		panic(fmt.Sprintf("%d calls in the table, %d counted; %d bytes stored", inFlight, c.inFlight, c.box.stored))
+	}
+	return inFlight, c.late
+}
+
+// noCalls fails the test if calls are left, or more replies than late were dropped.
+func noCalls(t *testing.T, d *Dispatcher, late uint64) {
+	t.Helper()
+	if n, l := d.calls.counts(); n != 0 || l != late {
+		t.Errorf("%d calls are left, %d replies were dropped, want %d", n, l, late)
+	}
+}
+
+// unreported fails the test if a message is reported as undelivered.
+func unreported(t *testing.T) func(*Config) {
+	return func(c *Config) { c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) } }
+}
+
+// A pair of contexts over each transport, with a mailbox each.
+func pairs(t *testing.T, f func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox)) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
+			f(t, a, b, box(t, a, 1, 0), box(t, b, 7, 0))
+		})
+	}
+}
+
+func TestCall(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		go served(mb)
+		for i, size := range []int{0, 1, 100, session.Inline, session.Inline + 1, 70_000, session.PieceLen + 1, 3 << 20, 5} {
+			p := bytes.Repeat([]byte{1, 2, byte(i)}, size/3+1)[:size]
+			m, err := called(soon(t), ma, f, uint64(i), p)
+			if err != nil {
+				t.Fatal(size, err)
+			}
+			if m.Tag() != uint64(i) || m.From() != b.self.WithSerial(7) || m.IsCall() || !bytes.Equal(m.Bytes(), reversed(p)) {
+				t.Fatalf("reply %d of %d bytes from %v", m.Tag(), m.Len(), m.From())
+			}
+			m.Release()
+		}
+		noCalls(t, a, 0)
+		mb.Close()
+	})
+}
+
+// A request in a buffer leaves the buffer to its caller, whether the call succeeds or fails.
+func TestCallKeepsBuffer(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		for _, size := range []int{10, 20_000, 1 << 20} {
+			p := noise(t, a, size, 3)
+			c, err := ma.Request(soon(t), flow(t, a, mb), 1, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			msg := requestAt(t, mb)
+			if err := mb.Reply(soon(t), msg, msg.Buffer()); err != nil {
+				t.Fatal(err)
+			}
+			msg.Release()
+			reply, err := c.Wait(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(reply.Bytes(), p.Bytes()) {
+				t.Fatal("the reply differs")
+			}
+			reply.Release()
+			until(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
+			p.Release()
+		}
+		p := noise(t, a, 20_000, 3)
+		f := flow(t, a, mb)
+		mb.Close()
+		c, err := ma.Request(soon(t), f, 1, p)
+		if err == nil {
+			_, err = c.Wait(soon(t))
+		}
+		if !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+		until(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
+		p.Release()
+	})
+}
+
+// Calls of many goroutines, both ways at once, to a server with a goroutine for each request:
+// each gets its own reply.
+func TestCallsConcurrent(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		const goroutines, each = 200, 20
+		var wg sync.WaitGroup
+		for _, m := range []*Mailbox{ma, mb} {
+			go func() { // a goroutine for each request
+				for {
+					msg, err := m.Recv(context.Background())
+					if err != nil {
+						return
+					}
+					go func() {
+						if err := m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())); err != nil {
+							t.Error(err)
+						}
+						msg.Release()
+					}()
+				}
+			}()
+		}
+		for _, end := range []struct{ from, to *Mailbox }{{ma, mb}, {mb, ma}} {
+			f := flow(t, end.from.d, end.to)
+			for g := range uint64(goroutines) {
+				wg.Go(func() {
+					for i := range uint64(each) {
+						p := binary.LittleEndian.AppendUint64(nil, g<<32|i)
+						if i%7 == 3 {
+							p = append(p, make([]byte, rand.IntN(30_000))...)
+						}
+						m, err := called(soon(t), end.from, f, g, p)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if m.Tag() != g || !bytes.Equal(m.Bytes(), reversed(p)) {
+							t.Errorf("call %d of %d got another's reply", i, g)
+						}
+						m.Release()
+					}
+				})
+			}
+		}
+		wg.Wait()
+		noCalls(t, a, 0)
+		noCalls(t, b, 0)
+		ma.Close()
+		mb.Close()
+	})
+}
+
+// A resource calls itself, and another one of its context.
+func TestCallOwn(t *testing.T) {
+	pairs(t, func(t *testing.T, a, _ *Dispatcher, ma, _ *Mailbox) {
+		other := box(t, a, 2, 0)
+		for _, m := range []*Mailbox{ma, other} {
+			go served(m)
+			reply, err := called(soon(t), ma, flow(t, a, m), 1, []byte("abc"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(reply.Bytes()) != "cba" || reply.From() != a.self.WithSerial(m.serial) {
+				t.Errorf("%q from %v", reply.Bytes(), reply.From())
+			}
+			reply.Release()
+		}
+		ma.Close()
+		other.Close()
+	})
+}
+
+// hundreds begins calls that their target receives, or not, and does not reply to.
+func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n int) {
+	t.Helper()
+	n, ended = 500, make(chan error, 500)
+	f := flow(t, ma.d, mb)
+	for i := range n {
+		c, err := ma.RequestBytes(soon(t), f, 1, make([]byte, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := c.Wait(soon(t))
+			ended <- err
+		}()
+	}
+	until(t, "the requests have come", func() bool { has, _ := mb.Len(); return has == n })
+	for i := 0; receives && i < n; i++ {
+		requestAt(t, mb).forgo() // as if the server kept it
+	}
+	return ended, n
+}
+
+func awaitEnds(t *testing.T, ended chan error, n int, want error) {
+	t.Helper()
+	for range n {
+		awaitEnd(t, ended, want)
+	}
+}
+
+// Calls end as their target is deleted, whether it has received the requests or not, and
+// nothing is reported as undelivered.
+func TestCallServerDeleted(t *testing.T) {
+	for _, receives := range []bool{false, true} {
+		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
+			pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+				ended, n := hundreds(t, ma, mb, receives)
+				mb.Close()
+				awaitEnds(t, ended, n, ErrGone)
+				noCalls(t, a, 0)
+			})
+		})
+	}
+}
+
+func TestCallServerCloses(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		ended, n := hundreds(t, ma, mb, true)
+		if err := b.Close(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnds(t, ended, n, ErrGone)
+		noCalls(t, a, 0)
+	})
+}
+
+func TestCallServerKilled(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr)
+			ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
+			w.kill(b)
+			awaitEnds(t, ended, n, ErrGone)
+			noCalls(t, a, 0)
+		})
+	}
+}
+
+// kill breaks the connections of d, as a crash would.
+func (w *world) kill(d *Dispatcher) {
+	w.mu.Lock()
+	w.gone[d.self] = true
+	w.mu.Unlock()
+	for _, p := range d.ports {
+		p.Close()
+	}
+}
+
+// Calls end as the calling resource is deleted, or its context closed. Others go on.
+func TestCallCallerCloses(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		ended, n := hundreds(t, ma, mb, true)
+		other := box(t, a, 2, 0)
+		goesOn, err := other.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ma.Close()
+		awaitEnds(t, ended, n, ErrClosed)
+		if _, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		go served(mb)
+		m, err := goesOn.Wait(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		mb.Close()
+
+		mc := box(t, b, 8, 0)
+		third := box(t, a, 3, 0)
+		ended, n = hundreds(t, third, mc, true)
+		if err := a.Close(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnds(t, ended, n, ErrClosed)
+		if _, err := third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// Nobody is called: the error says so, and nothing is reported.
+func TestCallNobody(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, _ *Mailbox) {
+		for _, size := range []int{0, 20_000, 1 << 20} {
+			f, err := a.Flow(b.self, 99)
+			if err == nil {
+				_, err = called(soon(t), ma, f, 1, make([]byte, size))
+			}
+			if !errors.Is(err, ErrGone) {
+				t.Error(size, err)
+			}
+		}
+		noCalls(t, a, 0)
+	})
+}
+
+// A request that comes just as its target goes is refused, which ends its call.
+func TestCallRefused(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		for i := range uint32(50) {
+			mb := box(t, b, 100+i, 0)
+			f := flow(t, a, mb)
+			var wg sync.WaitGroup
+			for g := range 4 {
+				wg.Go(func() {
+					for {
+						m, err := called(soon(t), ma, f, 1, make([]byte, g*g*g*10_000))
+						if err != nil {
+							if !errors.Is(err, ErrGone) {
+								t.Error(err)
+							}
+							return
+						}
+						m.Release()
+					}
+				})
+			}
+			go served(mb)
+			until(t, "requests come", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.inflows) > 0 })
+			mb.Close()
+			wg.Wait()
+		}
+		if n, _ := a.calls.counts(); n > 0 { // replies may come behind the end
+			t.Errorf("%d calls are left", n)
+		}
+	})
+}
+
+// The caller of a request that is released without a reply is told.
+func TestCallReleased(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		requestAt(t, mb).Release()
+		if _, err := c.Wait(soon(t)); !errors.Is(err, ErrNoReply) {
+			t.Error(err)
+		}
+		noCalls(t, a, 0)
+	})
+}
+
+// A request has one reply, from any goroutine, and by any mailbox of its context. What is
+// replied to twice, or is no request, is an error at the server.
+func TestReplyOnce(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		c, err := ma.RequestBytes(soon(t), f, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, other := requestAt(t, mb), box(t, b, 9, 0)
+		if err := ma.ReplyBytes(soon(t), msg, nil); !errors.Is(err, ErrNotCall) {
+			t.Errorf("by another context: %v", err)
+		}
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		large := make([]byte, 10<<20) // more than there is credit for, at first
+		if err := mb.ReplyBytes(over, msg, large); !errors.Is(err, context.Canceled) && err != nil {
+			t.Error(err)
+		}
+		var sent atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				switch err := other.ReplyBytes(soon(t), msg, []byte("x")); {
+				case err == nil:
+					sent.Add(1)
+				case !errors.Is(err, ErrNotCall):
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		reply, err := c.Wait(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply.From() != b.self.WithSerial(7) || sent.Load() > 1 || (sent.Load() == 1) != (reply.Len() == 1) {
+			t.Errorf("%d replies; one of %d bytes from %v", sent.Load(), reply.Len(), reply.From())
+		}
+		if err := other.ReplyBytes(soon(t), reply, nil); !errors.Is(err, ErrNotCall) {
+			t.Errorf("to a reply: %v", err)
+		}
+		reply.Release()
+		if !msg.IsCall() {
+			t.Error("a request that has its reply is none")
+		}
+		msg.Release()
+		if err := f.SendBytes(soon(t), 1, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		plain, err := mb.Recv(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mb.ReplyBytes(soon(t), plain, nil); plain.IsCall() || !errors.Is(err, ErrNotCall) {
+			t.Errorf("to a message: %v", err)
+		}
+		plain.Release()
+		noCalls(t, a, 0)
+	})
+}
+
+// A call that is cancelled ends at once, with the cause. Its reply is dropped and gives its
+// credit back: many times more than a sender is granted does not stop the server.
+func TestCallCancelled(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		cause := errors.New("enough")
+		const n = 50
+		for range n {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			c, err := ma.RequestBytes(soon(t), f, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			msg := requestAt(t, mb)
+			cancel(cause)
+			if _, err := c.Wait(ctx); !errors.Is(err, cause) {
+				t.Fatal(err)
+			}
+			if err := mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+			msg.Release()
+		}
+		until(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
+		noCalls(t, a, n)
+		go served(mb)
+		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		mb.Close()
+	})
+}
+
+// Calls that are cancelled as their replies come return one or the other, and leave nothing.
+func TestCallCancelledAsReplied(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		go served(mb)
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				for range 100 {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Microsecond)
+					m, err := called(ctx, ma, f, 1, []byte("xyz"))
+					switch {
+					case err == nil:
+						m.Release()
+					case !errors.Is(err, context.DeadlineExceeded):
+						t.Error(err)
+					}
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+		mb.Close()
+		until(t, "nothing waits", func() bool { n, _ := a.calls.counts(); return n == 0 })
+	})
+}
+
+// A reply to a context that has ended fails, or is dropped without a report.
+func TestReplyToDead(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		for range 2 {
+			if _, err := ma.RequestBytes(soon(t), f, 1, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first, second := requestAt(t, mb), requestAt(t, mb)
+		ma.Close()
+		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // to a resource that is deleted: no error
+			t.Fatal(err)
+		}
+		if err := a.Close(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		in := second.in
+		until(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
+		if err := mb.ReplyBytes(soon(t), second, nil); !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+		first.Release()
+		second.Release()
+		mb.Close()
+	})
+}
+
+// A caller whose mailbox is full, because it receives nothing, gets its replies, small and large.
+func TestCallFullMailbox(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, FirstCredit), box(t, b, 1, 0)
+			stop, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			var blocked sync.WaitGroup
+			for range 3 {
+				blocked.Go(func() {
+					back := flow(t, b, ma)
+					for back.SendBytes(stop, 1, 0, make([]byte, 1000)) == nil {
+					}
+				})
+			}
+			until(t, "the mailbox is full", func() bool {
+				ma.mu.Lock()
+				defer ma.mu.Unlock()
+				return len(ma.needy) > 0
+			})
+			go served(mb)
+			f := flow(t, a, mb)
+			for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
+				m, err := called(soon(t), ma, f, 1, make([]byte, size))
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Release()
+			}
+			cancel()
+			blocked.Wait()
+			mb.Close()
+		})
+	}
+}
+
+// Calls travel over the lanes that the rules of each side choose by the tag of the request.
+func TestCallLanes(t *testing.T) {
+	rules := ruled(t, Rule{Tags: []TagRange{{100, 199}}, Over: []string{"tcp"}, Only: true}, Rule{Min: 10_000, Over: []string{"shm", "tcp"}})
+	a, b := both(t, rules)
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	go served(ma)
+	go served(mb)
+	for _, end := range []struct{ from, to *Mailbox }{{ma, mb}, {mb, ma}} {
+		f := flow(t, end.from.d, end.to)
+		for _, c := range []struct {
+			tag  uint64
+			size int
+			over string
+		}{{1, 10, "inproc"}, {100, 10, "tcp"}, {150, 300_000, "tcp"}, {1, 10_000, "shm"}, {1, 9999, "inproc"}} {
+			before := a.Stats()
+			m, err := called(soon(t), end.from, f, c.tag, make([]byte, c.size))
+			if err != nil {
+				t.Fatal(c, err)
+			}
+			m.Release()
+			// Only the first context has rules.
+			after := a.Stats()
+			sent := after.Sent[c.over] - before.Sent[c.over]
+			if sent != 1 {
+				t.Errorf("%+v: %d messages of the context with rules over %s", c, sent, c.over)
+			}
+		}
+	}
+	ended, n := hundreds(t, ma, box(t, b, 2, 0), true)
+	if err := b.Close(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnds(t, ended, n, ErrGone)
+	noCalls(t, a, 0)
+	ma.Close()
+}
+
+// A peer of a version without calls is told nothing that it does not understand.
+func TestCallUnsupported(t *testing.T) {
+	d := newWorld().node(t, 3, tcp.New())
+	c := &fakeConn{}
+	l, _ := linked(t, d, c, wire.FeaturePieces)
+	m := box(t, d, 1, 0)
+	_, err := m.RequestBytes(soon(t), l.flow(9), 1, []byte("x"))
+	if !errors.Is(err, ErrUnsupported) {
+		t.Fatal(err)
+	}
+	p := noise(t, d, 1<<20, 1)
+	if _, err := m.Request(soon(t), l.flow(9), 1, p); !errors.Is(err, ErrUnsupported) {
+		t.Fatal(err)
+	}
+	p.Release()
+	for _, f := range c.sent {
+		if f.Type == wire.TypeCall || f.Flags != 0 {
+			t.Errorf("it was sent %+v", f.Header)
+		}
+	}
+	noCalls(t, d, 0)
+}
+
+// While no connection was made a request waits, until its time is over or the link has ended.
+func TestCallBeforeConnection(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, tcp.New(), unreported(t))
+	m := box(t, a, 1, 0)
+	unknown := resource.MakeGID(1, 9, 0)
+	f, err := a.Flow(unknown, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := m.RequestBytes(short, f, 1, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	w.mu.Lock()
+	w.gone[unknown] = true
+	w.mu.Unlock()
+	if _, err := m.RequestBytes(soon(t), f, 1, nil); !errors.Is(err, ErrGone) {
+		t.Error(err)
+	}
+	noCalls(t, a, 0)
+}
+
+// What a hostile peer sends about calls cuts the connection, or is ignored.
+func TestHostileCalls(t *testing.T) {
+	h := func(seq uint32, typ, flags uint8, dst uint32, tag uint64, data ...byte) subsys.Frame {
+		return subsys.Frame{Header: subsys.Header{Type: typ, Flags: flags, Seq: seq, Dst: dst, Src: 5, Tag: tag, Len: uint32(len(data))}, Data: data}
+	}
+	call := func(seq, dst uint32, number uint64) subsys.Frame { return h(seq, wire.TypeCall, 0, dst, number) }
+	ask := func(seq, dst uint32) subsys.Frame { return h(seq, wire.TypeData, wire.FlagCall, dst, 1, 2) }
+	other := ask(1, 1)
+	other.Src = 6
+	for name, fs := range map[string][]subsys.Frame{
+		"a number and no request":      {call(0, 1, 3), h(1, wire.TypeNeed, 0, 1, 100)},
+		"two numbers":                  {call(0, 1, 3), call(1, 1, 4)},
+		"a number and a message":       {call(0, 1, 3), h(1, wire.TypeData, 0, 1, 1, 2)},
+		"a request without a number":   {ask(0, 1)},
+		"one behind a message":         {h(0, wire.TypeData, 0, 1, 1, 2), ask(1, 1)},
+		"one of another resource":      {call(0, 1, 3), other},
+		"one to another resource":      {call(0, 1, 3), ask(1, 2)},
+		"the number 0":                 {call(0, 1, 0)},
+		"a number with a payload":      {h(0, wire.TypeCall, 0, 1, 3, 1)},
+		"a large one without a number": {h(0, wire.TypeBegin, wire.FlagCall, 1, 9, 0, 1, 0, 0)},
+		"an end without a reason":      {h(0, wire.TypeNoReply, 0, 1, 3)},
+		"an end with many":             {h(0, wire.TypeNoReply, 0, 1, 3, 1, 2)},
+		"a number and the goodbye":     {call(0, 1, 3), h(1, wire.TypeBye, 0, 0, 0)},
+	} {
+		for _, together := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " ", together), func(t *testing.T) {
+				d := newWorld().node(t, 3, tcp.New())
+				box(t, d, 1, 0)
+				box(t, d, 2, 0)
+				c := &fakeConn{}
+				_, ep := linked(t, d, c, wire.Features)
+				var err error
+				if together {
+					err = ep.comes(c, fs)
+				} else {
+					for i := range fs {
+						if err != nil {
+							t.Fatalf("frame %d is refused: %v", i-1, err)
+						}
+						err = ep.comes(c, fs[i:i+1])
+					}
+				}
+				if !errors.Is(err, ErrProtocol) {
+					t.Errorf("the last frame: %v", err)
+				}
+			})
+		}
+	}
+
+	// Replies and ends of calls that are not, or are another resource's, change nothing, and
+	// keep nothing. Nor do flags without a meaning, or requests to the serial for replies.
+	d := newWorld().node(t, 3, tcp.New())
+	m := box(t, d, 1, 0)
+	c := &fakeConn{}
+	l, ep := linked(t, d, c, wire.Features)
+	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq := uint32(0)
+	comes := func(f subsys.Frame, src uint32) {
+		t.Helper()
+		f.Seq, f.Src = seq, src
+		seq++
+		if err := ep.comes(c, []subsys.Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	numbers := []uint64{0, 1, p.number + 1, p.number + 1<<32, p.number - 1<<32, 1 << 63, math.MaxUint64, 1<<32 - 1, 1<<31 - 1}
+	for _, n := range numbers {
+		comes(h(0, wire.TypeData, 0, wire.Replies, n), 9)
+		comes(h(0, wire.TypeNoReply, 0, 9, n, 1), 1)
+	}
+	comes(h(0, wire.TypeData, 0, wire.Replies, p.number), 8)
+	comes(h(0, wire.TypeNoReply, 0, 8, p.number, 1), 1)
+	comes(call(0, wire.Replies, 77), 9)
+	comes(ask(0, wire.Replies), 9)
+	if n, late := d.calls.counts(); n != 1 || late != uint64(len(numbers)+2) {
+		t.Errorf("%d calls wait, %d replies were dropped", n, late)
+	}
+	comes(h(0, wire.TypeData, 0xfe, 1, 3, 1), 5)
+	if msg, err := m.TryRecv(); err != nil || msg.IsCall() {
+		t.Error("a message with unknown flags is not one", err)
+	} else {
+		msg.Release()
+	}
+	comes(h(0, wire.TypeData, 0, wire.Replies, p.number, 42), 9)
+	reply, err := p.Wait(soon(t))
+	if err != nil || reply.Tag() != 4 || reply.Bytes()[0] != 42 {
+		t.Fatal(err)
+	}
+	reply.Release()
+
+	// A flood of requests is bounded by the credit of their target.
+	box(t, d, 2, 0)
+	for range FirstCredit / 64 {
+		comes(call(0, 2, 5), 9)
+		f := ask(0, 2)
+		f.Data, f.Len = nil, 0
+		comes(f, 9)
+	}
+	f := call(0, 2, 5)
+	f.Seq, f.Src = seq, 9
+	g := ask(seq+1, 2)
+	g.Src = 9
+	if err := ep.comes(c, []subsys.Frame{f, g}); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+	m.Close()
+}
+
+// A peer that does not acknowledge that its requests were released is cut off in the end.
+func TestUnreadEnds(t *testing.T) {
+	d := newWorld().node(t, 3, tcp.New())
+	c := &fakeConn{}
+	l, ep := linked(t, d, c, wire.Features)
+	in := &inflow{from: l, l: l, dst: 1}
+	l.mu.Lock()
+	for range mostPending {
+		l.put(wire.TypeNoReply, 1, 5, 1, wire.WhyReleased)
+	}
+	l.mu.Unlock()
+	l.unanswered(in, 5, 1, wire.WhyReleased)
+	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 64}}
+	if err := ep.comes(c, []subsys.Frame{f}); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+}
+
+// A small call takes no more locks than two messages do, and one to enter it into the table
+// in place of receiving the reply.
+func TestLocksOfCall(t *testing.T) {
+	if !lock.IsWatched {
+		t.Skip("locks are counted in a build with the tag rocldebug")
+	}
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			one := func() {
+				c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				msg := requestAt(t, mb)
+				if err := mb.ReplyBytes(t.Context(), msg, []byte("world")); err != nil {
+					t.Fatal(err)
+				}
+				msg.Release()
+				m, err := c.Wait(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Release()
+			}
+			most := 8.2
+			if name == "inproc" {
+				most = 4.2
+			}
+			leastLocks(t, one, most)
+		})
+	}
+}
+
+// The end of a target is watched while it is called, and for some time after.
+func TestCallWatch(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		c := &a.calls
+		watched := func() bool {
+			c.box.mu.Lock()
+			defer c.box.mu.Unlock()
+			return f.calls.isWatched
+		}
+		for range 3 {
+			p, err := ma.RequestBytes(soon(t), f, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.sweep()
+			if c.sweep(); !watched() {
+				t.Fatal("the end of a target is not watched during a call")
+			}
+			msg := requestAt(t, mb)
+			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
+				t.Fatal(err)
+			}
+			msg.Release()
+			m, err := p.Wait(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Release()
+			c.sweep()
+			if c.sweep(); watched() {
+				t.Fatal("the end of a target is watched without a call")
+			}
+		}
+	})
+}
+
+// The frames of docs/PROTOCOL.md.
+func TestGoldenCall(t *testing.T) {
+	d := newWorld().node(t, 3, tcp.New())
+	c := &fakeConn{}
+	l, _ := linked(t, d, c, wire.Features)
+	l.mu.Lock()
+	h := subsys.Header{Type: wire.TypeData, Flags: wire.FlagCall, Tag: 1, Src: 7, Dst: 9, Len: 2}
+	if !l.copyCall(&h, []byte("hi"), 5) {
+		t.Fatal("a small request is not copied")
+	}
+	l.post()
+	var got []byte
+	for _, f := range c.sent {
+		got = append(got, f.Data...) // a run
+	}
+	want := "00000000" + "17000000" + "00000000" + "00000000" + "0500000000000000" + "07000000" + "09000000" +
+		"02000000" + "10010000" + "01000000" + "00000000" + "0100000000000000" + "07000000" + "09000000" + "6869"
+	if hex.EncodeToString(got) != want {
+		t.Errorf("%x", got)
+	}
+}
+
+// A connection that is cut anywhere loses no request and no reply, and doubles none.
+func TestCallCutAnywhere(t *testing.T) {
+	step := int64(61)
+	switch {
+	case *long:
+		step = 1
+	case testing.Short():
+		step = 1009
+	}
+	for after := int64(1); after < 6000; after += step {
+		cutCalls(t, after)
+	}
+}
+
+func cutCalls(t *testing.T, after int64) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
+	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
+	w.mu.Lock()
+	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
+	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
+	w.mu.Unlock()
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	var got atomic.Int32
+	go func() {
+		for {
+			msg, err := mb.Recv(context.Background())
+			if err != nil {
+				return
+			}
+			got.Add(1)
+			if msg.Tag()%5 != 4 { // else its caller is told that there is no reply
+				_ = mb.ReplyBytes(context.Background(), msg, reversed(msg.Bytes()))
+			}
+			msg.Release()
+		}
+	}()
+	f := flow(t, a, mb)
+	var wg sync.WaitGroup
+	const each = 10
+	for g := range 2 {
+		wg.Go(func() {
+			for i := range each {
+				p := bytes.Repeat([]byte{byte(i), byte(g)}, i*17)
+				if i == 7 {
+					p = make([]byte, 10_000)
+				}
+				m, err := called(soon(t), ma, f, uint64(i), p)
+				switch {
+				case i%5 == 4 && errors.Is(err, ErrNoReply):
+					continue
+				case err != nil || i%5 == 4:
+					t.Errorf("cut after %d: call %d: %v", after, i, err)
+					return
+				case !bytes.Equal(m.Bytes(), reversed(p)):
+					t.Errorf("cut after %d: call %d: another reply", after, i)
+				}
+				m.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if n := got.Load(); n != 2*each {
+		t.Errorf("cut after %d: %d requests came", after, n)
+	}
+	noCalls(t, a, 0)
+	mb.Close()
+	if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
+		t.Errorf("cut after %d: closing: %v", after, err)
+	}
+	ra.ln.Close()
+	rb.ln.Close()
+}
+
+// A server that is killed after any number of bytes ends the calls to it, also those whose
+// request or reply has come in part.
+func TestCallKilledAnywhere(t *testing.T) {
+	step := int64(37)
+	switch {
+	case *long:
+		step = 1
+	case testing.Short():
+		step = 997
+	}
+	for after := int64(1); after < 3000; after += step {
+		killCalls(t, after)
+	}
+}
+
+func killCalls(t *testing.T, after int64) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New())
+	die := sync.OnceFunc(func() { w.kill(b) })
+	r := startRelay(t, b.Addrs()[0], &relay{after: after}, 1)
+	w.mu.Lock()
+	w.at[a.self] = nil // only a dials
+	w.at[b.self] = []string{"tcp://" + r.ln.Addr().String()}
+	w.mu.Unlock()
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	go served(mb)
+	f := flow(t, a, mb)
+	var wg sync.WaitGroup
+	for g := range 3 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				if r.cuts.Load() < 1 {
+					die() // what came over the connection before was all
+				}
+				m, err := called(soon(t), ma, f, uint64(i), make([]byte, g*100))
+				if err != nil {
+					if !errors.Is(err, ErrGone) {
+						t.Errorf("killed after %d: %v", after, err)
+					}
+					return
+				}
+				m.Release()
+			}
+		})
+	}
+	until(t, "the cut", func() bool { return r.cuts.Load() < 1 })
+	die()
+	wg.Wait()
+	noCalls(t, a, 0)
+	mb.Close()
+	r.ln.Close()
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rocl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A server replies to each request in a goroutine of its own. Its client calls, and is told
+// when the server has gone.
+func ExampleResource_call() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "upper"), register(c, "client")
+
+	go func() {
+		for m, err := range server.Messages(ctx) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			go func() {
+				defer m.Release() // without a reply this ends the call with ErrNoReply
+				if err := server.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
+					log.Print(err)
+				}
+			}()
+		}
+	}()
+
+	reply, err := client.CallBytes(ctx, server.ID(), 0, []byte("hello"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(reply.Bytes()))
+	reply.Release()
+
+	server.Close()
+	_, err = client.CallBytes(ctx, server.ID(), 0, []byte("are you there?"))
+	fmt.Println(errors.Is(err, rocl.ErrGone))
+	// Output:
+	// HELLO
+	// true
+}
+
+// A request and its reply in buffers, which are copied nowhere. The server tells requests,
+// whose senders wait, from other messages by IsCall.
+func ExampleResource_reply() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "echo"), register(c, "client")
+
+	go func() {
+		m, err := server.Recv(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer m.Release()
+		if m.IsCall() {
+			b := m.Buffer() // the payload itself
+			if err := server.Reply(ctx, m, b); err != nil {
+				b.Release()
+				log.Fatal(err)
+			}
+		}
+	}()
+
+	b, err := c.Buffer(5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	copy(b.Bytes(), "hello")
+	reply, err := client.Call(ctx, server.ID(), 7, b)
+	if err != nil {
+		b.Release() // it has stayed ours
+		log.Fatal(err)
+	}
+	fmt.Println(reply.From() == server.ID(), reply.Tag(), string(reply.Bytes()))
+	reply.Release()
+	// Output: true 7 hello
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// What the peer "replier" does with a request, by its tag.
+const (
+	replies    = iota // replies with the payload
+	keeps             // receives it, and does nothing
+	diesBefore        // is killed with the request received
+	diesAfter         // is killed as its reply has been accepted
+	diesWithin        // is killed within a large reply
+)
+
+const largeReply = 64 << 20
+
+// replier replies to requests, each in a goroutine of its own.
+func replier(c *lib.Context, who lib.Attrs) error {
+	ctx := context.Background()
+	r, err := c.Register(ctx, who)
+	if err != nil {
+		return err
+	}
+	fmt.Println("registered")
+	die := func() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
+	for m, err := range r.Messages(ctx) {
+		if err != nil {
+			return err
+		}
+		go func() {
+			switch m.Tag() {
+			case keeps:
+				return
+			case diesBefore:
+				die()
+			case diesWithin:
+				time.AfterFunc(3*time.Millisecond, die) // how much of it has gone by then is left to chance
+				_ = r.ReplyBytes(ctx, m, make([]byte, largeReply))
+				return
+			}
+			if err := r.Reply(ctx, m, m.Buffer()); err != nil {
+				fmt.Println("replying:", err)
+			}
+			if m.Tag() == diesAfter {
+				die()
+			}
+			m.Release()
+		}()
+	}
+	return nil
+}
+
+// A server is killed, at any point of a call: each call to it returns its whole reply, or
+// ErrGone, and nothing is reported as undelivered.
+func TestCallKilledServer(t *testing.T) {
+	for _, over := range []string{"", "adaptive", "never"} { // TCP, and shared memory
+		t.Run("shm "+over, func(t *testing.T) {
+			t.Setenv("ROCL_TEST_SHM", over)
+			opts := []lib.Option{lib.WithUndelivered(func(u lib.Undelivered) { t.Errorf("reported: %+v", u) })}
+			if over == "" {
+				opts = append(opts, lib.WithTransports(tcp.New()))
+			}
+			sock := socket(t)
+			c := open(t, sock, opts...)
+			r := register(t, c, nil)
+			for _, how := range []uint64{keeps, diesBefore, diesAfter, diesWithin} {
+				name := fmt.Sprint("server", how)
+				s := peer(t, "replier", sock, name)
+				to, err := c.Find(soon(t, 20*time.Second), lib.Match{"peer": name})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := soon(t, 60*time.Second)
+				reply := func(tag uint64, size int) error {
+					p := bytes.Repeat([]byte{byte(size)}, size)
+					m, err := r.CallBytes(ctx, to.ID, tag, p)
+					if err != nil {
+						return err
+					}
+					defer m.Release()
+					if tag != diesWithin && !bytes.Equal(m.Bytes(), p) || tag == diesWithin && m.Len() != largeReply {
+						t.Errorf("another reply to %d", tag)
+					}
+					return nil
+				}
+				if err := reply(replies, 100); err != nil {
+					t.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				for i := range 100 { // in flight as the server dies
+					wg.Go(func() {
+						if err := reply(keeps, i*100); !errors.Is(err, lib.ErrGone) {
+							t.Errorf("how %d: %v", how, err)
+						}
+					})
+				}
+				for i := range 10 {
+					wg.Go(func() {
+						for {
+							if err := reply(replies, i*10_000); err != nil {
+								if !errors.Is(err, lib.ErrGone) {
+									t.Errorf("how %d: %v", how, err)
+								}
+								return
+							}
+						}
+					})
+				}
+				if how == keeps {
+					s.kill(t)
+				} else if err := reply(how, 1000); err != nil && !errors.Is(err, lib.ErrGone) {
+					t.Errorf("how %d: %v", how, err)
+				}
+				wg.Wait()
+			}
+		})
+	}
+}
