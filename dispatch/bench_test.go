@@ -46,6 +46,56 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
+// A call of 64 bytes between two contexts of one process, whose server replies in its loop:
+// beside BenchmarkRoundTrip it says what calls cost beyond messages. rocl bench call measures
+// both between two processes.
+func BenchmarkCall(b *testing.B) {
+	for _, tr := range []string{"inproc", "tcp", "shm"} {
+		b.Run(tr, func(b *testing.B) {
+			w := newWorld()
+			t := transports()[tr]
+			x, y := w.node(b, 1, t), w.node(b, 2, t)
+			mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
+			ctx := context.Background()
+			go func() {
+				for {
+					m, err := my.Recv(ctx)
+					if err != nil {
+						return
+					}
+					p, err := y.cfg.Pool.Get(64)
+					if err == nil {
+						err = my.Reply(ctx, m, p)
+					}
+					m.Release()
+					if err != nil {
+						return
+					}
+				}
+			}()
+			to := flow(b, x, my)
+			b.ReportAllocs()
+			for b.Loop() {
+				p, err := x.cfg.Pool.Get(64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c, err := mx.Request(ctx, to, 0, p)
+				if err != nil {
+					b.Fatal(err)
+				}
+				m, err := c.Wait(ctx)
+				if err != nil {
+					b.Fatal(err)
+				}
+				m.Release()
+				p.Release()
+			}
+			my.Close()
+		})
+	}
+}
+
 func echo(ctx context.Context, from *Mailbox, back *Flow, pool *buffers.Pool) error {
 	m, err := from.Recv(ctx)
 	if err != nil {

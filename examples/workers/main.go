@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -44,7 +43,7 @@ func main() {
 	}
 }
 
-// work answers each pair of bounds with the sum of the squares between.
+// work replies to each pair of bounds with the sum of the squares between.
 func work(ctx context.Context, c *rocl.Context) error {
 	me, err := c.Register(ctx, rocl.Attrs{"type": "worker", "does": "squares"})
 	if err != nil {
@@ -60,7 +59,7 @@ func work(ctx context.Context, c *rocl.Context) error {
 				total += i * i
 			}
 		}
-		if err := me.SendBytes(ctx, m.From(), m.Tag(), binary.LittleEndian.AppendUint64(nil, total)); err != nil {
+		if err := me.ReplyBytes(ctx, m, binary.LittleEndian.AppendUint64(nil, total)); err != nil {
 			log.Print(err)
 		}
 		m.Release()
@@ -68,60 +67,82 @@ func work(ctx context.Context, c *rocl.Context) error {
 	return nil
 }
 
-// sum keeps each worker busy with one part at a time.
+const part = 1 << 16 // numbers of one part
+
+// sum has each worker do one part at a time.
 func sum(ctx context.Context, c *rocl.Context, n uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	me, err := c.Register(ctx, rocl.Attrs{"type": "boss"})
 	if err != nil {
 		return err
 	}
-	const part = 1 << 16
-	left := []uint64{} // beginnings of parts not yet begun
-	for i := uint64(1); i <= n; i += part {
-		left = append(left, i)
+	parts := n/part + 1
+	left := make(chan uint64, parts) // beginnings of parts that no worker has
+	for i := range parts {
+		left <- 1 + i*part
 	}
-	busy := map[rocl.GID]uint64{}
+	sums, gone := make(chan uint64), make(chan error)
+	known, alive := map[rocl.GID]bool{}, 0
 	var total uint64
-	for len(left)+len(busy) > 0 {
+	for done := uint64(0); done < parts; {
 		for w, err := range c.FindAll(ctx, rocl.Match{"type": "worker", "does": "squares"}) {
 			if err != nil {
 				return err
 			}
-			if _, ok := busy[w.ID]; ok || len(left) == 0 {
+			if known[w.ID] {
 				continue
 			}
-			from := left[len(left)-1]
-			b := binary.LittleEndian.AppendUint64(nil, from)
-			b = binary.LittleEndian.AppendUint64(b, min(from+part, n+1))
-			if err := me.SendBytes(ctx, w.ID, from, b); err != nil {
-				log.Printf("worker %v: %v", w.ID, err)
-				continue
-			}
-			left, busy[w.ID] = left[:len(left)-1], from
+			known[w.ID] = true
+			alive++
+			go func() {
+				err := employ(ctx, me, w.ID, n, left, sums)
+				select {
+				case gone <- err:
+				case <-ctx.Done():
+				}
+			}()
 		}
-		if len(busy) == 0 {
+		if alive == 0 {
 			return errors.New("no workers: start some with \"workers work\"")
 		}
-		wait, cancel := context.WithTimeout(ctx, time.Second)
-		m, err := me.Recv(wait)
-		cancel()
-		if err == nil {
-			if from, ok := busy[m.From()]; ok && from == m.Tag() && len(m.Bytes()) == 8 {
-				total += binary.LittleEndian.Uint64(m.Bytes())
-				delete(busy, m.From())
-			}
-			m.Release()
-			continue
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-		for w, from := range busy { // who is gone has done nothing
-			if _, err := c.Lookup(ctx, w); errors.Is(err, rocl.ErrNotFound) {
-				delete(busy, w)
-				left = append(left, from)
-			}
+		select {
+		case s := <-sums:
+			total += s
+			done++
+		case err := <-gone:
+			alive--
+			log.Print(err)
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	fmt.Println(total)
 	return nil
+}
+
+// employ calls one worker with one part after another. If a call fails, because the worker
+// has died, the part is left to the others.
+func employ(ctx context.Context, me *rocl.Resource, worker rocl.GID, n uint64, left chan uint64, sums chan<- uint64) error {
+	for {
+		select {
+		case from := <-left:
+			b := binary.LittleEndian.AppendUint64(nil, from)
+			b = binary.LittleEndian.AppendUint64(b, min(from+part, n+1))
+			m, err := me.CallBytes(ctx, worker, 0, b)
+			if err != nil {
+				left <- from
+				return err
+			}
+			s := binary.LittleEndian.Uint64(m.Bytes())
+			m.Release()
+			select {
+			case sums <- s:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

@@ -29,6 +29,12 @@ var table = []struct {
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 1}},
 	{rate, options{transport: "shm", size: 64, poll: "adaptive", count: 5_000_000, senders: 4}},
 	{rate, options{transport: "inproc", size: 64, poll: "adaptive", count: 2_000_000, senders: 1}},
+	{call, options{transport: "shm", size: 64, poll: "always", count: 100_000}},
+	{call, options{transport: "tcp", size: 64, poll: "always", count: 20_000}},
+	{call, options{transport: "inproc", size: 64, poll: "adaptive", count: 100_000}},
+	{call, options{transport: "shm", size: 64, poll: "adaptive", count: 500_000, inFlight: 32}},
+	{call, options{transport: "tcp", size: 64, poll: "adaptive", count: 500_000, inFlight: 32}},
+	{call, options{transport: "inproc", size: 64, poll: "adaptive", count: 500_000, inFlight: 32}},
 	{rtt, options{transport: "shm", size: 64, poll: "adaptive", count: 10_000, server: "goroutine"}},
 	{rtt, options{transport: "shm", size: 64, poll: "adaptive", count: 10_000, server: "receivers"}},
 	{rtt, options{transport: "shm", size: 64, poll: "always", count: 20_000, idle: 64}},
@@ -111,7 +117,7 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 			ours += "; " + r.Extra
 		}
 		allocs := ""
-		if r.Bench == "rtt" || r.Bench == "rate" {
+		if r.Bench == "rtt" || r.Bench == "call" || r.Bench == "rate" {
 			allocs = fmt.Sprintf("%.2f", r.Allocs)
 		}
 		must, met := fmt.Sprintf("≤ %.2f", r.Target), "no"

@@ -32,7 +32,8 @@ type Result struct {
 	Compute   int     `json:"compute,omitempty"`  // goroutines that computed meanwhile,
 	Computed  float64 `json:"computed,omitempty"` // and how fast, 1 being alone
 	Senders   int     `json:"senders,omitempty"`
-	Idle      int     `json:"idle,omitempty"` // links beside the one that is used
+	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at a time
+	Idle      int     `json:"idle,omitempty"`      // links beside the one that is used
 	Nodes     int     `json:"nodes,omitempty"`
 	Sealed    bool    `json:"sealed,omitempty"`
 	Resources int     `json:"resources,omitempty"`
@@ -97,6 +98,7 @@ type options struct {
 	compute              int           // goroutines that compute meanwhile (rtt)
 	idle                 int           // links beside the one that is used (rtt)
 	server               string        // how the peer answers (rtt); "": in its loop
+	inFlight             int           // goroutines that call at a time (call); 0 and 1: one
 	json                 bool
 }
 
@@ -135,7 +137,7 @@ func (o *options) check(bench string) error {
 	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
-	if o.transport == "shm" && bench != "rtt" && bench != "rate" && bench != "bw" && bench != "pairs" {
+	if o.transport == "shm" && bench != "rtt" && bench != "call" && bench != "rate" && bench != "bw" && bench != "pairs" {
 		return cli.Usagef("%s is not measured over shm", bench)
 	}
 	if bench == "rate" && o.transport == "shm" && o.size > ringMost {
@@ -181,6 +183,9 @@ func (o *options) check(bench string) error {
 		o.poll = "never"
 	}
 	if err := o.checkServer(); err != nil {
+		return err
+	}
+	if err := o.checkInFlight(bench); err != nil {
 		return err
 	}
 	_, err := o.policy()
@@ -237,10 +242,14 @@ func Commands() []*cobra.Command {
 			f.StringVar(&o.server, "server", "inline", "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
 			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 		}
+		if name == "call" {
+			f.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
+		}
 		f.StringVar(&o.poll, "poll", poll, "whether waiters poll: never, adaptive or always")
 		top.AddCommand(c)
 	}
 	add("rtt", "Round-trip time between two processes", "always", 64, 20_000, rtt)
+	add("call", "Time of a call, or calls a second of many goroutines", "always", 64, 20_000, call)
 	add("rate", "Messages a second, one way", "adaptive", 64, 2_000_000, rate)
 	add("bw", "Bytes a second, one way, large messages", "adaptive", 64<<20, 8, bw)
 	add("db", "The directory's database, in process", "never", 0, 1_000_000, db)
@@ -317,6 +326,9 @@ func (r *Result) name() string {
 	}
 	if r.Resources > 0 {
 		s += fmt.Sprintf(" in place, of %d", r.Resources)
+	}
+	if r.InFlight > 1 {
+		s += fmt.Sprintf(" %d in flight", r.InFlight)
 	}
 	if r.Senders > 1 {
 		s += fmt.Sprintf(" %d senders", r.Senders)

@@ -435,6 +435,10 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			}
 		case "echo":
 			err = echo(ctx, c, me, more, nil)
+		case "reply":
+			err = reply(ctx, c, me, n[0])
+		case "serve-rpc":
+			err = acceptRPC(ctx, tl)
 		case "echo-goroutine", "echo-receivers":
 			err = echoConcurrently(ctx, c, me, n[0], strings.TrimPrefix(what, "echo-"))
 		case "echo-late":

@@ -11,16 +11,14 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/rocl-go/rocl"
 )
 
 const (
-	unitFiles  = 64      // files of a unit at most
-	unitBytes  = 8 << 20 // and their bytes, but for the last
-	ahead      = 2       // units a crawler has at a time
-	answerTime = time.Second
+	unitFiles = 64      // files of a unit at most
+	unitBytes = 8 << 20 // and their bytes, but for the last
+	ahead     = 2       // units a crawler has at a time
 )
 
 // walk cuts the regular files under dir into units. Like grep -r it follows
@@ -364,12 +362,12 @@ func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
 // query asks the front end; what is lost meanwhile is indexed again first.
 func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 	for try := 0; ; try++ {
-		t, err := co.ask(ctx, word)
+		t, err := question(ctx, co.me, co.front, ask{Word: word})
 		if err == nil && t.Err == "" && t.Indexers == len(co.indexer) {
 			return t, nil
 		}
 		if try == 3 || ctx.Err() != nil {
-			if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrNotFound) {
+			if errors.Is(err, rocl.ErrGone) {
 				return t, fmt.Errorf("the front end has died, and there is one only: start the demonstration anew (%w)", err)
 			}
 			if err == nil {
@@ -381,18 +379,6 @@ func (co *coordinator) query(ctx context.Context, word string) (told, error) {
 			return t, err
 		}
 	}
-}
-
-func (co *coordinator) ask(ctx context.Context, word string) (t told, err error) {
-	if err := sendJSON(ctx, co.me, co.front, tagAsk, ask{Word: word}); err != nil {
-		return t, err
-	}
-	m, err := recvFrom(ctx, co.c, co.me, co.front, tagTold)
-	if err != nil {
-		return t, err
-	}
-	defer m.Release()
-	return t, json.Unmarshal(m.Bytes(), &t)
 }
 
 // summary adds up the results.

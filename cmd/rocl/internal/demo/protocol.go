@@ -20,8 +20,7 @@ const (
 	tagContent            // crawler to indexer: part of a file
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
-	tagAsk                // coordinator to front end, front end to indexers: ask
-	tagTold               // and back: told
+	tagAsk                // coordinator to front end, front end to indexers: ask, a request; the reply is told
 )
 
 // unit is a share of the files, crawled by one and indexed by one. Attempt

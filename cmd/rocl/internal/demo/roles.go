@@ -178,7 +178,7 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 				for _, name := range files[:min(names, len(files))] {
 					t.Names = append(t.Names, []byte(name))
 				}
-				err = sendJSON(ctx, me, m.From(), tagTold, t)
+				err = replyJSON(ctx, me, m, t)
 			}
 		}
 		m.Release()
@@ -264,9 +264,9 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 		if err != nil {
 			t.Err = err.Error()
 		}
-		err = sendJSON(ctx, me, m.From(), tagTold, t)
+		err = replyJSON(ctx, me, m, t)
 		m.Release()
-		if err != nil {
+		if err != nil && !errors.Is(err, rocl.ErrGone) {
 			return err
 		}
 	}
@@ -278,16 +278,7 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 		if err != nil {
 			return sum, err
 		}
-		if err := sendJSON(ctx, me, f.ID, tagAsk, a); err != nil {
-			return sum, err
-		}
-		m, err := recvFrom(ctx, c, me, f.ID, tagTold)
-		if err != nil {
-			return sum, err
-		}
-		var t told
-		err = json.Unmarshal(m.Bytes(), &t)
-		m.Release()
+		t, err := question(ctx, me, f.ID, a)
 		if err != nil {
 			return sum, err
 		}
@@ -300,17 +291,24 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 	return sum, nil
 }
 
-// recvFrom waits for an answer for as long as the one asked is there.
-func recvFrom(ctx context.Context, c *rocl.Context, me *rocl.Resource, from rocl.GID, tag uint64) (*rocl.Message, error) {
-	for {
-		wait, cancel := context.WithTimeout(ctx, answerTime)
-		m, err := me.Recv(wait, rocl.From(from), rocl.Tag(tag))
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return m, err
-		}
-		if _, err := c.Lookup(ctx, from); err != nil {
-			return nil, err
-		}
+// question asks a process for a word. It fails with ErrGone as soon as that process has ended.
+func question(ctx context.Context, me *rocl.Resource, to rocl.GID, a ask) (t told, err error) {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return t, err
 	}
+	m, err := me.CallBytes(ctx, to, tagAsk, b)
+	if err != nil {
+		return t, err
+	}
+	defer m.Release()
+	return t, json.Unmarshal(m.Bytes(), &t)
+}
+
+func replyJSON(ctx context.Context, me *rocl.Resource, m *rocl.Message, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return me.ReplyBytes(ctx, m, b)
 }

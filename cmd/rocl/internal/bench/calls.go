@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/rpc"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+)
+
+// callMost is how much longer a call may take than a message there and back.
+const callMost = 1.1
+
+// callsLeast is how many calls a second there must be, with 32 goroutines in flight.
+var callsLeast = map[string]float64{"shm": 1_000_000, "tcp": 400_000}
+
+// mostInFlight is how many goroutines call at a time.
+const mostInFlight = 1024
+
+func (o *options) checkInFlight(bench string) error {
+	if o.inFlight < 0 || o.inFlight > mostInFlight || o.inFlight > 0 && bench != "call" || o.inFlight > o.count {
+		return cli.Usagef("--inflight is for call, and up to %d, and not more than --count", mostInFlight)
+	}
+	return nil
+}
+
+// call measures calls: one at a time beside a message there and back, or of many goroutines
+// beside those of net/rpc.
+func call(ctx context.Context, o *options) (*Result, error) {
+	if o.transport == "inproc" {
+		return callInproc(ctx, o)
+	}
+	return between(ctx, o, func(p *pair) (*Result, error) {
+		if o.inFlight > 1 {
+			return callsBetween(p, o)
+		}
+		return callBetween(p, o)
+	})
+}
+
+// callOnce is a call whose request is in a buffer of its own, like the messages of pingPong.
+func callOnce(ctx context.Context, c *rocl.Context, me *rocl.Resource, peer rocl.GID, size int) error {
+	b, err := c.Buffer(size)
+	if err != nil {
+		return err
+	}
+	m, err := me.Call(ctx, peer, 0, b)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	m.Release()
+	return nil
+}
+
+// reply replies to n requests in its loop, each in a buffer of its own.
+func reply(ctx context.Context, c *rocl.Context, me *rocl.Resource, n int) error {
+	for range n {
+		m, err := me.Recv(ctx)
+		if err != nil {
+			return err
+		}
+		b, err := c.Buffer(m.Len())
+		if err == nil {
+			if err = me.Reply(ctx, m, b); err != nil {
+				b.Release()
+			}
+		}
+		m.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// result is what a measurement of single calls says.
+func (o *options) result(messages, calls *times, allocs float64) *Result {
+	r := &Result{Bench: "call", Transport: o.transport, Size: o.size, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs",
+		What: "a message there and back", P50: calls.p50(), P99: calls.p99(), Raw: messages.p50(), RawP99: messages.p99(), Target: callMost, Allocs: allocs}
+	r.Ratio = r.P50 / r.Raw
+	return r
+}
+
+func callBetween(p *pair, o *options) (*Result, error) {
+	messages, calls := newTimes(), newTimes()
+	var allocs float64
+	for i := -1; i < o.rounds; i++ {
+		n := o.count
+		if i < 0 {
+			n = min(n, 500) // warm up
+		}
+		if i == 0 {
+			messages, calls = newTimes(), newTimes()
+		}
+		if err := p.round("echo", n, messages, func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }); err != nil {
+			return nil, err
+		}
+		before := mallocs()
+		if err := p.round("reply", n, calls, func() error { return callOnce(p.ctx, p.c, p.me, p.peer, o.size) }); err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(n)
+	}
+	return o.result(messages, calls, allocs), nil
+}
+
+// Echo is the service of net/rpc that is called.
+type Echo struct{}
+
+// Bytes replies with the request.
+func (Echo) Bytes(in []byte, out *[]byte) error { *out = in; return nil }
+
+// serveRPC serves one connection with net/rpc until it ends.
+func serveRPC(c net.Conn) error {
+	s := rpc.NewServer()
+	if err := s.Register(Echo{}); err != nil {
+		c.Close()
+		return err
+	}
+	s.ServeConn(c)
+	return nil
+}
+
+// acceptRPC serves the next connection with net/rpc.
+func acceptRPC(ctx context.Context, l net.Listener) error {
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	return serveRPC(c)
+}
+
+// inFlightRate is how many times a second goroutines get through f, count times in all.
+func inFlightRate(goroutines, count int, f func() error) (float64, error) {
+	failed := make(chan error, goroutines)
+	start := time.Now()
+	for i := range goroutines {
+		go func() {
+			n := (count + i) / goroutines // together they are count
+			for range n {
+				if err := f(); err != nil {
+					failed <- err
+					return
+				}
+			}
+			failed <- nil
+		}()
+	}
+	var first error
+	for range goroutines {
+		if err := <-failed; err != nil && first == nil {
+			first = err
+		}
+	}
+	return float64(count) / time.Since(start).Seconds(), first
+}
+
+// callRPC is a function that calls over a connection with net/rpc.
+func callRPC(client *rpc.Client, size int) func() error {
+	in := make([]byte, size)
+	return func() error {
+		var out []byte
+		if err := client.Call("Echo.Bytes", in, &out); err != nil {
+			return err
+		}
+		if len(out) != size {
+			return fmt.Errorf("net/rpc replies with %d bytes to %d", len(out), size)
+		}
+		return nil
+	}
+}
+
+// ratesOf is what a measurement of calls in flight says.
+func (o *options) ratesOf(bare, ours []float64, allocs float64) *Result {
+	r := &Result{Bench: "call", Transport: o.transport, Size: o.size, Poll: o.poll, InFlight: o.inFlight, Count: o.count * o.rounds, Unit: "calls/s",
+		What: "net/rpc over TCP", Rate: median(ours), Raw: median(bare), AtLeast: true, Allocs: allocs}
+	r.Ratio = r.Rate / r.Raw
+	if least := callsLeast[o.transport]; least > 0 && o.inFlight == 32 {
+		r.Target = least / r.Raw
+		r.Extra = fmt.Sprintf("at least %.0f are required", least)
+	}
+	return r
+}
+
+// callsBetween measures calls of many goroutines at a time.
+func callsBetween(p *pair, o *options) (*Result, error) {
+	var d net.Dialer
+	var bare, ours []float64
+	var allocs float64
+	for round := -1; round < o.rounds; round++ {
+		n := o.count
+		if round < 0 {
+			n = max(min(n, 500), o.inFlight) // warm up
+			bare, ours = nil, nil
+		}
+		if err := p.tell("serve-rpc", n); err != nil {
+			return nil, err
+		}
+		c, err := d.DialContext(p.ctx, "tcp", p.bulk)
+		if err != nil {
+			return nil, err
+		}
+		client := rpc.NewClient(c)
+		stop := context.AfterFunc(p.ctx, func() { client.Close() })
+		rate, err := inFlightRate(o.inFlight, n, callRPC(client, o.size))
+		stop()
+		client.Close()
+		if err == nil {
+			err = p.told()
+		}
+		if err != nil {
+			return nil, err
+		}
+		bare = append(bare, rate)
+		if err := p.tell("reply", n); err != nil {
+			return nil, err
+		}
+		before := mallocs()
+		rate, err = inFlightRate(o.inFlight, n, func() error { return callOnce(p.ctx, p.c, p.me, p.peer, o.size) })
+		if err == nil {
+			err = p.told()
+		}
+		if err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(n)
+		ours = append(ours, rate)
+		if round < 0 {
+			bare, ours = nil, nil
+		}
+	}
+	return o.ratesOf(bare, ours, allocs), nil
+}
+
+// callInproc measures calls between two contexts of this process.
+func callInproc(ctx context.Context, o *options) (*Result, error) {
+	policy, err := o.policy()
+	if err != nil {
+		return nil, err
+	}
+	ca, cb, closeAll, err := inprocPair(policy)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	defer context.AfterFunc(ctx, closeAll)() // which ends both sides
+	me, err := ca.Register(ctx, rocl.Attrs{"bench": "parent"})
+	if err != nil {
+		return nil, err
+	}
+	peer, err := cb.Register(ctx, rocl.Attrs{"bench": "peer"})
+	if err != nil {
+		return nil, err
+	}
+	// As with rtt, a call is not cancelled: closing the contexts ends it.
+	free := context.Background()
+	answered := func(answer func() error, measure func() error) error {
+		failed := make(chan error, 1)
+		go func() { failed <- answer() }()
+		err := measure()
+		if err != nil {
+			closeAll()
+		}
+		if other := <-failed; err == nil {
+			err = other
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
+	replies := func() error { return reply(free, cb, peer, o.count) }
+	once := func() error { return callOnce(free, ca, me, peer.ID(), o.size) }
+	messages, calls := newTimes(), newTimes()
+	var bare, ours []float64
+	var allocs float64
+	for range o.rounds {
+		if o.inFlight <= 1 {
+			err := answered(func() error { return echo(free, cb, peer, counted(o.count), nil) }, func() error {
+				return messages.batch(ctx, o.count, func() error { return pingPong(free, ca, me, peer.ID(), o.size) })
+			})
+			if err != nil {
+				return nil, err
+			}
+			before := mallocs()
+			if err := answered(replies, func() error { return calls.batch(ctx, o.count, once) }); err != nil {
+				return nil, err
+			}
+			allocs = (mallocs() - before) / float64(o.count)
+			continue
+		}
+		rate, err := rpcInproc(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		bare = append(bare, rate)
+		before := mallocs()
+		err = answered(replies, func() (err error) { rate, err = inFlightRate(o.inFlight, o.count, once); return err })
+		if err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(o.count)
+		ours = append(ours, rate)
+	}
+	if o.inFlight <= 1 {
+		return o.result(messages, calls, allocs), nil
+	}
+	r := o.ratesOf(bare, ours, allocs)
+	r.What = "net/rpc over a pipe"
+	return r, nil
+}
+
+// rpcInproc is the rate of net/rpc between two goroutines of this process.
+func rpcInproc(ctx context.Context, o *options) (float64, error) {
+	a, b := net.Pipe()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = serveRPC(b) })
+	client := rpc.NewClient(a)
+	defer client.Close()
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	rate, err := inFlightRate(o.inFlight, o.count, callRPC(client, o.size))
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return rate, err
+}

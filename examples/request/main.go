@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command request is a server that replies to each request in a goroutine of its own, and its
+// client. Start "request serve" any number of times, on any node, then "request ask WORD..."
+// asks one of the servers for each word in capitals, for all words at once. Where a server is
+// killed meanwhile, another one is asked.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+)
+
+var service = rocl.Attrs{"service": "capitals"}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "serve":
+		err = serve(ctx, c)
+	case len(os.Args) > 2 && os.Args[1] == "ask":
+		err = askAll(ctx, c, os.Args[2:])
+	default:
+		err = errors.New("usage: request serve | request ask WORD...")
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// serve replies to each request in a goroutine of its own.
+func serve(ctx context.Context, c *rocl.Context) error {
+	me, err := c.Register(ctx, service)
+	if err != nil {
+		return err
+	}
+	for m, err := range me.Messages(ctx) {
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer m.Release()
+			if err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
+				log.Print(err)
+			}
+		}()
+	}
+	return nil
+}
+
+// askAll prints the replies to all words, in order.
+func askAll(ctx context.Context, c *rocl.Context, words []string) error {
+	me, err := c.Register(ctx, nil)
+	if err != nil {
+		return err
+	}
+	replies, errs := make([]string, len(words)), make([]error, len(words))
+	var wg sync.WaitGroup
+	for i, word := range words {
+		wg.Go(func() { replies[i], errs[i] = ask(ctx, c, me, word) })
+	}
+	wg.Wait()
+	for _, reply := range replies {
+		fmt.Println(reply)
+	}
+	return errors.Join(errs...)
+}
+
+// ask returns a server's reply. If that server has gone, it asks another one.
+func ask(ctx context.Context, c *rocl.Context, me *rocl.Resource, word string) (string, error) {
+	for {
+		server, err := c.Find(ctx, rocl.Match{"service": "capitals"})
+		if err != nil {
+			return "", err
+		}
+		reply, err := me.CallBytes(ctx, server.ID, 0, []byte(word))
+		if errors.Is(err, rocl.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		defer reply.Release()
+		return string(reply.Bytes()), nil
+	}
+}
