@@ -35,6 +35,7 @@ var layers = map[string]int{
 	"context":            7,
 	"":                   8,
 	"rocltest":           9,
+	"netrocl":            9,
 }
 
 // height of a package; what is not listed (cmd, examples, tests) is on top.

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netrocl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+const (
+	network = "rocl" // of an Addr
+
+	// maxPiece is the most bytes of a Write that travel in one message.
+	maxPiece = 64 << 10
+	// mailbox is the limit of what was written to a connection and is not read yet.
+	mailbox = 1 << 20
+	// endMost is how long Close waits for room for the end of the stream.
+	endMost = time.Second
+	// lingerMost is how long a connection that was closed waits for its peer to end too.
+	lingerMost = time.Minute
+	// deleteMost is how long the directory may take to delete a resource that is not needed.
+	deleteMost = 5 * time.Second
+)
+
+// Tags of messages; see the package documentation. They are unlike those that programs
+// choose, so that a message to the wrong resource is recognized.
+const (
+	tagDial uint64 = 0x6e6574726f636c<<8 + iota // "netrocl"
+	tagAccept
+	tagRefuse
+	tagData
+	tagEnd
+	tagClose
+	tagGone
+	tagWake
+)
+
+// errReset is the error of a connection whose peer is gone and has not ended the stream.
+var errReset = fmt.Errorf("%w: %w", syscall.ECONNRESET, rocl.ErrGone)
+
+// expired is a context that has ended. A Send with it does what can be done without waiting.
+var expired = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// An Addr is an end of a connection, or a listener.
+type Addr struct{ ID rocl.GID }
+
+// Network returns "rocl".
+func (Addr) Network() string { return network }
+
+// String returns the identifier of the resource.
+func (a Addr) String() string { return a.ID.String() }
+
+// A Conn is a connection, as [Dial] and [Listener.Accept] return it. All methods may be
+// called concurrently; of several Reads, or several Writes, one after another proceeds.
+//
+// Errors are of type *net.OpError, but for io.EOF. They match os.ErrDeadlineExceeded after a
+// deadline, net.ErrClosed after Close, also that of the context (then rocl.ErrClosed too),
+// and syscall.ECONNRESET and rocl.ErrGone where the peer is gone: its resource was deleted, or
+// its process or its node is dead, before it ended the stream. Where the peer's context is out
+// of reach, rocl.ErrUnreachable takes the place of rocl.ErrGone in errors of Write.
+type Conn struct {
+	r             *rocl.Resource
+	peer          rocl.GID // the other end
+	local, remote Addr
+	unmonitor     func()
+
+	life    context.Context // until Close
+	end     context.CancelCauseFunc
+	closing atomic.Bool
+	rd, wr  deadline
+
+	reading  sync.Mutex
+	m        *rocl.Message // what Read is at; nil: nothing
+	off      int           // bytes of it that were read
+	over     error         // no more is to be read: io.EOF or errReset
+	receives atomic.Bool   // a Read waits, or is about to
+	hasPeer  atomic.Bool   // the peer is not known to have closed its end, or to be gone
+
+	writing sync.Mutex
+	isEnded bool // tagEnd or tagClose was sent
+	isStuck bool // the last Write or CloseWrite waited for room in vain
+}
+
+// newConn returns the connection of r, which it monitors peer for. If it fails, r stays the
+// caller's.
+func newConn(r *rocl.Resource, peer, local, remote rocl.GID) (*Conn, error) {
+	c := &Conn{r: r, peer: peer, local: Addr{local}, remote: Addr{remote}}
+	stop, err := r.Monitor(context.Background(), peer, tagGone)
+	if err != nil {
+		return nil, err
+	}
+	c.unmonitor = stop
+	c.hasPeer.Store(true)
+	c.life, c.end = context.WithCancelCause(context.Background())
+	c.rd.init(c.life, c.wakeReader)
+	c.wr.init(c.life, func() {})
+	return c, nil
+}
+
+// drop deletes a resource that is not needed any more, unless the context does.
+func drop(r *rocl.Resource) {
+	ctx, cancel := context.WithTimeout(context.Background(), deleteMost)
+	defer cancel()
+	_ = r.Delete(ctx)
+}
+
+// LocalAddr returns the address of this end; of an accepted connection, that of the listener.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr returns the address of the other end; of one that was dialed, that of the
+// listener.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *Conn) fail(op string, err error) error {
+	return &net.OpError{Op: op, Net: network, Source: c.local, Addr: c.remote, Err: err}
+}
+
+// Read reads what has come, at least a byte, and waits for it until the deadline. It returns
+// io.EOF when the peer has called Close or CloseWrite and everything before that was read.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	ctx := c.rd.context()
+	if err := c.cause(ctx); err != nil {
+		return 0, c.fail("read", err)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if c.m == nil {
+		m, err := c.next(ctx)
+		if err == io.EOF {
+			return 0, err
+		}
+		if err != nil {
+			return 0, c.fail("read", err)
+		}
+		c.m, c.off = m, 0
+	}
+	n := copy(p, c.m.Bytes()[c.off:])
+	if c.off += n; c.off == c.m.Len() {
+		c.m.Release()
+		c.m = nil
+	}
+	return n, nil
+}
+
+// next returns the next bytes of the stream. reading must be held.
+func (c *Conn) next(ctx context.Context) (*rocl.Message, error) {
+	c.receives.Store(true)
+	defer c.receives.Store(false)
+	for c.over == nil {
+		m, err := c.r.Recv(ctx)
+		if err != nil {
+			return nil, c.broken(ctx, err)
+		}
+		if c.isData(m) {
+			return m, nil
+		}
+		m.Release()
+		if err := c.cause(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, c.over
+}
+
+// isData reports whether m has bytes of the stream. It notes what else m says. reading must be
+// held.
+func (c *Conn) isData(m *rocl.Message) bool {
+	if m.From() != c.peer {
+		return false
+	}
+	switch tag := m.Tag(); {
+	case m.IsGone():
+		c.hasPeer.Store(false)
+		c.over = cmp.Or(c.over, errReset)
+	case tag == tagEnd:
+		c.over = io.EOF
+	case tag == tagClose:
+		c.hasPeer.Store(false)
+		c.over = io.EOF
+	case tag == tagData:
+		return m.Len() > 0
+	}
+	return false
+}
+
+// wakeReader makes a Read look at its context at once. A receive whose context ends may
+// sleep on for a millisecond; one that receives a message does not.
+func (c *Conn) wakeReader() {
+	if c.receives.Load() {
+		_ = c.r.SendBytes(expired, c.r.ID(), tagWake, nil)
+	}
+}
+
+// cause returns why ctx, of a Read or Write, has ended.
+func (c *Conn) cause(ctx context.Context) error {
+	return cmp.Or(context.Cause(c.life), context.Cause(ctx))
+}
+
+// broken returns what an error of Send or Recv means for a connection.
+func (c *Conn) broken(ctx context.Context, err error) error {
+	cause := c.cause(ctx)
+	switch {
+	case cause != nil:
+		return cause
+	case errors.Is(err, rocl.ErrGone), errors.Is(err, rocl.ErrUnreachable):
+		return fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
+	case errors.Is(err, rocl.ErrClosed):
+		return fmt.Errorf("%w: %w", net.ErrClosed, err)
+	}
+	return err
+}
+
+// Write sends a copy of p, in messages of up to 64 KiB. It waits until the deadline while the
+// peer's mailbox, which takes 1 MiB, has no room, or the context no memory. nil means accepted,
+// as with [rocl.Resource.Send]. If Write fails, the peer receives the first n bytes at most.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	ctx := c.wr.context()
+	for {
+		switch err := c.cause(ctx); {
+		case err != nil:
+			return n, c.fail("write", err)
+		case c.isEnded:
+			return n, c.fail("write", syscall.EPIPE)
+		case n == len(p):
+			return n, nil
+		case !c.hasPeer.Load():
+			return n, c.fail("write", errReset)
+		}
+		piece := p[n:min(n+maxPiece, len(p))]
+		if err := c.send(ctx, tagData, piece); err != nil {
+			return n, c.fail("write", err)
+		}
+		n += len(piece)
+	}
+}
+
+// send sends a message to the peer. writing must be held, but by linger.
+func (c *Conn) send(ctx context.Context, tag uint64, p []byte) error {
+	err := c.r.SendBytes(ctx, c.peer, tag, p)
+	if errors.Is(err, rocl.ErrLimit) { // wait for memory
+		var b *rocl.Buffer
+		if b, err = c.r.Context().BufferWait(ctx, len(p)); err == nil {
+			copy(b.Bytes(), p)
+			if err = c.r.Send(ctx, c.peer, tag, b); err != nil {
+				b.Release()
+			}
+		}
+	}
+	c.isStuck = err != nil && ctx.Err() != nil
+	if err != nil {
+		return c.broken(ctx, err)
+	}
+	return nil
+}
+
+// finish sends tag, which ends the stream, unless its end was sent or the peer is gone. writing
+// must be held, but by linger.
+func (c *Conn) finish(ctx context.Context, tag uint64) error {
+	if c.isEnded || !c.hasPeer.Load() {
+		return nil
+	}
+	err := c.send(ctx, tag, nil)
+	c.isEnded = err == nil
+	return err
+}
+
+// CloseWrite ends the stream to the peer, which reads io.EOF after what was written before.
+// This end goes on reading. It waits as Write does, and may be called again if it fails.
+func (c *Conn) CloseWrite() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	ctx := c.wr.context()
+	err := c.cause(ctx)
+	if err == nil {
+		err = c.finish(ctx, tagEnd)
+	}
+	if err != nil {
+		return c.fail("close", err)
+	}
+	return nil
+}
+
+// Close ends the connection. A Read or Write that waits fails with net.ErrClosed. The peer
+// reads what was written before, then io.EOF; what it writes from then on is lost, and makes
+// its further Writes fail.
+//
+// Close waits, for a second at most, until the peer's mailbox has room for the end of the
+// stream. It does not wait where a Write has waited for room in vain. A goroutine then sends
+// the end, within a minute. If the context is closed before that, or the process ends, the
+// peer reads an error in place of io.EOF. So it does, as with TCP, where the peer's mailbox is full
+// and this end has not read all that the peer has written.
+func (c *Conn) Close() error {
+	if !c.closing.CompareAndSwap(false, true) {
+		return c.fail("close", net.ErrClosed)
+	}
+	c.end(net.ErrClosed)
+	c.wakeReader()
+	c.rd.stop()
+	c.wr.stop()
+	isUnread := c.drain()
+	c.writing.Lock()
+	ctx, cancel := context.WithTimeout(context.Background(), endMost)
+	if c.isStuck || isUnread {
+		cancel()
+	}
+	_ = c.finish(ctx, tagClose)
+	c.writing.Unlock()
+	cancel()
+	go c.linger(isUnread)
+	return nil
+}
+
+// drain drops what has come, and reports whether there were bytes among it that were not read.
+func (c *Conn) drain() (isUnread bool) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if c.m != nil {
+		c.m.Release()
+		c.m, isUnread = nil, true
+	}
+	waiting, _ := c.r.Waiting()
+	for range waiting + 1 { // no more: the peer may go on to write
+		m, err := c.r.TryRecv()
+		if err != nil {
+			break
+		}
+		isUnread = c.isData(m) || isUnread
+		m.Release()
+	}
+	return isUnread
+}
+
+// linger deletes the resource of a connection that was closed. Before that it sends the end of
+// the stream, if Close could not, and waits until the peer ends its stream too: what that
+// sends meanwhile, its end above all, is then no message in vain. Where bytes of the peer are
+// not read, linger waits for nothing: the peer is to learn of it.
+//
+// It needs no lock: Close has had both, and whoever takes one later sees that life has ended, and
+// touches nothing.
+func (c *Conn) linger(isUnread bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), lingerMost)
+	defer cancel()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		_ = c.finish(ctx, tagClose)
+	}()
+	for c.over == nil && !isUnread {
+		m, err := c.r.Recv(ctx)
+		if err != nil {
+			break
+		}
+		isUnread = c.isData(m)
+		m.Release()
+	}
+	if isUnread {
+		cancel()
+	}
+	<-told
+	c.delete()
+}
+
+// reset deletes the resource at once: the peer reads an error.
+func (c *Conn) reset() {
+	c.closing.Store(true)
+	c.end(net.ErrClosed)
+	c.rd.stop()
+	c.wr.stop()
+	c.delete()
+}
+
+func (c *Conn) delete() {
+	c.unmonitor()
+	drop(c.r)
+}
+
+// SetDeadline sets the deadlines of Read and of Write, as net.Conn has it: also for those
+// that wait now, and the zero time is none.
+func (c *Conn) SetDeadline(t time.Time) error { return c.set(t, &c.rd, &c.wr) }
+
+// SetReadDeadline sets the deadline of Read.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(t, &c.rd) }
+
+// SetWriteDeadline sets the deadline of Write and CloseWrite.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(t, &c.wr) }
+
+func (c *Conn) set(t time.Time, ds ...*deadline) error {
+	if c.closing.Load() {
+		return c.fail("set", net.ErrClosed)
+	}
+	for _, d := range ds {
+		d.set(t)
+	}
+	return nil
+}

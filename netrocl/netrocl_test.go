@@ -1,0 +1,833 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netrocl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	icontext "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/netrocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
+)
+
+// The test binary is the peer that is killed as well, when told to be.
+func TestMain(m *testing.M) {
+	if sock := os.Getenv("NETROCL_PEER"); sock != "" {
+		bePeer(sock, os.Getenv("NETROCL_OVER"))
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// Tags of the protocol.
+const (
+	tagDial uint64 = 0x6e6574726f636c<<8 + iota
+	tagAccept
+	tagRefuse
+)
+
+// transports are those over which every test of a connection runs.
+var transports = []struct {
+	name string
+	opts []rocl.Option
+}{
+	{"inproc", nil},
+	{"shm", []rocl.Option{rocl.WithTransports(shm.New())}},
+	{"tcp", []rocl.Option{rocltest.TCP()}},
+}
+
+func everywhere(t *testing.T, test func(*testing.T, ...rocl.Option)) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) { test(t, tr.opts...) })
+	}
+}
+
+var web = rocl.Attrs{"type": "web"}
+
+func listen(t testing.TB, c *rocl.Context) net.Listener {
+	t.Helper()
+	ln, err := netrocl.Listen(t.Context(), c, web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+func dial(t testing.TB, c *rocl.Context) *netrocl.Conn {
+	t.Helper()
+	conn, err := netrocl.Dial(t.Context(), c, rocl.Match(web))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*netrocl.Conn)
+}
+
+func accept(t testing.TB, ln net.Listener) *netrocl.Conn {
+	t.Helper()
+	conn, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*netrocl.Conn)
+}
+
+// lossy opens n contexts of a node. Unlike those of rocltest they may be closed before all
+// that they have accepted was delivered: not all is read in a test.
+func lossy(t testing.TB, n int, opts ...rocl.Option) (cs []*rocl.Context) {
+	t.Helper()
+	s := directory.NewServer()
+	t.Cleanup(func() { s.Close() })
+	for range n {
+		c, err := rocl.Open(t.Context(), append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+// pair is a connection between two contexts of a node.
+func pair(t testing.TB, opts ...rocl.Option) (a, b *netrocl.Conn) {
+	t.Helper()
+	cs := lossy(t, 2, opts...)
+	ln := listen(t, cs[0])
+	a, b = dial(t, cs[1]), accept(t, ln)
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+		ln.Close()
+	})
+	return a, b
+}
+
+func TestConn(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, opts...)
+		ln := listen(t, cs[0])
+		defer ln.Close()
+		client := cs[1]
+		nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+			a, b := dial(t, client), accept(t, ln)
+			return a, b, func() { a.Close(); b.Close() }, nil
+		})
+	})
+}
+
+// pattern is n bytes of a stream of which no two parts are alike.
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	rand.NewChaCha8([32]byte{}).Read(p)
+	return p
+}
+
+// fill writes to c until its peer's mailbox is full, and returns how many bytes of p that took.
+func fill(t testing.TB, c *netrocl.Conn, p []byte) int {
+	t.Helper()
+	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Write(p)
+	if !errors.Is(err, os.ErrDeadlineExceeded) || n == len(p) {
+		t.Fatalf("%d bytes were written, %v; want a full mailbox", n, err)
+	}
+	return n
+}
+
+func TestStream(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		a, b := pair(t, opts...)
+		want := pattern(2 << 20)
+		var wg sync.WaitGroup
+		for _, c := range []*netrocl.Conn{a, b} {
+			wg.Go(func() {
+				for rest := want; len(rest) > 0; {
+					n := min(1+len(rest)%150_000, len(rest))
+					if _, err := c.Write(rest[:n]); err != nil {
+						t.Error(err)
+						return
+					}
+					rest = rest[n:]
+				}
+				if err := c.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+				if _, err := c.Write([]byte{1}); !errors.Is(err, syscall.EPIPE) {
+					t.Errorf("a write after CloseWrite: %v", err)
+				}
+			})
+			wg.Go(func() {
+				if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
+				}
+			})
+		}
+		wg.Wait()
+		if a.LocalAddr() != b.RemoteAddr() || a.RemoteAddr() != b.LocalAddr() || a.LocalAddr().Network() != "rocl" {
+			t.Errorf("addresses %v → %v and %v → %v", a.LocalAddr(), a.RemoteAddr(), b.LocalAddr(), b.RemoteAddr())
+		}
+	})
+}
+
+// What was written before Close arrives, and then EOF, also where the mailbox is full and the
+// peer begins to read later.
+func TestCloseDelivers(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		a, b := pair(t, opts...)
+		want := pattern(4 << 20)
+		n := fill(t, a, want)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a write after Close: %v", err)
+		}
+		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a read after Close: %v", err)
+		}
+		if err := errors.Join(a.Close(), a.SetDeadline(time.Time{})); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want[:n]) {
+			t.Errorf("%d bytes of %d, %v", len(got), n, err)
+		}
+	})
+}
+
+// A context that is closed behind Close delivers what was written, and the end.
+func TestCloseThenContext(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		c := rocltest.Cluster(t, 2)
+		ln := listen(t, c.Open(0, opts...))
+		client := c.Open(1, opts...)
+		a, b := dial(t, client), accept(t, ln)
+		defer b.Close()
+		want := pattern(300_000)
+		if _, err := a.Write(want); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(a.Close(), client.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
+		}
+	})
+}
+
+// Where the peer's context ends without Close, Read returns what was written before, then
+// an error, and a Write that waits fails.
+func TestPeerGone(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, opts...)
+		ln := listen(t, cs[0])
+		client := cs[1]
+		a, b := dial(t, client), accept(t, ln)
+		defer b.Close()
+		want := pattern(300_000)
+		if _, err := a.Write(want); err != nil {
+			t.Fatal(err)
+		}
+		wrote := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := b.Write(want); err != nil {
+					wrote <- err
+					return
+				}
+			}
+		}()
+		if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		client.Close() // says that it could not deliver what the other end writes, or not
+		got, err := io.ReadAll(b)
+		if !bytes.Equal(got, want[1:]) || !isReset(err) {
+			t.Errorf("%d bytes of %d, %v", len(got), len(want)-1, err)
+		}
+		if err := <-wrote; !isReset(err) {
+			t.Errorf("a write to a peer that is gone: %v", err)
+		}
+		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
+			t.Errorf("a read in a context that was closed: %v", err)
+		}
+		if _, err := a.Write(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
+			t.Errorf("a write in a context that was closed: %v", err)
+		}
+		a.Close()
+	})
+}
+
+func isReset(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && errors.Is(err, syscall.ECONNRESET) && errors.Is(err, rocl.ErrGone) && !op.Timeout()
+}
+
+// What is written to a peer that has closed its end makes Write fail.
+func TestWriteToClosed(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		a, b := pair(t, opts...)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("%d bytes, %v; want EOF", n, err)
+		}
+		for {
+			if _, err := b.Write(make([]byte, 1000)); err != nil {
+				if !isReset(err) {
+					t.Errorf("a write to an end that was closed: %v", err)
+				}
+				return
+			}
+		}
+	})
+}
+
+// Both ends are deleted once both have closed, and no message was in vain.
+func TestNothingIsLeft(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		var mu sync.Mutex
+		var reports []rocl.Undelivered
+		opts = append(opts, rocl.WithUndelivered(func(u rocl.Undelivered) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, u)
+		}))
+		c := rocltest.Cluster(t, 2)
+		server, client := c.Open(0, opts...), c.Open(1, opts...)
+		ln := listen(t, server)
+		const n = 20
+		for i := range n {
+			a, b := dial(t, client), accept(t, ln)
+			var wg sync.WaitGroup
+			for _, c := range []*netrocl.Conn{a, b} {
+				wg.Go(func() {
+					_, _ = c.Write(pattern(i * 1000))
+					if i%2 == 0 { // else both close at the same time
+						_ = c.CloseWrite()
+					}
+					_, _ = io.CopyN(io.Discard, c, int64(i*1000))
+					_ = c.Close()
+				})
+			}
+			wg.Wait()
+		}
+		there := 0
+		for ev, err := range client.Watch(t.Context(), nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch ev.Kind {
+			case rocl.Appeared:
+				there++
+			case rocl.Gone:
+				there--
+			case rocl.Synced:
+				there += 1000
+			}
+			if there == 1001 { // the listener
+				break
+			}
+		}
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(reports) > 0 {
+			t.Errorf("%d messages were in vain: %v", len(reports), reports[0])
+		}
+	})
+}
+
+// A deadline may be set, moved and lifted while Read and Write wait. What a Write that timed
+// out says to have written is what the peer receives.
+func TestDeadlines(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		a, b := pair(t, opts...)
+		read := make(chan error)
+		begin := func() {
+			go func() {
+				_, err := a.Read(make([]byte, 10))
+				read <- err
+			}()
+		}
+		begin()
+		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
+		_ = a.SetReadDeadline(time.Now().Add(time.Millisecond)) // moved to earlier
+		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a read with a deadline: %v", err)
+		}
+		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
+		begin()
+		_ = a.SetReadDeadline(time.Time{}) // lifted
+		if _, err := b.Write([]byte("hello")); err != nil {
+			t.Error(err)
+		}
+		if err := <-read; err != nil {
+			t.Errorf("a read whose deadline was lifted: %v", err)
+		}
+		for range 100 { // as net/http does between requests
+			begin()
+			_ = a.SetReadDeadline(time.Unix(1, 0))
+			if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("a read that was aborted: %v", err)
+			}
+			_ = a.SetReadDeadline(time.Time{})
+		}
+
+		want := pattern(4 << 20)
+		n := fill(t, a, want)
+		_ = a.SetWriteDeadline(time.Now().Add(time.Hour))
+		wrote := make(chan error)
+		go func() {
+			k, err := a.Write(want[n : n+1<<19]) // less than is read meanwhile
+			n += k
+			wrote <- err
+		}()
+		_ = a.SetWriteDeadline(time.Now().Add(2 * time.Hour))
+		got := make([]byte, 1<<20)
+		if _, err := io.ReadFull(b, got); err != nil {
+			t.Error(err)
+		}
+		if err := <-wrote; err != nil {
+			t.Errorf("a write whose deadline was moved: %v", err)
+		}
+		a.Close()
+		rest, err := io.ReadAll(b)
+		if got = append(got, rest...); err != nil || !bytes.Equal(got, want[:n]) {
+			t.Errorf("%d bytes were received, %d written, %v", len(got), n, err)
+		}
+	})
+}
+
+// A connection that is not read stops its own writer, and no other connection.
+func TestSlowReaderStopsNobodyElse(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, opts...)
+		server, client := cs[0], cs[1]
+		ln := listen(t, server)
+		const n = 5
+		var as, bs [n]*netrocl.Conn
+		for i := range n {
+			as[i], bs[i] = dial(t, client), accept(t, ln)
+			defer as[i].Close()
+			defer bs[i].Close()
+		}
+		fill(t, as[0], make([]byte, 8<<20))
+		want := pattern(1 << 20)
+		var wg sync.WaitGroup
+		for i := 1; i < n; i++ {
+			wg.Go(func() {
+				_, err := as[i].Write(want)
+				if err = errors.Join(err, as[i].CloseWrite()); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if got, err := io.ReadAll(bs[i]); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes, %v", len(got), err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// Many connect at once, more than the backlog holds, and each has a stream of its own.
+func TestManyAtOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		c := rocltest.Cluster(t, 2)
+		server, client := c.Open(0, opts...), c.Open(1, opts...)
+		ln := listen(t, server)
+		const n = 200
+		var clients, handlers sync.WaitGroup
+		for i := range n {
+			clients.Go(func() {
+				conn, err := netrocl.Dial(t.Context(), client, rocl.Match(web))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				want := pattern(10 * i)
+				_, err = conn.Write(want)
+				if err = errors.Join(err, conn.(*netrocl.Conn).CloseWrite()); err != nil {
+					t.Error(err)
+				}
+				if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%d bytes, %v", len(got), err)
+				}
+			})
+		}
+		for range n {
+			conn := accept(t, ln)
+			handlers.Go(func() {
+				defer conn.Close()
+				if _, err := io.Copy(conn, conn); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		clients.Wait()
+		handlers.Wait()
+	})
+}
+
+// Close of a listener ends Accept and resets what waits for it; what was accepted goes on.
+func TestCloseListener(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		c := rocltest.Cluster(t, 2)
+		server, client := c.Open(0, opts...), c.Open(1, opts...)
+		ln := listen(t, server)
+		a, b := dial(t, client), accept(t, ln)
+		waits := dial(t, client) // for Accept
+		id := ln.Addr().(netrocl.Addr).ID
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept of a closed listener: %v", err)
+		}
+		if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Close of a closed listener: %v", err)
+		}
+		if _, err := waits.Read(make([]byte, 1)); !isReset(err) {
+			t.Errorf("a connection that was not accepted: %v", err)
+		}
+		waits.Close()
+		if _, err := netrocl.Dial(t.Context(), client, rocl.Match(web)); !errors.Is(err, rocl.ErrNotFound) {
+			t.Errorf("dialing nobody: %v", err)
+		}
+		if _, err := netrocl.DialID(t.Context(), client, id); !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrGone) {
+			t.Errorf("dialing a closed listener: %v", err)
+		}
+		go func() {
+			_, _ = a.Write([]byte("hello"))
+			a.Close()
+		}()
+		if got, err := io.ReadAll(b); err != nil || string(got) != "hello" {
+			t.Errorf("a connection whose listener was closed: %q, %v", got, err)
+		}
+		b.Close()
+	})
+}
+
+// A blocked Accept ends when the listener is closed, and when its context is.
+func TestAcceptEnds(t *testing.T) {
+	c := rocltest.Cluster(t, 1)
+	server := c.Open(0)
+	first, second := listen(t, server), listen(t, server)
+	ends := make(chan error)
+	for _, ln := range []net.Listener{first, second} {
+		go func() {
+			_, err := ln.Accept()
+			ends <- err
+		}()
+	}
+	first.Close()
+	if err := <-ends; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	server.Close()
+	if err := <-ends; !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
+		t.Error(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := netrocl.Listen(t.Context(), server, web); !errors.Is(err, rocl.ErrClosed) {
+		t.Errorf("listening in a closed context: %v", err)
+	}
+	if _, err := netrocl.Dial(t.Context(), server, nil); !errors.Is(err, rocl.ErrClosed) {
+		t.Errorf("dialing in a closed context: %v", err)
+	}
+}
+
+// Dial tries each listener until one accepts. A listener that refuses, or has another version,
+// says why, and one that says nothing is waited for until the context ends.
+func TestDialOthers(t *testing.T) {
+	c := rocltest.Cluster(t, 2)
+	server, client := c.Open(0), c.Open(1)
+	for says, tag := range map[string]uint64{"too many connections": tagRefuse, "nonsense": tagAccept, "": tagDial} {
+		r, err := server.Register(t.Context(), rocl.Attrs{"type": "web", netrocl.Attr: "1", "says": says + "."})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for m, err := range r.Messages(t.Context()) {
+				if err == nil {
+					_ = r.SendBytes(t.Context(), m.From(), tag, []byte(says))
+				}
+				m.Release()
+			}
+		}()
+	}
+	_, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."})
+	if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many connections") {
+		t.Errorf("dialing a listener that refuses: %v", err)
+	}
+	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "nonsense."}); err == nil {
+		t.Error("an answer that makes no sense is a connection")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := netrocl.Dial(ctx, client, rocl.Match{"says": "."}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dialing a listener that says nothing: %v", err)
+	}
+	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"": "x"}); err == nil {
+		t.Error("a pattern that makes no sense is dialed")
+	}
+	if _, err := netrocl.Listen(t.Context(), client, rocl.Attrs{"": "x"}); err == nil {
+		t.Error("attributes that make no sense are listened with")
+	}
+	ln, err := netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for range 20 {
+		a, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		accept(t, ln).Close()
+	}
+}
+
+// Messages that are not of the connection, or of another origin, change nothing.
+func TestStrangers(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, opts...)
+		server, client := cs[0], cs[1]
+		ln := listen(t, server)
+		stranger, err := client.Register(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := dial(t, client), accept(t, ln)
+		defer a.Close()
+		defer b.Close()
+		end := a.LocalAddr().(netrocl.Addr).ID
+		for tag := tagDial; tag < tagDial+10; tag++ {
+			for _, to := range []rocl.GID{end, ln.Addr().(netrocl.Addr).ID} {
+				if err := stranger.SendBytes(t.Context(), to, tag, []byte("1")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := b.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		_ = b.CloseWrite()
+		if got, err := io.ReadAll(a); err != nil || string(got) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+		other := dial(t, client)
+		other.Close()
+		accept(t, ln).Close()
+	})
+}
+
+// A dialer of another version is refused.
+func TestOtherVersion(t *testing.T) {
+	c := rocltest.Cluster(t, 2)
+	server, client := c.Open(0), c.Open(1)
+	ln := listen(t, server)
+	defer ln.Close()
+	me, err := client.Register(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := me.SendBytes(t.Context(), ln.Addr().(netrocl.Addr).ID, tagDial, []byte("2")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := me.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(m.Bytes()); m.Tag() != tagRefuse || !strings.Contains(s, "version 1") {
+		t.Errorf("the listener says %d, %q", m.Tag(), s)
+	}
+	m.Release()
+}
+
+// Close of a Conn may come at any moment, from several goroutines.
+func TestCloseDuringEverything(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, opts...)
+		server, client := cs[0], cs[1]
+		ln := listen(t, server)
+		for i := range 8 {
+			a, b := dial(t, client), accept(t, ln)
+			var wg sync.WaitGroup
+			for _, c := range []*netrocl.Conn{a, b} {
+				wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
+				wg.Go(func() {
+					for err := error(nil); err == nil; {
+						_, err = c.Write(make([]byte, 30_000))
+					}
+				})
+				wg.Go(func() {
+					for err := error(nil); err == nil; {
+						err = c.SetDeadline(time.Now().Add(time.Hour))
+					}
+				})
+			}
+			for range i * 20 {
+				runtime.Gosched()
+			}
+			for _, c := range []*netrocl.Conn{a, b, a, b} {
+				wg.Go(func() { _ = c.Close() })
+			}
+			wg.Wait()
+		}
+	})
+}
+
+// bePeer writes to the first connection, and then does nothing until it is killed.
+func bePeer(sock, over string) {
+	for _, tr := range transports {
+		if tr.name == over {
+			ctx := context.Background()
+			c, err := rocl.Open(ctx, append(tr.opts, rocl.WithSocket(sock))...)
+			if err != nil {
+				panic(err)
+			}
+			ln, err := netrocl.Listen(ctx, c, web)
+			if err != nil {
+				panic(err)
+			}
+			conn, err := ln.Accept()
+			if err != nil {
+				panic(err)
+			}
+			if _, err := conn.Write(pattern(300_000)); err != nil {
+				panic(err)
+			}
+			select {}
+		}
+	}
+}
+
+// Where the peer's process is killed, a Read and a Write that wait fail.
+func TestPeerKilled(t *testing.T) {
+	for _, tr := range transports {
+		if tr.name == "inproc" {
+			continue
+		}
+		t.Run(tr.name, func(t *testing.T) {
+			sock := filepath.Join(t.TempDir(), "d")
+			c, err := rocl.Open(t.Context(), append(tr.opts, rocl.WithSocket(sock))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			exe, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			peer := exec.CommandContext(t.Context(), exe)
+			peer.Env = append(os.Environ(), "NETROCL_PEER="+sock, "NETROCL_OVER="+tr.name)
+			peer.Stderr = os.Stderr
+			if err := peer.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ev.Kind == rocl.Appeared {
+					break
+				}
+			}
+			conn := dial(t, c)
+			defer conn.Close()
+			if _, err := io.ReadFull(conn, make([]byte, 300_000)); err != nil {
+				t.Fatal(err)
+			}
+			fill(t, conn, make([]byte, 4<<20))
+			_ = conn.SetDeadline(time.Time{})
+			ends := make(chan error)
+			go func() {
+				_, err := conn.Read(make([]byte, 1))
+				ends <- err
+			}()
+			go func() {
+				_, err := conn.Write(make([]byte, 4<<20))
+				ends <- err
+			}()
+			if err := peer.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = peer.Wait()
+			for range 2 {
+				if err := <-ends; !isReset(err) {
+					t.Errorf("the peer was killed: %v", err)
+				}
+			}
+			if _, err := conn.Write([]byte{1}); !isReset(err) {
+				t.Errorf("a write to a peer that was killed: %v", err)
+			}
+		})
+	}
+}
+
+// A Write waits where the context has no memory.
+func TestWriteWaitsForMemory(t *testing.T) {
+	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
+		cs := lossy(t, 2, append(opts, rocl.WithMemory(4<<20))...)
+		ln := listen(t, cs[0])
+		defer ln.Close()
+		a, b := dial(t, cs[1]), accept(t, ln)
+		defer b.Close()
+		var taken []*rocl.Buffer
+		for n := 1 << 20; n >= 1<<10; {
+			p, err := cs[1].Buffer(n)
+			if err != nil {
+				n /= 2
+				continue
+			}
+			taken = append(taken, p)
+		}
+		_ = a.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+		if n, err := a.Write(pattern(100_000)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%d bytes were written without memory, %v", n, err)
+		}
+		_ = a.SetWriteDeadline(time.Time{})
+		go func() {
+			if _, err := a.Write(pattern(100_000)); err != nil {
+				t.Error(err)
+			}
+			a.Close()
+		}()
+		for _, p := range taken {
+			p.Release()
+		}
+		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, pattern(100_000)) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	})
+}

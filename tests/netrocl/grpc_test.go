@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netrocl_test runs grpc-go over package netrocl.
+package netrocl_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	icontext "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/netrocl"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/interop"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+)
+
+var calculator = rocl.Attrs{"type": "calculator"}
+
+// The tests of grpc-go for clients and servers in all languages pass over connections that
+// were found by attributes. (A test that fails ends the program, and says why.)
+func TestGRPC(t *testing.T) {
+	for name, transport := range map[string]rocl.Option{
+		"inproc": rocl.WithTransports(inproc.New()),
+		"shm":    rocl.WithTransports(shm.New()),
+		"tcp":    rocl.WithTransports(tcp.New()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := directory.NewServer()
+			t.Cleanup(func() { dir.Close() })
+			open := func() *rocl.Context {
+				c, err := rocl.Open(t.Context(), icontext.WithDirectory(dir.Dialer()), transport)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			serve(t, open())
+			client := call(t, open())
+			for name, test := range map[string]func(context.Context, testgrpc.TestServiceClient, ...grpc.CallOption){
+				"EmptyUnaryCall":           interop.DoEmptyUnaryCall,
+				"LargeUnaryCall":           interop.DoLargeUnaryCall,
+				"ClientStreaming":          interop.DoClientStreaming,
+				"ServerStreaming":          interop.DoServerStreaming,
+				"PingPong":                 interop.DoPingPong,
+				"EmptyStream":              interop.DoEmptyStream,
+				"TimeoutOnSleepingServer":  interop.DoTimeoutOnSleepingServer,
+				"CancelAfterBegin":         interop.DoCancelAfterBegin,
+				"CancelAfterFirstResponse": interop.DoCancelAfterFirstResponse,
+				"CustomMetadata":           interop.DoCustomMetadata,
+				"StatusCodeAndMessage":     interop.DoStatusCodeAndMessage,
+				"SpecialStatusMessage":     interop.DoSpecialStatusMessage,
+			} {
+				t.Run(name, func(t *testing.T) { test(t.Context(), client) })
+			}
+		})
+	}
+}
+
+func serve(t *testing.T, c *rocl.Context) {
+	ln, err := netrocl.Listen(t.Context(), c, calculator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	testgrpc.RegisterTestServiceServer(s, interop.NewTestServer())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		s.GracefulStop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func call(t *testing.T, c *rocl.Context) testgrpc.TestServiceClient {
+	cc, err := grpc.NewClient("passthrough:///calculator", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return netrocl.Dial(ctx, c, rocl.Match(calculator))
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cc.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return testgrpc.NewTestServiceClient(cc)
+}
