@@ -528,7 +528,7 @@ func TestDemo(t *testing.T) {
 // Every command has --json and says what it is for.
 func TestCommandTree(t *testing.T) {
 	out, _ := run(t, "", rocl, "--help")
-	for _, c := range []string{"demo", "register", "find", "watch", "recv", "send", "bench", "completion"} {
+	for _, c := range []string{"demo", "register", "find", "watch", "recv", "send", "call", "serve", "bench", "completion"} {
 		if !strings.Contains(out, "\n  "+c+" ") {
 			t.Errorf("rocl --help does not name %s", c)
 		}

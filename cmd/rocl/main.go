@@ -5,7 +5,8 @@
 //
 // Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves
 // the node, 3 some node of the cluster could not be asked, 4 the directory did not
-// answer in time, 64 wrong usage, 130 interrupted.
+// answer in time, nor did the resource that was called, 5 the command that was called
+// failed, 64 wrong usage, 130 interrupted.
 package main
 
 import (

@@ -274,7 +274,7 @@ func TestVersionAndHelp(t *testing.T) {
 		t.Errorf("--version: %d, %q", code, out)
 	}
 	out, _, code := execute(t.Context(), nil)
-	for _, name := range []string{"register", "find", "watch", "recv", "send", "nodes", "search-trace", "--socket", "--json", "--verbose"} {
+	for _, name := range []string{"register", "find", "watch", "recv", "send", "call", "serve", "nodes", "search-trace", "--socket", "--json", "--verbose"} {
 		if code != 0 || !strings.Contains(out, name) {
 			t.Errorf("help does not name %s: %d, %q", name, code, out)
 		}

@@ -34,6 +34,7 @@ const (
 	exitNoDirectory = 2
 	exitPartial     = 3
 	exitSilent      = 4
+	exitCommand     = 5
 	exitUsage       = 64
 	exitInterrupted = 130
 )
@@ -93,7 +94,7 @@ func Root() *cobra.Command {
 		return checkTimeout(cmd)
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{usage.FlagError(err)} })
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
@@ -260,6 +261,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	var misused *UsageError
 	var nothing nothingError
 	var silent *silentError
+	var late *lateError
+	var command *commandError
 	switch {
 	case err == nil:
 		return p, true
@@ -275,6 +278,10 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{Code: exitInterrupted}, true
 	case errors.As(err, &silent):
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
+	case errors.As(err, &late):
+		return problem{text(late), "--timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
+	case errors.As(err, &command):
+		return problem{text(command), "", exitCommand}, false
 	case errors.Is(err, directory.ErrOccupied):
 		p = problem{text(err), "Remove it if nobody needs it, or name another path by --socket or ROCL_SOCKET.", exitFailed}
 		if errors.Is(err, rocl.ErrNoDirectory) {

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/spf13/cobra"
+)
+
+const (
+	// failedMark begins the reply of 'rocl serve' where the command has failed. The status
+	// follows as a decimal number, a newline, and what the command said.
+	failedMark = "\x00rocl serve: failed\x00"
+	// saidMost is how many bytes of a command's standard error such a reply has, the last ones.
+	saidMost = 4 << 10
+	// endMost is how long a command may take to end after it was interrupted.
+	endMost = 5 * time.Second
+)
+
+// A commandError says that the command of a 'rocl serve' has failed: exit code 5.
+type commandError struct {
+	server rocl.GID
+	status int    // exit status; -1: it did not exit
+	said   string // at the end of its standard error, or why it did not run
+}
+
+func (e *commandError) Error() string {
+	what := fmt.Sprintf("the command at %v failed with exit status %d", e.server, e.status)
+	if e.status < 0 {
+		what = fmt.Sprintf("the command at %v failed", e.server)
+	}
+	if e.said == "" {
+		return what
+	}
+	return what + ": " + e.said
+}
+
+// failure returns the reply that says that the command has failed.
+func failure(status int, said string) []byte {
+	return fmt.Appendf(nil, "%s%d\n%s", failedMark, status, said)
+}
+
+// failed returns what a reply of server says, if it says that the command has failed.
+func failed(server rocl.GID, reply []byte) error {
+	rest, ok := bytes.CutPrefix(reply, []byte(failedMark))
+	if !ok {
+		return nil
+	}
+	status, said, _ := strings.Cut(string(rest), "\n")
+	n, err := strconv.Atoi(status)
+	if err != nil {
+		n = -1
+	}
+	return &commandError{server, n, strings.TrimSpace(said)}
+}
+
+func callCommand() *cobra.Command {
+	var tag uint64
+	var raw bool
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "call name=value...",
+		Short: "Send standard input to a resource as one request, and print the reply",
+		Long: "Send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
+			"The reply is printed with escapes where a terminal would do anything else than show it, or with --raw just as it is.\n" +
+			"--timeout bounds how long it takes to find the resource, and how long the reply takes. With --wait the command\n" +
+			"waits longer for the resource to appear, and for a directory.\n" +
+			"Exit code 1 if no resource matches, or it went before it replied, 2 if no directory serves the node,\n" +
+			"4 if the directory or the resource does not answer within --timeout, 5 if the resource is a 'rocl serve' whose command failed.",
+		Args: someAttributes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			l, err := attributes(args)
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			if wait < 0 {
+				return Usagef("--wait %v is less than 0", wait)
+			}
+			request, err := readAll(ctx, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			c, me, to, err := target(ctx, g, l, wait)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{to, g.Timeout})
+			defer cancel()
+			m, err := me.CallBytes(rctx, to, tag, request)
+			if late := (*lateError)(nil); errors.As(err, &late) {
+				return late
+			}
+			if err != nil {
+				return err
+			}
+			defer m.Release()
+			if err := failed(to, m.Bytes()); err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if g.JSON {
+				return Print(out, messageJSON{to, tag, jsonBytes(m.Bytes())})
+			}
+			if !raw {
+				out = display.Text(out)
+			}
+			_, err = out.Write(m.Bytes())
+			if b := m.Bytes(); err == nil && !raw && len(b) > 0 && b[len(b)-1] != '\n' {
+				_, err = io.WriteString(out, "\n")
+			}
+			return err
+		},
+	}
+	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the request")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the reply as it is")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for such a resource, and for a directory, to appear")
+	return cmd
+}
+
+// A lateError is returned when no reply comes within --timeout: exit code 4.
+type lateError struct {
+	to    rocl.GID
+	after time.Duration
+}
+
+func (e *lateError) Error() string { return fmt.Sprintf("%v did not reply within %v", e.to, e.after) }
+
+// readAll reads the input, for as long as ctx lasts, and no more than a message may have.
+func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
+	type input struct {
+		b   []byte
+		err error
+	}
+	done := make(chan input, 1) // reading, from a terminal say, cannot be interrupted
+	go func() {
+		b, err := io.ReadAll(io.LimitReader(in, rocl.MaxMessage+1))
+		done <- input{b, err}
+	}()
+	select {
+	case got := <-done:
+		if got.err != nil {
+			return nil, inputError(got.err)
+		}
+		return got.b, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func serveCommand() *cobra.Command {
+	var workers int
+	cmd := &cobra.Command{
+		Use:   "serve name=value... -- COMMAND [ARG...]",
+		Short: "Register a resource that answers each request with what a command prints",
+		Long: "Register a resource, and run a command for each message sent to it, with the message as its standard input.\n" +
+			"What the command prints is the reply to a request ('rocl call', or Resource.Call of a program); what it prints\n" +
+			"of any other message goes to standard output. Its environment has ROCL_FROM, who sent the message, and ROCL_TAG.\n" +
+			"If it fails, the caller is told the exit status and the end of its standard error, and this command goes on.\n" +
+			"It runs until it is interrupted, and then interrupts the commands that run.\n" +
+			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			n := cmd.ArgsLenAtDash()
+			if n < 0 {
+				return Usagef("serve needs a command after --: %s", cmd.UseLine())
+			}
+			if len(args) == n {
+				return Usagef("serve needs a command after --, and there is none: %s", cmd.UseLine())
+			}
+			return someAttributes(cmd, args[:n])
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := Flags(cmd)
+			n := cmd.ArgsLenAtDash()
+			l, err := ownAttributes(args[:n])
+			if err != nil {
+				return err
+			}
+			if workers < 1 {
+				return Usagef("--workers %d is less than 1", workers)
+			}
+			path, err := exec.LookPath(args[n])
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			c, r, err := g.register(ctx, l)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			note(cmd, g, map[string]any{"serving": r.ID()}, "serving as %v", r.ID())
+			s := &server{
+				r: r, path: path, args: args[n:], errOut: &lockedWriter{w: cmd.ErrOrStderr()},
+				out: &lockedWriter{w: cmd.OutOrStdout()}, patience: g.Timeout,
+			}
+			var running sync.WaitGroup
+			slots := make(chan struct{}, workers)
+			for m, err := range r.Messages(ctx) {
+				if err != nil {
+					running.Wait()
+					return err
+				}
+				slots <- struct{}{}
+				running.Go(func() {
+					defer func() { <-slots }()
+					defer m.Release()
+					if err := s.handle(ctx, m); err != nil {
+						g.Logger().Info("replying", "to", m.From(), "err", err)
+					}
+				})
+			}
+			running.Wait()
+			return c.Close()
+		},
+	}
+	cmd.Flags().IntVar(&workers, "workers", runtime.NumCPU(), "how many commands run at the same time; further messages wait")
+	return cmd
+}
+
+// A server answers messages with what a command prints.
+type server struct {
+	r           *rocl.Resource
+	path        string
+	args        []string  // from the command's name on
+	out, errOut io.Writer // of this process
+	patience    time.Duration
+}
+
+// handle runs the command for m, and replies.
+func (s *server) handle(ctx context.Context, m *rocl.Message) error {
+	var out limitedBuffer
+	var said tail
+	c := exec.CommandContext(ctx, s.path)
+	c.Args = s.args
+	c.Env = append(os.Environ(), "ROCL_FROM="+m.From().String(), fmt.Sprintf("ROCL_TAG=%d", m.Tag()))
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(m.Bytes()), &out, io.MultiWriter(s.errOut, &said)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = endMost
+	err := c.Run()
+	reply := out.b.Bytes()
+	var exit *exec.ExitError
+	switch {
+	case out.isFull:
+		reply = failure(-1, fmt.Sprintf("it printed more than %d bytes", rocl.MaxMessage))
+	case ctx.Err() != nil && err != nil:
+		reply = failure(-1, "it was interrupted")
+	case errors.As(err, &exit):
+		reply = failure(exit.ExitCode(), string(said.b))
+	case err != nil:
+		reply = failure(-1, err.Error())
+	}
+	if !m.IsCall() {
+		if err != nil {
+			return err
+		}
+		_, err = s.out.Write(reply)
+		return err
+	}
+	// The caller is told, also as this command is interrupted.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
+	defer cancel()
+	return s.r.ReplyBytes(rctx, m, reply)
+}
+
+// A limitedBuffer takes as many bytes as a message may have.
+type limitedBuffer struct {
+	b      bytes.Buffer
+	isFull bool
+}
+
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	if l.b.Len()+len(p) > rocl.MaxMessage {
+		l.isFull = true
+		return 0, rocl.ErrTooLarge
+	}
+	return l.b.Write(p)
+}
+
+// A tail keeps the last bytes that were written, saidMost of them.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if n := len(t.b); n > saidMost {
+		t.b = append(t.b[:0], t.b[n-saidMost:]...)
+	}
+	return len(p), nil
+}
+
+// A lockedWriter passes each Write on, one at a time.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+)
+
+// call runs 'rocl call' with that input.
+func call(t *testing.T, sock, in string, args ...string) (out, errOut string, code int) {
+	t.Helper()
+	return execute(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
+}
+
+// callBeside is call for where the server prints a line meanwhile.
+func callBeside(t *testing.T, s *running, sock, in string, args ...string) (out, errOut, line string, code int) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out, errOut, code = call(t, sock, in, args...)
+	}()
+	line = s.line()
+	<-done
+	return out, errOut, line, code
+}
+
+// serve runs 'rocl serve' of a shell command, and returns it when it serves, with its identifier.
+func serve(t *testing.T, sock, script string, args ...string) (*running, string) {
+	t.Helper()
+	s := start(t, append(append([]string{"serve", "--socket", sock}, args...), "--", "sh", "-c", script)...)
+	return s, strings.TrimPrefix(s.line(), "serving as ")
+}
+
+func TestCallAndServe(t *testing.T) {
+	sock := node(t)
+	if _, errOut, code := call(t, sock, "x", "name=there"); code != 1 || !strings.Contains(errOut, "no resource matches") {
+		t.Errorf("to nobody: %d, %q", code, errOut)
+	}
+	s, id := serve(t, sock, "tr a-z A-Z; echo $ROCL_TAG", "name=there")
+	if out, _, code := call(t, sock, "hello ", "--tag", "7", "name=there"); code != 0 || out != "HELLO 7\n" {
+		t.Errorf("call: %d, %q", code, out)
+	}
+	want := fmt.Sprintf(`{"from":"%s","tag":9,"data":"9\n"}`+"\n", id)
+	if out, _, code := call(t, sock, "", "--json", "--tag", "9", "name=there"); code != 0 || out != want {
+		t.Errorf("call --json: %d, %q, want %q", code, out, want)
+	}
+	// More than a pipe holds, both ways.
+	big := strings.Repeat("x", 3_000_000)
+	if out, _, code := call(t, sock, big, "name=there"); code != 0 || out != strings.ToUpper(big)+"0\n" {
+		t.Errorf("a large request: %d, %d bytes", code, len(out))
+	}
+	if code := s.stop(); code != 0 {
+		t.Errorf("serve interrupted: exit code %d", code)
+	}
+}
+
+// What a terminal would not just show is printed with escapes, or with --raw as it is.
+func TestReplyIsPrinted(t *testing.T) {
+	sock := node(t)
+	serve(t, sock, `printf 'a\nb\033'`, "name=there")
+	if out, _, code := call(t, sock, "", "name=there"); code != 0 || out != `a`+"\n"+`b\x1b`+"\n" {
+		t.Errorf("call: %d, %q", code, out)
+	}
+	if out, _, code := call(t, sock, "", "--raw", "name=there"); code != 0 || out != "a\nb\x1b" {
+		t.Errorf("call --raw: %d, %q", code, out)
+	}
+}
+
+// A command that fails is the caller's error, and the server goes on.
+func TestServedCommandFails(t *testing.T) {
+	sock := node(t)
+	s, id := serve(t, sock, "read s; echo no such thing >&2; exit $s", "name=there")
+	for range 2 {
+		out, errOut, line, code := callBeside(t, s, sock, "3\n", "name=there")
+		if want := "rocl: the command at " + id + " failed with exit status 3: no such thing\n"; code != exitCommand || out != "" || errOut != want || line != "no such thing" {
+			t.Errorf("call: %d, %q, %q, want %q", code, out, errOut, want)
+		}
+	}
+	var p problem
+	if _, errOut, _, code := callBeside(t, s, sock, "4\n", "--json", "name=there"); code != exitCommand || json.Unmarshal([]byte(errOut), &p) != nil || p.Code != exitCommand {
+		t.Errorf("call --json: %d, %q", code, errOut)
+	}
+	if out, errOut, _, code := callBeside(t, s, sock, "0\n", "name=there"); code != 0 || out != "" {
+		t.Errorf("call: %d, %q, %q", code, out, errOut)
+	}
+	killed, _ := serve(t, sock, "kill -9 $$", "name=killed")
+	if _, errOut, code := call(t, sock, "", "name=killed"); code != exitCommand || !strings.Contains(errOut, "failed") {
+		t.Errorf("a command that is killed: %d, %q", code, errOut)
+	}
+	killed.stop()
+}
+
+// Requests are worked on side by side, as many as --workers says. Each command waits until the
+// other one runs too.
+func TestServeSideBySide(t *testing.T) {
+	sock, dir := node(t), t.TempDir()
+	serve(t, sock, fmt.Sprintf("read me you; : >%[1]s/$me; while [ ! -e %[1]s/$you ]; do sleep 0.01; done; echo $me", dir), "--workers", "2", "name=there")
+	second := make(chan string)
+	go func() {
+		out, _, _ := call(t, sock, "b a\n", "name=there")
+		second <- out
+	}()
+	if out, _, code := call(t, sock, "a b\n", "name=there"); code != 0 || out != "a\n" {
+		t.Errorf("the first: %d, %q", code, out)
+	}
+	if out := <-second; out != "b\n" {
+		t.Errorf("the second: %q", out)
+	}
+}
+
+// What the command prints of a message that is no request goes to standard output.
+func TestServeMessages(t *testing.T) {
+	sock := node(t)
+	s, _ := serve(t, sock, "cat; echo .", "name=there")
+	if _, _, code := execute(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=there"); code != 0 {
+		t.Errorf("send: exit code %d", code)
+	}
+	if l := s.line(); l != "hello." {
+		t.Errorf("serve printed %q", l)
+	}
+}
+
+// A call ends when the server does, and when the reply takes too long.
+func TestCallEnds(t *testing.T) {
+	sock := node(t)
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := c.Register(t.Context(), rocl.Attrs{"name": "silent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, errOut, code := execute(t.Context(), strings.NewReader(""), "call", "--socket", sock, "--timeout", "300ms", "name=silent"); code != exitSilent || !strings.Contains(errOut, "did not reply within 300ms") {
+		t.Errorf("no reply: %d, %q", code, errOut)
+	}
+	go func() {
+		for m, err := range r.Messages(t.Context()) { // the one before is the first
+			if err != nil {
+				return
+			}
+			text := string(m.Bytes())
+			m.Release()
+			if text == "end" {
+				r.Close()
+			}
+		}
+	}()
+	if _, errOut, code := call(t, sock, "end", "name=silent"); code != exitFailed || !strings.Contains(errOut, "gone") {
+		t.Errorf("a server that goes: %d, %q", code, errOut)
+	}
+}
+
+func TestServeUsage(t *testing.T) {
+	for _, args := range []string{"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b"} {
+		if _, errOut, code := execute(t.Context(), strings.NewReader(""), strings.Fields(args)...); code != exitUsage || errOut == "" {
+			t.Errorf("%q: %d, %q", args, code, errOut)
+		}
+	}
+	if _, errOut, code := execute(t.Context(), nil, "serve", "a=b", "--", "no-such-command-anywhere"); code != exitFailed || !strings.Contains(errOut, "no-such-command-anywhere") {
+		t.Errorf("no such command: %d, %q", code, errOut)
+	}
+}
