@@ -131,6 +131,7 @@ type Dispatcher struct {
 	log   *slog.Logger
 	often *ratelog.Logger // for lines that peers and strangers can cause
 	oneP  bool
+	made  time.Time
 	count subsys.Counters
 
 	progress
@@ -140,6 +141,7 @@ type Dispatcher struct {
 	life    context.Context
 	end     context.CancelFunc
 	streams streams
+	left    left
 	watched watched
 
 	depot
@@ -179,6 +181,7 @@ func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, self: cfg.Self.Context(), log: cfg.Logger, often: ratelog.New(cfg.Logger),
 		oneP:  runtime.GOMAXPROCS(0) < 2,
+		made:  time.Now(),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 		links: map[linkKey]*link{},

@@ -222,7 +222,11 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
-	l.post()
+	if call != 0 {
+		l.postSoon()
+	} else {
+		l.post()
+	}
 	return copied
 }
 

@@ -53,6 +53,7 @@ type link struct {
 	awaited   int         // goroutines that wait for that
 	binders   int         // goroutines that keep others from writing, to attach another connection
 	stream    pace
+	isLeft    bool // among Dispatcher.left
 	vigil     vigil
 	endMove   context.CancelFunc // of the searcher that tries better routes
 	retry     *time.Timer        // calls timeout; nil until first set
@@ -197,9 +198,14 @@ func (l *link) post() {
 	switch {
 	case l.conn == nil:
 		l.act(l.life.Wanted())
+	case l.paced() && !l.now(): // a goroutine that writes is not called: its batch would be small
 	case l.calls() || l.pen.Load() == penFull || !l.now():
 	case l.canWrite() && l.seize():
+		isTimed := l.stream.isTimed
 		l.pump()
+		if isTimed {
+			l.stream.wrote.Store(l.d.clock())
+		}
 		return
 	}
 	l.mu.Unlock()

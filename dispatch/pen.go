@@ -93,7 +93,7 @@ func (l *link) pump() {
 	l.release()
 	to := uint32(penIdle)
 	for round := 0; l.canWrite(); round++ {
-		if round > 0 && (l.paced() && l.s.Due() < flushBytes || round >= pumpRounds && !l.s.HasQueued() && l.setPace()) {
+		if round > 0 && (l.paced() && l.s.Due() < flushBytes && l.pen.Load() == penWriting || round >= pumpRounds && !l.s.HasQueued() && l.setPace()) {
 			break // others add as fast as this goroutine writes: larger batches are cheaper
 		}
 		l.feed()

@@ -72,14 +72,19 @@ const (
 func (w *waiter) ready() bool { return w.state.Load() == fired }
 
 // fire says that what w waits for is there. Once only.
-func (w *waiter) fire() { w.wake(w.state.Swap(fired)) }
+func (w *waiter) fire() {
+	was := w.state.Swap(fired)
+	if was == parked {
+		w.d.woken.Add(1)
+	}
+	w.wake(was)
+}
 
 // nudge makes w look again.
 func (w *waiter) nudge() { w.wake(w.state.Load()) }
 
 func (w *waiter) wake(was uint32) {
 	if was == parked {
-		w.d.hasWoken.Store(true)
 		select {
 		case w.ch <- struct{}{}: // counted by whom it wakes
 		default:
@@ -139,7 +144,9 @@ type progress struct {
 	alone    int                    // how often it was taken while the keeper rested; likewise
 	acksDue  atomic.Bool            // some link owes an acknowledgement
 	held     atomic.Int32           // messages that were received and not released; not those of parcels
-	hasWoken atomic.Bool            // a parked goroutine was made runnable
+	woken    atomic.Int32           // goroutines that were fired while parked, and have not run yet
+	gaveWay  atomic.Bool            // a goroutine that polled has parked until these have run
+	yields   atomic.Bool            // the holder of the token lets these run, and then writes what they have queued
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -204,7 +211,9 @@ func (d *Dispatcher) give() {
 // wait returns nil when w has been fired, or the cause when ctx ends first.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
-	d.flushAll(false)
+	if w.ready() || !d.yields.Load() && d.woken.Load() <= 0 {
+		d.flushAll(false)
+	} // else the holder of the token does, which this goroutine may become
 	if d.held.Load() > 0 {
 		runtime.Gosched() // another goroutine may have been given the message: it goes first
 	}
@@ -222,16 +231,23 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 		drives := false
 		if p := d.poller.Load(); p != nil && p.Len() > 0 {
 			if d.takes(p) {
-				rests := d.drive(done, w, p)
+				then := d.drive(done, w, p)
 				d.give()
-				if !rests {
+				switch then {
+				case looksAgain:
 					if d.asked.Load() > 0 {
 						runtime.Gosched() // there may be one processor
 					}
 					continue
+				case givesWay:
+					d.giveWay(done, w)
+					continue
 				}
 			} else {
 				drives = true
+				if !d.yields.Load() {
+					d.flushAll(false)
+				}
 			}
 		}
 		d.park(done, w, drives)
@@ -244,22 +260,23 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 		return // fired
 	}
 	if drives {
-		d.parkedMu.Lock()
-		w.pnext, w.pprev = d.parkedFirst, nil
-		if d.parkedFirst != nil {
-			d.parkedFirst.pprev = w
-		}
-		d.parkedFirst, w.inParked = w, true
-		d.parkedMu.Unlock()
-		d.wants.Add(1)
+		d.list(w)
 		// The driver may have left between our TryLock and now.
 		if d.token.TryLock() {
 			d.token.Unlock()
 			d.unpark(w)
-			w.state.CompareAndSwap(parked, awake)
+			d.hasWoken(w)
 			return
 		}
 	}
+	d.doze(done, w)
+	if drives {
+		d.unpark(w)
+	}
+}
+
+// doze waits until w, which is parked, is nudged or done closes.
+func (d *Dispatcher) doze(done <-chan struct{}, w *waiter) {
 	if done == nil { // a third of what a select costs
 		<-w.ch
 		d.count.Woken.Add(1)
@@ -271,12 +288,49 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 			d.count.Sleeps.Add(1)
 		}
 	}
-	if !w.ready() {
-		w.state.CompareAndSwap(parked, awake)
+	d.hasWoken(w)
+}
+
+// hasWoken ends the parking of w. The last goroutine that was woken offers the token, if the one
+// that had it has given way.
+func (d *Dispatcher) hasWoken(w *waiter) {
+	if w.state.CompareAndSwap(parked, awake) {
+		return // nudged, or done has closed
 	}
-	if drives {
-		d.unpark(w)
+	if d.woken.Add(-1) == 0 && d.gaveWay.Load() {
+		d.gaveWay.Store(false)
+		d.pass()
 	}
+}
+
+// giveWay parks a goroutine that has polled in vain while goroutines that it has woken have not
+// run: another thread of this process took them, and waits for a processor itself. The thread of
+// this goroutine takes them back when it has nothing else to run. The last of them to run, the
+// next one that waits, or the keeper makes progress.
+func (d *Dispatcher) giveWay(done <-chan struct{}, w *waiter) {
+	if !w.state.CompareAndSwap(awake, parked) {
+		return // fired
+	}
+	d.list(w)
+	d.gaveWay.Store(true)
+	if d.woken.Load() <= 0 { // they have run, and do not know
+		d.hasWoken(w)
+	} else {
+		d.doze(done, w)
+	}
+	d.unpark(w)
+}
+
+// list puts w among the parked waiters that would make progress.
+func (d *Dispatcher) list(w *waiter) {
+	d.parkedMu.Lock()
+	w.pnext, w.pprev = d.parkedFirst, nil
+	if d.parkedFirst != nil {
+		d.parkedFirst.pprev = w
+	}
+	d.parkedFirst, w.inParked = w, true
+	d.parkedMu.Unlock()
+	d.wants.Add(1)
 }
 
 func (d *Dispatcher) unpark(w *waiter) {
@@ -312,26 +366,30 @@ func (d *Dispatcher) pass() {
 	}
 }
 
-// drive makes progress until w is fired, done closes, another goroutine wants the token, or
-// patience ends: then it returns true, and the keeper makes progress. The token must be
-// held.
-func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
+// drive makes progress until w is fired, done closes, another goroutine wants the token, woken
+// goroutines wait for a processor, or patience ends. The token must be held.
+func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then verdict) {
 	d.driven.Add(1)
 	if !d.resting.Load() {
 		d.alone = 0
 	} else if d.alone++; d.alone%aloneMost == 0 {
 		p.Wake() // again, should somebody have polled it
 	}
-	if !d.poll(done, w, p) {
+	if d.woken.Load() > 0 {
+		d.letWoken()
+	} else {
+		d.flushAll(false)
+	}
+	then = d.poll(done, w, p)
+	if then == rests {
 		if d.oneP {
 			d.summon()
-			rests = true
-		} else {
-			rests = d.sleep(done, w, p)
+		} else if !d.sleep(done, w, p) {
+			then = looksAgain
 		}
 	}
 	d.hand(p)
-	return rests
+	return then
 }
 
 // mayLeave reports whether w waits no longer, or another goroutine wants the token.
@@ -349,13 +407,24 @@ func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
 	return false
 }
 
-// lookPolls is how many polls there are between two looks whether the caller has given up.
-const lookPolls = 16
+// A verdict is what a goroutine that has made progress does next.
+type verdict uint8
+
+const (
+	looksAgain verdict = iota
+	rests              // parks, and the keeper makes progress
+	givesWay           // parks until the goroutines that it has woken have run
+)
+
+const (
+	lookPolls = 16 // polls are between two looks whether the caller has given up
+	wayPolls  = 32 // as many, if they find nothing, are between two looks whether woken goroutines have run
+)
 
 // poll looks for news without sleeping, at least once, for as long as there are
-// some and then as long as patience says. It reports whether w waits no longer, or another
+// some and then as long as patience says. It returns looksAgain if w waits no longer, or another
 // goroutine wants the token.
-func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) bool {
+func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) verdict {
 	most := d.patience.Next()
 	entered, empty := false, 0
 	var start time.Time // of finding nothing
@@ -372,25 +441,30 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 			if (entered || empty > 0) && w.ready() {
 				d.patience.Paid()
 			}
-			return true
+			return looksAgain
 		}
 		if n > 0 {
 			start, empty = time.Time{}, 0
-			if d.hasWoken.Load() {
-				d.hasWoken.Store(false)
-				runtime.Gosched() // those goroutines go first
+			if d.woken.Load() > 0 {
+				d.letWoken()
 			}
 			continue
 		}
 		if most == 0 {
-			return false
+			return rests
 		}
 		if empty++; empty < fewPolls {
 			continue
 		}
+		if empty%wayPolls == 0 && d.woken.Load() > 0 {
+			if entered {
+				d.patience.Leave()
+			}
+			return givesWay
+		}
 		if !entered {
 			if !d.patience.Enter() {
-				return false
+				return rests
 			}
 			entered = true
 		}
@@ -418,7 +492,17 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) boo
 		}
 	}
 	d.patience.Leave()
-	return false
+	return rests
+}
+
+// letWoken lets goroutines run that were woken, and writes what they have left to it: the
+// requests of many calls, say, in one batch. The token must be held.
+func (d *Dispatcher) letWoken() {
+	d.yields.Store(true)
+	runtime.Gosched()
+	d.yields.Store(false) // before it looks at the links: from now on goroutines write themselves
+	d.flushLeft()
+	d.flushAll(false)
 }
 
 // sleep holds its thread until w waits no longer, another goroutine wants the token, or

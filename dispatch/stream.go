@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,17 +20,18 @@ const (
 	burst      = 2 * time.Microsecond  // between messages that make a stream
 	flushBytes = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
 	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up,
-	longNap    = time.Millisecond      // where senders come to flushBytes sooner
+	longNap    = time.Millisecond      // where that is done without it
 	fewFrames  = 8                     // of one nap, with which a link is no stream any more
 )
 
 // pace is how a link writes. Guarded by link.mu.
 type pace struct {
-	slot   int // in streams, from 1; 0: each message is written at once
-	wrote  time.Time
-	rx     uint32 // session.rxNext when a message was last queued
-	seen   uint32 // session.next at the last nap
-	pumped bool   // a sender came to flushBytes since
+	slot    int          // in streams, from 1; 0: each message is written at once
+	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
+	isTimed bool         // the message that is queued last is to be noted in wrote
+	rx      uint32       // session.rxNext when a message was last queued
+	seen    uint32       // session.next at the last nap
+	pumped  bool         // a sender came to flushBytes since
 }
 
 // streams are the paced links of a context, in slots so that whoever waits can
@@ -39,6 +41,9 @@ type streams struct {
 	slots [16]atomic.Pointer[link]
 	wake  chan struct{} // to the flusher
 }
+
+// clock returns the time since the context was made, which is quicker to read than time.Now.
+func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 
 func (l *link) paced() bool { return l.stream.slot > 0 }
 
@@ -53,14 +58,14 @@ func (l *link) now() bool {
 	}
 	p := &l.stream
 	if rx := l.s.Expected(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
-		p.rx = rx
-		p.wrote = time.Time{}
+		p.rx, p.isTimed = rx, false
+		p.wrote.Store(0)
 		return true
 	}
-	t := time.Now()
-	fast := t.Sub(p.wrote) < burst
-	p.wrote = t
-	return !fast || !l.setPace()
+	p.isTimed = true
+	wrote := p.wrote.Load()
+	isFast := wrote != 0 && l.d.clock()-wrote < int64(burst)
+	return !isFast || !l.setPace()
 }
 
 // setPace makes l paced, if it is not and there is a slot left, and says
@@ -89,37 +94,95 @@ func (l *link) unpace() {
 	if l.paced() {
 		l.d.streams.slots[l.stream.slot-1].Store(nil)
 		l.d.streams.count.Add(-1)
-		l.stream.slot, l.stream.wrote = 0, time.Time{}
+		l.stream.slot = 0
+		l.stream.wrote.Store(0)
 	}
 }
 
-// flush writes what a paced link has queued. After a nap it also judges
-// whether the link is a stream still, and says whether it is a dense one.
-func (l *link) flush(napped bool) (dense bool) {
+// flush writes what a paced link has queued. After a nap it also judges whether the link is
+// a stream still, and says whether it is a dense one: that has been written by its senders, or
+// by goroutines that waited.
+func (l *link) flush(napped bool) (isDense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := &l.stream; napped {
 		if l.life.HasEnded() || l.s.Next()-p.seen < fewFrames {
 			l.unpace()
 		}
-		dense, p.pumped = p.pumped, false
+		isDense, p.pumped = p.pumped || l.s.Due() == 0, false
 		p.seen = l.s.Next()
 	}
 	l.write()
-	return dense
+	return isDense
 }
 
-// flushAll writes what the paced links have queued.
-func (d *Dispatcher) flushAll(napped bool) (dense bool) {
+// flushAll writes what the paced links have queued, and says whether all are dense.
+func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
 	if d.streams.count.Load() == 0 {
 		return false
 	}
+	isDense = true
 	for i := range d.streams.slots {
-		if l := d.streams.slots[i].Load(); l != nil && l.flush(napped) {
-			dense = true
+		if l := d.streams.slots[i].Load(); l != nil && !l.flush(napped) {
+			isDense = false
 		}
 	}
-	return dense
+	return isDense
+}
+
+// left are links with requests that the holder of the token is to write when it has let the
+// goroutines run that it has woken (progress.yields).
+type left struct {
+	isSome atomic.Bool
+	mu     sync.Mutex // a leaf
+	links  []*link
+}
+
+// postSoon is post of the request of a call, whose sender waits next. While the holder of the
+// token lets woken goroutines run, it leaves the request to that goroutine, which writes those of
+// all of them in one batch. mu must be held; postSoon releases it.
+func (l *link) postSoon() {
+	d := l.d
+	if !d.yields.Load() || l.conn == nil || l.paced() {
+		l.post()
+		return
+	}
+	if !l.isLeft {
+		l.isLeft = true
+		d.left.mu.Lock()
+		d.left.links = append(d.left.links, l)
+		d.left.isSome.Store(true)
+		d.left.mu.Unlock()
+		if !d.yields.Load() { // it may have looked before
+			l.post()
+			return
+		}
+	}
+	l.mu.Unlock()
+}
+
+// flushLeft writes the requests that were left.
+func (d *Dispatcher) flushLeft() {
+	if !d.left.isSome.Load() {
+		return
+	}
+	d.left.mu.Lock()
+	links := d.left.links
+	d.left.links = nil
+	d.left.isSome.Store(false)
+	d.left.mu.Unlock()
+	for i, l := range links {
+		l.mu.Lock()
+		l.isLeft = false
+		l.write()
+		l.mu.Unlock()
+		links[i] = nil
+	}
+	d.left.mu.Lock()
+	if d.left.links == nil {
+		d.left.links = links[:0]
+	}
+	d.left.mu.Unlock()
 }
 
 // flusher writes what paced links leave.
@@ -138,6 +201,8 @@ func (d *Dispatcher) flusher() {
 				// a thread, and the runtime looks every 20 µs whether to take its
 				// processor away, which costs a full processor a tenth.
 				time.Sleep(longNap)
+			} else if d.oneP {
+				time.Sleep(nap)
 			} else {
 				subsys.Nap(nap)
 			}
