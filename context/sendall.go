@@ -54,13 +54,6 @@ func (e SendErrors) Unwrap() []error {
 	return all
 }
 
-// noTime has ended: a Send with it does not wait.
-var noTime = func() stdctx.Context {
-	ctx, end := stdctx.WithCancel(stdctx.Background())
-	end()
-	return ctx
-}()
-
 // awaitedMost is how many targets SendAll waits for at once.
 const awaitedMost = 1024
 
@@ -104,8 +97,8 @@ func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool 
 	if f == nil {
 		return false
 	}
-	if f.Send(noTime, r.id.Serial(), tag, b.Retain()) != nil {
-		b.Release() // the reason may be that what is known is old: sendSlow looks
+	if f.TrySend(r.id.Serial(), tag, b.Retain()) != nil {
+		b.Release() // sendAnew waits for room, and asks the directory where the flow is outdated
 		return false
 	}
 	return true
