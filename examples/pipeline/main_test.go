@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// The test binary is the example as well, when told to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("BE_THE_EXAMPLE") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// example is one shell in which the example runs, on the node of the socket.
+func example(t *testing.T, socket string, args ...string) *exec.Cmd {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), exe, args...)
+	c.Env = append(os.Environ(), "BE_THE_EXAMPLE=1", "ROCL_SOCKET="+socket)
+	return c
+}
+
+// begin starts a worker for each pause and returns when they are known.
+func begin(t *testing.T, socket string, pauses ...string) (workers []*exec.Cmd) {
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() // a worker takes the directory over
+	for _, pause := range pauses {
+		w := example(t, socket, "work", pause)
+		w.Stderr = os.Stderr
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		workers = append(workers, w)
+	}
+	if _, err := c.Await(t.Context(), rocl.Match{"type": "capitals"}, len(pauses)); err != nil {
+		t.Fatal(err)
+	}
+	return workers
+}
+
+// Workers of unequal speed change nothing about the order, and nothing is lost: neither empty
+// lines, nor long ones, nor the last one, which has no newline.
+func TestRun(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	workers := begin(t, socket, "0s", "3ms", "1ms")
+	var lines []string
+	for i := range 500 {
+		lines = append(lines, fmt.Sprint("line ", i), "")
+	}
+	lines = append(lines, strings.Repeat("long", 100_000), "the last")
+	for _, input := range []string{"", "\n", "one", strings.Join(lines, "\n")} { // several runs with the same workers
+		run := example(t, socket, "run", "3")
+		run.Stdin, run.Stderr = strings.NewReader(input), os.Stderr
+		if said, err := run.Output(); err != nil || string(said) != strings.ToUpper(input) {
+			t.Errorf("%d bytes became %d, %v", len(input), len(said), err)
+		}
+	}
+	for _, w := range workers {
+		if err := w.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Wait(); err != nil {
+			t.Errorf("a worker ended with %v", err)
+		}
+	}
+}
+
+// An input has a line for each Read, and counts what was read. err follows the last line.
+type input struct {
+	read  atomic.Int64
+	lines int64
+	err   error
+}
+
+func line(i int64) string { return fmt.Sprintln("line", i) }
+
+func (in *input) Read(p []byte) (int, error) {
+	if in.read.Load() == in.lines {
+		return 0, in.err
+	}
+	return copy(p, line(in.read.Add(1)-1)), nil
+}
+
+// A gate takes nothing until it is open.
+type gate struct {
+	open chan struct{}
+	bytes.Buffer
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.open
+	return g.Buffer.Write(p)
+}
+
+// pipeline runs the example in this process, with a worker for each pause. The channel has what
+// run returns.
+func pipeline(t *testing.T, in *input, out io.Writer, pauses ...time.Duration) chan error {
+	node := rocltest.Cluster(t, 1)
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	for _, pause := range pauses {
+		c := node.Open(0)
+		all.Go(func() {
+			if err := work(t.Context(), c, pause); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c, done := node.Open(0), make(chan error, 1)
+	all.Go(func() { done <- run(t.Context(), c, len(pauses), in, out) })
+	return done
+}
+
+// A sink that stands still stops the source after a number of lines that the bounds of the
+// mailboxes set. When it goes on nothing is lost, and all is in order.
+func TestSlowSinkStopsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, out := &input{lines: 1000, err: io.EOF}, &gate{open: make(chan struct{})}
+		pauses := []time.Duration{0, 3 * time.Millisecond, 50 * time.Millisecond}
+		done := pipeline(t, in, out, pauses...)
+		time.Sleep(time.Minute)
+		stopped, n := in.read.Load(), int64(len(pauses))
+		// The sink has one and its mailbox n*(depth+2), each worker one and its mailbox depth, and
+		// the source one.
+		if most := 1 + n*(depth+2) + n*(1+depth) + 1; stopped > most || stopped < n*(depth+2) {
+			t.Errorf("%d lines were read, %d have a place", stopped, most)
+		}
+		time.Sleep(time.Hour)
+		if now := in.read.Load(); now != stopped {
+			t.Errorf("%d lines were read, and %d more an hour later", stopped, now-stopped)
+		}
+		close(out.open)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		var want strings.Builder
+		for i := range in.lines {
+			want.WriteString(strings.ToUpper(line(i)))
+		}
+		if out.String() != want.String() {
+			t.Errorf("%d bytes are printed, and not these %d", out.Len(), want.Len())
+		}
+	})
+}
+
+// A worker that stands still, for longer than a receive may be stuck, stops the source too, and
+// does not end the run.
+func TestSlowWorkerStopsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &input{lines: 1000, err: io.EOF}
+		done := pipeline(t, in, io.Discard, 0, time.Hour, 0)
+		time.Sleep(time.Minute)
+		if n, most := in.read.Load(), int64(3*(depth+2)+1); n > most {
+			t.Errorf("%d lines were read, %d have a place", n, most)
+		}
+		select {
+		case err := <-done:
+			t.Errorf("the run ended with %v", err)
+		default:
+		}
+	})
+}
+
+// An input that cannot be read ends the run.
+func TestInputFails(t *testing.T) {
+	torn := errors.New("the input is torn")
+	if err := <-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0); !errors.Is(err, torn) {
+		t.Errorf("the run ended with %v", err)
+	}
+}
+
+// A worker that is killed ends the run with an error; what was printed is the beginning.
+func TestWorkerDies(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	workers := begin(t, socket, "1ms", "1ms")
+	run := example(t, socket, "run", "2")
+	in, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() // the input has no end
+	defer in.Close()
+	go func() {
+		for i := int64(0); ; i++ {
+			if _, err := w.WriteString(line(i)); err != nil {
+				return
+			}
+		}
+	}()
+	var errOut strings.Builder
+	run.Stdin, run.Stderr = in, &errOut
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 100)
+	if _, err := out.Read(said); err != nil {
+		t.Fatal(err)
+	}
+	if err := workers[0].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = workers[0].Wait()
+	for err == nil {
+		_, err = out.Read(said)
+	}
+	if err := run.Wait(); err == nil || !strings.Contains(errOut.String(), rocl.ErrGone.Error()) {
+		t.Errorf("the run ended with %v, %q", err, errOut.String())
+	}
+	_ = workers[1].Process.Signal(os.Interrupt)
+	if err := workers[1].Wait(); err != nil {
+		t.Errorf("a worker ended with %v", err)
+	}
+}
+
+// Without sense the example says so.
+func TestFails(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "directory.sock")
+	for what, args := range map[string][]string{
+		"usage":                 {},
+		"usage: pipeline":       {"run", "many"},
+		"usage: pipeline work ": {"work", "hard"},
+		"n must be 1 or more":   {"run", "0"},
+	} {
+		said, err := example(t, socket, args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(said), what) {
+			t.Errorf("%q: %v, %q", args, err, said)
+		}
+	}
+}
