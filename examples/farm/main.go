@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log"
@@ -22,10 +21,12 @@ import (
 // Tags of messages.
 const (
 	hello  = iota // from a worker that wants work
-	part          // to a worker: two bounds
+	part          // to a worker: its bounds
 	result        // from a worker: a sum
 	ended         // of monitors
 )
+
+type bounds struct{ From, To uint64 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -67,20 +68,19 @@ func work(ctx context.Context, c *rocl.Context) error {
 			}
 		}
 	}()
-	for m, err := range me.Messages(ctx) {
-		if err != nil {
-			return err
-		}
+	return me.Handle(ctx, func(m *rocl.Message) {
+		p, err := rocl.Value[bounds](m)
 		var total uint64
-		for i := binary.LittleEndian.Uint64(m.Bytes()); i < binary.LittleEndian.Uint64(m.Bytes()[8:]); i++ {
+		for i := p.From; i < p.To; i++ {
 			total += i * i
 		}
-		if err := me.SendBytes(ctx, m.From(), result, binary.LittleEndian.AppendUint64(nil, total)); err != nil {
+		if err == nil {
+			err = rocl.SendValue(ctx, me, m.From(), result, total)
+		}
+		if err != nil {
 			log.Print(err)
 		}
-		m.Release()
-	}
-	return nil
+	})
 }
 
 // sum keeps each worker busy with one part at a time.
@@ -90,49 +90,43 @@ func sum(ctx context.Context, c *rocl.Context, n uint64) error {
 		return err
 	}
 	const size = 1 << 16
-	var left []uint64 // beginnings of parts that are not done by anybody
+	var left []bounds // parts that no worker has
 	for i := uint64(1); i <= n; i += size {
-		left = append(left, i)
+		left = append(left, bounds{i, min(i+size, n+1)})
 	}
-	idle, busy := map[rocl.GID]bool{}, map[rocl.GID]uint64{} // workers
+	workers := map[rocl.GID]bounds{} // and what they have; the zero bounds are nothing
 	var total uint64
-	for len(left)+len(busy) > 0 {
+	for todo := len(left); todo > 0; {
 		m, err := me.Recv(ctx)
 		if err != nil {
 			return err
 		}
-		worker := m.From()
-		switch m.Tag() {
+		switch worker := m.From(); m.Tag() {
 		case hello:
-			if _, err = me.Monitor(ctx, worker, ended); err != nil {
-				return err
-			}
-			idle[worker] = true
+			workers[worker] = bounds{}
+			_, err = me.Monitor(ctx, worker, ended)
 		case result:
-			total += binary.LittleEndian.Uint64(m.Bytes())
-			delete(busy, worker)
-			idle[worker] = true
+			var r uint64
+			r, err = rocl.Value[uint64](m)
+			total, todo, workers[worker] = total+r, todo-1, bounds{}
 		case ended: // behind the worker's last result
-			if from, ok := busy[worker]; ok {
-				left = append(left, from)
+			if p := workers[worker]; p != (bounds{}) {
+				left = append(left, p)
 			}
-			delete(busy, worker)
-			delete(idle, worker)
+			delete(workers, worker)
 		}
 		m.Release()
-		for worker := range idle {
-			if len(left) == 0 {
-				break
+		if err != nil {
+			return err
+		}
+		for worker, p := range workers {
+			if last := len(left) - 1; last >= 0 && p == (bounds{}) {
+				if err := rocl.SendValue(ctx, me, worker, part, left[last]); err != nil {
+					log.Print(err) // its end will be told
+					continue
+				}
+				workers[worker], left = left[last], left[:last]
 			}
-			from := left[len(left)-1]
-			b := binary.LittleEndian.AppendUint64(nil, from)
-			b = binary.LittleEndian.AppendUint64(b, min(from+size, n+1))
-			if err := me.SendBytes(ctx, worker, part, b); err != nil { // its end will be told
-				log.Print(err)
-			} else {
-				left, busy[worker] = left[:len(left)-1], from
-			}
-			delete(idle, worker)
 		}
 	}
 	fmt.Println(total)

@@ -48,18 +48,11 @@ func serve(ctx context.Context, c *rocl.Context) error {
 	if err != nil {
 		return err
 	}
-	for m, err := range me.Messages(ctx) {
-		if err != nil {
-			return err
+	return me.Handle(ctx, func(m *rocl.Message) {
+		if err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
+			log.Print(err)
 		}
-		go func() {
-			defer m.Release()
-			if err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
-				log.Print(err)
-			}
-		}()
-	}
-	return nil
+	}, rocl.EachInOwn())
 }
 
 // askAll prints the replies to all words, in order.
@@ -83,7 +76,7 @@ func askAll(ctx context.Context, c *rocl.Context, words []string) error {
 // ask returns a server's reply. If that server has gone, it asks another one.
 func ask(ctx context.Context, c *rocl.Context, me *rocl.Resource, word string) (string, error) {
 	for {
-		server, err := c.Find(ctx, rocl.Match{"service": "capitals"})
+		server, err := c.Find(ctx, service)
 		if err != nil {
 			return "", err
 		}
