@@ -93,15 +93,15 @@ func callCommand() *cobra.Command {
 			if wait < 0 {
 				return Usagef("--wait %v is less than 0", wait)
 			}
+			c, me, to, err := target(ctx, g, l, wait)
+			if err != nil {
+				return err // before somebody types a request in vain
+			}
+			defer c.Close()
 			request, err := readAll(ctx, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			c, me, to, err := target(ctx, g, l, wait)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
 			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{to, g.Timeout})
 			defer cancel()
 			m, err := me.CallBytes(rctx, to, tag, request)
@@ -174,7 +174,8 @@ func serveCommand() *cobra.Command {
 			"What the command prints is the reply to a request ('rocl call', or Resource.Call of a program); what it prints\n" +
 			"of any other message goes to standard output. Its environment has ROCL_FROM, who sent the message, and ROCL_TAG.\n" +
 			"If it fails, the caller is told the exit status and the end of its standard error, and this command goes on.\n" +
-			"It runs until it is interrupted, and then interrupts the commands that run.\n" +
+			"A process that the command leaves behind must not hold its output: after 5 s that is a failure.\n" +
+			"It runs until it is interrupted, and then interrupts the commands that run, with all that they have started.\n" +
 			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			n := cmd.ArgsLenAtDash()
@@ -211,23 +212,14 @@ func serveCommand() *cobra.Command {
 				r: r, path: path, args: args[n:], errOut: &lockedWriter{w: cmd.ErrOrStderr()},
 				out: &lockedWriter{w: cmd.OutOrStdout()}, patience: g.Timeout,
 			}
-			var running sync.WaitGroup
-			slots := make(chan struct{}, workers)
-			for m, err := range r.Messages(ctx) {
-				if err != nil {
-					running.Wait()
-					return err
+			err = r.Handle(ctx, func(m *rocl.Message) {
+				if err := s.handle(ctx, m); err != nil {
+					g.Logger().Info("replying", "to", m.From(), "err", err)
 				}
-				slots <- struct{}{}
-				running.Go(func() {
-					defer func() { <-slots }()
-					defer m.Release()
-					if err := s.handle(ctx, m); err != nil {
-						g.Logger().Info("replying", "to", m.From(), "err", err)
-					}
-				})
+			}, rocl.Workers(workers))
+			if err != nil {
+				return err
 			}
-			running.Wait()
 			return c.Close()
 		},
 	}
@@ -252,9 +244,19 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 	c.Args = s.args
 	c.Env = append(os.Environ(), "ROCL_FROM="+m.From().String(), fmt.Sprintf("ROCL_TAG=%d", m.Tag()))
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(m.Bytes()), &out, io.MultiWriter(s.errOut, &said)
-	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	// The command and what it starts are a group, to be ended as one. If this process is killed,
+	// the kernel ends the command when the thread ends that has started it: it has to stay.
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	c.Cancel = func() error {
+		if err := syscall.Kill(-c.Process.Pid, syscall.SIGTERM); err != syscall.ESRCH {
+			return err
+		}
+		return os.ErrProcessDone
+	}
 	c.WaitDelay = endMost
+	runtime.LockOSThread()
 	err := c.Run()
+	runtime.UnlockOSThread()
 	reply := out.b.Bytes()
 	var exit *exec.ExitError
 	switch {
@@ -264,6 +266,8 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 		reply = failure(-1, "it was interrupted")
 	case errors.As(err, &exit):
 		reply = failure(exit.ExitCode(), string(said.b))
+	case errors.Is(err, exec.ErrWaitDelay):
+		reply = failure(-1, fmt.Sprintf("its output was still open %v after it had ended, in a process that it has started", endMost))
 	case err != nil:
 		reply = failure(-1, err.Error())
 	}

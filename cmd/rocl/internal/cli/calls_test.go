@@ -5,7 +5,14 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl"
@@ -146,16 +153,147 @@ func TestCallEnds(t *testing.T) {
 			if err != nil {
 				return
 			}
-			text := string(m.Bytes())
-			m.Release()
-			if text == "end" {
-				r.Close()
+			if string(m.Bytes()) == "end" {
+				r.Close() // before the release, which is an end without a reply
 			}
+			m.Release()
 		}
 	}()
 	if _, errOut, code := call(t, sock, "end", "name=silent"); code != exitFailed || !strings.Contains(errOut, "gone") {
 		t.Errorf("a server that goes: %d, %q", code, errOut)
 	}
+}
+
+// Calls at the same time have each its own reply, also more than there are workers.
+func TestCallsAtOnce(t *testing.T) {
+	sock := node(t)
+	serve(t, sock, "cat", "--workers", "3", "name=there")
+	var calls sync.WaitGroup
+	for i := range 20 {
+		calls.Go(func() {
+			in := fmt.Sprintln("request", i)
+			if out, errOut, code := call(t, sock, in, "name=there"); code != 0 || out != in {
+				t.Errorf("call %d: %d, %q, %q", i, code, out, errOut)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// Whoever types a request learns first that nobody is there.
+func TestCallFindsBeforeItReads(t *testing.T) {
+	in, typed := io.Pipe()
+	defer typed.Close()
+	if _, errOut, code := execute(t.Context(), in, "call", "--socket", node(t), "name=there"); code != exitFailed || !strings.Contains(errOut, "no resource matches") {
+		t.Errorf("%d, %q", code, errOut)
+	}
+}
+
+// A resource that only receives is an error, with a hint.
+func TestCallOfReceiver(t *testing.T) {
+	sock := node(t)
+	r := start(t, "recv", "--socket", sock, "name=there")
+	r.line()
+	if _, errOut, line, code := callBeside(t, r, sock, "x", "name=there"); line != "x" || code != exitFailed || !strings.Contains(errOut, "without a reply") || !strings.Contains(errOut, "rocl send") {
+		t.Errorf("%d, %q", code, errOut)
+	}
+}
+
+// fifo returns a named pipe for commands to hold, and a channel which is closed when none of
+// those that have opened it is left.
+func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
+	path = filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, e := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(e)
+		f, err := os.Open(path)
+		close(b)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		if _, err := io.ReadAll(f); err != nil {
+			t.Error(err)
+		}
+	}()
+	return path, b, e
+}
+
+// What a command leaves behind with its output open is a failure: the reply could be cut short.
+func TestServedOutputStaysOpen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as a command has to end")
+	}
+	t.Parallel()
+	sock := node(t)
+	path, begun, ended := fifo(t)
+	s, _ := serve(t, sock, "exec 3>"+path+"; sleep 1000 & echo $!; echo $! >&2", "name=there")
+	_, errOut, line, code := callBeside(t, s, sock, "", "name=there")
+	if code != exitCommand || !strings.Contains(errOut, "output was still open") {
+		t.Errorf("call: %d, %q", code, errOut)
+	}
+	<-begun
+	left, err := strconv.Atoi(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(left, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
+
+// When serve is interrupted, the command ends with all that it has started, and the caller is told.
+func TestServeInterrupted(t *testing.T) {
+	sock := node(t)
+	path, begun, ended := fifo(t)
+	s, _ := serve(t, sock, "exec 3>"+path+"; sleep 1000; true", "name=there")
+	type result struct {
+		errOut string
+		code   int
+	}
+	called := make(chan result, 1)
+	go func() {
+		_, errOut, code := call(t, sock, "", "name=there")
+		called <- result{errOut, code}
+	}()
+	<-begun
+	if code := s.stop(); code != 0 {
+		t.Errorf("serve: exit code %d", code)
+	}
+	<-ended
+	if got := <-called; got.code != exitCommand || !strings.Contains(got.errOut, "it was interrupted") {
+		t.Errorf("call: %d, %q", got.code, got.errOut)
+	}
+}
+
+// When serve is killed, the call fails, and the command is ended.
+func TestServeKilled(t *testing.T) {
+	sock := node(t)
+	path, begun, ended := fifo(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := exec.CommandContext(t.Context(), exe, "serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
+	s.Env = append(os.Environ(), "BE_ROCL=1")
+	s.Stderr = os.Stderr
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-begun
+		_ = s.Process.Kill()
+	}()
+	if _, errOut, code := call(t, sock, "", "--wait", long.String(), "name=there"); code != exitFailed || !strings.Contains(errOut, "gone") {
+		t.Errorf("call: %d, %q", code, errOut)
+	}
+	_ = s.Wait()
+	<-ended
 }
 
 func TestServeUsage(t *testing.T) {

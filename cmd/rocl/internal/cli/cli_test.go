@@ -25,7 +25,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is the command as well, when told to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("BE_ROCL") != "" {
+		os.Exit(Run(context.Background(), Root(), os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // long is far more than anything here takes.
 const long = 30 * time.Second

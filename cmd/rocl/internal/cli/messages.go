@@ -140,7 +140,11 @@ func sendCommand() *cobra.Command {
 			if g.JSON && (err == nil || undelivered > 0 && ctx.Err() == nil) {
 				err = errors.Join(err, Print(cmd.OutOrStdout(), result))
 			}
-			return errors.Join(err, c.Close())
+			cerr := c.Close()
+			if undelivered > 0 { // which Close would count again
+				return err
+			}
+			return errors.Join(err, cerr)
 		},
 	}
 	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the messages")

@@ -280,6 +280,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{text(silent), "Its process may be stopped or overloaded; --timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
 	case errors.As(err, &late):
 		return problem{text(late), "--timeout or ROCL_TIMEOUT allows more time.", exitSilent}, false
+	case errors.Is(err, rocl.ErrNoReply):
+		return problem{text(err), "It receives messages without replying to them; 'rocl send' sends it some.", exitFailed}, false
 	case errors.As(err, &command):
 		return problem{text(command), "", exitCommand}, false
 	case errors.Is(err, directory.ErrOccupied):
