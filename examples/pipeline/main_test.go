@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "directory.sock")
 	workers := begin(t, socket, "0s", "3ms", "1ms")
 	var lines []string
-	for i := range 500 {
+	for i := range 200 {
 		lines = append(lines, fmt.Sprint("line ", i), "")
 	}
 	lines = append(lines, strings.Repeat("long", 100_000), "the last")

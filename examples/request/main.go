@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command request is a server that replies to each request in a goroutine of its own, and its
-// client. Start "request serve" any number of times, on any node, then "request ask WORD..."
+// client. Start "request serve" any number of times, on any node, then "request ask WORDS"
 // asks one of the servers for each word in capitals, for all words at once. Where a server is
 // killed meanwhile, another one is asked.
 package main
@@ -35,7 +35,7 @@ func main() {
 	case len(os.Args) > 2 && os.Args[1] == "ask":
 		err = askAll(ctx, c, os.Args[2:])
 	default:
-		err = errors.New("usage: request serve | request ask WORD...")
+		err = errors.New("usage: request serve | request ask WORDS")
 	}
 	if err != nil && ctx.Err() == nil {
 		log.Fatal(err)
