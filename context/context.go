@@ -49,13 +49,14 @@ const (
 // A Context is one participant: a process usually opens one. All methods may
 // be called concurrently.
 type Context struct {
-	cfg   config
-	dir   *directory.Client
-	disp  *dispatch.Dispatcher
-	pool  *buffers.Pool
-	self  resource.GID
-	logs  *logqueue.Queue
-	asked atomic.Uint64 // questions put to the directory
+	cfg           config
+	dir           *directory.Client
+	disp          *dispatch.Dispatcher
+	pool          *buffers.Pool
+	self          resource.GID
+	logs          *logqueue.Queue
+	asked         atomic.Uint64 // questions put to the directory
+	handlerPanics atomic.Uint64 // of functions of Resource.Handle
 
 	at map[string]bool // what was listened at besides; follow's after Open
 	// What is said to other nodes is sealed by it; nil: it is not. Follow's, too.

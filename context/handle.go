@@ -55,10 +55,14 @@ func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 // messages: that is the quickest. With Workers and EachInOwn other goroutines do, so that a
 // message that takes long does not delay those behind it.
 //
-// The message is f's until f returns: Handle releases it. What is to stay longer is copied,
-// or kept by Message.Buffer. No lock is held while f runs: f may send, call, receive, register
-// and close, this resource too. A slow f delays no messages of other resources. A panic of f
-// ends the call and nothing else; see OnPanic.
+// The message is f's until f returns: Handle releases it, so f must neither release it nor put
+// it back. What is to stay longer is copied, or kept by Message.Buffer. No lock is held while f
+// runs: f may send, call, receive, register and close, this resource and its context too. A
+// slow f delays no messages of other resources. A panic of f ends that call of f and nothing
+// else; see OnPanic. A request whose f has panicked before it replied is released like any
+// other: the caller's Call fails with rocl.ErrNoReply. An f that ends its goroutine
+// (runtime.Goexit, as testing.T.FailNow does) ends that call of f too; where the goroutine is
+// the caller's, Handle does not return.
 func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ...HandleOption) error {
 	cfg := handleConfig{workers: 1}
 	for _, o := range opts {
@@ -76,15 +80,12 @@ func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ..
 	if cfg.workers == 0 {
 		return h.loop(ctx, func(m *dispatch.Message) { calls.Go(func() { h.call(m) }) })
 	}
-	failed := make(chan error, cfg.workers)
-	for range cfg.workers {
-		calls.Go(func() { failed <- h.loop(ctx, h.call) })
+	failed := make([]error, cfg.workers)
+	for i := range failed {
+		h.work(ctx, &calls, &failed[i])
 	}
-	var err error
-	for range cfg.workers {
-		err = errors.Join(err, <-failed)
-	}
-	return err
+	calls.Wait()
+	return errors.Join(failed...)
 }
 
 // A handler is one call of Resource.Handle.
@@ -109,13 +110,31 @@ func (h *handler) loop(ctx stdctx.Context, do func(*dispatch.Message)) error {
 	}
 }
 
+// work runs loop in a goroutine, and in another one where the function ends that one by
+// runtime.Goexit.
+func (h *handler) work(ctx stdctx.Context, calls *sync.WaitGroup, failed *error) {
+	calls.Go(func() {
+		hasReturned := false
+		defer func() {
+			if !hasReturned {
+				h.work(ctx, calls, failed)
+			}
+		}()
+		*failed = h.loop(ctx, h.call)
+		hasReturned = true
+	})
+}
+
 // call calls the function with one message.
 func (h *handler) call(m *dispatch.Message) {
 	defer m.Release()
 	defer func() {
 		v := recover()
+		if v == nil {
+			return
+		}
+		h.r.c.handlerPanics.Add(1)
 		switch {
-		case v == nil:
 		case h.onPanic != nil:
 			h.onPanic(m, v)
 		default:

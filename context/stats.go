@@ -15,10 +15,14 @@ type Stats struct {
 	Mapped    uint64 // of these, answered in place from the node's image, without a system call
 	Buffers   buffers.Stats
 
+	HandlerPanics   uint64 // calls of functions of Resource.Handle that panicked
 	LogLinesDropped uint64 // that the handler of WithLogger has not got
 }
 
 // Stats returns the counts as of now.
 func (c *Context) Stats() Stats {
-	return Stats{Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(), LogLinesDropped: c.logs.Dropped()}
+	return Stats{
+		Stats: c.disp.Stats(), Questions: c.asked.Load(), Mapped: c.dir.Stats().Mapped, Buffers: c.pool.Stats(),
+		HandlerPanics: c.handlerPanics.Load(), LogLinesDropped: c.logs.Dropped(),
+	}
 }

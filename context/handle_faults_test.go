@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package context_test
+
+import (
+	stdctx "context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A request whose handler panics ends its call: with ErrNoReply, or with the reply if that had
+// been sent. The memory of the request is given back, and the panic is counted.
+func TestHandlerPanicsInCall(t *testing.T) {
+	const before, after, held = 0, 1, 2 // when the handler panics
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(3)}, "each": {context.EachInOwn()}} {
+			t.Run(name, func(t *testing.T) {
+				c := open()
+				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+				panics := func(m *dispatch.Message) {
+					switch m.Tag() {
+					case after:
+						if err := server.ReplyBytes(t.Context(), m, m.Bytes()); err != nil {
+							t.Error(err)
+						}
+					case held:
+						defer m.Buffer().Release()
+					}
+					panic(fmt.Sprint("at ", m.Tag()))
+				}
+				end := handling(t, server, panics, append(opts, context.OnPanic(func(*dispatch.Message, any) {}))...)
+				const rounds = 20
+				for range rounds {
+					for tag, want := range []error{dispatch.ErrNoReply, nil, dispatch.ErrNoReply} {
+						m, err := client.CallBytes(t.Context(), server.ID(), uint64(tag), make([]byte, 5000))
+						if !errors.Is(err, want) {
+							t.Errorf("panic at %d: %v, want %v", tag, err, want)
+						}
+						if err == nil {
+							m.Release()
+						}
+					}
+				}
+				end()
+				if n := c.Stats().HandlerPanics; n != 3*rounds {
+					t.Errorf("%d panics are counted, want %d", n, 3*rounds)
+				}
+				if k, _ := server.Waiting(); k != 0 {
+					t.Errorf("%d messages are left", k)
+				}
+			})
+		}
+	})
+}
+
+// A handler that ends its goroutine ends its call alone: Handle goes on, and returns.
+func TestHandlerExits(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
+			t.Run(name, func(t *testing.T) {
+				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+				end := handling(t, server, func(m *dispatch.Message) {
+					if m.Tag() == 0 {
+						runtime.Goexit()
+					}
+					if err := server.ReplyBytes(t.Context(), m, nil); err != nil {
+						t.Error(err)
+					}
+				}, opt)
+				for i := range uint64(10) {
+					m, err := client.CallBytes(t.Context(), server.ID(), i%2, nil)
+					if want := []error{dispatch.ErrNoReply, nil}[i%2]; !errors.Is(err, want) {
+						t.Errorf("call %d: %v, want %v", i, err, want)
+					}
+					if err == nil {
+						m.Release()
+					}
+				}
+				end()
+			})
+		}
+	})
+}
+
+// A handler calls another resource, and itself is called by it meanwhile; a handler closes its
+// own context: Handle returns nil, and the caller is told of the end.
+func TestHandlerCallsAndCloses(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
+			t.Run(name, func(t *testing.T) {
+				c := open()
+				client, server, back := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"}), register(t, open(), resource.Attrs{"a": "back"})
+				const call, inner, end = 0, 1, 2
+				closed := make(chan error, 1)
+				defer handling(t, back, func(m *dispatch.Message) {
+					reply, err := back.CallBytes(t.Context(), server.ID(), inner, m.Bytes())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer reply.Release()
+					if err := back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)); err != nil {
+						t.Error(err)
+					}
+				})()
+				done := make(chan error, 1)
+				go func() {
+					done <- server.Handle(t.Context(), func(m *dispatch.Message) {
+						switch m.Tag() {
+						case inner:
+							if err := server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)); err != nil {
+								t.Error(err)
+							}
+						case call:
+							reply, err := server.CallBytes(t.Context(), back.ID(), 0, m.Bytes())
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							defer reply.Release()
+							if err := server.ReplyBytes(t.Context(), m, reply.Bytes()); err != nil {
+								t.Error(err)
+							}
+						case end:
+							closed <- c.Close()
+						}
+					}, opt)
+				}()
+				reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if string(reply.Bytes()) != "back, inner, hello" {
+					t.Errorf("%q", reply.Bytes())
+				}
+				reply.Release()
+				if _, err := client.CallBytes(t.Context(), server.ID(), end, nil); !errors.Is(err, dispatch.ErrGone) {
+					t.Errorf("the call to a server that closes: %v", err)
+				}
+				if err := errors.Join(<-closed, <-done); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// Handlers of several goroutines end as their resource is closed by another one, with each
+// message handled once or reported.
+func TestHandleWhileClosed(t *testing.T) {
+	over(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {
+			t.Run(name, func(t *testing.T) {
+				const most = 2000
+				accepted := 0
+				var handled, reported atomic.Int32
+				sender := open(context.WithUndelivered(func(dispatch.Undelivered) { reported.Add(1) }))
+				client, server := register(t, sender, resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+				ended := make(chan error, 1)
+				go func() {
+					ended <- server.Handle(stdctx.Background(), func(*dispatch.Message) {
+						if handled.Add(1) == 100 {
+							if err := server.Close(); err != nil {
+								t.Error(err)
+							}
+						}
+					}, opts...)
+				}()
+				for range most {
+					if err := client.SendBytes(t.Context(), server.ID(), 1, make([]byte, 100)); err != nil {
+						if !errors.Is(err, dispatch.ErrGone) {
+							t.Error(err)
+						}
+						break
+					}
+					accepted++
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
+				eventually(t, "each message is handled or reported", all)
+				if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {
+					t.Error(err)
+				}
+				if int(handled.Load()+reported.Load()) != accepted {
+					t.Errorf("%d messages accepted, %d handled, %d reported", accepted, handled.Load(), reported.Load())
+				}
+			})
+		}
+	})
+}
