@@ -273,6 +273,9 @@ func TestCallServerDeleted(t *testing.T) {
 		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
 			pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 				ended, n := hundreds(t, ma, mb, receives)
+				if k := a.Stats().Calls; k != n {
+					t.Errorf("%d calls are counted, of %d", k, n)
+				}
 				mb.Close()
 				awaitEnds(t, ended, n, ErrGone)
 				noCalls(t, a, 0)
@@ -500,6 +503,9 @@ func TestCallCancelled(t *testing.T) {
 		}
 		until(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
 		noCalls(t, a, n)
+		if s := a.Stats(); s.LateReplies != n || s.Calls != 0 {
+			t.Errorf("%d late replies and %d calls are counted", s.LateReplies, s.Calls)
+		}
 		go served(mb)
 		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
 		if err != nil {

@@ -4,7 +4,7 @@ package dispatch
 
 import "github.com/rocl-go/rocl/resource"
 
-// Stats count what messages cost. All but Links are monotonic.
+// Stats count what messages cost. All but Links and Calls are monotonic.
 type Stats struct {
 	Sent, Received           map[string]uint64 // messages, by transport
 	SentBytes, ReceivedBytes uint64            // of payload
@@ -15,7 +15,10 @@ type Stats struct {
 	Moved                    uint64            // changes of a link from one transport to another
 	Undelivered              uint64            // accepted and not delivered
 	Unreported               uint64            // of these, whose report was dropped
+	LateReplies              uint64            // dropped: their call had ended before they came
+	StuckReceives            uint64            // that failed with ErrStuck
 	Links                    int               // to other contexts, those of this process among them
+	Calls                    int               // of this context that wait for their replies
 }
 
 // Stats returns the counts as of now.
@@ -34,6 +37,9 @@ func (d *Dispatcher) Stats() Stats {
 		t.add(&l.traffic)
 		l.mu.Unlock()
 	})
+	d.calls.box.mu.Lock()
+	inFlight, late := d.calls.inFlight, d.calls.late
+	d.calls.box.mu.Unlock()
 	c := &d.count
 	return Stats{
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
@@ -41,6 +47,7 @@ func (d *Dispatcher) Stats() Stats {
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
 		Sleeps: c.Sleeps.Load() + c.Woken.Load(), Wakeups: c.Wakeups.Load() + c.Woken.Load(),
 		Resumed: t.resumed, Resent: t.resent, Moved: t.moved, Undelivered: d.lost.Load(), Unreported: d.unreported.Load(), Links: links,
+		LateReplies: late, StuckReceives: t.stuck, Calls: inFlight,
 	}
 }
 

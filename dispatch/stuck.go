@@ -87,6 +87,9 @@ func (m *Mailbox) judgeStuck() {
 			m.waiters.remove(w)
 			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)
 			if w.claim() {
+				m.d.mu.Lock()
+				m.d.past.stuck++
+				m.d.mu.Unlock()
 				w.finish()
 			}
 		} else {

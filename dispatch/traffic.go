@@ -2,7 +2,7 @@
 
 package dispatch
 
-// traffic counts the messages of a link. Guarded by link.mu.
+// traffic counts the messages of a link. Guarded by link.mu; Dispatcher.past by Dispatcher.mu.
 type traffic struct {
 	sent, received   map[string]uint64 // by transport
 	sentB, receivedB uint64
@@ -10,6 +10,7 @@ type traffic struct {
 	resumed          uint64
 	resent           uint64
 	moved            uint64 // changes of transport
+	stuck            uint64 // receives that failed with ErrStuck; only of Dispatcher.past
 }
 
 func (t *traffic) add(o *traffic) {
@@ -29,6 +30,7 @@ func (t *traffic) add(o *traffic) {
 	t.resumed += o.resumed
 	t.resent += o.resent
 	t.moved += o.moved
+	t.stuck += o.stuck
 }
 
 // addRoute adds what has gone over a route within the process.
