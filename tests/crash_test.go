@@ -33,7 +33,7 @@ func init() {
 		}
 		os.Exit(1)
 	}()
-	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier}
+	peers := map[string]func(c *lib.Context, who lib.Attrs) error{"flood": flood, "silent": silent, "echo": echo, "hello": hello, "mint": mint, "restless": restless, "parent": parent, "chatter": chatter, "replier": replier, "asker": asker}
 	over := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":
@@ -42,6 +42,12 @@ func init() {
 			os.Exit(1)
 		}
 		over = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
+	case os.Getenv("ROCL_TEST_MORTAL") != "":
+		var err error
+		if over, err = mortally(os.Getenv("ROCL_TEST_MORTAL")); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 	case over == nil:
 		over = []lib.Option{lib.WithTransports(tcp.New())}
 	}
