@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The tests that the documents name are there, and every promise has one.
+// The tests that the documents name are there, and every promise has one and stands once.
 func TestDocumentsNameTests(t *testing.T) {
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(docs) == 0 {
@@ -24,6 +24,7 @@ func TestDocumentsNameTests(t *testing.T) {
 			t.Fatal(err)
 		}
 		promises := false // the line is in a table of promises
+		stand := map[string]bool{}
 		for line := range strings.Lines(string(text)) {
 			dir := "" // a name without a package is of the one named before
 			found := place.FindAllStringSubmatch(line, -1)
@@ -34,6 +35,12 @@ func TestDocumentsNameTests(t *testing.T) {
 				promises = false
 			case promises && strings.HasPrefix(line, "| ") && len(found) == 0:
 				t.Errorf("no test shows %s", line)
+			}
+			if promise, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |"); promises && strings.HasPrefix(line, "| ") {
+				if stand[promise] {
+					t.Errorf("%s: promised twice: %s", doc, promise)
+				}
+				stand[promise] = true
 			}
 			for _, m := range found {
 				if m[1] != "" {

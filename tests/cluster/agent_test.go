@@ -195,6 +195,7 @@ type Agent struct {
 	report chan Report
 
 	posts poster
+	ends  Ends
 	views []*view
 	churn *churn
 }

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A connection that is cut anywhere loses no monitor: the end of a resource is told once,
+// behind all messages of that resource, also to a monitor that is set later.
+func TestMonitorCutAnywhere(t *testing.T) {
+	step := int64(61)
+	switch {
+	case *long:
+		step = 1
+	case testing.Short():
+		step = 1009
+	}
+	for after := int64(1); after < 5000; after += step {
+		cutMonitors(t, after)
+	}
+}
+
+func cutMonitors(t *testing.T, after int64) {
+	w := newWorld()
+	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
+	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
+	w.mu.Lock()
+	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
+	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
+	w.mu.Unlock()
+	mine := box(t, a, 1, 0)
+	for round := range uint32(3) {
+		its := box(t, b, 1+round, 0)
+		id := monitored(its)
+		const before, later, each = 100, 101, 10
+		if round != 1 { // else the first frames are the other context's
+			monitorOf(t, mine, id, before)
+		}
+		f := flow(t, b, mine)
+		for i := range uint64(each) {
+			size := int(i) * 17
+			if i == each-2 {
+				size = 10_000
+			}
+			if err := f.SendBytes(soon(t), its.serial, i, make([]byte, size)); err != nil {
+				t.Fatalf("cut after %d: %v", after, err)
+			}
+		}
+		if round == 1 {
+			monitorOf(t, mine, id, before)
+		}
+		its.Close()
+		for i := range uint64(each) {
+			msg, err := mine.Recv(soon(t))
+			if err != nil || msg.IsGone() || msg.Tag() != i {
+				t.Fatalf("cut after %d: message %d: %v", after, i, err)
+			}
+			msg.Release()
+		}
+		awaitGone(t, mine, id, before)
+		monitorOf(t, mine, id, later)
+		awaitGone(t, mine, id, later)
+	}
+	isEmpty(t, mine)
+	if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
+		t.Errorf("cut after %d: closing: %v", after, err)
+	}
+	ra.ln.Close()
+	rb.ln.Close()
+}
+
+// Monitors that are set, calls that begin, and receives that wait as the context of their
+// resource is closed or killed are all told that it has ended.
+func TestContextEndsAsItIsAwaited(t *testing.T) {
+	for name, tr := range transports() {
+		for _, isKilled := range []bool{false, true} {
+			if isKilled && name == "inproc" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, ", killed ", isKilled), func(t *testing.T) {
+				w := newWorld()
+				a := w.node(t, 1, tr)
+				mine := box(t, a, 1, 0)
+				for i := range uint64(20) {
+					b := w.node(t, 2+i, tr)
+					its := box(t, b, 1, 0)
+					id := monitored(its)
+					if i%2 == 0 { // else there is no connection yet
+						talk(t, a, b, its, 1)
+					}
+					var all sync.WaitGroup
+					all.Go(func() {
+						for range i % 7 {
+							runtime.Gosched()
+						}
+						if isKilled {
+							w.kill(b)
+							return
+						}
+						w.mu.Lock()
+						w.gone[b.self] = true
+						w.mu.Unlock()
+						if err := b.Close(soon(t)); err != nil {
+							t.Error(err)
+						}
+					})
+					const each = 3
+					for tag := range uint64(each) {
+						all.Go(func() {
+							if _, err := mine.Monitor(soon(t), id, tag); err != nil {
+								t.Errorf("monitor: %v", err)
+							}
+						})
+						all.Go(func() {
+							f, err := a.Flow(b.self, its.serial)
+							if err == nil {
+								_, err = called(soon(t), mine, f, tag, nil)
+							}
+							if !errors.Is(err, ErrGone) {
+								t.Errorf("call: %v", err)
+							}
+						})
+						all.Go(func() {
+							if _, err := mine.Recv(soon(t), From(id), Tag(99)); !errors.Is(err, ErrGone) {
+								t.Errorf("receive: %v", err)
+							}
+						})
+					}
+					all.Wait()
+					var seen [each]bool
+					for range each {
+						msg, err := mine.Recv(soon(t))
+						if err != nil || !msg.IsGone() || msg.From() != id || seen[msg.Tag()] {
+							t.Fatal("not an end, or one that was told before:", err)
+						}
+						seen[msg.Tag()] = true
+						msg.Release()
+					}
+					if isKilled { // it lives on, without ports
+						b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+					}
+				}
+				isEmpty(t, mine)
+				noCalls(t, a, 0)
+			})
+		}
+	}
+}
+
+// A machine that falls silent has not ended for monitors, calls and receives while only the
+// network is cut. It has when the directory says that its node is dead.
+func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
+	w := newWorld()
+	n := &cuttable{Transport: tcp.New()}
+	a := w.node(t, 1, n, func(c *Config) { c.GiveUp = time.Hour })
+	b := w.node(t, 2, n, func(c *Config) { c.GiveUp = time.Millisecond })
+	mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+	talk(t, a, b, its, 1)
+	monitorOf(t, mine, monitored(its), 7)
+	received, replied := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := mine.Recv(soon(t), From(monitored(its)), Tag(8))
+		received <- err
+	}()
+	c, err := mine.RequestBytes(soon(t), flow(t, a, its), 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := requestAt(t, its)
+	go func() {
+		_, err := c.Wait(soon(t))
+		replied <- err
+	}()
+	before := n.dialled()
+	n.cut()
+	until(t, "the silent machine is dialled", func() bool { return n.dialled() > before })
+	isEmpty(t, mine)
+	select {
+	case err := <-received:
+		t.Errorf("the receive ended: %v", err)
+	case err := <-replied:
+		t.Errorf("the call ended: %v", err)
+	default:
+	}
+	w.mu.Lock()
+	w.gone[b.self] = true
+	w.mu.Unlock()
+	awaitGone(t, mine, monitored(its), 7)
+	awaitEnd(t, received, ErrGone)
+	awaitEnd(t, replied, ErrGone)
+	noCalls(t, a, 0)
+	request.Release()
+	n.heal()
+}
+
+// A resource is closed while goroutines select messages from it, in every way that there is.
+// Each of them ends with ErrClosed, and each message that was accepted is received or
+// reported, once.
+func TestSelectWhileClosed(t *testing.T) {
+	const senders, most = 3, 1000
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			for round := range 20 {
+				w := newWorld()
+				var reported, accepted, received atomic.Int64
+				a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { reported.Add(1) } })
+				b := w.node(t, 2, tr)
+				its, m, other := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
+				from := From(monitored(its))
+				var seen [senders * most]atomic.Bool
+				got := func(msg *Message) {
+					received.Add(1)
+					if i := binary.LittleEndian.Uint64(msg.Bytes()); seen[i].Swap(true) {
+						t.Errorf("message %d was received twice", i)
+					}
+					msg.Release()
+				}
+				var all sync.WaitGroup
+				for what, sel := range map[string][]Select{
+					"all": nil, "tag": {Tag(1)}, "tags": {Tags(2, 5)}, "mask": {TagMask(3, 2)}, "origin": {from},
+					"origin and tag": {from, Tag(4)}, "any": {Any(Tag(3), All(from, Tag(6)))}, "none that comes": {Tag(999)},
+				} {
+					all.Go(func() {
+						for {
+							msg, err := m.Recv(soon(t), sel...)
+							if err != nil {
+								if !errors.Is(err, ErrClosed) {
+									t.Errorf("Recv of %s: %v", what, err)
+								}
+								return
+							}
+							got(msg)
+						}
+					})
+					all.Go(func() {
+						for {
+							of, msg, err := RecvAny(soon(t), []*Mailbox{other, m}, sel...)
+							if err != nil {
+								if !errors.Is(err, ErrClosed) || of != 1 {
+									t.Errorf("RecvAny of %s: %d, %v", what, of, err)
+								}
+								return
+							}
+							got(msg)
+						}
+					})
+				}
+				all.Go(func() {
+					for {
+						if _, err := m.Peek(Tag(3)); errors.Is(err, ErrClosed) {
+							return
+						} else if err != nil && !errors.Is(err, ErrEmpty) {
+							t.Errorf("Peek: %v", err)
+							return
+						}
+						runtime.Gosched()
+					}
+				})
+				f := flow(t, a, m)
+				for s := range uint64(senders) {
+					all.Go(func() {
+						for i := range uint64(most) {
+							p := binary.LittleEndian.AppendUint64(nil, s*most+i)
+							if i%10 == 9 {
+								p = append(p, make([]byte, 5000)...)
+							}
+							if err := f.SendBytes(soon(t), its.serial, i%8, p); err != nil {
+								if !errors.Is(err, ErrGone) {
+									t.Error(err)
+								}
+								return
+							}
+							accepted.Add(1)
+						}
+					})
+				}
+				until(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
+				m.Close()
+				all.Wait()
+				until(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
+				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
+					t.Error(err)
+				}
+				if received.Load()+reported.Load() != accepted.Load() {
+					t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
+				}
+			}
+		})
+	}
+}
+
+// RecvAny fails with ErrStuck when one of its mailboxes is full of what it does not select and
+// senders wait. It has lost nothing.
+func TestStuckRecvAny(t *testing.T) {
+	const limit, size, n = 1 << 20, 100_000, 40
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+			full, empty := box(t, b, 1, limit), box(t, b, 2, 0)
+			sent := behind(t, a, full, n, size)
+			if of, _, err := RecvAny(soon(t), []*Mailbox{empty, full}, Tag(2)); !errors.Is(err, ErrStuck) || of != -1 {
+				t.Errorf("%d, %v", of, err)
+			}
+			if waiting(full) || waiting(empty) {
+				t.Error("a receiver is left behind")
+			}
+			if n := b.Stats().StuckReceives; n != 1 {
+				t.Errorf("%d receives are counted", n)
+			}
+			for range n {
+				take(t, full, Tag(1))
+			}
+			take(t, full, Tag(2))
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Two contexts each send the other more than its mailbox holds, and select what comes last:
+// both receives fail with ErrStuck, and both go on.
+func TestStuckBothWays(t *testing.T) {
+	const limit, size, n = 1 << 20, 100_000, 40
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			brief := func(c *Config) { c.GiveUp = 200 * time.Millisecond }
+			a, b := w.node(t, 1, tr, brief), w.node(t, 2, tr, brief)
+			ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
+			var ends sync.WaitGroup
+			for _, end := range []struct {
+				mine *Mailbox
+				sent chan error
+			}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
+				ends.Go(func() {
+					if _, err := end.mine.Recv(soon(t), Tag(2)); !errors.Is(err, ErrStuck) {
+						t.Errorf("the receive: %v", err)
+					}
+					for range n {
+						take(t, end.mine, Tag(1))
+					}
+					take(t, end.mine, Tag(2))
+					if err := <-end.sent; err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			ends.Wait()
+		})
+	}
+}
+
+// A request that is put back is received and replied to like any other. If its resource is
+// closed meanwhile, its call ends.
+func TestPutBackRequest(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		var calls [2]Pending
+		for i := range calls {
+			var err error
+			if calls[i], err = ma.RequestBytes(soon(t), f, uint64(i), []byte("abc")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			first, second := requestAt(t, mb), requestAt(t, mb)
+			if err := errors.Join(mb.PutBack(second), mb.PutBack(first)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		msg := requestAt(t, mb)
+		if err := mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())); err != nil {
+			t.Fatal(err)
+		}
+		msg.Release()
+		reply, err := calls[0].Wait(soon(t))
+		if err != nil || reply.Tag() != 0 || string(reply.Bytes()) != "cba" {
+			t.Fatal(err)
+		}
+		reply.Release()
+		mb.Close()
+		if _, err := calls[1].Wait(soon(t)); !errors.Is(err, ErrGone) {
+			t.Error(err)
+		}
+		noCalls(t, a, 0)
+	})
+}
+
+// What is sent as the context of its target closes, calls among it, leaves no goroutine that
+// waits: each ends with one of the errors of an end.
+func TestWaitersEndWithTheirContext(t *testing.T) {
+	for name, tr := range transports() {
+		t.Run(name, func(t *testing.T) {
+			for range 10 {
+				w := newWorld()
+				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+				mine, its := box(t, a, 1, 0), box(t, b, 1, FirstCredit)
+				f := flow(t, a, its)
+				ends := make(chan error, 10)
+				go func() { _, err := mine.Recv(context.Background(), Tag(1)); ends <- err }()
+				go func() { _, _, err := RecvAny(context.Background(), []*Mailbox{mine}, Tags(1, 2)); ends <- err }()
+				go func() { _, err := called(context.Background(), mine, f, 1, nil); ends <- err }()
+				go func() {
+					var err error
+					for err == nil {
+						err = f.SendBytes(context.Background(), 1, 1, make([]byte, 10_000))
+					}
+					ends <- err
+				}()
+				until(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.needy) > 0 })
+				done, cancel := context.WithCancel(context.Background())
+				cancel()
+				_ = a.Close(done) // messages are not waited for
+				for range 4 {
+					awaitEnd(t, ends, ErrClosed)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Ends say how a call, a monitor and a receive of one resource have ended; "" if they have
+// not.
+type Ends struct{ Call, Monitor, Recv string }
+
+// Expect has the agent's resource monitor another one, call it, and receive from it.
+func (a *Agent) Expect(id rocl.GID, _ *struct{}) error {
+	const ended, never = 100, 101
+	a.mu.Lock()
+	a.ends = Ends{}
+	me := a.me
+	a.mu.Unlock()
+	if _, err := me.Monitor(context.Background(), id, ended); err != nil {
+		return err
+	}
+	end := func(field *string, how func() error) {
+		go func() {
+			text := "no error"
+			switch err := how(); {
+			case errors.Is(err, rocl.ErrGone):
+				text = "gone"
+			case err != nil:
+				text = err.Error()
+			}
+			a.mu.Lock()
+			*field = text
+			a.mu.Unlock()
+		}()
+	}
+	end(&a.ends.Call, func() error {
+		_, err := me.CallBytes(context.Background(), id, 1, []byte("a request"))
+		return err
+	})
+	end(&a.ends.Monitor, func() error {
+		m, err := me.Recv(context.Background(), rocl.Tag(ended))
+		if err == nil && m.IsGone() && m.From() == id {
+			err = rocl.ErrGone
+		}
+		return err
+	})
+	end(&a.ends.Recv, func() error {
+		_, err := me.Recv(context.Background(), rocl.From(id), rocl.Tag(never))
+		return err
+	})
+	return nil
+}
+
+// Ended says what has ended of it.
+func (a *Agent) Ended(_ struct{}, out *Ends) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*out = a.ends
+	return nil
+}
+
+// Hold receives a request and does nothing with it. It returns the payload.
+func (a *Agent) Hold(id rocl.GID, data *string) error {
+	a.mu.Lock()
+	r := a.rs[id]
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	m, err := r.Recv(ctx)
+	if err == nil {
+		*data = string(m.Bytes())
+	}
+	return err
+}
+
+// A call to a resource of another node, a monitor of it, and a receive from it end when
+// gossip says that the node is dead, with ErrGone; not as its network is cut for a moment.
+// When the node is back all is as before.
+func TestAwaitedNodeDies(t *testing.T) {
+	parallel(t)
+	l := up(t, 3)
+	from, to := l.nodes[0].agent(), l.nodes[1].agent()
+	from.register(rocl.Attrs{"who": "client"})
+	id := to.register(rocl.Attrs{"who": "server"})
+	ended := func() Ends { return do[struct{}, Ends](from, "Ended", struct{}{}) }
+	for range 2 {
+		from.say(to, id, "hello")
+		do[rocl.GID, struct{}](from, "Expect", id)
+		if got := do[rocl.GID, string](to, "Hold", id); got != "a request" { // without a reply
+			t.Fatalf("the server received %q", got)
+		}
+		l.cut(l.nodes[1:2], l.nodes)
+		time.Sleep(300 * time.Millisecond)
+		l.heal()
+		from.say(to, id, "still there?")
+		if e := ended(); e != (Ends{}) {
+			t.Errorf("after a short cut: %+v", e)
+		}
+		l.cut(l.nodes[1:2], l.nodes)
+		eventually(t, "all have ended", func() bool { e := ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" })
+		if e := ended(); e != (Ends{"gone", "gone", "gone"}) {
+			t.Errorf("after a long cut: %+v", e)
+		}
+		l.heal()
+		l.together(l.nodes...)
+	}
+}
