@@ -184,8 +184,27 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	if errors.Is(err, directory.ErrNotFound) {
 		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
 	}
+	if errors.Is(err, directory.ErrPartial) && c.isDead(ctx, peer.Node()) {
+		return nil, fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
+}
+
+// isDead reports whether the directory says for certain that the cluster has no such node
+// now. A node that is away for a moment, or suspected, is not dead.
+func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
+	name, err := node.MarshalText()
+	if err != nil {
+		return false
+	}
+	p, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: string(name)}, nil)
+	if err != nil {
+		return false
+	}
+	c.asked.Add(1)
+	_, err = c.dir.Find(ctx, p)
+	return errors.Is(err, directory.ErrNotFound)
 }

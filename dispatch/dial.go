@@ -19,6 +19,12 @@ const (
 	resolveTimeout = 500 * time.Millisecond // for the directory, where addresses are known
 )
 
+// ErrNodeDead is what a [Resolver] returns of a context whose node is dead, as the directory
+// has it. Processes of the node may live, as where its directory's daemon was killed. So the
+// addresses that are known are tried, once, before the context is taken for ended. It matches
+// ErrGone.
+var ErrNodeDead = fmt.Errorf("%w: its node is dead", ErrGone)
+
 // connect is the searcher that dials, until the link has a connection, from whichever side,
 // or has ended. It ends within GiveUp, whatever does not answer: the directory or the peer.
 func (l *link) connect() {
@@ -91,6 +97,15 @@ func (l *link) addresses(ctx context.Context) ([]string, error) {
 // that was found is the best one.
 func (l *link) try(ctx context.Context, patience time.Duration) (isBest bool, err error) {
 	addrs, err := l.addresses(ctx)
+	dead := error(nil)
+	if errors.Is(err, ErrNodeDead) {
+		l.mu.Lock()
+		addrs, dead = l.addrs, err
+		l.mu.Unlock()
+		if len(addrs) > 0 && !l.key.theirs {
+			err = nil
+		}
+	}
 	if err != nil {
 		return true, err
 	}
@@ -104,7 +119,10 @@ func (l *link) try(ctx context.Context, patience time.Duration) (isBest bool, er
 			err = nil
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && dead != nil:
+		return true, dead
+	case err != nil:
 		return true, err
 	}
 	return l.isBest(routes, addrs, failed), nil

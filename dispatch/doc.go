@@ -156,7 +156,8 @@
 // # Which connection a link has
 //
 // That is decided by the state machine in package life. A link learns that its peer has ended
-// in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone; or the peer is
+// in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone (with ErrNodeDead
+// the known addresses are tried first); or the peer is
 // not reached within Config.GiveUp since the searcher began to dial. A process that is
 // killed says no goodbye: its connection breaks, and the link dials, in the state moving as
 // soon as the searcher there has ended. A

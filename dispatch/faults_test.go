@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -202,6 +203,57 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	noCalls(t, a, 0)
 	request.Release()
 	n.heal()
+}
+
+// A context whose node the directory takes for dead is tried once more at the addresses that
+// are known: its link resumes if it lives, as after the end of its directory alone, and has
+// ended if it does not answer, however long GiveUp is. One of which no address is known has
+// ended.
+func TestContextOfDeadNode(t *testing.T) {
+	for name, tr := range links() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			var isDead atomic.Bool
+			a := w.node(t, 1, tr, func(c *Config) {
+				c.GiveUp = time.Hour
+				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+					if isDead.Load() {
+						return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
+					}
+					return w.resolve(ctx, id)
+				}
+			})
+			b := w.node(t, 2, tr)
+			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+			talk(t, a, b, its, 1)
+			monitorOf(t, mine, monitored(its), 7)
+			isDead.Store(true)
+			l, _ := onlyLink(a, b)
+			for round := range uint64(3) {
+				resumed := a.Stats().Resumed
+				l.mu.Lock()
+				l.lose(l.conn, errSilent)
+				l.mu.Unlock()
+				until(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+				talk(t, a, b, its, 2+round)
+			}
+			isEmpty(t, mine)
+			w.kill(b)
+			awaitGone(t, mine, monitored(its), 7)
+			b.eachLink(func(l *link) { l.die(ErrUnreachable) }) // it lives on, without ports
+
+			unknown := resource.MakeGID(1, 9, 1)
+			monitorOf(t, mine, unknown, 8)
+			awaitGone(t, mine, unknown, 8)
+			f, err := a.Flow(unknown.Context(), 1)
+			if err == nil {
+				_, err = called(soon(t), mine, f, 1, nil)
+			}
+			if !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
+				t.Errorf("a call to a context of which no address is known: %v", err)
+			}
+		})
+	}
 }
 
 // A resource is closed while goroutines select messages from it, in every way that there is.
