@@ -375,23 +375,34 @@ func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.L
 	return cfg.refine(l)
 }
 
-func (c *Context) found(a *directory.Answer) Found {
-	f := Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
-	if !f.Attrs.Complete() {
-		for name := range f.Attrs.Wanted() {
-			if name == AttrContext {
-				_ = f.Attrs.Set(AttrContext, []byte(a.Owner.String()))
-				break
-			}
-		}
+// found converts an answer of the directory, and caches where messages to the resource go.
+// owner is false if the value of AttrContext was not asked for.
+func (c *Context) found(a *directory.Answer, owner bool) Found {
+	if owner && wantsOwner(&a.Attrs) {
+		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
 	}
-	if a.ID.Node() != c.self.Node() || !c.dir.Mapped() { // else it is sooner looked up again than remembered
+	minter := a.ID.Context()
+	// An owner is not cached where the method owner knows it, or where the index can be read.
+	if (a.Owner != c.self || minter != c.self) && (a.ID.Node() != c.self.Node() || !c.dir.Mapped()) {
 		c.cache.own(a.ID, a.Owner)
 	}
-	if a.ID == a.ID.Context() { // a context: it may be told by its addresses
-		c.cache.reach(a.ID, &f.Attrs, time.Time{})
+	if a.ID == minter { // a context's own resource, which has its addresses
+		c.cache.reach(a.ID, &a.Attrs, time.Time{})
 	}
-	return f
+	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
+}
+
+// wantsOwner reports whether a list asks for the value of AttrContext.
+func wantsOwner(l *resource.List) bool {
+	if l.Complete() {
+		return false
+	}
+	for name := range l.Wanted() {
+		if name == AttrContext {
+			return true
+		}
+	}
+	return false
 }
 
 // Find returns one resource that matches the pattern a. Where several match, which
@@ -421,7 +432,7 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err))
 	}
-	return c.found(&ans), nil
+	return c.found(&ans, true), nil
 }
 
 // FindAll yields every resource that matches, each once. Answers come from the directory
@@ -436,15 +447,14 @@ func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...Fin
 			return
 		}
 		c.asked.Add(1)
-		for ans, err := range c.dir.FindCovering(ctx, p, coverage(opts)) {
+		owner := wantsOwner(p)
+		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans directory.Answer, err error) bool {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: finding: %w", c.wrap(err)))
-				return
+				return false
 			}
-			if !yield(c.found(&ans), nil) {
-				return
-			}
-		}
+			return yield(c.found(&ans, owner), nil)
+		})
 	}
 }
 
@@ -457,7 +467,7 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: looking up %v: %w", id, c.wrap(err))
 	}
-	return c.found(&ans), nil
+	return c.found(&ans, true), nil
 }
 
 // Watch yields the resources that match as they appear, change and go: first

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/resource"
@@ -103,7 +105,11 @@ func answersIn(b []byte) iter.Seq2[Answer, error] {
 				return
 			}
 			n := 4 + int(binary.LittleEndian.Uint32(b))
-			ans, err := ViewAnswer(room.copyOf(b[4:n], len(b)))
+			p := parser{b: b[4:n]}
+			ans := p.head()
+			p.b = room.copyOf(p.b, len(b)-answerHead)
+			var err error
+			ans.Attrs, err = p.list()
 			if b = b[n:]; !yield(ans, err) || err != nil {
 				return
 			}
@@ -119,11 +125,12 @@ type listing struct {
 	seen    map[resource.GID]bool // yielded before the server was lost
 	got     []resource.GID        // yielded
 	stopped bool                  // the caller wants no more
+	asked   bool                  // for a batch that has not been read
 }
 
 // tell yields an answer, unless it has been yielded before.
 func (l *listing) tell(ans *Answer) (more bool) {
-	if l.seen[ans.ID] {
+	if len(l.seen) > 0 && l.seen[ans.ID] {
 		return true
 	}
 	l.got = append(l.got, ans.ID)
@@ -160,6 +167,7 @@ func (l *listing) over(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.asked = false
 	if l.c.Terms().level >= 1 {
 		err = l.batches(ctx, a)
 	} else {
@@ -167,7 +175,7 @@ func (l *listing) over(ctx context.Context) error {
 	}
 	var end *endError
 	switch {
-	case l.stopped:
+	case l.stopped && !l.asked:
 		a.c.begin(msgStop, 0)
 		if a.c.send() == nil && ctx.Err() == nil {
 			l.c.giveBack(a)
@@ -181,12 +189,32 @@ func (l *listing) over(ctx context.Context) error {
 	return err
 }
 
+// batches asks for the next batch before it tells of one, so that the server works on it
+// meanwhile: not before the first batch has been told, which may be enough.
 func (l *listing) batches(ctx context.Context, a *askConn) error {
+	if ctx.Err() != nil { // nothing has been said yet
+		return context.Cause(ctx)
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Now()) })
+		defer stop()
+	}
 	typ, body := byte(msgList), func(k *codec) { k.bytes(l.pattern.Wire()) }
-	for {
-		b, err := a.exchange(ctx, typ, msgBatch, body)
-		if err != nil {
+	for first := true; ; first = false {
+		if !l.asked {
+			if err := a.say(typ, body); err != nil {
+				return endedBy(ctx, err)
+			}
+		}
+		b, err := a.hear(ctx, msgBatch)
+		if l.asked = false; err != nil {
 			return err
+		}
+		if typ, body = msgMore, nil; !first {
+			if err := a.say(typ, nil); err != nil {
+				return endedBy(ctx, err)
+			}
+			l.asked = true
 		}
 		for ans, err := range answersIn(b) {
 			if err == nil && ctx.Err() != nil {
@@ -199,7 +227,6 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 				return nil
 			}
 		}
-		typ, body = msgMore, nil
 	}
 }
 
@@ -221,7 +248,7 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
-	var some []database.Record
+	some := make([]database.Record, 0, min(cur.here.Left(), directBatch))
 	var room slab
 	all := l.pattern.Complete()
 	for more := true; more; {
@@ -232,14 +259,14 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 		})
 		more = len(some) > 0
 		for i := range some {
-			ans := Answer(some[i])
+			ans := (*Answer)(&some[i])
 			if all {
 				w := ans.Attrs.Wire()
 				ans.Attrs, _ = resource.View(room.copyOf(w, len(w)*(len(some)-i)))
 			} else {
 				ans.Attrs = l.pattern.Answer(&ans.Attrs)
 			}
-			if err := l.answer(ctx, s, &ans); err != nil || l.stopped {
+			if err := l.answer(ctx, s, ans); err != nil || l.stopped {
 				return err
 			}
 		}
@@ -289,9 +316,21 @@ func (c *Client) understood(pattern *resource.List) error {
 	return nil
 }
 
+// listed has memory for the identifiers that a listing has yielded.
+var listed = sync.Pool{New: func() any { return new([]resource.GID) }}
+
+// listedMost is the capacity above which such memory is not used again.
+const listedMost = 1 << 14
+
 // list puts a question with several answers and yields them as they come.
 func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
-	l := listing{c: c, pattern: pattern, yield: yield}
+	got := listed.Get().(*[]resource.GID)
+	l := listing{c: c, pattern: pattern, yield: yield, got: (*got)[:0]}
+	defer func() {
+		if *got = l.got; cap(*got) <= listedMost {
+			listed.Put(got)
+		}
+	}()
 	err := c.understood(pattern)
 	var end *endError
 	if err == nil {

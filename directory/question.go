@@ -91,21 +91,37 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec
 		stop := context.AfterFunc(ctx, func() { _ = a.c.nc.SetDeadline(time.Now()) })
 		defer stop()
 	}
+	if err := a.say(typ, body); err != nil {
+		return nil, endedBy(ctx, err)
+	}
+	return a.hear(ctx, want)
+}
+
+// say puts a question over a.
+func (a *askConn) say(typ byte, body func(*codec)) error {
 	a.n++
 	a.c.begin(typ, a.n)
 	if body != nil {
 		body(a.c)
 	}
-	err := a.c.send()
-	var m message
-	if err == nil {
-		m, err = a.c.read()
+	return a.c.send()
+}
+
+// endedBy returns why a connection has failed: because ctx has ended, or with the server.
+func endedBy(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	return fmt.Errorf("%w: %w", errLost, err)
+}
+
+// hear reads the body of the answer to the last question, which is to be of type want. It is
+// valid until the next.
+func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
+	m, err := a.c.read()
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errLost, err)
+		return nil, endedBy(ctx, err)
 	case m.id != a.n:
 		return nil, fmt.Errorf("%w: answer to another question", ErrProtocol)
 	case m.typ == msgError:

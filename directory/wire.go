@@ -318,9 +318,23 @@ func ParseAnswer(b []byte) (a Answer, err error) {
 // ViewAnswer is ParseAnswer for a b that nobody changes any more.
 func ViewAnswer(b []byte) (a Answer, err error) {
 	p := parser{b: b}
-	a.ID, a.Owner, a.Revision = p.gid(), p.gid(), p.u64()
+	a = p.head()
 	a.Attrs, err = p.list()
 	return a, err
+}
+
+// answerHead is the length of what stands before the attributes of an answer.
+const answerHead = 16 + 16 + 8
+
+// head takes the answer that precedes a list of attributes, without them.
+func (p *parser) head() Answer {
+	if len(p.b) < answerHead {
+		p.bad = true
+		return Answer{}
+	}
+	b := p.b[:answerHead]
+	p.b = p.b[answerHead:]
+	return Answer{ID: resource.GetGID(b), Owner: resource.GetGID(b[16:]), Revision: binary.LittleEndian.Uint64(b[32:])}
 }
 
 // EventKind says what happened to a watched resource.

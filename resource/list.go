@@ -545,22 +545,23 @@ func parse(b []byte, conditions bool) (List, error) {
 		if n > rest {
 			return bad(at, "name beyond the end")
 		}
-		op, size, conditional := conditionOf(v)
-		switch {
-		case conditional && !conditions:
-			return bad(at+2, "a condition, or a value beyond the end")
-		case v == absent:
-			size = 0
-		case !conditional && v > MaxValue:
-			return bad(at+2, "value beyond the end")
-		case !conditional:
-			size = int(v)
+		size := int(v) // of most attributes: a known value
+		var op Op
+		conditional := false
+		if v > MaxValue {
+			op, size, conditional = conditionOf(v)
+			switch {
+			case conditional && !conditions:
+				return bad(at+2, "a condition, or a value beyond the end")
+			case !conditional && v != absent:
+				return bad(at+2, "value beyond the end")
+			}
 		}
 		if size > rest-n {
 			return bad(at+2, "value beyond the end")
 		}
 		name := b[at+attrHead : at+attrHead+n]
-		if n == 0 || n > MaxName || !utf8.Valid(name) {
+		if n == 0 || n > MaxName || !isText(name) {
 			return bad(at+attrHead, "bad name")
 		}
 		at += attrHead + n
@@ -575,6 +576,20 @@ func parse(b []byte, conditions bool) (List, error) {
 		return bad(at, "bytes after the last attribute")
 	}
 	return List{view: b}, nil
+}
+
+// isText reports whether b is UTF-8. Short ASCII, which most names are, is checked in place.
+func isText(b []byte) bool {
+	if len(b) <= 16 {
+		var all byte
+		for _, c := range b {
+			all |= c
+		}
+		if all < utf8.RuneSelf {
+			return true
+		}
+	}
+	return utf8.Valid(b)
 }
 
 // View is ParseList of a wire form that this package made and nobody changed:

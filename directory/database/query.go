@@ -173,6 +173,9 @@ func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	return c
 }
 
+// Left returns how many resources at most are still to come.
+func (c *Cursor) Left() int { return len(c.left) }
+
 // Next returns the next answer.
 func (c *Cursor) Next() (r Record, ok bool) {
 	c.Take(func(next Record) bool {
