@@ -12,20 +12,24 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// BenchmarkFindAll1000 lists 1,000 resources of the node: in the process that serves it,
-// and over the socket of a server in another one.
+// BenchmarkFindAll1000 lists 1,000 resources of the node: in the process that serves it; with
+// another server, from its index in shared memory; and over its socket.
 func BenchmarkFindAll1000(b *testing.B) {
-	for _, name := range []string{"serving", "socket"} {
+	for _, name := range []string{"serving", "index", "socket"} {
 		b.Run(name, func(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "d.sock")
-			if name == "socket" {
+			opts := []context.Option{context.WithSocket(path)}
+			if name != "serving" {
 				s, err := directory.Listen(path)
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer s.Close()
 			}
-			c, err := context.Open(bg, context.WithSocket(path))
+			if name == "socket" {
+				opts = append(opts, context.WithoutImages())
+			}
+			c, err := context.Open(bg, opts...)
 			if err != nil {
 				b.Fatal(err)
 			}

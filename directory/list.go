@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/image"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -144,25 +145,65 @@ func (l *listing) run(ctx context.Context) (end *endError, err error) {
 	for {
 		if s != nil {
 			err = l.direct(ctx, s)
-		} else {
+		} else if end, err = l.indexed(ctx); end == nil && err == nil && !l.stopped {
 			err = l.over(ctx)
 		}
 		switch {
-		case l.stopped || errors.As(err, &end):
+		case l.stopped || end != nil || errors.As(err, &end):
 			return end, nil
 		case !errors.Is(err, errLost):
 			return nil, err
 		}
 		s = nil
-		l.seen = make(map[resource.GID]bool, len(l.got))
-		for _, id := range l.got {
-			l.seen[id] = true
-		}
+		l.note()
 	}
+}
+
+// note keeps in seen what has been yielded, so that it is not yielded again.
+func (l *listing) note() {
+	l.seen = make(map[resource.GID]bool, len(l.got))
+	for _, id := range l.got {
+		l.seen[id] = true
+	}
+}
+
+// indexed lists from the image. It returns neither an end nor an error if the caller wants
+// no more, and where the image cannot tell, or not tell the rest: then the server is asked.
+func (l *listing) indexed(ctx context.Context) (*endError, error) {
+	r := l.c.image.Load()
+	if r == nil || !r.Alone() {
+		return nil, nil
+	}
+	in, v := r.List(l.pattern)
+	if v == image.Found {
+		some := make([]image.Record, 0, min(in.Left(), directBatch))
+		for v == image.Found {
+			some, v = in.Next(some[:0])
+			for i := range some {
+				if ctx.Err() != nil {
+					return nil, context.Cause(ctx)
+				}
+				if !l.tell((*Answer)(&some[i])) {
+					l.c.fromImage.Add(1)
+					return nil, nil
+				}
+			}
+			if v == image.Found && in.Left() == 0 {
+				l.c.fromImage.Add(1)
+				return &endError{Coverage{Covered: 1}}, nil
+			}
+		}
+		l.note()
+	}
+	if v == image.Over {
+		l.c.imageOver(r)
+	}
+	return nil, nil
 }
 
 // over lists over a connection.
 func (l *listing) over(ctx context.Context) error {
+	l.c.asks()
 	a, err := l.c.borrow(ctx, kindAsk)
 	if err != nil {
 		return err
@@ -454,7 +495,6 @@ func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage
 	if cov == nil {
 		cov = new(Coverage)
 	}
-	c.fromSocket.Add(1)
 	var rank resource.Rank
 	found := false
 	c.list(ctx, &k.pattern, cov, func(ans Answer, e error) bool {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -46,8 +47,10 @@ func TestFindAllWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer beside.Close()
-	owner, batches, single := joined(t, path), joined(t, path), joined(t, path)
+	owner, batches, single, index := joined(t, path), joined(t, path), joined(t, path), joined(t, path)
 	single.older()
+	batches.noImages, single.noImages = true, true
+	mapped(t, index)
 	const n = 1500
 	sizes := map[uint32]int{7: 40 << 10, 8: 200 << 10, 900: 2 << 20}
 	var want []uint32
@@ -56,7 +59,7 @@ func TestFindAllWays(t *testing.T) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1), "room": strings.Repeat("x", sizes[i+1])})
 	}
 	p, some := list(t, resource.Match{"type": "lamp"}), list(t, resource.Match{"type": "lamp"}, "n", "none")
-	for name, c := range map[string]*Client{"direct": beside, "batches": batches, "one by one": single} {
+	for name, c := range map[string]*Client{"direct": beside, "batches": batches, "one by one": single, "index": index} {
 		got := serials(t, c, p, 0)
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%s: %d listed, want %d", name, len(got), n)
@@ -107,31 +110,112 @@ func TestFindAllWays(t *testing.T) {
 // A server that ends in the midst of a listing is followed by the next one: nothing is
 // lost, and nothing comes twice.
 func TestFindAllTakeover(t *testing.T) {
+	for _, name := range []string{"socket", "index"} {
+		t.Run(name, func(t *testing.T) {
+			path := sock(t)
+			s := serve(t, path)
+			log := NewServer().log
+			c, err := JoinNode(t.Context(), path, log, nil) // serves after s
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if name == "index" {
+				mapped(t, c)
+			}
+			var want []uint32
+			for i := range uint32(600) {
+				want = append(want, i+1)
+				register(t, c, i+1, resource.Attrs{"type": "lamp"})
+			}
+			p := list(t, resource.Match{"type": "lamp"})
+			var got []uint32
+			for a, err := range c.FindAll(t.Context(), p) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got = append(got, a.ID.Serial()); len(got) == 10 {
+					s.Close()
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%d listed, want %d", len(got), len(want))
+			}
+		})
+	}
+}
+
+// thatToo is a cluster with one more resource.
+type thatToo struct{ atOnce }
+
+func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
+	return func(yield func(database.Record, error) bool) { yield(a.Record, nil) }
+}
+
+// A listing from the index is the one that comes over the socket, in the same order, and the
+// server is not asked. In a cluster it is asked.
+func TestFindAllIndexed(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
-	log := NewServer().log
-	c, err := JoinNode(t.Context(), path, log, nil) // serves after s
+	owner, c := joined(t, path), joined(t, path)
+	over, err := Join(t.Context(), DialSocket(path), WithoutImages())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	var want []uint32
-	for i := range uint32(600) {
-		want = append(want, i+1)
-		register(t, c, i+1, resource.Attrs{"type": "lamp"})
+	defer over.Close()
+	for i := range uint32(300) {
+		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
 	}
-	p := list(t, resource.Match{"type": "lamp"})
-	var got []uint32
-	for a, err := range c.FindAll(t.Context(), p) {
-		if err != nil {
+	for i := range uint32(50) {
+		if err := owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)); err != nil {
 			t.Fatal(err)
 		}
-		if got = append(got, a.ID.Serial()); len(got) == 10 {
-			s.Close()
+	}
+	mapped(t, c)
+	text := func(c *Client, p *resource.List) (all []string) {
+		var cov Coverage
+		for a, err := range c.FindCovering(t.Context(), p, &cov) {
+			all = append(all, fmt.Sprint(a.ID, a.Owner, a.Revision, &a.Attrs, err))
+		}
+		return append(all, fmt.Sprint(cov))
+	}
+	for _, p := range []*resource.List{
+		list(t, resource.Match{"type": "lamp"}), list(t, resource.Match{"type": "lamp"}, "n", "none"), list(t, resource.Match{"type": "lamp", "n": "7"}),
+		list(t, resource.Match{"type": "chair"}), list(t, resource.Match{AttrKind: "node"}), where(t, list(t, resource.Match{"type": "lamp"}), compare("n", resource.Lt, "100")),
+	} {
+		var got []string
+		inPlace(t, s, c, func() { got = text(c, p) })
+		if want := text(over, p); !slices.Equal(got, want) {
+			t.Errorf("%v: listed %d from the index, %d over the socket", p, len(got)-1, len(want)-1)
 		}
 	}
-	if slices.Sort(got); !slices.Equal(got, want) {
-		t.Errorf("%d listed, want %d", len(got), len(want))
+	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
+	far := resource.MakeGID(s.Node()^1, 1, 1)
+	s.Attach(thatToo{atOnce{database.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}}})
+	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
+		t.Errorf("%d listed in a cluster, want 251", len(got))
+	}
+}
+
+// A listing that is stopped while an answer is under way leaves no answer to the next question.
+func TestFindAllStopped(t *testing.T) {
+	path := sock(t)
+	serve(t, path)
+	c := joined(t, path)
+	for i := range uint32(2000) {
+		register(t, c, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})
+	}
+	c.noImages = true
+	for _, most := range []int{1, 500, 50, 1500, 1999} {
+		if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), most); len(got) != most {
+			t.Errorf("%d listed, want %d", len(got), most)
+		}
+		for range 3 {
+			a, err := c.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(most)}))
+			if err != nil || a.ID.Serial() != uint32(most)+1 {
+				t.Fatal(most, a.ID, err)
+			}
+		}
 	}
 }
 

@@ -477,6 +477,37 @@ func TestHammer(t *testing.T) {
 	}
 }
 
+// listed lists all records that hammer makes, of which the first keys are always there, and
+// reports whether each came at most once, and each of the first ones.
+func listed(t *testing.T, r *Reader, keys uint32) bool {
+	p := list(t, resource.Match{"type": "c"})
+	l, v := r.List(&p)
+	seen := map[resource.GID]bool{}
+	always := uint32(0)
+	for recs := make([]Record, 0, 7); v == Found && l.Left() > 0; {
+		recs, v = l.Next(recs[:0])
+		for i := range recs {
+			rec := &recs[i]
+			if !whole(&rec.Attrs) || rec.Attrs.GetString("key") != fmt.Sprint(rec.ID.Serial()-1) {
+				t.Errorf("listed what is torn: %v %v", rec.ID, &rec.Attrs)
+				return false
+			}
+			if seen[rec.ID] {
+				t.Errorf("%v is listed twice", rec.ID)
+				return false
+			}
+			if seen[rec.ID] = true; rec.ID.Serial() <= keys {
+				always++
+			}
+		}
+	}
+	if v == Over || v == Found && always != keys {
+		t.Errorf("%d of %d that are always there are listed: %d", always, keys, v)
+		return false
+	}
+	return true
+}
+
 func hammer(t *testing.T) {
 	d := newDB(t, 64<<20)
 	const keys, comes = 200, 50 // the first are always there, the others come and go
@@ -525,7 +556,12 @@ func hammer(t *testing.T) {
 				}
 				var rec Record
 				var v Verdict
-				switch rand.IntN(3) {
+				switch rand.IntN(4) {
+				case 3:
+					if !listed(t, r, keys) {
+						return
+					}
+					continue
 				case 0:
 					p := list(t, resource.Match{"type": "c", "key": fmt.Sprint(i)})
 					rec, v = r.Find(&p, nil)

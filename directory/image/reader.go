@@ -230,14 +230,14 @@ func (s *search) posting(h uint64) (hit, outcome) {
 	return got, enough
 }
 
-func (s *search) find(pattern *resource.List) outcome {
-	var best hit
-	some := false
+// shortest finds the shortest posting among the known attributes of a pattern; some is
+// false if the pattern has none. The outcome is no, or why there is no posting.
+func (s *search) shortest(pattern *resource.List) (best hit, some bool, how outcome) {
 	wire := pattern.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		h, how := s.posting(s.of(a))
 		if how > yes {
-			return how
+			return best, some, how
 		}
 		if !some || h.len() < best.len() {
 			best = h
@@ -247,7 +247,15 @@ func (s *search) find(pattern *resource.List) outcome {
 			break
 		}
 	}
-	if !some {
+	return best, some, no
+}
+
+func (s *search) find(pattern *resource.List) outcome {
+	best, some, how := s.shortest(pattern)
+	switch {
+	case how != no:
+		return how
+	case !some:
 		return s.any(pattern)
 	}
 	n := best.len()

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import "github.com/rocl-go/rocl/resource"
+
+const (
+	// maxListed is how many candidates a Listing takes from an image at most.
+	maxListed = 1 << 20
+	// roomBytes is how much memory small lists of a Listing share. A caller that keeps
+	// one of them keeps so much.
+	roomBytes = 2 << 10
+	// roomLeast is how much of it is left, at least, before it is replaced.
+	roomLeast = 256
+)
+
+// A Listing reads all records that match a pattern. It is for one goroutine at a time.
+type Listing struct {
+	r       *Reader
+	pattern *resource.List
+	system  bool     // the library's own resources may match
+	left    []uint32 // record numbers that have not been read
+	room    []byte   // for the lists of records
+}
+
+// List begins a Listing. Records that match now and still match when they are read are
+// returned once; later ones may be missed. The verdict is Found if the image can tell
+// which records match, also if none does; otherwise Ask or Over, and there is no Listing.
+// The image cannot tell what matches an order, an owner, or no attribute at all. The
+// pattern must not change.
+func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
+	if pattern.Conditional() {
+		_, _, ordered := pattern.Order()
+		if _, owned := pattern.Owner(); ordered || owned {
+			return nil, Ask
+		}
+	}
+	if !r.enter() {
+		return nil, Over
+	}
+	defer r.leave()
+	l := &Listing{r: r, pattern: pattern, system: resource.SeesSystem(pattern)}
+	s := search{Reader: r}
+	if _, v := s.run(func() outcome { return l.candidates(&s) }); v != None {
+		return nil, v
+	}
+	return l, Found
+}
+
+// Left returns how many records at most are still to come.
+func (l *Listing) Left() int { return len(l.left) }
+
+// candidates copies the shortest posting of the pattern's attributes. The outcome is no
+// if the copy is whole.
+func (l *Listing) candidates(s *search) outcome {
+	best, some, how := s.shortest(l.pattern)
+	switch n := best.len(); {
+	case how != no:
+		return how
+	case !some || n > maxListed:
+		return enough
+	default:
+		l.left = make([]uint32, n)
+	}
+	for k := range l.left {
+		if l.left[k], how = s.candidate(best.posting, uint32(k)); how != yes {
+			return how
+		}
+	}
+	if !s.stood(&best) {
+		return torn
+	}
+	return no
+}
+
+// Next appends the next records to recs until that has no more capacity. Their attributes
+// are copies. The verdict is Found as long as all is well; fewer records than there is
+// capacity for are then the last. Ask and Over say that the image cannot tell what follows.
+func (l *Listing) Next(recs []Record) ([]Record, Verdict) {
+	if !l.r.enter() {
+		return recs, Over
+	}
+	defer l.r.leave()
+	s := search{Reader: l.r, system: l.system}
+	complete := l.pattern.Complete()
+	for len(l.left) > 0 && len(recs) < cap(recs) {
+		if !s.good() {
+			return recs, Over
+		}
+		if len(l.room) < roomLeast {
+			l.room = make([]byte, roomBytes)
+		}
+		how := torn
+		for try := 0; how == torn && try < maxTries; try++ {
+			s.buf = l.room[:0:len(l.room)]
+			how = s.match(l.left[0], l.pattern)
+		}
+		switch how {
+		case yes:
+			if !complete {
+				s.rec.Attrs = l.pattern.Answer(&s.rec.Attrs)
+			} else if n := (len(s.rec.Attrs.Wire()) + 7) &^ 7; n <= len(l.room) {
+				l.room = l.room[n:]
+			}
+			recs = append(recs, s.rec)
+		case no:
+		case nonsense:
+			s.wrong.Store(true)
+			return recs, Over
+		default:
+			return recs, Ask
+		}
+		l.left = l.left[1:]
+	}
+	return recs, Found
+}
