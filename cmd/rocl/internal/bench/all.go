@@ -48,6 +48,7 @@ var table = []struct {
 	{bw, options{transport: "shm", size: 64 << 20, poll: "adaptive", count: 8}},
 	{db, options{count: 1_000_000}},
 	{find, options{transport: "tcp", poll: "adaptive", count: 10_000}},
+	{findAll, options{poll: "adaptive", count: 1000}},
 	{find, options{poll: "adaptive", count: 100_000, resources: 1_000_000}},
 	{find, options{poll: "always", count: 10_000, nodes: 2}},
 	{find, options{poll: "always", count: 10_000, nodes: 2, sealed: true}},

@@ -173,6 +173,9 @@ func (o *options) check(bench string) error {
 	if (o.pause != 0 || o.compute != 0) && (bench != "rtt" || o.transport != "shm") {
 		return cli.Usagef("--pause and --compute are for rtt over shm")
 	}
+	if bench == "findall" && o.count > 1_000_000 {
+		return cli.Usagef("--count of findall is up to a million")
+	}
 	if o.pause != 0 && o.pause < time.Millisecond || o.pause > time.Second || o.compute < 0 || o.compute > 1024 {
 		return cli.Usagef("--pause is 0, or 1ms to 1s; --compute is 0 to 1024")
 	}
@@ -255,6 +258,7 @@ func Commands() []*cobra.Command {
 	add("db", "The directory's database, in process", "never", 0, 1_000_000, db)
 	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
+	add("findall", "FindAll of --count local resources: serving, from the index, over the socket", "adaptive", 0, 1000, findAll)
 	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
