@@ -15,6 +15,7 @@ import (
 type alias struct {
 	subsys.Transport
 	name string
+	send func(frames int) // called before each Send of a connection; may be nil
 }
 
 func (a alias) Name() string { return a.name }
@@ -65,6 +66,13 @@ func (p *aliasPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsy
 type aliasConn struct {
 	subsys.Conn
 	a alias
+}
+
+func (c *aliasConn) Send(fs []subsys.Frame) (int, error) {
+	if c.a.send != nil {
+		c.a.send(len(fs))
+	}
+	return c.Conn.Send(fs)
 }
 
 func (c *aliasConn) Transport() string { return c.a.name }

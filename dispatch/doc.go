@@ -93,8 +93,11 @@
 //
 // A goroutine that makes progress lets other goroutines go first in two cases: before it
 // polls, if a message that this context received is not released yet, since another
-// goroutine may be about to answer it; and after a poll that made a parked goroutine
-// runnable.
+// goroutine may be about to answer it; and where a poll has woken parked goroutines
+// (letWoken). While it does, these leave the requests of calls to it, and it writes them all in
+// one batch. If a woken goroutine has not run after some polls that find nothing, another
+// thread of the process has taken it and waits for a processor: then the goroutine that polls
+// parks (giveWay), so that its own thread takes the other one back.
 //
 // # Which goroutine runs what
 //
@@ -145,7 +148,7 @@
 // left. If another goroutine has the pen, that one writes these frames too. If the
 // connection is full no goroutine has the pen: the holder of the token takes it when the
 // connection is writable again. A link over which a sender sends one message right after
-// another is paced: its frames are written when there are 128 KiB of them, by the next
+// another is paced: its frames are written when there are 32 KiB of them, by the next
 // goroutine that waits, or by the flusher (stream.go). Without a connection frames stay in
 // the session until a handshake has succeeded.
 //

@@ -209,7 +209,7 @@ func TestIdleLinksRest(t *testing.T) {
 func TestPortLater(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w := newWorld()
-		near := alias{tcp.New(), "near"}
+		near := alias{Transport: tcp.New(), name: "near"}
 		d := []*Dispatcher{w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())}
 		mb := box(t, d[1], 1, 0)
 		talk(t, d[0], d[1], mb, 1)
@@ -306,7 +306,7 @@ func TestMoves(t *testing.T) {
 		c.GiveUp = 20 * time.Second
 		c.Undelivered = func(Undelivered) { lost.Add(1) }
 	}
-	near := alias{tcp.New(), "near"}
+	near := alias{Transport: tcp.New(), name: "near"}
 	d := [2]*Dispatcher{w.node(t, 1, near, note), w.node(t, 2, near, note)}
 	for _, d := range d {
 		w.listenToo(t, d, shm.New())
