@@ -43,7 +43,16 @@ type watched struct {
 	serving atomic.Bool
 	ending  atomic.Bool
 	met     atomic.Bool
-	probing sync.Mutex // held while the database is asked
+
+	probeMu sync.Mutex
+	probe   *probe // of the database, which has not answered yet; nil: there is none
+}
+
+// A probe asks the database how many resources it has. All requests that come while it waits
+// share it.
+type probe struct {
+	done      chan struct{}
+	resources int // once done is closed
 }
 
 // node is its number.
@@ -56,22 +65,28 @@ type check struct {
 	Reason string `json:"reason"`
 }
 
-// database says whether it answers. One that hangs is asked once, not by
-// everybody who wants to know.
+// database reports whether the database answers. A database that hangs is asked once, not by
+// each request.
 func (w *watched) database() check {
-	if !w.probing.TryLock() {
-		return check{"database", false, "it has been asked and has not answered yet"}
+	w.probeMu.Lock()
+	p := w.probe
+	if p == nil {
+		p = &probe{done: make(chan struct{})}
+		w.probe = p
+		go func() {
+			p.resources = w.server.Database().Len()
+			w.probeMu.Lock()
+			w.probe = nil
+			w.probeMu.Unlock()
+			close(p.done)
+		}()
 	}
-	got := make(chan int, 1)
-	go func() {
-		defer w.probing.Unlock()
-		got <- w.server.Database().Len()
-	}()
+	w.probeMu.Unlock()
 	late := time.NewTimer(aliveTime)
 	defer late.Stop()
 	select {
-	case n := <-got:
-		return check{"database", true, fmt.Sprintf("answers, %d resources", n)}
+	case <-p.done:
+		return check{"database", true, fmt.Sprintf("answers, %d resources", p.resources)}
 	case <-late.C:
 		return check{"database", false, fmt.Sprintf("has not answered for %v", aliveTime)}
 	}

@@ -251,6 +251,25 @@ func TestHTTPConnections(t *testing.T) {
 	}
 }
 
+// Requests that come at the same time, or right after another, have the same answer.
+func TestHealthAtOnce(t *testing.T) {
+	s := directory.NewServer()
+	defer s.Close()
+	w := &watched{server: s, log: slog.New(slog.DiscardHandler)}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				if c := w.database(); !c.OK {
+					t.Errorf("a request beside others: %s", c.Reason)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestReady(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
@@ -292,10 +311,10 @@ func TestReady(t *testing.T) {
 	c2 := open(3) // it has met somebody once, whatever comes afterwards
 	c, c2 = c2, c
 	ask("/readyz", 200, "1 members alive")
-	w.probing.Lock()
+	w.probe = &probe{done: make(chan struct{})}
 	ask("/healthz", 503, "- database:")
 	ask("/readyz", 503, "- database:")
-	w.probing.Unlock()
+	w.probe = nil
 	w.ending.Store(true)
 	ask("/readyz", 503, "- serving: stopping")
 	ask("/healthz", 200, "ok")
