@@ -348,17 +348,22 @@ func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes)
 // registered holds: see [context.MailboxMessages].
 func MailboxMessages(n int) RegisterOption { return context.MailboxMessages(n) }
 
-// Workers has [Resource.Handle] handle up to n messages at the same time.
+// Workers has [Resource.Handle] handle up to n messages at the same time, by n goroutines.
+// Further messages wait in the mailbox. Calls that overlap have no order. Handle fails if n is
+// less than 1.
 func Workers(n int) HandleOption { return context.Workers(n) }
 
-// EachInOwn has [Resource.Handle] handle each message in a goroutine of its own.
+// EachInOwn has [Resource.Handle] handle each message in a goroutine of its own. The number of
+// goroutines has no limit, and the mailbox's limit does not stop senders; see [Workers].
 func EachInOwn() HandleOption { return context.EachInOwn() }
 
 // Handling has [Resource.Handle] handle only the messages that every selector wants.
 func Handling(sel ...Select) HandleOption { return context.Handling(sel...) }
 
-// OnPanic has f called where the function of [Resource.Handle] panics. Without it the panic
-// is logged. Handle goes on in either case.
+// OnPanic has f called where the function of [Resource.Handle] panics, with the message and
+// the value of the panic. f may reply to the message, and must not release it. Without OnPanic
+// the panic is logged at level error, which is seen only with [WithLogger]. Handle goes on in
+// either case. A panic of f itself is not contained: like any panic it ends the program.
 func OnPanic(f func(m *Message, value any)) HandleOption { return context.OnPanic(f) }
 
 // Unique lets Register fail with ErrExists where another resource in reach has the same

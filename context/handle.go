@@ -21,8 +21,9 @@ type handleConfig struct {
 	onPanic func(*dispatch.Message, any)
 }
 
-// Workers has up to n messages handled at the same time, by n goroutines. Calls of the
-// function begin in the order of the messages. Handle fails if n is less than 1.
+// Workers has up to n messages handled at the same time, by n goroutines. They receive the
+// messages in order; calls of the function that overlap have no order. Further messages wait
+// in the mailbox, whose limit stops senders. Handle fails if n is less than 1.
 func Workers(n int) HandleOption {
 	return func(c *handleConfig) {
 		if c.workers = n; n < 1 {
@@ -31,8 +32,9 @@ func Workers(n int) HandleOption {
 	}
 }
 
-// EachInOwn has each message handled by a goroutine of its own. There is no limit to how
-// many there are: a limit is what Workers is for.
+// EachInOwn has each message handled by a goroutine of its own. The number of goroutines has
+// no limit: messages are received as they come, and so the mailbox's limit does not stop
+// senders. Workers limits the number.
 func EachInOwn() HandleOption { return func(c *handleConfig) { c.workers = 0 } }
 
 // Handling has only the messages handled that every selector wants.
@@ -40,27 +42,39 @@ func Handling(sel ...dispatch.Select) HandleOption {
 	return func(c *handleConfig) { c.sel = append(c.sel, sel...) }
 }
 
-// OnPanic has f called where the function panics, with the message and the value of the
-// panic, by the goroutine that panicked. Handle goes on with the next message. Without
-// OnPanic the panic and its stack are logged at level error.
+// OnPanic has f called where the function of [Resource.Handle] panics, with the message and
+// the value of the panic, by the goroutine that panicked. f may reply to the message, and must
+// not release it. Then Handle goes on with the next message. Without OnPanic the panic and its
+// stack are logged at level error, which is seen only with [WithLogger]. Stats.HandlerPanics
+// counts panics in either case.
+//
+// A panic of f itself is not contained. Like any panic it ends the program.
 func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 	return func(c *handleConfig) { c.onPanic = f }
 }
 
 // Handle calls f for each message to the resource, until ctx ends or the resource is closed.
-// Then it waits for the calls under way, and returns nil. It returns an error where receiving
-// fails for another reason, or the options make no sense.
+// Then it waits for the calls under way, and returns nil. It does not interrupt them: an f that
+// takes long looks at ctx itself. Handle returns an error where the options make no sense, and
+// where receiving fails for another reason, such as rocl.ErrGone or rocl.ErrStuck with
+// [Handling]: see [Resource.Recv].
 //
 // By default the calling goroutine makes the calls, one after another, in the order of the
 // messages: that is the quickest. With Workers and EachInOwn other goroutines do, so that a
 // message that takes long does not delay those behind it.
 //
 // The message is f's until f returns: Handle releases it, so f must neither release it nor put
-// it back. What is to stay longer is copied, or kept by Message.Buffer. No lock is held while f
-// runs: f may send, call, receive, register and close, this resource and its context too. A
-// slow f delays no messages of other resources. A panic of f ends that call of f and nothing
-// else; see OnPanic. A request whose f has panicked before it replied is released like any
-// other: the caller's Call fails with rocl.ErrNoReply. An f that ends its goroutine
+// it back. What is to stay longer is copied, or kept by Message.Buffer. f replies to a request
+// before it returns: without a reply, also where f has panicked, the caller's Call fails with
+// rocl.ErrNoReply.
+//
+// No lock is held while f runs: f may send, call, receive, register and close, this resource
+// and its context too. A slow f delays no messages of other resources. f must not wait for what
+// only this Handle could handle. By default a call of f to its own resource, or to one whose
+// handler calls back, waits until its ctx ends. With Workers it does so when all workers wait;
+// with EachInOwn it is answered.
+//
+// A panic of f ends that call of f and nothing else; see [OnPanic]. An f that ends its goroutine
 // (runtime.Goexit, as testing.T.FailNow does) ends that call of f too; where the goroutine is
 // the caller's, Handle does not return.
 func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ...HandleOption) error {
