@@ -296,8 +296,10 @@ func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 // 5 s if not given.
 func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 
-// WithGiveUp says how long a context may be out of reach before sends to it
-// fail with ErrUnreachable; 10 s if not given.
+// WithGiveUp says how long a context may be out of reach before sends and calls to it fail
+// with ErrUnreachable and monitors of its resources tell of their end; 10 s if not given. It
+// is also how long a receive waits behind messages that it does not select before it fails
+// with ErrStuck: see [Resource.Recv].
 func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 
 // WithCluster names the cluster; contexts of different clusters do not link. The

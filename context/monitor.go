@@ -27,7 +27,7 @@ import (
 // or a network that is slow, stopped or cut off is not taken for dead by itself: its
 // resources have ended when the directory says that the node is dead, or when the context
 // was out of reach for as long as [WithGiveUp] says. It may live nevertheless, and send
-// again.
+// again. A receive that selects its messages ([Resource.Recv] with From) goes on waiting then.
 //
 // Monitor does not wait for the resource's context to be reached. It waits, until ctx ends,
 // while the link there is full. It fails with rocl.ErrClosed, with rocl.ErrGone where id is

@@ -113,8 +113,11 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 //
 // If the selectors name the origins of what is wanted (From), and all of these resources
 // have ended and left nothing that matches, Recv fails with rocl.ErrGone, after 10 to 20 ms.
-// What has ended is said at [Resource.Monitor], but for contexts that are out of reach: Recv
-// waits for those.
+// [Resource.Monitor] says what has ended, with one difference. A resource whose context is out
+// of reach for as long as [WithGiveUp] says, so that sends to it fail with rocl.ErrUnreachable,
+// has ended for a monitor, which puts its message (Message.IsGone). It has not ended for Recv:
+// it may live, and send again. Recv asks for it again each second, and goes on waiting. A
+// program that must not wait selects the monitor's tag too, or gives ctx a deadline.
 //
 // Recv fails with rocl.ErrStuck where it waits behind messages that it does not select: the
 // mailbox, whose limit is doubled meanwhile, is full of them; a context from which a

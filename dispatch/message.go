@@ -86,8 +86,9 @@ func (m *Message) From() resource.GID { return m.from }
 func (m *Message) Tag() uint64 { return m.tag }
 
 // IsGone reports whether the library made the message to tell that the resource From has
-// ended: Resource.Monitor asked for that. The message has no payload. It is the last one
-// from that resource.
+// ended: Resource.Monitor asked for that. The message has no payload. It comes behind all
+// messages from that resource. Only a resource that lives, because its context was merely out
+// of reach, may send more.
 func (m *Message) IsGone() bool { return m.isGone }
 
 // Buffer returns the payload as a buffer of its own that can be sent on
