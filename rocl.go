@@ -120,10 +120,10 @@ var (
 	ErrPartial      = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner     = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed       = dispatch.ErrClosed       // the context or the resource has been closed
-	ErrGone         = dispatch.ErrGone         // the target does not exist any more
+	ErrGone         = dispatch.ErrGone         // the target, or every origin that a receive names, has ended
 	ErrNoReply      = dispatch.ErrNoReply      // a request was received, and released without a reply
 	ErrNotCall      = dispatch.ErrNotCall      // the message is no request, or has been replied to
-	ErrUnsupported  = dispatch.ErrUnsupported  // the target's context is of a version that lacks what was asked for
+	ErrUnsupported  = dispatch.ErrUnsupported  // a call to a context of a version without calls
 	ErrUnreachable  = dispatch.ErrUnreachable  // the target's context cannot be reached
 	ErrEmpty        = dispatch.ErrEmpty        // nothing to receive
 	ErrNotReceived  = dispatch.ErrNotReceived  // PutBack of a message that was not received there
@@ -164,23 +164,25 @@ func SendValue[T any](ctx stdctx.Context, r *Resource, to GID, tag uint64, v T, 
 // the message. It fails with ErrValue if the payload is no value of type T.
 func Value[T any](m *Message, c ...Codec[T]) (T, error) { return context.Value(m, c...) }
 
-// EncodeValue returns a buffer with what [SendValue] would send, for calls that take a
-// buffer. The caller owns it.
+// EncodeValue returns a buffer with what [SendValue] would send, for methods that take a buffer,
+// such as [Resource.Call], [Resource.Reply] and [Resource.SendAll]. The caller owns it.
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...Codec[T]) (*Buffer, error) {
 	return context.EncodeValue(ctx, c, v, own...)
 }
 
-// From selects messages from any of ids.
+// From selects messages from any of ids. A receive with From of no identifier fails with
+// ErrSelect.
 func From(ids ...GID) Select { return dispatch.From(ids...) }
 
-// Tag selects messages with any of tags.
+// Tag selects messages with any of tags. A receive with Tag of no tag fails with ErrSelect.
 func Tag(tags ...uint64) Select { return dispatch.Tag(tags...) }
 
-// Tags selects messages with tags from first to last, both included.
+// Tags selects messages with tags from first to last, both included. If first is greater than
+// last, a receive fails with ErrSelect.
 func Tags(first, last uint64) Select { return dispatch.Tags(first, last) }
 
 // TagMask selects messages whose tag has, in the bits that are set in mask, the bits of
-// value.
+// value. If value has a bit that is not in mask, a receive fails with ErrSelect.
 func TagMask(mask, value uint64) Select { return dispatch.TagMask(mask, value) }
 
 // Any selects messages that match at least one of sel. Several selectors that are given
@@ -343,11 +345,13 @@ func WithLogger(l *slog.Logger) Option { return context.WithLogger(l) }
 func WithUndelivered(f func(Undelivered)) Option { return context.WithUndelivered(f) }
 
 // MailboxLimit sets the byte limit of the mailbox of the resource that is being
-// registered. It is for all senders together: see [context.MailboxLimit].
+// registered. It is for all senders together. While the mailbox is full Send waits, and TrySend
+// fails with ErrFull: see [context.MailboxLimit].
 func MailboxLimit(bytes int) RegisterOption { return context.MailboxLimit(bytes) }
 
 // MailboxMessages sets how many messages the mailbox of the resource that is being
-// registered holds: see [context.MailboxMessages].
+// registered holds, for all senders together. While the mailbox is full Send waits, and TrySend
+// fails with ErrFull: see [context.MailboxMessages].
 func MailboxMessages(n int) RegisterOption { return context.MailboxMessages(n) }
 
 // Workers has [Resource.Handle] handle up to n messages at the same time, by n goroutines.

@@ -17,22 +17,26 @@ import (
 // belongs to the caller until Release. Any number of goroutines may call at once.
 //
 // If Call returns a reply, it has taken over the caller's reference to b. If it fails, b stays
-// the caller's: call with it again, or release it. Where a request has been sent in vain other
-// goroutines may still read the buffer, and a receiver in this process may have changed it.
+// the caller's: call with it again, or release it. Do not write to it: the request may have
+// been sent, and other goroutines may still read it. A receiver in this process may have
+// changed it.
 //
 // Call waits, as Send does, while the target's mailbox has no room, and then for the reply,
 // until ctx ends. A reply needs no room in this resource's mailbox, and uses none of the credit
 // of its other messages: a call does not wait for messages to be received here. Replies have
 // no order with other messages from the target.
 //
-// Call fails with rocl.ErrGone, or rocl.ErrUnreachable, where the target or its context has
-// ended, which ends the call at once: within milliseconds where the process was killed on this
-// node, and when gossip says so on another. The request may have been worked on. Call fails
-// with rocl.ErrNoReply if the receiver has released the request without a reply; with
-// rocl.ErrUnsupported if the target's context is of a version without calls; with
-// rocl.ErrClosed, rocl.ErrTooLarge, or the cause of ctx's end. The receiver is not told when
-// ctx ends; its reply is dropped. A request that was not delivered is not reported to
-// [WithUndelivered]: the error says so.
+// Call fails with rocl.ErrGone as soon as the target has ended: within milliseconds where the
+// resource was deleted or its process killed on this node, and when gossip says that the node
+// is dead on another. It fails with rocl.ErrUnreachable where the target's context is out of
+// reach for as long as [WithGiveUp] says, and with rocl.ErrNoReply if the receiver has released
+// the request without a reply. Whatever the error, the request may have been worked on.
+//
+// Call also fails with rocl.ErrUnsupported if the target's context is of a version without
+// calls, such as 0.1.0; with rocl.ErrClosed if this resource or its context is closed; with
+// rocl.ErrTooLarge; or with the cause of ctx's end. The receiver is not told when ctx ends; its
+// reply is dropped. A request that was not delivered is not reported to [WithUndelivered]: the
+// error says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
 	var p dispatch.Pending
 	m, err := r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {

@@ -33,8 +33,9 @@ type Number interface {
 // Each node compares what is registered there. A find by the node's index in shared
 // memory compares there. A watch, and with it Await, compares in the watching process.
 // A pattern has at most 16 conditions. A node of a version that does not know them does
-// not answer in a cluster, which is ErrPartial; as the node's own directory it is
-// errors.ErrUnsupported. A number that is not finite is an error.
+// not answer in a cluster, which is ErrPartial. If this node's directory does not know them,
+// the error is that of the standard library, errors.ErrUnsupported, and not
+// rocl.ErrUnsupported. A number that is not finite is an error.
 func At[N Number](name string, op resource.Op, n N) FindOption {
 	text := format(n)
 	return func(c *findConfig) {
@@ -260,9 +261,11 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 //
 // A resource that is gone meanwhile is passed over. Otherwise the error is that of SendAll.
 // Where a node could not be asked the error matches rocl.ErrPartial, and the resources of the
-// others were sent to; with [Covered] that is no error. That none matches is none.
+// others were sent to; with [Covered] that is no error. If no resource matches, SendToAll
+// returns 0 and nil.
 //
-// If SendToAll fails, b stays the caller's, also where some were sent to.
+// If SendToAll returns nil, it has taken over the caller's reference to b. If it fails, b stays
+// the caller's, also where some were sent to.
 func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint64, b *buffers.Buffer, opts ...FindOption) (int, error) {
 	var ids []resource.GID
 	var partial error

@@ -34,7 +34,8 @@ func SendValue[T any](ctx stdctx.Context, r *Resource, to resource.GID, tag uint
 }
 
 // EncodeValue returns a buffer of the context with the payload that [SendValue] would send,
-// for calls that take a buffer, such as [Resource.SendAll]. The caller owns it. EncodeValue
+// for methods that take a buffer, such as [Resource.Call], [Resource.Reply] and
+// [Resource.SendAll]. The receiver of the buffer calls [Value]. The caller owns it. EncodeValue
 // waits for memory until ctx ends, and fails as SendValue does before it sends.
 func EncodeValue[T any](ctx stdctx.Context, c *Context, v T, own ...codec.Codec[T]) (*buffers.Buffer, error) {
 	b, err := encode(ctx, c, &v, own)
