@@ -16,6 +16,18 @@
 //	err = me.Send(ctx, srv.ID, 7, b) // takes b over, unless it fails
 //	answer, err := me.Recv(ctx, rocl.From(srv.ID))
 //
+// A server replies to requests. Its client calls, and is told as soon as the server has ended:
+//
+//	err = me.Handle(ctx, func(m *rocl.Message) { // in the server
+//		err := me.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes()))
+//	}, rocl.EachInOwn())
+//
+//	reply, err := me.CallBytes(ctx, srv.ID, 7, []byte("hello")) // in a client; rocl.ErrGone
+//
+// [Resource.Monitor] tells that a resource has ended, behind its last message. [MailboxMessages]
+// bounds what waits for a receiver. Package netrocl has net.Conn and net.Listener over
+// resources.
+//
 // Resources are kept by the node's directory: a dirserver, or, where none
 // runs, the first context of the node, from which another takes over.
 //
