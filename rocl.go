@@ -120,7 +120,7 @@ var (
 	ErrPartial      = directory.ErrPartial     // nobody who could be asked has it, and some nodes could not be
 	ErrNotOwner     = directory.ErrNotOwner    // the resource is another context's
 	ErrClosed       = dispatch.ErrClosed       // the context or the resource has been closed
-	ErrGone         = dispatch.ErrGone         // the target, or every origin that a receive names, has ended
+	ErrGone         = dispatch.ErrGone         // the target, or what a receive waits for, has ended
 	ErrNoReply      = dispatch.ErrNoReply      // a request was received, and released without a reply
 	ErrNotCall      = dispatch.ErrNotCall      // the message is no request, or has been replied to
 	ErrUnsupported  = dispatch.ErrUnsupported  // a call to a context of a version without calls

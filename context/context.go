@@ -206,8 +206,9 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 
 // Register makes a resource with the attributes a, or with none if a is nil, and
 // gives it a mailbox. Every attribute must have a value. Two resources may have the
-// same attributes; [Unique] forbids that. The mailbox stops senders at the limits of [MailboxLimit] and
-// [MailboxMessages], by default at that of [WithMailbox], which is 16 MiB by default.
+// same attributes; [Unique] forbids that. The mailbox stops senders at the limits of
+// [MailboxLimit] and [MailboxMessages], by default at that of [WithMailbox], which is 16 MiB
+// by default.
 //
 // A list has at most [resource.MaxAttrs] attributes (4,096) and [resource.MaxList]
 // bytes (32 MiB), a name [resource.MaxName] (1 KiB), a value [resource.MaxValue]
