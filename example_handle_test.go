@@ -92,7 +92,7 @@ func ExampleEachInOwn() {
 	// 2: LOUDER
 }
 
-// Two functions handle messages of different tags to one resource.
+// The function handles messages of tag 7. Others stay in the mailbox, for another Handle or Recv.
 func ExampleHandling() {
 	handled(shout, []uint64{7}, rocl.Handling(rocl.Tag(7)))
 	// Output:
