@@ -196,11 +196,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 // isDead reports whether the directory says for certain that the cluster has no such node
 // now. A node that is away for a moment, or suspected, is not dead.
 func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
-	name, err := node.MarshalText()
-	if err != nil {
-		return false
-	}
-	p, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: string(name)}, nil)
+	p, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
 	if err != nil {
 		return false
 	}
