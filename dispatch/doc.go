@@ -189,8 +189,8 @@
 //	80     progress.parkedMu   the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Locks that are held for a
-// few instructions, in which none of these is taken, have no level: those of packages buffers and callqueue, of
-// ratelog and of Strangers.
+// few instructions, in which none of these is taken, have no level: left.mu, those of packages
+// buffers and callqueue, of ratelog and of Strangers.
 //
 // link.mu is not held while Start, Send, Close or Unanswered of a connection is called. No
 // lock and no token is held while a function of the program is called that may wait:

@@ -222,7 +222,7 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
-	if call != 0 {
+	if call != 0 && copied {
 		l.postSoon()
 	} else {
 		l.post()

@@ -53,7 +53,7 @@ type link struct {
 	awaited   int         // goroutines that wait for that
 	binders   int         // goroutines that keep others from writing, to attach another connection
 	stream    pace
-	isLeft    bool // among Dispatcher.left
+	isLeft    bool // l is in Dispatcher.left
 	vigil     vigil
 	endMove   context.CancelFunc // of the searcher that tries better routes
 	retry     *time.Timer        // calls timeout; nil until first set

@@ -93,7 +93,7 @@ func (l *link) pump() {
 	l.release()
 	to := uint32(penIdle)
 	for round := 0; l.canWrite(); round++ {
-		if round > 0 && (l.paced() && l.s.Due() < flushBytes && l.pen.Load() == penWriting || round >= pumpRounds && !l.s.HasQueued() && l.setPace()) {
+		if round > 0 && l.leaves(round) {
 			break // others add as fast as this goroutine writes: larger batches are cheaper
 		}
 		l.feed()
@@ -125,6 +125,20 @@ func (l *link) pump() {
 	}
 	l.putDown(to)
 	l.mu.Unlock()
+}
+
+// leaves reports whether the writer, after so many rounds, leaves the rest to the goroutines that
+// add it, or to the flusher. A goroutine that has called the writer of a paced link is about to
+// wait, and relies on it for longer. mu must be held.
+func (l *link) leaves(rounds int) bool {
+	most := pumpRounds
+	switch isCalled := l.pen.Load() == penCalled; {
+	case l.paced() && isCalled:
+		most = 4 * pumpRounds
+	case l.paced() && l.s.Due() < flushBytes:
+		return true
+	}
+	return rounds >= most && !l.s.HasQueued() && l.setPace()
 }
 
 // awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it

@@ -145,8 +145,8 @@ type progress struct {
 	acksDue  atomic.Bool            // some link owes an acknowledgement
 	held     atomic.Int32           // messages that were received and not released; not those of parcels
 	woken    atomic.Int32           // goroutines that were fired while parked, and have not run yet
-	gaveWay  atomic.Bool            // a goroutine that polled has parked until these have run
-	yields   atomic.Bool            // the holder of the token lets these run, and then writes what they have queued
+	gaveWay  atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
+	yields   atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
 	parkedMu    lock.Mutex[levelParked]
 	parkedFirst *waiter
@@ -211,43 +211,55 @@ func (d *Dispatcher) give() {
 // wait returns nil when w has been fired, or the cause when ctx ends first.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
-	if w.ready() || !d.yields.Load() && d.woken.Load() <= 0 {
+	isFlushed := !d.yields.Load() && d.woken.Load() <= 0
+	if isFlushed {
 		d.flushAll(false)
-	} // else the holder of the token does, which this goroutine may become
+	} // otherwise the token holder flushes; this goroutine may become the holder
 	if d.held.Load() > 0 {
 		runtime.Gosched() // another goroutine may have been given the message: it goes first
 	}
 	for {
-		if w.ready() {
-			return nil
-		}
+		hasEnded := false
 		if done != nil {
 			select {
 			case <-done:
-				return context.Cause(ctx)
+				hasEnded = true
 			default:
 			}
+		}
+		if w.ready() || hasEnded {
+			if !isFlushed {
+				d.flushAll(false)
+			}
+			if w.ready() {
+				return nil
+			}
+			return context.Cause(ctx)
 		}
 		drives := false
 		if p := d.poller.Load(); p != nil && p.Len() > 0 {
 			if d.takes(p) {
-				then := d.drive(done, w, p)
-				d.give()
-				switch then {
+				isFlushed = true // drive does
+				switch then := d.drive(done, w, p); then {
+				case givesWay:
+					d.token.Unlock()
+					d.giveWay(done, w)
+					continue
 				case looksAgain:
+					d.give()
 					if d.asked.Load() > 0 {
 						runtime.Gosched() // there may be one processor
 					}
 					continue
-				case givesWay:
-					d.giveWay(done, w)
-					continue
+				default:
+					d.give()
 				}
 			} else {
 				drives = true
-				if !d.yields.Load() {
+				if !isFlushed && !d.yields.Load() {
 					d.flushAll(false)
 				}
+				isFlushed = true
 			}
 		}
 		d.park(done, w, drives)
@@ -265,18 +277,18 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 		if d.token.TryLock() {
 			d.token.Unlock()
 			d.unpark(w)
-			d.hasWoken(w)
+			d.endPark(w)
 			return
 		}
 	}
-	d.doze(done, w)
+	d.awaitWake(done, w)
 	if drives {
 		d.unpark(w)
 	}
 }
 
-// doze waits until w, which is parked, is nudged or done closes.
-func (d *Dispatcher) doze(done <-chan struct{}, w *waiter) {
+// awaitWake blocks until w is woken or done closes. w must be parked.
+func (d *Dispatcher) awaitWake(done <-chan struct{}, w *waiter) {
 	if done == nil { // a third of what a select costs
 		<-w.ch
 		d.count.Woken.Add(1)
@@ -288,12 +300,12 @@ func (d *Dispatcher) doze(done <-chan struct{}, w *waiter) {
 			d.count.Sleeps.Add(1)
 		}
 	}
-	d.hasWoken(w)
+	d.endPark(w)
 }
 
-// hasWoken ends the parking of w. The last goroutine that was woken offers the token, if the one
-// that had it has given way.
-func (d *Dispatcher) hasWoken(w *waiter) {
+// endPark makes w awake again. If w is the last woken goroutine and a goroutine has given way,
+// endPark offers the token.
+func (d *Dispatcher) endPark(w *waiter) {
 	if w.state.CompareAndSwap(parked, awake) {
 		return // nudged, or done has closed
 	}
@@ -303,22 +315,24 @@ func (d *Dispatcher) hasWoken(w *waiter) {
 	}
 }
 
-// giveWay parks a goroutine that has polled in vain while goroutines that it has woken have not
-// run: another thread of this process took them, and waits for a processor itself. The thread of
-// this goroutine takes them back when it has nothing else to run. The last of them to run, the
-// next one that waits, or the keeper makes progress.
+// giveWay parks a goroutine that polled in vain while woken goroutines have not run. Its
+// processor becomes idle, and steals them from a thread that the kernel does not run. The last
+// woken goroutine, the next waiter or the keeper makes progress. The token is free, and is not
+// offered to another waiter: that would take this processor.
 func (d *Dispatcher) giveWay(done <-chan struct{}, w *waiter) {
-	if !w.state.CompareAndSwap(awake, parked) {
-		return // fired
+	if w.state.CompareAndSwap(awake, parked) {
+		d.list(w)
+		d.gaveWay.Store(true)
+		if d.woken.Load() <= 0 { // all of them ran before gaveWay was set: none offers the token
+			d.endPark(w)
+		} else {
+			d.awaitWake(done, w)
+		}
+		d.unpark(w)
 	}
-	d.list(w)
-	d.gaveWay.Store(true)
-	if d.woken.Load() <= 0 { // they have run, and do not know
-		d.hasWoken(w)
-	} else {
-		d.doze(done, w)
+	if d.mayLeave(done, w) {
+		d.pass()
 	}
-	d.unpark(w)
 }
 
 // list puts w among the parked waiters that would make progress.
@@ -335,7 +349,12 @@ func (d *Dispatcher) list(w *waiter) {
 
 func (d *Dispatcher) unpark(w *waiter) {
 	d.parkedMu.Lock()
-	defer d.parkedMu.Unlock()
+	d.unparkLocked(w)
+	d.parkedMu.Unlock()
+}
+
+// unparkLocked is unpark with parkedMu held.
+func (d *Dispatcher) unparkLocked(w *waiter) {
 	if !w.inParked {
 		return
 	}
@@ -352,24 +371,33 @@ func (d *Dispatcher) unpark(w *waiter) {
 	w.pnext, w.pprev = nil, nil
 }
 
-// pass offers the token, just unlocked, to a parked waiter.
+// pass offers the token, just unlocked, to a parked waiter. A waiter that has been fired needs no
+// token, and one that is awake looks for it.
 func (d *Dispatcher) pass() {
 	if d.wants.Load() == 0 {
 		return
 	}
 	d.parkedMu.Lock()
-	w := d.parkedFirst
+	w, state := d.parkedFirst, uint32(fired)
+	for ; w != nil; w = d.parkedFirst {
+		d.unparkLocked(w)
+		if state = w.state.Load(); state != fired {
+			break
+		}
+	}
 	d.parkedMu.Unlock()
-	if w != nil {
-		d.unpark(w)
+	if state == parked {
 		w.nudge()
 	}
 }
 
 // drive makes progress until w is fired, done closes, another goroutine wants the token, woken
 // goroutines wait for a processor, or patience ends. The token must be held.
-func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then verdict) {
+func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then nextStep) {
 	d.driven.Add(1)
+	if d.gaveWay.Load() {
+		d.gaveWay.Store(false)
+	}
 	if !d.resting.Load() {
 		d.alone = 0
 	} else if d.alone++; d.alone%aloneMost == 0 {
@@ -407,24 +435,26 @@ func (d *Dispatcher) mayLeave(done <-chan struct{}, w *waiter) bool {
 	return false
 }
 
-// A verdict is what a goroutine that has made progress does next.
-type verdict uint8
+// A nextStep is what a goroutine that has made progress does next.
+type nextStep uint8
 
 const (
-	looksAgain verdict = iota
-	rests              // parks, and the keeper makes progress
-	givesWay           // parks until the goroutines that it has woken have run
+	looksAgain nextStep = iota
+	rests               // parks, and the keeper makes progress
+	givesWay            // parks until the goroutines that it has woken have run
 )
 
 const (
 	lookPolls = 16 // polls are between two looks whether the caller has given up
-	wayPolls  = 32 // as many, if they find nothing, are between two looks whether woken goroutines have run
+
+	wokenPolls = 32 // empty polls between two checks whether woken goroutines have run
 )
 
 // poll looks for news without sleeping, at least once, for as long as there are
 // some and then as long as patience says. It returns looksAgain if w waits no longer, or another
-// goroutine wants the token.
-func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) verdict {
+// goroutine wants the token; givesWay if woken goroutines have not run; rests if patience has
+// ended.
+func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
 	most := d.patience.Next()
 	entered, empty := false, 0
 	var start time.Time // of finding nothing
@@ -456,7 +486,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) ver
 		if empty++; empty < fewPolls {
 			continue
 		}
-		if empty%wayPolls == 0 && d.woken.Load() > 0 {
+		if empty%wokenPolls == 0 && d.woken.Load() > 0 {
 			if entered {
 				d.patience.Leave()
 			}
@@ -495,8 +525,8 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) ver
 	return rests
 }
 
-// letWoken lets goroutines run that were woken, and writes what they have left to it: the
-// requests of many calls, say, in one batch. The token must be held.
+// letWoken yields to woken goroutines. Then it writes the requests that they queued, in one batch
+// for each link. The token must be held.
 func (d *Dispatcher) letWoken() {
 	d.yields.Store(true)
 	runtime.Gosched()
@@ -603,13 +633,14 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 		case <-d.stop:
 			return
 		}
+		d.flushLeft() // in case the token holder that is to do that waits for a processor
 		d.flushAcks()
 		p.EndNap()
 		now := d.driven.Load()
 		if busy <<= 1; now-seen >= busyDrives {
 			busy |= 1
 		}
-		if now != seen && !asked {
+		if now != seen && !asked && !d.gaveWay.Load() {
 			seen = now
 			continue
 		}

@@ -19,16 +19,16 @@ import (
 const (
 	burst      = 2 * time.Microsecond  // between messages that make a stream
 	flushBytes = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
-	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up,
-	longNap    = time.Millisecond      // where that is done without it
+	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up
+	longNap    = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
 	fewFrames  = 8                     // of one nap, with which a link is no stream any more
 )
 
-// pace is how a link writes. Guarded by link.mu.
+// pace is how a link writes. Guarded by link.mu, but for wrote.
 type pace struct {
 	slot    int          // in streams, from 1; 0: each message is written at once
 	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
-	isTimed bool         // the message that is queued last is to be noted in wrote
+	isTimed bool         // the write of the message that was queued last sets wrote
 	rx      uint32       // session.rxNext when a message was last queued
 	seen    uint32       // session.next at the last nap
 	pumped  bool         // a sender came to flushBytes since
@@ -100,8 +100,8 @@ func (l *link) unpace() {
 }
 
 // flush writes what a paced link has queued. After a nap it also judges whether the link is
-// a stream still, and says whether it is a dense one: that has been written by its senders, or
-// by goroutines that waited.
+// still a stream, and reports whether that is dense: its senders or waiting goroutines wrote
+// all frames.
 func (l *link) flush(napped bool) (isDense bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +116,7 @@ func (l *link) flush(napped bool) (isDense bool) {
 	return isDense
 }
 
-// flushAll writes what the paced links have queued, and says whether all are dense.
+// flushAll writes what the paced links have queued, and reports whether all of them are dense.
 func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
 	if d.streams.count.Load() == 0 {
 		return false
@@ -130,17 +130,17 @@ func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
 	return isDense
 }
 
-// left are links with requests that the holder of the token is to write when it has let the
-// goroutines run that it has woken (progress.yields).
+// left lists links with unwritten requests. The token holder writes them after it has yielded
+// (progress.yields).
 type left struct {
 	isSome atomic.Bool
-	mu     sync.Mutex // a leaf
+	mu     sync.Mutex // guards links; no lock is taken while it is held
 	links  []*link
 }
 
-// postSoon is post of the request of a call, whose sender waits next. While the holder of the
-// token lets woken goroutines run, it leaves the request to that goroutine, which writes those of
-// all of them in one batch. mu must be held; postSoon releases it.
+// postSoon is post for the request of a call. While the token holder yields, postSoon leaves the
+// request to the holder, which writes all such requests of a link in one batch. mu must be held;
+// postSoon releases it.
 func (l *link) postSoon() {
 	d := l.d
 	if !d.yields.Load() || l.conn == nil || l.paced() {
@@ -153,7 +153,7 @@ func (l *link) postSoon() {
 		d.left.links = append(d.left.links, l)
 		d.left.isSome.Store(true)
 		d.left.mu.Unlock()
-		if !d.yields.Load() { // it may have looked before
+		if !d.yields.Load() { // the token holder may have emptied the list before l was added
 			l.post()
 			return
 		}
