@@ -447,7 +447,7 @@ const (
 const (
 	lookPolls = 16 // polls are between two looks whether the caller has given up
 
-	wokenPolls = 32 // empty polls between two checks whether woken goroutines have run
+	wokenPolls = 8 // empty polls between two checks whether woken goroutines have run
 )
 
 // poll looks for news without sleeping, at least once, for as long as there are
