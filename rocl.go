@@ -298,9 +298,12 @@ func WithMemory(bytes int64) Option { return context.WithMemory(bytes) }
 // 5 s if not given.
 func WithLinger(d time.Duration) Option { return context.WithLinger(d) }
 
-// WithGiveUp says how long a context may be out of reach before sends and calls to it fail
-// with ErrUnreachable and monitors of its resources tell of their end; 10 s if not given. It
-// is also how long a receive waits behind messages that it does not select before it fails
+// WithGiveUp sets the time after which sends and calls to a context that is out of reach fail
+// with ErrUnreachable, and monitors of its resources tell of their end; 10 s if not given.
+// That comes sooner, with ErrGone, if gossip declares the context's node dead and the context
+// does not answer. In a long partition gossip declares living nodes dead: their contexts have
+// ended for those that were told, though they live. A node that reaches no other member
+// declares no node dead. WithGiveUp is also how long a receive waits behind messages that it does not select before it fails
 // with ErrStuck: see [Resource.Recv].
 func WithGiveUp(d time.Duration) Option { return context.WithGiveUp(d) }
 

@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type cache struct {
 	addrs  map[resource.GID]*addresses
 	added  int                       // flows, since the last sweep
 	gone   map[resource.GID]struct{} // peers whose links have ended since
+	deaths map[resource.NodeID]*death
 }
 
 // sweepLeast is how many flows are added, or links end, at least before a sweep.
@@ -87,9 +89,10 @@ func (k *cache) init() {
 	k.flows = map[resource.GID]*dispatch.Flow{}
 	k.addrs = map[resource.GID]*addresses{}
 	k.gone = map[resource.GID]struct{}{}
+	k.deaths = map[resource.NodeID]*death{}
 }
 
-func bound[V any](m map[resource.GID]V) {
+func bound[K comparable, V any](m map[K]V) {
 	if len(m) >= cacheMost {
 		for k := range m {
 			delete(m, k)
@@ -173,10 +176,14 @@ func isNode(id resource.GID) bool { return id == directory.NodeResource(id.Node(
 // resolve implements dispatch.Resolver with the second cache.
 func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, error) {
 	c.cache.mu.Lock()
-	if a := c.cache.addrs[peer]; a != nil && time.Since(a.used) > fresh {
-		a.used = time.Now()
-		c.cache.mu.Unlock()
-		return c.meant(peer, a.urls), nil
+	var known []string
+	if a := c.cache.addrs[peer]; a != nil {
+		known = a.urls
+		if time.Since(a.used) > fresh {
+			a.used = time.Now()
+			c.cache.mu.Unlock()
+			return c.meant(peer, known), nil
+		}
 	}
 	c.cache.mu.Unlock()
 	c.asked.Add(1)
@@ -185,7 +192,7 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 		return nil, fmt.Errorf("%w: its context %v has ended", dispatch.ErrGone, peer)
 	}
 	if errors.Is(err, directory.ErrPartial) && c.isDead(ctx, peer.Node()) {
-		return nil, fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
+		return c.meant(peer, known), fmt.Errorf("%w: %v", dispatch.ErrNodeDead, peer)
 	}
 	if err != nil {
 		return nil, err
@@ -193,14 +200,80 @@ func (c *Context) resolve(ctx stdctx.Context, peer resource.GID) ([]string, erro
 	return c.meant(peer, c.cache.reach(peer, &ans.Attrs, time.Now())), nil
 }
 
-// isDead reports whether the directory says for certain that the cluster has no such node
-// now. A node that is away for a moment, or suspected, is not dead.
+// deathFor is how long an answer to the question whether a node is dead is used: each
+// attempt of each link with a context of the node asks.
+const deathFor = 200 * time.Millisecond
+
+// A death is the directory's answer to the question whether a node is dead.
+type death struct {
+	done   chan struct{} // closed when the other fields are set
+	at     time.Time     // zero if the goroutine that asked has given up
+	isDead bool
+}
+
+// isOld reports whether the directory is to be asked again.
+func (a *death) isOld() bool {
+	select {
+	case <-a.done:
+		return time.Since(a.at) > deathFor
+	default:
+		return false
+	}
+}
+
+// isDead reports whether the directory says that a node is dead. Calls for one node that
+// come together put one question.
 func (c *Context) isDead(ctx stdctx.Context, node resource.NodeID) bool {
-	p, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
+	k := &c.cache
+	k.mu.Lock()
+	a := k.deaths[node]
+	if a != nil && !a.isOld() {
+		k.mu.Unlock()
+		select {
+		case <-a.done:
+			return a.isDead
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if len(k.deaths) >= sweepLeast {
+		maps.DeleteFunc(k.deaths, func(_ resource.NodeID, a *death) bool { return a.isOld() })
+		bound(k.deaths)
+	}
+	a = &death{done: make(chan struct{})}
+	k.deaths[node] = a
+	k.mu.Unlock()
+	defer close(a.done)
+	if a.isDead = c.asksIfDead(ctx, node); ctx.Err() == nil {
+		a.at = time.Now()
+	}
+	return a.isDead
+}
+
+// asksIfDead asks the directory whether a node is dead: it has no such node, and it has
+// another one than this. A node that is suspected or away is not dead. A directory that
+// reaches no other member is cut off itself, and cannot tell.
+func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
+	it, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
 	if err != nil {
 		return false
 	}
 	c.asked.Add(1)
-	_, err = c.dir.Find(ctx, p)
-	return errors.Is(err, directory.ErrNotFound)
+	if _, err = c.dir.Find(ctx, it); !errors.Is(err, directory.ErrNotFound) {
+		return false
+	}
+	all, err := c.pattern(resource.Match{AttrKind: "node"}, []FindOption{Want(AttrNode)})
+	if err != nil {
+		return false
+	}
+	c.asked.Add(1)
+	for n, err := range c.dir.FindAll(ctx, all) { // this node comes first, then one after another
+		if err != nil {
+			return false
+		}
+		if n.ID.Node() != c.self.Node() {
+			return true
+		}
+	}
+	return false
 }

@@ -6,12 +6,18 @@ import (
 	stdctx "context"
 	"errors"
 	"flag"
+	"iter"
 	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
@@ -270,6 +276,125 @@ func TestDialsFail(t *testing.T) {
 	if n, d := a.Stats().Questions, uint64(f.dials.Load()); d < 2 || n != 1+d {
 		t.Errorf("%d dials, %d questions", d, n)
 	}
+}
+
+// others are the rest of a cluster, as the directory of a node sees it: what it is asked for
+// by name is on a node that does not answer.
+type others struct {
+	directory.Remote
+	finds atomic.Int64
+	mu    sync.Mutex
+	nodes []resource.NodeID // that live
+	err   error             // of a search that finds nothing
+}
+
+func (o *others) set(err error, nodes ...resource.NodeID) {
+	o.mu.Lock()
+	o.nodes, o.err = nodes, err
+	o.mu.Unlock()
+}
+
+func (o *others) Find(stdctx.Context, *resource.List) (database.Record, error) {
+	o.finds.Add(1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return database.Record{}, o.err
+}
+
+func (o *others) All(stdctx.Context, *resource.List, *directory.Coverage) iter.Seq2[database.Record, error] {
+	o.mu.Lock()
+	nodes := o.nodes
+	o.mu.Unlock()
+	return func(yield func(database.Record, error) bool) {
+		for _, n := range nodes {
+			l, _ := resource.NewPattern(resource.Match{directory.AttrKind: "node"})
+			id := directory.NodeResource(n)
+			if !yield(database.Record{ID: id, Owner: id, Revision: 1, Attrs: *l}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A node is dead when the directory has no such node, and is not cut off itself: it has
+// another member. The addresses that were known are returned with the error. All links
+// together ask a few times a second.
+func TestNodeDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t)
+		c := s.in(t)
+		o := &others{Remote: directory.Unreachable(errors.New("nobody is reached"))}
+		s.now.Attach(o)
+		peer := resource.MakeGID(c.ID().Node()+1, 1, 0)
+		third := peer.Node() + 1
+		ask := func() (addrs []string, finds int64, err error) {
+			time.Sleep(time.Second) // of the bubble: what was answered is old
+			before := o.finds.Load()
+			addrs, err = c.Resolve(peer)
+			return addrs, o.finds.Load() - before, err
+		}
+		for what, err := range map[string]error{
+			"the directory is cut off": directory.ErrNotFound,
+			"a member does not answer": directory.ErrPartial,
+			"the node has a resource":  nil,
+		} {
+			o.set(err)
+			if _, _, err := ask(); !errors.Is(err, directory.ErrPartial) || errors.Is(err, dispatch.ErrGone) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		o.set(directory.ErrPartial, third)
+		if _, _, err := ask(); errors.Is(err, dispatch.ErrGone) {
+			t.Error("another node is suspected:", err)
+		}
+		o.set(directory.ErrNotFound, third)
+		if addrs, n, err := ask(); !errors.Is(err, dispatch.ErrNodeDead) || n != 1 || len(addrs) > 0 {
+			t.Errorf("the node is dead: %q, %d searches, %v", addrs, n, err)
+		}
+		before := o.finds.Load()
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				if _, err := c.Resolve(peer); !errors.Is(err, dispatch.ErrNodeDead) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := o.finds.Load() - before; n != 0 {
+			t.Errorf("%d searches for what was just answered", n)
+		}
+		c.CacheAddrs(peer, "inproc://there/1")
+		for range 2 { // at first they are trusted
+			if addrs, err := c.Resolve(peer); !slices.Equal(addrs, []string{"inproc://there/1"}) || err != nil && !errors.Is(err, dispatch.ErrNodeDead) {
+				t.Errorf("%q, %v", addrs, err)
+			}
+		}
+		o.set(directory.ErrPartial, third)
+		if _, _, err := ask(); errors.Is(err, dispatch.ErrGone) {
+			t.Error("the node may live again:", err)
+		}
+	})
+}
+
+// What is remembered of dead nodes is bounded.
+func TestManyNodesDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t)
+		c := s.in(t)
+		o := &others{Remote: directory.Unreachable(errors.New("nobody is reached"))}
+		s.now.Attach(o)
+		o.set(directory.ErrNotFound, c.ID().Node()+1)
+		for i := range 1000 {
+			time.Sleep(100 * time.Millisecond)
+			if _, err := c.Resolve(resource.MakeGID(resource.NodeID(i+1), 1, 0)); !errors.Is(err, dispatch.ErrNodeDead) {
+				t.Fatal(err)
+			}
+			if n := c.Deaths(); n > 100 {
+				t.Fatalf("%d nodes are remembered", n)
+			}
+		}
+	})
 }
 
 func TestAddressCache(t *testing.T) {

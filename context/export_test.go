@@ -41,6 +41,18 @@ func (c *Context) CacheAddrs(peer resource.GID, urls ...string) {
 	c.cache.mu.Unlock()
 }
 
+// Resolve returns the addresses of a context, as a link asks for them.
+func (c *Context) Resolve(peer resource.GID) ([]string, error) {
+	return c.resolve(stdctx.Background(), peer)
+}
+
+// Deaths is the number of nodes of which the context remembers whether they are dead.
+func (c *Context) Deaths() int {
+	c.cache.mu.RLock()
+	defer c.cache.mu.RUnlock()
+	return len(c.cache.deaths)
+}
+
 // Meant is what is left of the addresses of peer.
 func (c *Context) Meant(peer resource.GID, urls ...string) []string { return c.meant(peer, urls) }
 

@@ -122,8 +122,11 @@ func WithMemory(bytes int64) Option { return func(c *config) { c.memory = bytes 
 // 5 s if not given.
 func WithLinger(d time.Duration) Option { return func(c *config) { c.linger = d } }
 
-// WithGiveUp says how long a context may be out of reach before sends to it
-// fail with ErrUnreachable; 10 s if not given. A context that was granted credit for a
+// WithGiveUp sets the time after which sends to a context that is out of reach fail with
+// ErrUnreachable; 10 s if not given. They fail sooner, with ErrGone, if gossip declares the
+// context's node dead and the context does not answer. In a long partition gossip declares
+// living nodes dead: their contexts have ended for those that were told, though they live. A
+// node that reaches no other member declares no node dead. A context that was granted credit for a
 // message larger than a mailbox's limit, and of which nothing comes for three times as
 // long while other senders wait, is given up too.
 func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d } }

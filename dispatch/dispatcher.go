@@ -52,8 +52,13 @@ var (
 // MaxMessage is the longest payload in bytes (1 GiB + 512 MiB).
 const MaxMessage = 3 << 29
 
-// Resolver finds the addresses of a context. An error matching ErrGone is
-// definite: the context has ended.
+// A Resolver returns the addresses of a context. An error that matches ErrGone says that the
+// context has ended: its links end at once, whatever GiveUp is.
+//
+// ErrNodeDead matches ErrGone too, but a link ends only after it has dialled in vain. With
+// ErrNodeDead a Resolver returns the addresses that it knew last, if any. In a long
+// partition, gossip declares living nodes dead: links with their contexts end, though the
+// contexts live.
 type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)
 
 // Undelivered reports a message that was accepted and could not be delivered: it

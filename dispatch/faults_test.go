@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -207,7 +210,7 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 
 // A context whose node the directory takes for dead is tried once more at the addresses that
 // are known: its link resumes if it lives, as after the end of its directory alone, and has
-// ended if it does not answer, however long GiveUp is. One of which no address is known has
+// ended if it does not answer, however long GiveUp is. A context without a known address has
 // ended.
 func TestContextOfDeadNode(t *testing.T) {
 	for name, tr := range links() {
@@ -253,6 +256,237 @@ func TestContextOfDeadNode(t *testing.T) {
 				t.Errorf("a call to a context of which no address is known: %v", err)
 			}
 		})
+	}
+}
+
+// A node's death by the directory's word does not end links that only the peer dials: the
+// peer is left the time to dial. These are links that this side has accepted, and knows no
+// address for, and those of lanes of the peer's rules.
+func TestAcceptedLinkOfDeadNode(t *testing.T) {
+	for name, tr := range links() {
+		for _, isLane := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", lane ", isLane), func(t *testing.T) {
+				w := newWorld()
+				var looks atomic.Int64
+				a := w.node(t, 1, tr, func(c *Config) {
+					c.GiveUp = time.Hour
+					c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
+						looks.Add(1)
+						if isLane {
+							addrs, _ = w.resolve(t.Context(), id)
+						}
+						return addrs, fmt.Errorf("%w: %v", ErrNodeDead, id)
+					}
+				})
+				var await atomic.Int64 // until there have been so many looks, b does not dial
+				var isKilled atomic.Bool
+				b := w.node(t, 2, tr, func(c *Config) {
+					c.Undelivered = func(u Undelivered) {
+						if !isKilled.Load() {
+							t.Errorf("reported: %+v", u)
+						}
+					}
+					c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+						for looks.Load() < await.Load() && ctx.Err() == nil {
+							runtime.Gosched()
+						}
+						return w.resolve(ctx, id)
+					}
+					if isLane {
+						ruled(t, Rule{Over: []string{name}})(c)
+					}
+				})
+				mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+				talk(t, b, a, mine, 1)
+				key := linkKey{peer: b.self}
+				if isLane {
+					key = linkKey{peer: b.self, lane: 1, theirs: true}
+				} else {
+					monitorOf(t, mine, monitored(its), 7)
+				}
+				l, err := a.linkOf(key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for round := range uint64(3) {
+					await.Store(looks.Load() + 2)
+					resumed := a.Stats().Resumed
+					l.mu.Lock()
+					l.lose(l.conn, errSilent)
+					l.mu.Unlock()
+					until(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+					talk(t, b, a, mine, 2+round)
+				}
+				isEmpty(t, mine)
+				isKilled.Store(true)
+				w.kill(b)
+				b.eachLink(func(l *link) { l.die(ErrUnreachable) })
+				if !isLane {
+					awaitGone(t, mine, monitored(its), 7)
+				}
+				until(t, "the link ends", l.ended)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if err := l.life.Cause(); !errors.Is(err, ErrGone) {
+					t.Error("the link ended of", err)
+				}
+			})
+		}
+	}
+}
+
+// A link that has never been told of an address dials those that the resolver returns beside
+// ErrNodeDead: another link of this context has used them.
+func TestAddressesOfDeadNode(t *testing.T) {
+	w := newWorld()
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+			addrs, _ := w.resolve(ctx, id)
+			return addrs, ErrNodeDead
+		}
+	})
+	b := w.node(t, 2, tcp.New())
+	talk(t, a, b, box(t, b, 1, 0), 1)
+}
+
+// hooked is a transport whose dials ask a function first, which may fail them.
+type hooked struct {
+	subsys.Transport
+	dial atomic.Pointer[func(ctx context.Context, addr string) error]
+}
+
+type hookedPort struct {
+	subsys.Port
+	h *hooked
+}
+
+func (h *hooked) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	p, err := h.Transport.Listen(addr, cfg)
+	return &hookedPort{p, h}, err
+}
+
+func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
+	if f := p.h.dial.Load(); f != nil {
+		if err := (*f)(ctx, addr); err != nil {
+			return nil, err
+		}
+	}
+	return p.Port.Dial(ctx, addr, s)
+}
+
+// A context whose node the directory takes for dead has not ended if one of its addresses
+// refuses the link, if this machine could not dial, or if GiveUp ends the attempt. It is out of
+// reach.
+func TestNotGoneThoughNodeDead(t *testing.T) {
+	const nobody = "tcp://127.0.0.1:1"
+	for what, dial := range map[string]func(ctx context.Context, addr string) error{
+		"refused": nil,
+		"no descriptor": func(_ context.Context, addr string) error {
+			if addr == nobody {
+				return subsys.ErrNoPeer
+			}
+			return fmt.Errorf("dialling: %w", syscall.EMFILE)
+		},
+		"given up": func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld()
+			var isDead atomic.Bool
+			h := &hooked{Transport: tcp.New()}
+			told := make(chan error, 1)
+			a := w.node(t, 1, h, func(c *Config) {
+				c.GiveUp = time.Second
+				c.Undelivered = func(u Undelivered) { told <- u.Err }
+				c.Trust = func() Trust {
+					if isDead.Load() && dial == nil {
+						return trusting("", "another")()
+					}
+					return trusting("", "key")()
+				}
+				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+					addrs, err := w.resolve(ctx, id)
+					if isDead.Load() {
+						err = ErrNodeDead
+					}
+					return append(slices.Clone(addrs), nobody), err
+				}
+			})
+			b := w.node(t, 2, tcp.New(), func(c *Config) {
+				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it dials nobody
+			})
+			its := box(t, b, 1, 0)
+			talk(t, a, b, its, 1)
+			isDead.Store(true)
+			if dial != nil {
+				h.dial.Store(&dial)
+			}
+			l, _ := onlyLink(a, b)
+			l.mu.Lock()
+			l.lose(l.conn, errSilent)
+			l.mu.Unlock()
+			if err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-told; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The attempt that decides that a context of a dead node has ended has the time that one to
+// a peer far away has.
+func TestLastAttemptIsLong(t *testing.T) {
+	w := newWorld()
+	var isLong atomic.Bool
+	var attempts atomic.Int64
+	h := &hooked{Transport: tcp.New()}
+	dial := func(ctx context.Context, _ string) error {
+		end, _ := ctx.Deadline()
+		isLong.Store(time.Until(end) > shakeBriefly)
+		attempts.Add(1)
+		return subsys.ErrNoPeer
+	}
+	h.dial.Store(&dial)
+	a := w.node(t, 1, h, func(c *Config) {
+		c.GiveUp = time.Hour
+		c.Resolve = func(context.Context, resource.GID) ([]string, error) {
+			addrs := []string{"tcp://127.0.0.1:1"}
+			if attempts.Load() > 0 { // the second attempt is a short one
+				return addrs, ErrNodeDead
+			}
+			return addrs, nil
+		}
+	})
+	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
+	monitorOf(t, mine, its, 1)
+	awaitGone(t, mine, its, 1)
+	if n := attempts.Load(); n != 2 || !isLong.Load() {
+		t.Errorf("%d attempts, the last was long: %v", n, isLong.Load())
+	}
+}
+
+// A link that has ended is not dialled for.
+func TestEndedLinkIsNotDialled(t *testing.T) {
+	w := newWorld()
+	var looks atomic.Int64
+	a := w.node(t, 1, tcp.New(), func(c *Config) {
+		c.Resolve = func(context.Context, resource.GID) ([]string, error) {
+			looks.Add(1)
+			return nil, ErrGone
+		}
+	})
+	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
+	monitorOf(t, mine, its, 1)
+	awaitGone(t, mine, its, 1)
+	if err := a.Close(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := looks.Load(); n != 1 {
+		t.Errorf("the directory was asked %d times", n)
 	}
 }
 

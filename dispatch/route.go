@@ -248,7 +248,7 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 // through dials addrs over routes, until l has a conn other than from, which may
 // be nil, or is dead. Those that are shunned are left out, or they alone are
 // tried. Each address has patience to answer. failed is what could not be dialled
-// at all, by route.
+// at all, by route. err is the last address's error, or one that deniesDeath.
 func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
 	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
@@ -268,12 +268,15 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 			}
 			tried[a] = true
 			attempt, cancel := context.WithTimeout(ctx, patience)
-			err = l.d.shake(attempt, l, r.Port, a, from)
+			e := l.d.shake(attempt, l, r.Port, a, from)
 			cancel()
-			if err == nil {
+			if e == nil {
 				return failed, nil
 			}
-			if d := (*dialError)(nil); errors.As(err, &d) && ctx.Err() == nil {
+			if len(tried) == 1 || !deniesDeath(err) {
+				err = e
+			}
+			if d := (*dialError)(nil); errors.As(e, &d) && ctx.Err() == nil {
 				if failed == nil {
 					failed = map[string]error{}
 				}
