@@ -159,15 +159,17 @@
 // # Which connection a link has
 //
 // That is decided by the state machine in package life. A link learns that its peer has ended
-// in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone (with ErrNodeDead
-// the known addresses are tried first); or the peer is
-// not reached within Config.GiveUp since the searcher began to dial. A process that is
-// killed says no goodbye: its connection breaks, and the link dials, in the state moving as
-// soon as the searcher there has ended. A
-// detached link learns nothing until it is used; Flow.OnEnd uses it. In each state the end leads to
-// dying: flows fail, the functions of OnEnd are called, what was not acknowledged is reported as undelivered, mailboxes take back the credit
-// that the peer has not used, and Config.Ended is called. A peer that reconnects before that
-// finds the session as it was.
+// in one of three ways: the peer says goodbye; a [Resolver] returns ErrGone; or the peer is not
+// reached within Config.GiveUp since the searcher began to dial. With ErrNodeDead the link first
+// dials the addresses that it knows, or, if it knows none, waits for the peer to dial. A process
+// that is killed says no goodbye: its connection breaks, and the link dials, in the state moving
+// as soon as the searcher there has ended. A detached link learns nothing until it is used;
+// Flow.OnEnd uses it.
+//
+// In each state the end leads to dying: flows fail, the functions of OnEnd are called, what was
+// not acknowledged is reported as undelivered, mailboxes take back the credit that the peer has
+// not used, and Config.Ended is called. A peer that reconnects before that finds the session as
+// it was.
 //
 // # Locks
 //

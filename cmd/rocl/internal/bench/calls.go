@@ -20,6 +20,10 @@ const callMost = 1.1
 // callsLeast is how many calls a second there must be, with 32 goroutines in flight.
 var callsLeast = map[string]float64{"shm": 1_000_000, "tcp": 400_000}
 
+// rpcThere is how many calls a second net/rpc made, in the mean, on the machine for which callsLeast
+// was set.
+const rpcThere = 57_500.0
+
 // mostInFlight is how many goroutines call at a time.
 const mostInFlight = 1024
 
@@ -185,7 +189,7 @@ func (o *options) ratesOf(bare, ours []float64, allocs float64) *Result {
 	r.Ratio = r.Rate / r.Raw
 	if least := callsLeast[o.transport]; least > 0 && o.inFlight == 32 {
 		r.Target = least / r.Raw
-		r.Extra = fmt.Sprintf("at least %.0f are required", least)
+		r.Extra = fmt.Sprintf("at least %.0f are required, where net/rpc makes %.0f: %.1f times as many", least, rpcThere, least/rpcThere)
 	}
 	return r
 }
