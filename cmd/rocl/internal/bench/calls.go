@@ -213,9 +213,9 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 			return nil, err
 		}
 		client := rpc.NewClient(c)
-		stop := context.AfterFunc(p.ctx, func() { client.Close() })
+		closes := context.AfterFunc(p.ctx, func() { client.Close() })
 		rate, err := inFlightRate(o.inFlight, n, callRPC(client, o.size))
-		stop()
+		closes()
 		client.Close()
 		if err == nil {
 			err = p.told()
@@ -227,8 +227,11 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 		if err := p.tell("reply", n); err != nil {
 			return nil, err
 		}
+		// A call of net/rpc cannot be cancelled; neither can these, but by closing the context.
+		free, stop := context.WithoutCancel(p.ctx), context.AfterFunc(p.ctx, func() { _ = p.c.Close() })
 		before := mallocs()
-		rate, err = inFlightRate(o.inFlight, n, func() error { return callOnce(p.ctx, p.c, p.me, p.peer, o.size) })
+		rate, err = inFlightRate(o.inFlight, n, func() error { return callOnce(free, p.c, p.me, p.peer, o.size) })
+		stop()
 		if err == nil {
 			err = p.told()
 		}
