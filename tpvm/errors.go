@@ -21,6 +21,8 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
+	// ErrForeign is returned by a receive of a message that is not of this package.
+	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
 	// ErrKilled is the cause for which the context of a killed thread ends.
 	ErrKilled = errors.New("tpvm: the thread was killed")
 	// ErrExited is the cause for which the contexts of threads end when their task exits.

@@ -109,6 +109,8 @@ type Task struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup // goroutines of the task, which ended ends
 
+	messages sync.Pool // of *Message that were released
+
 	mu     sync.Mutex
 	exited bool
 }

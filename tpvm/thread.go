@@ -23,6 +23,7 @@ type Thread struct {
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
+	selectors  selectors
 }
 
 // family is what a thread learns from its start.
