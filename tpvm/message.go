@@ -120,6 +120,18 @@ func (s *selectors) get(k selectKey) (rocl.Select, error) {
 // Buffer returns an empty buffer to pack a message into.
 func (t *Thread) Buffer(enc pack.Encoding) *pack.Buffer { return pack.NewBuffer(enc) }
 
+// trailer returns the byte behind the values of b.
+func trailer(b *pack.Buffer) byte {
+	if b == nil {
+		return markBits
+	}
+	how := markBits | byte(b.Encoding())
+	if b.Typed() {
+		how |= typedFlag
+	}
+	return how
+}
+
 // encode writes the message of b into memory of the context.
 func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, error) {
 	n := 0
@@ -130,18 +142,14 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	if err != nil {
 		return nil, err
 	}
-	p, how := m.Bytes(), byte(markBits)
+	p := m.Bytes()
 	if b != nil {
 		if _, err := b.Encode(p[:n]); err != nil {
 			m.Release()
 			return nil, err
 		}
-		how |= byte(b.Encoding())
-		if b.Typed() {
-			how |= typedFlag
-		}
 	}
-	p[n] = how
+	p[n] = trailer(b)
 	return m, nil
 }
 
@@ -222,25 +230,39 @@ func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer
 // were packed. It belongs to its receiver until Release, and must not be touched afterwards.
 type Message struct {
 	pack.Reader
-	m    *rocl.Message
+	m    *rocl.Message // nil: it is of the mailbox,
+	from TID           // where that put it
 	len  int
 	pool *sync.Pool // nil: it is not used again
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.
-func (m *Message) From() TID { return m.m.From() }
+func (m *Message) From() TID {
+	if m.m == nil {
+		return m.from
+	}
+	return m.m.From()
+}
 
 // Tag returns the tag that the sender gave.
-func (m *Message) Tag() int { return int(m.m.Tag() & tagMask) }
+func (m *Message) Tag() int {
+	if m.m == nil {
+		return 0
+	}
+	return int(m.m.Tag() & tagMask)
+}
 
 // Len returns how many bytes the packed values take.
 func (m *Message) Len() int { return m.len }
 
 // IsGone reports whether the message tells that the task or thread From has ended; see Notify.
-func (m *Message) IsGone() bool { return m.m.IsGone() }
+func (m *Message) IsGone() bool { return m.m != nil && m.m.IsGone() }
 
 // Release gives the memory of the message back. Values that were unpacked stay.
 func (m *Message) Release() {
+	if m.m == nil {
+		return
+	}
 	m.m.Release()
 	m.m = nil
 	if m.pool != nil {
