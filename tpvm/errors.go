@@ -29,6 +29,10 @@ var (
 	// ErrDenied is returned when a mailbox entry must not be changed, because another task or
 	// thread owns it.
 	ErrDenied = errors.New("tpvm: the mailbox entry is another's")
+	// ErrTruncated is returned when a message has more values than were asked for.
+	ErrTruncated = errors.New("tpvm: the message has more values")
+	// ErrHandler is returned when a thread has a handler for the same messages already.
+	ErrHandler = errors.New("tpvm: the thread has such a handler already")
 	// ErrForeign is returned by a receive of a message that is not of this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
 	// ErrKilled is the cause for which the context of a killed thread ends.

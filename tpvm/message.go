@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -333,11 +334,34 @@ func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) 
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.r.Recv(ctx, s); err == nil {
+		if m, err = t.recv(ctx, s); err == nil {
 			return t.task.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
+}
+
+// recv returns the next message that s selects and no handler does.
+func (t *Thread) recv(ctx context.Context, s rocl.Select) (*rocl.Message, error) {
+	if h := t.handlers.Load(); h != nil {
+		return h.recv(ctx, s)
+	}
+	m, err := t.r.Recv(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if h := t.handlers.Load(); h != nil && h.handler(m) != nil { // added meanwhile
+		return h.recvAfter(ctx, s, m)
+	}
+	return m, nil
+}
+
+// tryRecv is recv without waiting.
+func (t *Thread) tryRecv(s rocl.Select) (*rocl.Message, error) {
+	if h := t.handlers.Load(); h != nil {
+		return h.tryRecv(s)
+	}
+	return t.r.TryRecv(s)
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
@@ -345,7 +369,7 @@ func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.r.TryRecv(s); err == nil {
+		if m, err = t.tryRecv(s); err == nil {
 			return t.task.message(m)
 		}
 	}
@@ -373,11 +397,60 @@ func (t *Thread) Probe(from TID, tag int) (Info, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var e rocl.Envelope
-		if e, err = t.r.Peek(s); err == nil {
+		if e, err = t.peek(s); err == nil {
 			return infoOf(e), nil
 		}
 	}
 	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
+}
+
+func (t *Thread) peek(s rocl.Select) (rocl.Envelope, error) {
+	h := t.handlers.Load()
+	if h == nil {
+		return t.r.Peek(s)
+	}
+	m, err := h.tryRecv(s)
+	if err != nil {
+		return rocl.Envelope{}, err
+	}
+	e := rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()}
+	if err := t.r.PutBack(m); err != nil {
+		m.Release()
+		return e, err
+	}
+	return e, nil
+}
+
+// RecvFunc waits for a message of the thread's message context for which match reports true, and
+// returns it (pvm_recvf). Messages for which match reports false are set aside while RecvFunc
+// waits, and are put back in their order before it returns. So no other goroutine should receive
+// meanwhile, and senders get room for as many messages as are set aside.
+func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
+	s, err := t.selects(AnyTask, AnyTag)
+	if err != nil {
+		return nil, err
+	}
+	var aside []*rocl.Message
+	defer func() { t.putBack(aside) }()
+	for {
+		m, err := t.recv(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("tpvm: receive: %w", err)
+		}
+		if match(infoOf(rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()})) {
+			return t.task.message(m)
+		}
+		aside = append(aside, m)
+	}
+}
+
+// putBack puts messages back in their order.
+func (t *Thread) putBack(ms []*rocl.Message) {
+	for _, m := range slices.Backward(ms) {
+		if err := t.r.PutBack(m); err != nil { // the thread has ended
+			m.Release()
+		}
+	}
 }
 
 // Notify has a message with a tag sent to the thread when a task or thread has ended,

@@ -111,6 +111,7 @@ type Task struct {
 	work   sync.WaitGroup // goroutines of the task, which ended ends
 
 	messages sync.Pool // of *Message that were released
+	packers  sync.Pool // of *pack.Buffer
 
 	mu     sync.Mutex
 	exited bool

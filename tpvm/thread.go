@@ -24,6 +24,7 @@ type Thread struct {
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
 	selectors  selectors
+	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
 // family is what a thread learns from its start.
