@@ -24,6 +24,8 @@ type Thread struct {
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
 	groups     threadGroups
+	selectors  selectors
+	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
 // family is what a thread learns from its start.
