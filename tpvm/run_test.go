@@ -15,6 +15,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
+func greet(ctx context.Context, t *tpvm.Thread) error { return t.SendValues(ctx, t.Parent(), 3, "hi") }
+
 func init() {
 	programs["run"] = func() error { // waits until it is killed, and then tells its parent
 		return tpvm.Run(context.Background(), func(ctx context.Context, t *tpvm.Task) error {
@@ -22,7 +24,7 @@ func init() {
 				return err
 			}
 			return t.SendValues(context.WithoutCancel(ctx), t.Parent(), 2, "killed")
-		}, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		}, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))), tpvm.WithExport("greet", greet))
 	}
 }
 
@@ -38,6 +40,13 @@ func TestRunKilled(t *testing.T) {
 	ids, err := task.Spawn(ctx, tpvm.Self, 1, tpvm.Env("TPVM_TEST_PROGRAM=run"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	threads, err := task.Spawn(ctx, "greet", 1) // is there as soon as its task
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.RecvValues(ctx, threads[0], 3); err != nil {
+		t.Error(err)
 	}
 	if err := task.Kill(ctx, ids[0]); err != nil {
 		t.Fatal(err)
