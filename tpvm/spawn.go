@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -63,6 +64,9 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
+// Self, as the name of what to spawn, is the program of the caller's process.
+const Self = "."
+
 // A place is a pod on which something may be started.
 type place struct {
 	pod  TID
@@ -72,6 +76,7 @@ type place struct {
 // Spawn starts n threads of the function that tasks export under a name, or, where no task
 // does, n tasks that run the program of that name, and returns their identifiers. They are
 // spread evenly over the tasks that export the name, or over the hosts; options restrict these.
+// The name Self is the caller's own program.
 //
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
@@ -83,6 +88,13 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 	}
 	if name == "" || n < 1 || n > mostThreads {
 		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, ErrBadParam)
+	}
+	if name == Self {
+		path, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("tpvm: spawn the own program: %w", err)
+		}
+		name, s.noThreads = path, true
 	}
 	places, isProgram, err := t.task.places(ctx, name, &s)
 	if err != nil {

@@ -65,6 +65,12 @@ type config struct {
 	vm, name string
 	onSignal func(syscall.Signal)
 	log      *slog.Logger
+	exports  []namedFunc
+}
+
+type namedFunc struct {
+	name string
+	f    ThreadFunc
 }
 
 // An Option changes one default of Enrol.
@@ -93,6 +99,12 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // WithLogger sends what the task logs to l: threads that fail, programs that end with an
 // error. Nothing is logged by default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
+
+// WithExport has the task export f, as Export does, before the Spawn that has started the program
+// returns: what spawned the program can spawn f at once. It is exported until Exit.
+func WithExport(name string, f ThreadFunc) Option {
+	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
+}
 
 // A Task is a process of the virtual machine. Its methods, and those of its Thread, which
 // stands for the process itself, may be called by several goroutines.
@@ -148,7 +160,7 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
 	}
-	if err := t.enrol(ctx, f.name, f.onSignal); err != nil {
+	if err := t.enrol(ctx, &f); err != nil {
 		t.end()
 		t.work.Wait()
 		if t.owns {
@@ -166,15 +178,15 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-func (t *Task) enrol(ctx context.Context, name string, onSignal func(syscall.Signal)) error {
-	if err := t.startPod(ctx, onSignal); err != nil {
+func (t *Task) enrol(ctx context.Context, conf *config) error {
+	if err := t.startPod(ctx, conf.onSignal); err != nil {
 		return err
 	}
 	start, err := t.findStart(ctx)
 	if err != nil {
 		return err
 	}
-	f := family{name: name, args: os.Args[1:]}
+	f := family{name: conf.name, args: os.Args[1:]}
 	if start != nil {
 		f.parent, f.spawn, f.pod = start.Parent, start.Spawn, start.Pod
 	}
@@ -185,6 +197,11 @@ func (t *Task) enrol(ctx context.Context, name string, onSignal func(syscall.Sig
 	th.ctx = t.ended
 	t.Thread = th
 	t.pod.add(th)
+	for _, x := range conf.exports {
+		if _, err := t.Export(ctx, x.name, x.f); err != nil {
+			return err
+		}
+	}
 	if start == nil {
 		return nil
 	}

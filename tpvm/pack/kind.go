@@ -137,8 +137,11 @@ func (k kind) plain() kind {
 }
 
 // kindOf returns the kind that Pack[T] packs.
-func kindOf[T Number]() kind {
-	switch reflect.TypeFor[T]().Kind() {
+func kindOf[T Number]() kind { return kindOfType(reflect.TypeFor[T]()) }
+
+// kindOfType returns the kind of a number's type, or noKind for other types.
+func kindOfType(t reflect.Type) kind {
+	switch t.Kind() {
 	case reflect.Int8, reflect.Uint8:
 		return byteKind
 	case reflect.Int16:

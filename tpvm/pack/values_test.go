@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack_test
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+type kelvin float64
+
+// PackValues writes what single calls write, and UnpackValues reads it, in every encoding.
+func TestValues(t *testing.T) {
+	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
+		a, b := pack.NewBuffer(enc), pack.NewBuffer(enc)
+		err := errors.Join(
+			a.PackValues("text", int32(-3), []float64{1, 2.5}, []byte("bytes"), kelvin(20), []int16(nil), complex(1, 2)),
+			b.PackString("text"), pack.PackOne(b, int32(-3)), pack.Pack(b, []float64{1, 2.5}, 1), b.PackBytes([]byte("bytes")),
+			pack.PackOne(b, kelvin(20)), pack.PackOne(b, complex(1, 2)),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pa, err := a.AppendTo(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pb, err := b.AppendTo(nil)
+		if err != nil || !bytes.Equal(pa, pb) {
+			t.Fatalf("%v: PackValues packs %x, single calls %x, %v", enc, pa, pb, err)
+		}
+		r, err := pack.NewReader(enc, false, pa)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s string
+		var i int32
+		f, p := make([]float64, 2), make([]byte, 5)
+		var c kelvin
+		var z complex128
+		if err := r.UnpackValues(&s, &i, f, p, &c, []int16{}, &z); err != nil {
+			t.Fatal(err)
+		}
+		if s != "text" || i != -3 || !reflect.DeepEqual(f, []float64{1, 2.5}) || string(p) != "bytes" || c != 20 || z != complex(1, 2) {
+			t.Error(enc, s, i, f, p, c, z)
+		}
+		if err := r.UnpackValues(&i); !errors.Is(err, pack.ErrNoData) {
+			t.Errorf("%v: more than was packed: %v", enc, err)
+		}
+	}
+}
+
+func TestValuesOfOtherTypes(t *testing.T) {
+	b := pack.NewBuffer(pack.Raw)
+	for _, v := range []any{nil, true, []string{"a"}, struct{}{}, new(int), map[int]int{}} {
+		if err := b.PackValues(v); !errors.Is(err, pack.ErrBadParam) {
+			t.Errorf("pack %T: %v", v, err)
+		}
+	}
+	var r pack.Reader
+	for _, p := range []any{nil, 1, "a", (*int)(nil), new(bool), []string{"a"}, struct{}{}} {
+		if err := r.UnpackValues(p); !errors.Is(err, pack.ErrBadParam) {
+			t.Errorf("unpack %T: %v", p, err)
+		}
+	}
+}

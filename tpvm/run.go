@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"os"
+	osignal "os/signal"
+	"syscall"
+	"time"
+)
+
+// exitTime is how long Run waits for the messages of the task to be delivered, in the end.
+const exitTime = 10 * time.Second
+
+// Run is the body of main: it enrols a task, calls f, and has the task exit when f returns.
+// The context of f ends when another task kills this one, and when the process is interrupted
+// or terminated. A second signal ends the process at once.
+func Run(ctx context.Context, f func(ctx context.Context, t *Task) error, opts ...Option) error {
+	ctx, stop := osignal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	t, err := Enrol(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	err = f(ctx, t)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), exitTime)
+	defer cancel()
+	return errors.Join(err, t.Exit(end))
+}

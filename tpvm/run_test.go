@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+func greet(ctx context.Context, t *tpvm.Thread) error { return t.SendValues(ctx, t.Parent(), 3, "hi") }
+
+func init() {
+	programs["run"] = func() error { // waits until it is killed, and then tells its parent
+		return tpvm.Run(context.Background(), func(ctx context.Context, t *tpvm.Task) error {
+			if _, err := t.Recv(ctx, t.Parent(), 1); ctx.Err() == nil {
+				return err
+			}
+			return t.SendValues(context.WithoutCancel(ctx), t.Parent(), 2, "killed")
+		}, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))), tpvm.WithExport("greet", greet))
+	}
+}
+
+// A task in Run that is killed has its context end, and exits. Self is the program of the test.
+func TestRunKilled(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	task := enrol(t, c)
+	ids, err := task.Spawn(ctx, tpvm.Self, 1, tpvm.Env("TPVM_TEST_PROGRAM=run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	threads, err := task.Spawn(ctx, "greet", 1) // is there as soon as its task
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.RecvValues(ctx, threads[0], 3); err != nil {
+		t.Error(err)
+	}
+	if err := task.Kill(ctx, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	if _, err := task.RecvValues(ctx, ids[0], 2, &said); err != nil || said != "killed" {
+		t.Error(said, err)
+	}
+	if _, err := task.RecvValues(ctx, ids[0], 2); !errors.Is(err, rocl.ErrGone) {
+		t.Error("receive from a task that has exited:", err)
+	}
+}
+
+// Run returns the error of its function, after the task has exited.
+func TestRunFails(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	err := tpvm.Run(deadline(t), func(ctx context.Context, task *tpvm.Task) error {
+		return io.ErrUnexpectedEOF
+	}, tpvm.WithContext(c), tpvm.WithVM("test"))
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	for f, err := range c.FindAll(t.Context(), rocl.Match{"vm": "test"}) {
+		t.Error("left behind:", f, err)
+	}
+}
+
+// Values arrive as they were sent. A message that tells of an end is rocl.ErrGone.
+func TestValues(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	if err := a.SendValues(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	var s string
+	var f float64
+	is := make([]int32, 3)
+	i, err := b.RecvValues(ctx, tpvm.AnyTask, tpvm.AnyTag, &s, &f, is)
+	if err != nil || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
+		t.Error(i, s, f, is, err)
+	}
+	if err := a.SendValues(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
+		t.Error("a bool is sent:", err)
+	}
+	if _, err := b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "end", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Notify(ctx, 4, ids...); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := a.RecvValues(ctx, tpvm.AnyTask, 4, &s); !errors.Is(err, rocl.ErrGone) || i.From != ids[0] {
+		t.Error(i, err)
+	}
+}
