@@ -213,14 +213,17 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
 	t.work.Go(func() {
-		err := th.run(f)
-		if err != nil && th.ctx.Err() == nil {
-			t.log.Error("tpvm: thread failed", "thread", th, "err", err)
-		}
-		th.cancel(nil)
-		t.pod.remove(th)
-		t.pod.infos.ownerEnded(t.ended, th.ID())
-		_ = th.r.Close()
+		err := errGoexit
+		defer func() { // also where f ends the goroutine
+			if err != nil && th.ctx.Err() == nil {
+				t.log.Error("tpvm: thread failed", "thread", th, "err", err)
+			}
+			th.cancel(nil)
+			t.pod.remove(th)
+			t.pod.infos.ownerEnded(t.ended, th.ID())
+			_ = th.r.Close()
+		}()
+		err = th.run(f)
 	})
 	return th, nil
 }
@@ -301,6 +304,9 @@ func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
 		var d done
 		if d, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)}); err == nil && d.Error != "" {
 			err = ErrNoTask
+		}
+		if errors.Is(err, rocl.ErrGone) { // the process has ended before it replied, mostly because of the signal
+			err = nil
 		}
 	}
 	if err != nil {

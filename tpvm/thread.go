@@ -4,6 +4,7 @@ package tpvm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -90,22 +91,17 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 	return a.IDs, nil
 }
 
+// errGoexit tells that the function of a thread has called runtime.Goexit.
+var errGoexit = errors.New("tpvm: the thread's goroutine ended")
+
 // run calls the function of the thread. A panic of f becomes an error.
 func (t *Thread) run(f ThreadFunc) (err error) {
-	returned := false
 	defer func() {
-		if returned {
-			return
-		}
 		if v := recover(); v != nil {
 			err = fmt.Errorf("tpvm: thread %v: panic: %v", t, v)
-			return
 		}
-		err = fmt.Errorf("tpvm: thread %v: its goroutine ended", t) // runtime.Goexit
 	}()
-	err = f(t.ctx, t)
-	returned = true
-	return err
+	return f(t.ctx, t)
 }
 
 // kill ends the thread: its context, and its resource, so that everything that waits for it is
