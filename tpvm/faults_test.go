@@ -173,7 +173,7 @@ func TestFarmProcesses(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_ = c.Flush(ctx) // what was sent to the killed one is undelivered, or not
+	_ = c.Flush(ctx)                           // what was sent to the killed one is undelivered, or not
 	if sum != sumOfSquares(200) || again > 1 { // 0: it was through before the signal
 		t.Error(sum, again)
 	}

@@ -61,6 +61,11 @@ func tpvmBench(ctx context.Context, o *options) (*Result, error) {
 		}
 		all = append(all, rs...)
 	}
+	pvm, err := besidePVM(ctx, o, all)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, pvm...)
 	for i := range all[1:] {
 		all[i].Also = all[i+1]
 	}
