@@ -24,7 +24,7 @@ type pod struct {
 	t        *Task
 	r        *rocl.Resource
 	onSignal func(syscall.Signal)
-	infos    *keeper
+	infos    *infoStore
 
 	mu       sync.Mutex
 	exports  map[string]*export
@@ -121,7 +121,7 @@ func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) erro
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		spawns: map[uint64]*spawned{},
 	}
-	p.infos = t.newKeeper(p)
+	p.infos = t.newInfoStore(p)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
 	r, err := t.c.Register(ctx, a)
 	if err != nil {

@@ -25,6 +25,7 @@ type Thread struct {
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
 	selectors  selectors
+	spare      atomic.Pointer[Message]  // that was released
 	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
