@@ -271,16 +271,16 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 }
 
 // recv returns the next message that s selects and no handler wants.
-func (hs *handlers) recv(ctx context.Context, s rocl.Select) (*rocl.Message, error) {
-	m, err := hs.t.r.Recv(ctx, s)
+func (hs *handlers) recv(ctx context.Context, s ...rocl.Select) (*rocl.Message, error) {
+	m, err := hs.t.r.Recv(ctx, s...)
 	if err != nil || hs.handler(m) == nil {
 		return m, err
 	}
-	return hs.recvAfter(ctx, s, m)
+	return hs.recvAfter(ctx, m, s...)
 }
 
 // recvAfter is recv after m was received, which a handler wants.
-func (hs *handlers) recvAfter(ctx context.Context, s rocl.Select, m *rocl.Message) (*rocl.Message, error) {
+func (hs *handlers) recvAfter(ctx context.Context, m *rocl.Message, s ...rocl.Select) (*rocl.Message, error) {
 	for {
 		hs.mu.Lock()
 		moved := hs.moved
@@ -298,18 +298,18 @@ func (hs *handlers) recvAfter(ctx context.Context, s rocl.Select, m *rocl.Messag
 			}
 		}
 		var err error
-		if m, err = hs.t.r.Recv(ctx, s); err != nil {
+		if m, err = hs.t.r.Recv(ctx, s...); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // tryRecv is recv without waiting.
-func (hs *handlers) tryRecv(s rocl.Select) (*rocl.Message, error) {
+func (hs *handlers) tryRecv(s ...rocl.Select) (*rocl.Message, error) {
 	var aside []*rocl.Message // for the handlers
 	defer func() { hs.t.putBack(aside) }()
 	for {
-		m, err := hs.t.r.TryRecv(s)
+		m, err := hs.t.r.TryRecv(s...)
 		if err != nil || hs.handler(m) == nil {
 			return m, err
 		}

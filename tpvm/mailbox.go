@@ -237,7 +237,7 @@ func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags Inf
 		if !errors.Is(err, ErrNoEntry) && !errors.Is(err, rocl.ErrNotFound) && !isEnd(err) {
 			return foundInfo{}, err
 		}
-		if ctx.Err() != nil { // it has gone, or has another keeper, since it was found
+		if ctx.Err() != nil { // it has gone, or has moved to another task, since it was found
 			return foundInfo{}, context.Cause(ctx)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
@@ -53,10 +52,9 @@ func (t *Thread) tag(tag int) (uint64, error) {
 }
 
 // selects returns the condition for messages from a sender with a tag, in the thread's message
-// context.
-func (t *Thread) selects(from TID, tag int) (rocl.Select, error) {
-	k := selectKey{from: from, tag: tag, mc: t.msgContext.Load()}
-	return t.selectors.get(k)
+// context, as receives of rocl take it.
+func (t *Thread) selects(from TID, tag int) ([]rocl.Select, error) {
+	return t.selectors.get(selectKey{from: from, tag: tag, mc: t.msgContext.Load()})
 }
 
 // A selectKey is what a selector is made from.
@@ -95,11 +93,11 @@ const keptSelectors = 64
 
 type keptSelector struct {
 	key selectKey
-	sel rocl.Select
+	sel []rocl.Select // one; a slice, so that it is not copied for each receive
 }
 
 // get returns the condition for k.
-func (s *selectors) get(k selectKey) (rocl.Select, error) {
+func (s *selectors) get(k selectKey) ([]rocl.Select, error) {
 	kept := s.kept.Load()
 	if kept == nil {
 		kept = new([keptSelectors]atomic.Pointer[keptSelector])
@@ -112,10 +110,12 @@ func (s *selectors) get(k selectKey) (rocl.Select, error) {
 		return have.sel, nil
 	}
 	sel, err := k.selector()
-	if err == nil {
-		place.Store(&keptSelector{key: k, sel: sel})
+	if err != nil {
+		return nil, err
 	}
-	return sel, err
+	have := &keptSelector{key: k, sel: []rocl.Select{sel}}
+	place.Store(have)
+	return have.sel, nil
 }
 
 // Buffer returns an empty buffer to pack a message into.
@@ -139,7 +139,10 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	if b != nil {
 		n = b.Size()
 	}
-	m, err := t.task.c.BufferWait(ctx, n+1)
+	m, err := t.task.c.Buffer(n + 1)
+	if errors.Is(err, rocl.ErrLimit) {
+		m, err = t.task.c.BufferWait(ctx, n+1)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +237,7 @@ type Message struct {
 	m    *rocl.Message // nil: it is of the mailbox,
 	from TID           // where that put it
 	len  int
-	pool *sync.Pool // nil: it is not used again
+	t    *Thread // that uses it again; nil: none does
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.
@@ -266,8 +269,8 @@ func (m *Message) Release() {
 	}
 	m.m.Release()
 	m.m = nil
-	if m.pool != nil {
-		m.pool.Put(m)
+	if m.t != nil {
+		m.t.spare.Store(m)
 	}
 }
 
@@ -281,10 +284,10 @@ func message(m *rocl.Message) (*Message, error) {
 }
 
 // message is like the function, for a Message that is used again after its Release.
-func (t *Task) message(m *rocl.Message) (*Message, error) {
-	msg, ok := t.messages.Get().(*Message)
-	if !ok {
-		msg = &Message{pool: &t.messages}
+func (t *Thread) message(m *rocl.Message) (*Message, error) {
+	msg := t.spare.Swap(nil)
+	if msg == nil {
+		msg = &Message{t: t}
 	}
 	if err := msg.init(m); err != nil {
 		return nil, err
@@ -334,34 +337,34 @@ func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) 
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.recv(ctx, s); err == nil {
-			return t.task.message(m)
+		if m, err = t.recv(ctx, s...); err == nil {
+			return t.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
 }
 
 // recv returns the next message that s selects and no handler does.
-func (t *Thread) recv(ctx context.Context, s rocl.Select) (*rocl.Message, error) {
+func (t *Thread) recv(ctx context.Context, s ...rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.recv(ctx, s)
+		return h.recv(ctx, s...)
 	}
-	m, err := t.r.Recv(ctx, s)
+	m, err := t.r.Recv(ctx, s...)
 	if err != nil {
 		return nil, err
 	}
 	if h := t.handlers.Load(); h != nil && h.handler(m) != nil { // added meanwhile
-		return h.recvAfter(ctx, s, m)
+		return h.recvAfter(ctx, m, s...)
 	}
 	return m, nil
 }
 
 // tryRecv is recv without waiting.
-func (t *Thread) tryRecv(s rocl.Select) (*rocl.Message, error) {
+func (t *Thread) tryRecv(s ...rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.tryRecv(s)
+		return h.tryRecv(s...)
 	}
-	return t.r.TryRecv(s)
+	return t.r.TryRecv(s...)
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
@@ -369,8 +372,8 @@ func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.tryRecv(s); err == nil {
-			return t.task.message(m)
+		if m, err = t.tryRecv(s...); err == nil {
+			return t.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
@@ -397,19 +400,19 @@ func (t *Thread) Probe(from TID, tag int) (Info, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var e rocl.Envelope
-		if e, err = t.peek(s); err == nil {
+		if e, err = t.peek(s...); err == nil {
 			return infoOf(e), nil
 		}
 	}
 	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
 }
 
-func (t *Thread) peek(s rocl.Select) (rocl.Envelope, error) {
+func (t *Thread) peek(s ...rocl.Select) (rocl.Envelope, error) {
 	h := t.handlers.Load()
 	if h == nil {
-		return t.r.Peek(s)
+		return t.r.Peek(s...)
 	}
-	m, err := h.tryRecv(s)
+	m, err := h.tryRecv(s...)
 	if err != nil {
 		return rocl.Envelope{}, err
 	}
@@ -433,12 +436,12 @@ func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message,
 	var aside []*rocl.Message
 	defer func() { t.putBack(aside) }()
 	for {
-		m, err := t.recv(ctx, s)
+		m, err := t.recv(ctx, s...)
 		if err != nil {
 			return nil, fmt.Errorf("tpvm: receive: %w", err)
 		}
 		if match(infoOf(rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()})) {
-			return t.task.message(m)
+			return t.message(m)
 		}
 		aside = append(aside, m)
 	}

@@ -24,7 +24,7 @@ type pod struct {
 	t        *Task
 	r        *rocl.Resource
 	onSignal func(syscall.Signal)
-	infos    *keeper
+	infos    *infoStore
 
 	mu       sync.Mutex
 	exports  map[string]*export
@@ -121,7 +121,7 @@ func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) erro
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		spawns: map[uint64]*spawned{},
 	}
-	p.infos = t.newKeeper(p)
+	p.infos = t.newInfoStore(p)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
@@ -213,15 +213,18 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
 	t.work.Go(func() {
-		err := th.run(f)
-		if err != nil && th.ctx.Err() == nil {
-			t.log.Error("tpvm: thread failed", "thread", th, "err", err)
-		}
-		th.cancel(nil)
-		t.pod.remove(th)
-		th.endGroups()
-		t.pod.infos.ownerEnded(t.ended, th.ID())
-		_ = th.r.Close()
+		err := errGoexit
+		defer func() { // also where f ends the goroutine
+			if err != nil && th.ctx.Err() == nil {
+				t.log.Error("tpvm: thread failed", "thread", th, "err", err)
+			}
+			th.cancel(nil)
+			t.pod.remove(th)
+			th.endGroups()
+			t.pod.infos.ownerEnded(t.ended, th.ID())
+			_ = th.r.Close()
+		}()
+		err = th.run(f)
 	})
 	return th, nil
 }
@@ -302,6 +305,9 @@ func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
 		var d done
 		if d, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)}); err == nil && d.Error != "" {
 			err = ErrNoTask
+		}
+		if errors.Is(err, rocl.ErrGone) { // the process has ended before it replied, mostly because of the signal
+			err = nil
 		}
 	}
 	if err != nil {

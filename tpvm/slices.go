@@ -27,7 +27,8 @@ func SendSlice[T pack.Number](ctx context.Context, t *Thread, to TID, tag int, v
 // RecvSlice receives a message, as Recv does, and unpacks its values into v, as pvm_precv does.
 // It returns the number of values, and from whom and with which tag they came. If the message
 // has more values than v, RecvSlice fills v and fails with ErrTruncated; the rest is lost. A
-// message from Send can be received too, if its values are all of type T.
+// message from Send can be received too, if its values are all of type T. Bytes of encoding Default
+// count with their padding, up to a multiple of four.
 func RecvSlice[T pack.Number](ctx context.Context, t *Thread, from TID, tag int, v []T) (n int, i Info, err error) {
 	m, err := t.Recv(ctx, from, tag)
 	if err != nil {

@@ -122,8 +122,7 @@ type Task struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup // goroutines of the task, which ended ends
 
-	messages sync.Pool // of *Message that were released
-	packers  sync.Pool // of *pack.Buffer
+	packers sync.Pool // of *pack.Buffer
 
 	mu     sync.Mutex
 	exited bool

@@ -4,6 +4,7 @@ package tpvm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ type Thread struct {
 	msgContext atomic.Uint32
 	groups     threadGroups
 	selectors  selectors
+	spare      atomic.Pointer[Message]  // that was released
 	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
@@ -91,22 +93,17 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 	return a.IDs, nil
 }
 
+// errGoexit tells that the function of a thread has called runtime.Goexit.
+var errGoexit = errors.New("tpvm: the thread's goroutine ended")
+
 // run calls the function of the thread. A panic of f becomes an error.
 func (t *Thread) run(f ThreadFunc) (err error) {
-	returned := false
 	defer func() {
-		if returned {
-			return
-		}
 		if v := recover(); v != nil {
 			err = fmt.Errorf("tpvm: thread %v: panic: %v", t, v)
-			return
 		}
-		err = fmt.Errorf("tpvm: thread %v: its goroutine ended", t) // runtime.Goexit
 	}()
-	err = f(t.ctx, t)
-	returned = true
-	return err
+	return f(t.ctx, t)
 }
 
 // kill ends the thread: its context, and its resource, so that everything that waits for it is

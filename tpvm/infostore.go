@@ -13,14 +13,14 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A keeper keeps the mailbox entries of a task's threads, and Persistent ones that it has taken
-// over from tasks that have ended. Of each Persistent entry another task's keeper has a copy.
+// An infoStore has the mailbox entries of a task's threads, and Persistent ones that it has taken
+// over from tasks that have ended. Of each Persistent entry another task's infoStore has a copy.
 //
-// An entry is a resource of its keeper's context. All that changes it goes through its keeper.
-// An entry that changes hands, because another task replaces it or its keeper exits, is
-// registered by the new keeper before the old one withdraws it, so that there is always one to
+// An entry is a resource of its infoStore's context. All that changes it goes through that
+// infoStore. An entry that moves, because another task replaces it or its task exits, is
+// registered by the new infoStore before the old one withdraws it, so that there is always one to
 // find.
-type keeper struct {
+type infoStore struct {
 	p *pod
 
 	mu       sync.Mutex
@@ -49,17 +49,17 @@ type heldInfo struct {
 	infoContent
 	r    *rocl.Resource
 	copy TID        // the pod that has a copy; zero: none has
-	mu   sync.Mutex // held while the entry is being changed; taken before that of the keeper
+	mu   sync.Mutex // held while the entry is being changed; taken before that of the infoStore
 	gone bool       // it has been deleted, or another task keeps it
 }
 
 // A copyOf is a copy of an entry that another pod keeps.
 type copyOf struct {
 	infoContent
-	keeper TID
+	store TID
 }
 
-// What a keeper is asked.
+// What an infoStore is asked.
 const (
 	infoRead    = iota // return the message of entry ID
 	infoTake           // return it, and delete the entry, for By
@@ -70,7 +70,7 @@ const (
 	infoForget         // forget the copy
 )
 
-// podInfo is the tag of requests to a pod's keeper.
+// podInfo is the tag of requests to a pod's infoStore.
 const podInfo = 64
 
 type infoRequest struct {
@@ -90,12 +90,12 @@ type infoAnswer struct {
 // infoErrors are the errors that an asker recognises.
 var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam}
 
-func (t *Task) newKeeper(p *pod) *keeper {
-	return &keeper{p: p, held: map[TID]*heldInfo{}, copies: map[infoKey]*copyOf{}}
+func (t *Task) newInfoStore(p *pod) *infoStore {
+	return &infoStore{p: p, held: map[TID]*heldInfo{}, copies: map[infoKey]*copyOf{}}
 }
 
-// ask asks the keeper of a pod, which may be this one.
-func (k *keeper) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
+// ask asks the infoStore of a pod, which may be this one.
+func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
 	if pod == k.p.r.ID() {
 		a = k.answer(ctx, q)
 	} else if a, err = ask[infoAnswer](ctx, k.p.t, pod, podInfo, q); err != nil {
@@ -113,7 +113,7 @@ func (k *keeper) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer,
 }
 
 // answer does what a task asks.
-func (k *keeper) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
+func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 	var err error
 	switch {
 	case q.Op == infoRead || q.Op == infoTake || q.Op == infoDelete || q.Op == infoReplace && q.Content != nil:
@@ -126,7 +126,7 @@ func (k *keeper) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 		err = k.copy(*q.Content, q.From)
 	case q.Op == infoForget:
 		k.mu.Lock()
-		if c := k.copies[q.Content.key()]; c != nil && c.keeper == q.From {
+		if c := k.copies[q.Content.key()]; c != nil && c.store == q.From {
 			delete(k.copies, q.Content.key())
 		}
 		k.mu.Unlock()
@@ -145,7 +145,7 @@ func (k *keeper) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 }
 
 // change reads or changes an entry that is kept here.
-func (k *keeper) change(ctx context.Context, q infoRequest) (a infoAnswer, err error) {
+func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, err error) {
 	k.mu.Lock()
 	h := k.held[q.ID]
 	k.mu.Unlock()
@@ -179,7 +179,7 @@ func (k *keeper) change(ctx context.Context, q infoRequest) (a infoAnswer, err e
 }
 
 // attrs returns the attributes of an entry that this task keeps.
-func (k *keeper) attrs(c *infoContent) rocl.Attrs {
+func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 	a := k.p.t.attrs(typeInfo, rocl.Attrs{
 		attrName: c.Name, attrIndex: strconv.Itoa(c.Index), attrOwner: noOwner, attrFlags: strconv.Itoa(int(c.Flags)),
 	})
@@ -194,7 +194,7 @@ func (k *keeper) attrs(c *infoContent) rocl.Attrs {
 
 // hold keeps an entry. If it is to be the only one of its name and index, hold fails with
 // rocl.ErrExists where there is another.
-func (k *keeper) hold(ctx context.Context, c infoContent, only bool) error {
+func (k *infoStore) hold(ctx context.Context, c infoContent, only bool) error {
 	h := &heldInfo{infoContent: c}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,7 +225,7 @@ func (k *keeper) hold(ctx context.Context, c infoContent, only bool) error {
 }
 
 // replaceLocked replaces an entry that is kept here. The lock of h must be held.
-func (k *keeper) replaceLocked(ctx context.Context, h *heldInfo, c infoContent) error {
+func (k *infoStore) replaceLocked(ctx context.Context, h *heldInfo, c infoContent) error {
 	if h.Flags&Persistent != 0 && c.Flags&Persistent == 0 {
 		k.forgetLocked(ctx, h)
 	}
@@ -238,7 +238,7 @@ func (k *keeper) replaceLocked(ctx context.Context, h *heldInfo, c infoContent) 
 }
 
 // dropLocked withdraws an entry. The lock of h must be held.
-func (k *keeper) dropLocked(ctx context.Context, h *heldInfo) {
+func (k *infoStore) dropLocked(ctx context.Context, h *heldInfo) {
 	k.forgetLocked(ctx, h)
 	h.gone = true
 	k.mu.Lock()
@@ -248,7 +248,7 @@ func (k *keeper) dropLocked(ctx context.Context, h *heldInfo) {
 }
 
 // forgetLocked has the copy of an entry forgotten. The lock of h must be held.
-func (k *keeper) forgetLocked(ctx context.Context, h *heldInfo) {
+func (k *infoStore) forgetLocked(ctx context.Context, h *heldInfo) {
 	if h.copy.IsZero() {
 		return
 	}
@@ -260,7 +260,7 @@ func (k *keeper) forgetLocked(ctx context.Context, h *heldInfo) {
 
 // secureLocked gives another pod a copy of an entry, if it is Persistent. The lock of h must be
 // held.
-func (k *keeper) secureLocked(ctx context.Context, h *heldInfo) {
+func (k *infoStore) secureLocked(ctx context.Context, h *heldInfo) {
 	if h.Flags&Persistent == 0 {
 		return
 	}
@@ -277,7 +277,7 @@ func (k *keeper) secureLocked(ctx context.Context, h *heldInfo) {
 
 // others returns the other pods of the virtual machine: first, which is one that has been
 // chosen before, then those of other processes.
-func (k *keeper) others(ctx context.Context, first TID) []TID {
+func (k *infoStore) others(ctx context.Context, first TID) []TID {
 	type pod struct {
 		id   TID
 		rank int
@@ -310,25 +310,25 @@ func (k *keeper) others(ctx context.Context, first TID) []TID {
 }
 
 // copy keeps a copy of an entry.
-func (k *keeper) copy(c infoContent, from TID) error {
+func (k *infoStore) copy(c infoContent, from TID) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closing {
 		return ErrExited
 	}
-	k.copies[c.key()] = &copyOf{infoContent: c, keeper: from}
+	k.copies[c.key()] = &copyOf{infoContent: c, store: from}
 	k.watchLocked()
 	return nil
 }
 
-func (k *keeper) watch() {
+func (k *infoStore) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.watchLocked()
 }
 
 // watchLocked starts to look after pods that end and begin, once. The lock of k must be held.
-func (k *keeper) watchLocked() {
+func (k *infoStore) watchLocked() {
 	if k.watching || k.closing {
 		return
 	}
@@ -354,15 +354,15 @@ func (k *keeper) watchLocked() {
 	})
 }
 
-// reconcile takes over the entries whose keeper has ended, whenever that was.
-func (k *keeper) reconcile(ctx context.Context) {
+// reconcile takes over the entries whose task has ended, whenever that was.
+func (k *infoStore) reconcile(ctx context.Context) {
 	k.mu.Lock()
-	var keepers []TID
+	var stores []TID
 	for _, c := range k.copies {
-		keepers = append(keepers, c.keeper)
+		stores = append(stores, c.store)
 	}
 	k.mu.Unlock()
-	for _, id := range keepers {
+	for _, id := range stores {
 		if _, err := k.p.t.c.Lookup(ctx, id, attrType); errors.Is(err, rocl.ErrNotFound) {
 			k.lost(ctx, id)
 		}
@@ -372,11 +372,11 @@ func (k *keeper) reconcile(ctx context.Context) {
 
 // lost takes over the entries of a pod that has ended, and gives copies to other pods where it
 // had them.
-func (k *keeper) lost(ctx context.Context, pod TID) {
+func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.mu.Lock()
 	var cs []infoContent
 	for key, c := range k.copies {
-		if c.keeper == pod {
+		if c.store == pod {
 			cs = append(cs, c.infoContent)
 			delete(k.copies, key)
 		}
@@ -393,7 +393,7 @@ func (k *keeper) lost(ctx context.Context, pod TID) {
 
 // secureAll gives copies of the entries to other pods that the given pod has; zero: that none
 // has.
-func (k *keeper) secureAll(ctx context.Context, pod TID) {
+func (k *infoStore) secureAll(ctx context.Context, pod TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()
 		if !h.gone && h.Flags&Persistent != 0 && h.copy == pod {
@@ -404,7 +404,7 @@ func (k *keeper) secureAll(ctx context.Context, pod TID) {
 	}
 }
 
-func (k *keeper) all() (hs []*heldInfo) {
+func (k *infoStore) all() (hs []*heldInfo) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, h := range k.held {
@@ -414,7 +414,7 @@ func (k *keeper) all() (hs []*heldInfo) {
 }
 
 // ownerEnded deletes the entries of a thread that has ended, or leaves them without an owner.
-func (k *keeper) ownerEnded(ctx context.Context, id TID) {
+func (k *infoStore) ownerEnded(ctx context.Context, id TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()
 		if !h.gone && h.Owner == id {
@@ -430,7 +430,7 @@ func (k *keeper) ownerEnded(ctx context.Context, id TID) {
 }
 
 // handOver has other tasks keep the Persistent entries, since this one exits.
-func (k *keeper) handOver(ctx context.Context) {
+func (k *infoStore) handOver(ctx context.Context) {
 	k.mu.Lock()
 	k.closing = true
 	k.mu.Unlock()
@@ -454,7 +454,7 @@ func (k *keeper) handOver(ctx context.Context) {
 }
 
 // close withdraws what is left.
-func (k *keeper) close() {
+func (k *infoStore) close() {
 	for _, h := range k.all() {
 		h.mu.Lock()
 		if !h.gone {

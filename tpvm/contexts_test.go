@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// report tells the parent the message context in which this program began, in that context. Its
+// first argument says what it does then, as PVM's inherit1 to inherit3 do: "spawn" a child;
+// "change" the context and spawn one; or nothing. What the child tells it tells its parent.
+func report(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
+	began := t.MsgContext()
+	tell := func(c tpvm.MsgContext) error {
+		return tpvm.SendSlice(ctx, t.Thread, t.Parent(), 1, []uint32{uint32(c)})
+	}
+	if err := tell(began); err != nil {
+		return err
+	}
+	switch t.Args()[0] {
+	case "change":
+		c, err := t.NewContext(ctx)
+		if err != nil {
+			return err
+		}
+		if err := tell(c); err != nil {
+			return err
+		}
+		if _, err := t.SetContext(c); err != nil {
+			return err
+		}
+		fallthrough
+	case "spawn":
+		if err := spawn("nothing"); err != nil {
+			return err
+		}
+		var v [1]uint32
+		if _, _, err := tpvm.RecvSlice(ctx, t.Thread, tpvm.AnyTask, tpvm.AnyTag, v[:]); err != nil {
+			return err
+		}
+		if _, err := t.SetContext(began); err != nil {
+			return err
+		}
+		return tell(tpvm.MsgContext(v[0]))
+	}
+	return nil
+}
+
+func init() {
+	programs["inherit"] = func() error {
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		err = report(ctx, t, func(name string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			_, err = t.Spawn(ctx, self, 1, tpvm.Args(name), tpvm.Env("TPVM_TEST_PROGRAM=inherit"))
+			return err
+		})
+		t.WaitChildren()
+		return errors.Join(err, t.Exit(ctx))
+	}
+}
+
+// Children begin in the message context of their parent at the spawn: the one that it was in all
+// the time (PVM's inherita and inherit1), or one that it has made (inherit3).
+func TestInherit(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	task := enrol(t, c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := task.NewContext(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := task.SetContext(mine)
+	if err != nil || old != 0 {
+		t.Fatal(old, err)
+	}
+	for _, what := range []string{"spawn", "change"} {
+		ids, err := task.Spawn(ctx, self, 1, tpvm.Args(what), tpvm.Env("TPVM_TEST_PROGRAM=inherit"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hear := func() tpvm.MsgContext {
+			var v [1]uint32
+			if _, _, err := tpvm.RecvSlice(ctx, task.Thread, ids[0], 1, v[:]); err != nil {
+				t.Fatal(err)
+			}
+			return tpvm.MsgContext(v[0])
+		}
+		if c := hear(); c != mine {
+			t.Errorf("%s: the child began in %v, not %v", what, c, mine)
+		}
+		want := mine
+		if what == "change" {
+			want = hear()
+			if want == mine || want == 0 {
+				t.Errorf("the child's new context is %v", want)
+			}
+		}
+		if c := hear(); c != want {
+			t.Errorf("%s: the child's child began in %v, not %v", what, c, want)
+		}
+	}
+	if err := task.FreeContext(mine); err != nil {
+		t.Error(err)
+	}
+	if err := task.FreeContext(mine); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+}
+
+// Messages of another context stay until their context is chosen, whatever their tag (inheritb);
+// threads inherit too.
+func TestContextsSeparate(t *testing.T) {
+	ctx := deadline(t)
+	cl := rocltest.Cluster(t, 2)
+	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(1))
+	c, err := a.NewContext(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := b.NewContext(ctx)
+	if err != nil || other == c || strconv.Itoa(int(c)) != c.String() {
+		t.Fatal(other, c, err)
+	}
+	sendInt(t, a.Thread, b.ID(), 1, 10)
+	if _, err := a.SetContext(c); err != nil {
+		t.Fatal(err)
+	}
+	sendInt(t, a.Thread, b.ID(), 1, 20)
+	if _, err := b.SetContext(c); err != nil {
+		t.Fatal(err)
+	}
+	if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != 20 {
+		t.Error(k)
+	}
+	if _, err := b.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
+		t.Error(err)
+	}
+	if old, err := b.SetContext(0); old != c || err != nil {
+		t.Error(old, err)
+	}
+	if k := recvInt(t, b.Thread, a.ID(), 1); k != 10 {
+		t.Error(k)
+	}
+	if _, err := b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
+		return tpvm.SendSlice(ctx, th, th.Parent(), 1, []uint32{uint32(th.MsgContext())})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Spawn(ctx, "tells", 1); err != nil {
+		t.Fatal(err)
+	}
+	if k := recvInt(t, a.Thread, tpvm.AnyTask, tpvm.AnyTag); tpvm.MsgContext(k) != c {
+		t.Error(k, c)
+	}
+	if _, err := a.SetContext(1 << 30); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+}
+
+// What pvm_psend sends pvm_recv receives, and the reverse, in each encoding; a buffer of the
+// caller travels as it is.
+func TestSlices(t *testing.T) {
+	ctx := deadline(t)
+	cl := rocltest.Cluster(t, 1)
+	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(0))
+	if err := tpvm.SendSlice(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := b.Recv(ctx, a.ID(), 1)
+	if err != nil || m.Len() != 24 {
+		t.Fatal(m, err)
+	}
+	v := make([]float64, 3)
+	if err := pack.Unpack(&m.Reader, v, 1); err != nil || v[2] != 3 {
+		t.Error(v, err)
+	}
+	m.Release()
+	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
+		testValues(t, a.Thread, b.Thread, enc, []int8{-1, 2})
+		testValues(t, a.Thread, b.Thread, enc, []uint16{1, 65535})
+		testValues(t, a.Thread, b.Thread, enc, []int32{-7, 8, 9})
+		testValues(t, a.Thread, b.Thread, enc, []int{-7, 8, 9})
+		testValues(t, a.Thread, b.Thread, enc, []float32{1.5})
+		testValues(t, a.Thread, b.Thread, enc, []complex128{1i})
+	}
+	if err := a.SendBytes(ctx, b.ID(), 2, []byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	two := make([]byte, 2)
+	if n, i, err := tpvm.RecvSlice(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
+		t.Error(n, two, i, err)
+	}
+	if err := tpvm.SendSlice(ctx, a.Thread, b.ID(), -1, []int8{1}); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+
+	mem, err := a.Rocl().Buffer(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(mem.Bytes())
+	mem.Bytes()[1<<20-1] = 42
+	p := a.Buffer(pack.InPlace)
+	if err := p.PackBuffer(mem); err != nil {
+		t.Fatal(err)
+	}
+	at := &mem.Bytes()[0]
+	if err := a.Mcast(ctx, []tpvm.TID{b.ID(), b.ID()}, 3, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SendBuffer(ctx, b.ID(), 3, mem); err != nil {
+		t.Fatal(err)
+	}
+	p.Reset(pack.InPlace)
+	for range 3 {
+		if i, err := b.Probe(a.ID(), 3); err != nil || i.Len != 1<<20 || i.Tag != 3 {
+			t.Error(i, err)
+		}
+		m, err := b.Recv(ctx, a.ID(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pack.View[byte](&m.Reader, m.Len())
+		if err != nil || len(got) != 1<<20 || got[1<<20-1] != 42 || &got[0] != at {
+			t.Error("the memory was copied, or is another", len(got), err)
+		}
+		m.Release()
+	}
+}
+
+func testValues[T pack.Number](t *testing.T, a, b *tpvm.Thread, enc pack.Encoding, v []T) {
+	t.Helper()
+	ctx := deadline(t)
+	p := a.Buffer(enc)
+	if err := pack.Pack(p, v, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Send(ctx, b.ID(), 4, p); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]T, len(v)+2)
+	n, i, err := tpvm.RecvSlice(ctx, b, tpvm.AnyTask, tpvm.AnyTag, got)
+	if n != len(v) && !(enc == pack.Default && n == 4) /* bytes, padded */ || err != nil || i.Tag != 4 || i.From != a.ID() {
+		t.Fatal(enc, n, i, err)
+	}
+	for k := range v {
+		if got[k] != v[k] {
+			t.Error(enc, v, got)
+		}
+	}
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// Tags of the farm.
+const (
+	tagWork = iota + 1
+	tagResult
+	tagEnded
+)
+
+// worker squares numbers until it gets a negative one. It sends the number and its square.
+func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error {
+	var v [1]int64
+	for {
+		if _, _, err := tpvm.RecvSlice(ctx, t, t.Parent(), tagWork, v[:]); err != nil || v[0] < 0 {
+			return err
+		}
+		if stop(v[0]) {
+			<-ctx.Done() // until it is killed, with the number in hand
+			return nil
+		}
+		if err := tpvm.SendSlice(ctx, t, t.Parent(), tagResult, []int64{v[0], v[0] * v[0]}); err != nil {
+			return err
+		}
+	}
+}
+
+// farm has workers square the numbers below n, and kills the first of them when it has been given
+// its second number. It returns the sum of the squares, and how many numbers were given out again.
+func farm(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
+	ctx := deadline(t)
+	if _, err := master.Notify(ctx, tagEnded, ids...); err != nil {
+		t.Fatal(err)
+	}
+	var todo []int64
+	for i := range n {
+		todo = append(todo, i)
+	}
+	holds := map[tpvm.TID]int64{}
+	var idle []tpvm.TID
+	idle = append(idle, ids...)
+	have := map[int64]bool{}
+	given, killed := 0, false // of ids[0]
+	for len(have) < int(n) {
+		for len(idle) > 0 && len(todo) > 0 {
+			k := 0
+			if !killed && len(todo) == 1 { // which is for the one that is to be killed
+				if k = slices.Index(idle, ids[0]); k < 0 {
+					break
+				}
+			}
+			id, i := idle[k], todo[0]
+			idle, todo = slices.Delete(idle, k, k+1), todo[1:]
+			holds[id] = i
+			if err := tpvm.SendSlice(ctx, master, id, tagWork, []int64{i}); err != nil && !errors.Is(err, rocl.ErrGone) {
+				t.Fatal(err)
+			}
+			if id == ids[0] {
+				if given++; given == 2 {
+					killed = true
+					kill(id)
+				}
+			}
+		}
+		m, err := master.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := m.From()
+		i, isHeld := holds[from]
+		delete(holds, from)
+		if m.IsGone() {
+			if isHeld {
+				todo = append(todo, i)
+				again++
+			}
+			m.Release()
+			continue
+		}
+		var v [2]int64
+		if err := pack.Unpack(&m.Reader, v[:], 1); err != nil || v[0] != i || have[i] {
+			t.Fatal(v, i, err)
+		}
+		m.Release()
+		have[i] = true
+		sum += v[1]
+		idle = append(idle, from)
+	}
+	for _, id := range idle {
+		if err := tpvm.SendSlice(ctx, master, id, tagWork, []int64{-1}); err != nil && !errors.Is(err, rocl.ErrGone) {
+			t.Error(err)
+		}
+	}
+	return sum, again
+}
+
+func sumOfSquares(n int64) (sum int64) {
+	for i := range n {
+		sum += i * i
+	}
+	return sum
+}
+
+// A thread that is killed with a number in hand loses no work: the master is told behind its last
+// result, and gives the number to another.
+func TestFarmThreads(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	var first atomic.Pointer[tpvm.TID]
+	work := func(ctx context.Context, th *tpvm.Thread) error {
+		got := 0
+		return worker(ctx, th, func(int64) bool { got++; return got == 2 && *first.Load() == th.ID() })
+	}
+	for _, task := range []*tpvm.Task{a, b} {
+		if _, err := task.Export(ctx, "worker", work); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids, err := a.Spawn(ctx, "worker", 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Store(&ids[0])
+	sum, again := farm(t, a.Thread, ids, 200, func(id tpvm.TID) {
+		if err := a.Kill(ctx, id); err != nil {
+			t.Error(err)
+		}
+	})
+	if sum != sumOfSquares(200) || again != 1 {
+		t.Error(sum, again)
+	}
+}
+
+// The same with a process that is killed.
+func TestFarmProcesses(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	task := enrol(t, c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self, 3, tpvm.Env("TPVM_TEST_PROGRAM=worker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, again := farm(t, task.Thread, ids, 200, func(id tpvm.TID) {
+		if err := task.Signal(ctx, id, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	_ = c.Flush(ctx)                           // what was sent to the killed one is undelivered, or not
+	if sum != sumOfSquares(200) || again > 1 { // 0: it was through before the signal
+		t.Error(sum, again)
+	}
+}
+
+func init() {
+	programs["worker"] = func() error {
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		return errors.Join(worker(ctx, t.Thread, func(int64) bool { return false }), t.Exit(ctx))
+	}
+}
+
+// More is unpacked than was packed, or another type, over real messages of every encoding.
+func TestUnpackErrors(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
+		for _, typed := range []bool{false, true} {
+			var opts []pack.Option
+			if typed {
+				opts = append(opts, pack.WithTypes())
+			}
+			p := pack.NewBuffer(enc, opts...)
+			if err := pack.Pack(p, []int32{1, 2, 3}, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Send(ctx, b.ID(), 1, p); err != nil {
+				t.Fatal(err)
+			}
+			m, err := b.Recv(ctx, a.ID(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Typed() != typed {
+				t.Error(m.Typed())
+			}
+			if err := pack.Unpack(&m.Reader, make([]float32, 2), 1); typed != errors.Is(err, pack.ErrType) {
+				t.Error(enc, typed, err)
+			}
+			m.Rewind()
+			if err := pack.Unpack(&m.Reader, make([]int32, 4), 1); !errors.Is(err, pack.ErrNoData) {
+				t.Error(enc, typed, err)
+			}
+			v := make([]int32, 3)
+			if err := pack.Unpack(&m.Reader, v, 1); err != nil || v[2] != 3 {
+				t.Error(enc, typed, v, err)
+			}
+			if _, err := m.UnpackString(); !errors.Is(err, pack.ErrNoData) {
+				t.Error(enc, typed, err)
+			}
+			m.Release()
+		}
+	}
+}
+
+// A message of a program that is not tpvm's, and one whose description is damaged, are errors
+// that name the sender; the messages around them arrive.
+func TestForeignMessages(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	cb := c.Open(1)
+	a := enrol(t, c.Open(0))
+	r, err := cb.Register(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := enrol(t, cb)
+	for i, bad := range []struct {
+		payload string
+		is      error
+	}{
+		{"", tpvm.ErrForeign},
+		{"from a program of rocl", tpvm.ErrForeign},
+		{"\xff\xff\xff\xff\xd4", pack.ErrDamaged},     // typed, without a description
+		{"\x01\x00\x00\x00\x00\xd4", pack.ErrDamaged}, // with one that is longer than the message
+		{"\x57", pack.ErrDamaged},                     // no such encoding
+	} {
+		sendInt(t, b.Thread, a.ID(), 7, 1)
+		if err := r.SendBytes(ctx, a.ID(), 7, []byte(bad.payload)); err != nil {
+			t.Fatal(err)
+		}
+		sendInt(t, b.Thread, a.ID(), 7, 2)
+		var sum int32
+		var failed error
+		for range 3 {
+			m, err := a.Recv(ctx, tpvm.AnyTask, 7)
+			if err != nil {
+				failed = err
+				continue
+			}
+			sum += number(m)
+			m.Release()
+		}
+		if sum != 3 || !errors.Is(failed, bad.is) || !strings.Contains(fmt.Sprint(failed), r.ID().String()) {
+			t.Error(i, sum, failed)
+		}
+	}
+}
+
+// A thread that panics, and one that leaves its goroutine, end; the others and their task go on.
+func TestThreadPanics(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 1)
+	a := enrol(t, c.Open(0))
+	if _, err := a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
+		switch recvInt(t, th, th.Parent(), 1) {
+		case 0:
+			panic("on purpose")
+		case 1:
+			runtime.Goexit()
+		}
+		return tpvm.SendSlice(ctx, th, th.Parent(), 2, []int32{5})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "bad", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Notify(ctx, 3, ids...); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		sendInt(t, a.Thread, id, 1, int32(i))
+	}
+	if k := recvInt(t, a.Thread, ids[2], 2); k != 5 {
+		t.Error(k)
+	}
+	for _, id := range ids {
+		m, err := a.Recv(ctx, id, 3)
+		if err != nil || !m.IsGone() {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+}
+
+// A thread that waits in Recv ends when it is killed; what is sent to it fails.
+func TestKillReceiver(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	ended := make(chan error, 1)
+	if _, err := b.Export(ctx, "waits", func(ctx context.Context, th *tpvm.Thread) error {
+		_, err := th.Recv(ctx, tpvm.AnyTask, 1)
+		ended <- err
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "waits", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Kill(ctx, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, tpvm.ErrKilled) && !errors.Is(err, rocl.ErrClosed) {
+		t.Error(err)
+	}
+	for err == nil { // until it is known that it has ended
+		err = a.Send(ctx, ids[0], 1, nil)
+	}
+	if !errors.Is(err, rocl.ErrGone) {
+		t.Error(err)
+	}
+	if err := a.Kill(ctx, ids[0]); !errors.Is(err, tpvm.ErrNoTask) {
+		t.Error(err)
+	}
+}
+
+// After Exit a task neither sends nor receives.
+func TestAfterExit(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 1)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
+	if err := a.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Send(ctx, b.ID(), 1, nil); !errors.Is(err, rocl.ErrClosed) {
+		t.Error("send:", err)
+	}
+	if _, err := a.Recv(ctx, b.ID(), 1); !errors.Is(err, rocl.ErrClosed) {
+		t.Error("receive:", err)
+	}
+	if _, err := a.PutInfo(ctx, "x", nil, 0); !errors.Is(err, tpvm.ErrExited) {
+		t.Error("put:", err)
+	}
+	if err := b.Send(ctx, a.ID(), 1, nil); !errors.Is(err, rocl.ErrGone) {
+		t.Error("send to it:", err)
+	}
+}
+
+// Ten thousand threads in four tasks send to some of each other, whose identifiers are targets
+// from any task. Each receives what is its own.
+func TestTenThousandThreads(t *testing.T) {
+	perTask := 2500
+	if testing.Short() {
+		perTask = 250
+	}
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	const tasks, each = 4, 8
+	var ts []*tpvm.Task
+	for i := range tasks {
+		ts = append(ts, enrol(t, c.Open(i%2)))
+	}
+	n := tasks * perTask
+	var all []tpvm.TID // complete before begin is closed
+	begin := make(chan struct{})
+	number := make(map[tpvm.TID]int, n)
+	some := func(ctx context.Context, th *tpvm.Thread) error {
+		<-begin
+		me := number[th.ID()]
+		for k := range each {
+			to := all[(me+1+k*n/each)%n]
+			if err := tpvm.SendSlice(ctx, th, to, 1, []int64{int64(me)}); err != nil {
+				return err
+			}
+		}
+		var v [1]int64
+		var sum int64
+		for range each {
+			_, i, err := tpvm.RecvSlice(ctx, th, tpvm.AnyTask, 1, v[:])
+			if err != nil {
+				return err
+			}
+			if number[i.From] != int(v[0]) {
+				return fmt.Errorf("from %d: %d", number[i.From], v[0])
+			}
+			sum += v[0]
+		}
+		return tpvm.SendSlice(ctx, th, th.Parent(), 2, []int64{sum})
+	}
+	for _, task := range ts {
+		if _, err := task.Export(ctx, "some", some); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := ts[0].Spawn(ctx, "some", n)
+	if err != nil || len(all) != n {
+		t.Fatal(len(all), err)
+	}
+	for i, id := range all {
+		number[id] = i
+	}
+	close(begin)
+	var sum int64
+	var v [1]int64
+	for range n {
+		if _, _, err := tpvm.RecvSlice(ctx, ts[0].Thread, tpvm.AnyTask, 2, v[:]); err != nil {
+			t.Fatal(err)
+		}
+		sum += v[0]
+	}
+	if want := int64(each) * int64(n) * int64(n-1) / 2; sum != want {
+		t.Error(sum, want)
+	}
+}
