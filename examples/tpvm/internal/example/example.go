@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package example runs the examples of tpvm in tests, as real processes.
+package example
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+const isExample = "TPVM_EXAMPLE"
+
+// Main is the body of TestMain: the test binary is the example as well, also where the example
+// spawns itself.
+func Main(m *testing.M, main func()) {
+	if os.Getenv(isExample) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// A Node is a directory of its own, so that examples do not see other programs of the user.
+type Node struct {
+	t      testing.TB
+	socket string
+}
+
+// New returns a Node.
+func New(t testing.TB) Node {
+	return Node{t, filepath.Join(t.TempDir(), "directory.sock")}
+}
+
+// Command returns the example, to be started on the node.
+func (n Node) Command(args ...string) *exec.Cmd {
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // something hangs
+	n.t.Cleanup(cancel)
+	c := exec.CommandContext(ctx, self, args...)
+	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.socket)
+	c.Stderr = os.Stderr
+	return c
+}
+
+// Run runs the example and returns what it and its processes have written to standard output.
+func (n Node) Run(args ...string) string {
+	n.t.Helper()
+	c := n.Command(args...)
+	var out bytes.Buffer
+	c.Stdout = &out
+	if err := c.Run(); err != nil {
+		n.t.Fatalf("%v: %v, %s", args, err, &out)
+	}
+	return out.String()
+}

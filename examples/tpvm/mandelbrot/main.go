@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command mandelbrot draws a picture of the Mandelbrot set, with threads of several processes:
+//
+//	go run ./examples/tpvm/mandelbrot -o m.png
+//
+// It starts the processes itself. Processes on other machines of the cluster take part if they have
+// been started there before:
+//
+//	mandelbrot -join
+//
+// Any of them may be killed: what it had in hand is given to another thread.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"image"
+	"image/draw"
+	"image/png"
+	"log"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// Tags of messages.
+const (
+	show = iota // to a thread: the view
+	tile        // to a thread: the number of a tile; to the master: the number, the process, the pixels
+	end         // to a thread: there is no more
+	gone        // of Notify
+)
+
+const exported = "mandelbrot"
+
+var (
+	out       = flag.String("o", "mandelbrot.png", "`file` to write the picture to")
+	join      = flag.Bool("join", false, "render for others, until interrupted")
+	processes = flag.Int("p", 4, "`number` of processes to start here")
+	v         view
+)
+
+func main() {
+	flag.Float64Var(&v.Re, "re", -0.743643135, "centre of the picture, real part")
+	flag.Float64Var(&v.Im, "im", 0.131825963, "centre of the picture, imaginary part")
+	flag.Float64Var(&v.Width, "width", 0.00032, "width of the picture in the complex plane")
+	flag.IntVar(&v.X, "x", 1600, "width of the picture in pixels")
+	flag.IntVar(&v.Y, "y", 1000, "height of the picture in pixels")
+	flag.IntVar(&v.Limit, "limit", 5000, "iterations of a point at most")
+	flag.Parse()
+	do, opts := master, []tpvm.Option(nil)
+	if *join {
+		do, opts = wait, append(opts, tpvm.WithExport(exported, render))
+	}
+	if err := tpvm.Run(context.Background(), do, opts...); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// wait is what a worker process does while its threads work.
+func wait(ctx context.Context, _ *tpvm.Task) error {
+	<-ctx.Done()
+	return nil
+}
+
+// render is a thread. It renders the tiles that its parent asks for.
+func render(ctx context.Context, t *tpvm.Thread) error {
+	var v view
+	_, err := t.RecvValues(ctx, t.Parent(), show, &v.Re, &v.Im, &v.Width, &v.X, &v.Y, &v.Limit)
+	if err == nil {
+		err = v.check()
+	}
+	process := fmt.Sprintf("%s %d", t.Task().Host(), os.Getpid())
+	for err == nil {
+		var k int
+		var m tpvm.Info
+		if m, err = t.RecvValues(ctx, t.Parent(), tpvm.AnyTag, &k); err != nil || m.Tag == end {
+			break
+		}
+		err = t.SendValues(ctx, t.Parent(), tile, k, process, v.render(k).Pix)
+	}
+	return err
+}
+
+func master(ctx context.Context, t *tpvm.Task) error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	f, err := os.Create(*out)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	args := tpvm.Args("-join")
+	if _, err := t.Spawn(ctx, tpvm.Self, *processes, args, tpvm.OnHost("."), tpvm.EndWithParent()); err != nil {
+		return err
+	}
+	n, err := threads(ctx, t)
+	if err != nil {
+		return err
+	}
+	ids, err := t.Spawn(ctx, exported, n, tpvm.Threads())
+	if len(ids) == 0 {
+		return err
+	}
+	began := time.Now()
+	p := newProgress(v.tiles())
+	img, err := farm(ctx, t, ids, p)
+	p.end()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d tiles by %d threads of %d processes in %.1f s: %s\n",
+		v.tiles(), len(ids), len(p.bars), time.Since(began).Seconds(), *out)
+	w := bufio.NewWriter(f)
+	return errors.Join(png.Encode(w, img), w.Flush(), f.Close())
+}
+
+// threads returns how many threads to spawn: one for each core of the hosts that have tasks, and
+// at least one for each process.
+func threads(ctx context.Context, t *tpvm.Task) (n int, err error) {
+	hosts, err := t.Hosts(ctx)
+	tasks := 0
+	for _, h := range hosts {
+		if h.Tasks > 0 {
+			n, tasks = n+h.Cores, tasks+h.Tasks
+		}
+	}
+	return max(n, tasks-1, runtime.NumCPU()), err
+}
+
+// farm has the threads render all tiles. Each has two in hand: while one is rendered, the next is
+// on its way.
+func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image.Image, error) {
+	if _, err := t.Notify(ctx, gone, ids...); err != nil {
+		return nil, err
+	}
+	b := t.Buffer(pack.Default)
+	if err := b.PackValues(v.Re, v.Im, v.Width, v.X, v.Y, v.Limit); err != nil {
+		return nil, err
+	}
+	_ = t.Mcast(ctx, ids, show, b) // Notify tells of those that have ended
+	var todo []int
+	for k := range v.tiles() {
+		todo = append(todo, v.tiles()-1-k) // the last is given first
+	}
+	inHand := map[tpvm.TID][]int{}
+	give := func(id tpvm.TID) {
+		for len(inHand[id]) < 2 && len(todo) > 0 {
+			k := todo[len(todo)-1]
+			todo, inHand[id] = todo[:len(todo)-1], append(inHand[id], k)
+			_ = t.SendValues(ctx, id, tile, k) // as above
+		}
+	}
+	for _, id := range ids {
+		inHand[id] = nil
+		give(id)
+	}
+	img := image.NewRGBA(image.Rect(0, 0, v.X, v.Y))
+	for left := v.tiles(); left > 0; {
+		m, err := t.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
+		if err != nil {
+			return nil, err
+		}
+		from, lost := m.From(), m.IsGone()
+		if lost {
+			todo = append(todo, inHand[from]...)
+			delete(inHand, from)
+		} else {
+			var k int
+			var process string
+			if err = m.UnpackValues(&k, &process); err == nil && slices.Contains(inHand[from], k) {
+				err = paste(img, v.tile(k), m)
+				left--
+				p.step(process)
+			}
+			inHand[from] = slices.DeleteFunc(inHand[from], func(i int) bool { return i == k })
+		}
+		m.Release()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(inHand) == 0 && left > 0:
+			return nil, errors.New("every process has ended")
+		case !lost:
+			give(from)
+		default: // threads that were out of work have the lost tiles to do
+			for id := range inHand {
+				give(id)
+			}
+		}
+	}
+	for id := range inHand {
+		_ = t.SendValues(ctx, id, end, 0)
+	}
+	return img, nil
+}
+
+// paste copies the pixels of a message into the picture.
+func paste(img *image.RGBA, r image.Rectangle, m *tpvm.Message) error {
+	pix, err := pack.View[byte](&m.Reader, 4*r.Dx()*r.Dy())
+	if err == nil {
+		draw.Draw(img, r, &image.RGBA{Pix: pix, Stride: 4 * r.Dx(), Rect: r}, r.Min, draw.Src)
+	}
+	return err
+}

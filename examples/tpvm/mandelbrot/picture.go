@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"image"
+	"math"
+	"math/cmplx"
+)
+
+// A view is what the picture shows: Width of the complex plane around Re + Im i.
+type view struct {
+	Re, Im, Width float64
+	X, Y          int // pixels
+	Limit         int // iterations after which a point counts as one of the set
+}
+
+// edge is the width and the height of a tile in pixels.
+const edge = 32
+
+// tiles returns the number of tiles of the picture.
+func (v view) tiles() int { return v.columns() * ((v.Y + edge - 1) / edge) }
+
+func (v view) columns() int { return (v.X + edge - 1) / edge }
+
+// tile returns the pixels of the tile k.
+func (v view) tile(k int) image.Rectangle {
+	x, y := k%v.columns()*edge, k/v.columns()*edge
+	return image.Rect(x, y, x+edge, y+edge).Intersect(image.Rect(0, 0, v.X, v.Y))
+}
+
+// samples is how many points are computed for each pixel, in each direction.
+const samples = 2
+
+// render returns the pixels of the tile k.
+func (v view) render(k int) *image.RGBA {
+	img := image.NewRGBA(v.tile(k))
+	scale := v.Width / float64(v.X)
+	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
+		for x := img.Rect.Min.X; x < img.Rect.Max.X; x++ {
+			var sum [3]float64
+			for s := range samples * samples {
+				dx := (float64(s%samples) + 0.5) / samples
+				dy := (float64(s/samples) + 0.5) / samples
+				c := complex(
+					v.Re+(float64(x)+dx-float64(v.X)/2)*scale,
+					v.Im-(float64(y)+dy-float64(v.Y)/2)*scale)
+				for i, light := range v.colour(c) {
+					sum[i] += light
+				}
+			}
+			p := img.Pix[img.PixOffset(x, y):]
+			for i, light := range sum {
+				p[i] = uint8(255*math.Pow(light/(samples*samples), 1/2.2) + 0.5)
+			}
+			p[3] = 255
+		}
+	}
+	return img
+}
+
+// colour returns the light of a point, 0 to 1 for red, green and blue. Its colour follows from how
+// soon the iteration escapes. The surface whose height that is has light from the upper left.
+func (v view) colour(c complex128) (rgb [3]float64) {
+	n, z, dz, escapes := v.escape(c)
+	if !escapes {
+		return rgb
+	}
+	smooth := float64(n) + 1 - math.Log2(math.Log(cmplx.Abs(z)))
+	normal := z / dz
+	normal /= complex(cmplx.Abs(normal), 0)
+	light := (real(normal)*-math.Sqrt2/2 + imag(normal)*math.Sqrt2/2 + height) / (1 + height)
+	light = 0.15 + 0.85*max(0, light)
+	// The phases of the three cosines make the palette: night blue, white, gold, brown.
+	at := math.Sqrt(smooth) * 0.55
+	for i, phase := range [3]float64{0.0, 0.45, 0.95} {
+		rgb[i] = light * math.Pow(0.5-0.5*math.Cos(at+phase+2.4), 1.3)
+	}
+	return rgb
+}
+
+// height is how high the light stands.
+const height = 1.4
+
+// escape iterates z*z + c until z is far away, and returns how often, z, and its derivative by c.
+func (v view) escape(c complex128) (n int, z, dz complex128, escapes bool) {
+	const far = 1e4 // of the square of |z|
+	a, b := real(c), imag(c)
+	if q := (a-0.25)*(a-0.25) + b*b; q*(q+a-0.25) <= b*b/4 || (a+1)*(a+1)+b*b <= 1.0/16 {
+		return 0, 0, 0, false // in one of the two largest parts of the set
+	}
+	var x, y, dx, dy float64
+	for n = range v.Limit {
+		dx, dy = 2*(x*dx-y*dy)+1, 2*(x*dy+y*dx)
+		x, y = x*x-y*y+a, 2*x*y+b
+		if x*x+y*y > far {
+			return n, complex(x, y), complex(dx, dy), true
+		}
+	}
+	return 0, 0, 0, false
+}
+
+// check reports what is wrong with a view.
+func (v view) check() error {
+	if v.X < 1 || v.Y < 1 || v.X > 1<<15 || v.Y > 1<<15 || v.Limit < 1 || !(v.Width > 0) {
+		return fmt.Errorf("mandelbrot: the view %+v is not one to draw", v)
+	}
+	return nil
+}
