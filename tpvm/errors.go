@@ -21,6 +21,10 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
+	// ErrTooMany is returned when the task that should start a program runs as many as it may.
+	ErrTooMany = errors.New("tpvm: the task of the host runs as many programs as it may")
+	// ErrNoStatus is returned for a task of which no running task knows how it ended.
+	ErrNoStatus = errors.New("tpvm: no running task has started the program")
 	// ErrKilled is the cause for which the context of a killed thread ends.
 	ErrKilled = errors.New("tpvm: the thread was killed")
 	// ErrExited is the cause for which the contexts of threads end when their task exits.
