@@ -31,7 +31,7 @@ func init() {
 		if t.Args()[0] == "end" {
 			opts = append(opts, tpvm.EndWithParent())
 		}
-		ids, err := t.Spawn(ctx, self, 1, append(opts, program("reports"), tpvm.Args(t.ID().String()))...)
+		ids, err := t.Spawn(ctx, self, 1, append(opts, program("reports"), tpvm.Args(t.Args()[0]))...)
 		if err != nil {
 			return err
 		}
@@ -61,6 +61,15 @@ func init() {
 		}
 		from := m.From()
 		m.Release()
+		if t.Args()[0] == "stay" { // and have the parent killed
+			if _, err = t.Notify(ctx, 6, t.Parent()); err != nil {
+				return err
+			}
+			if m, err = t.Recv(ctx, t.Parent(), 6); err != nil {
+				return err
+			}
+			m.Release()
+		}
 		err = t.Send(ctx, t.Parent(), 5, nil)
 		tag := 3
 		if errors.Is(err, rocl.ErrGone) {

@@ -81,7 +81,9 @@ func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
 	ids := make([]TID, len(cs))
 	together(len(cs), func(i int) {
 		if errs[i] == nil {
-			ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i])
+			if ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i]); errs[i] != nil {
+				_ = cs[i].tmp.Close() // given up: the program does not find its parent any more
+			}
 		}
 	})
 	for i, err := range errs {
@@ -162,7 +164,6 @@ func (p *pod) awaitEnrolment(ctx context.Context, c *child) (TID, error) {
 			return TID{}, fmt.Errorf("%w: %s on %s: %v", ErrNotEnrolled, c.cmd.Path, p.t.host, c.status)
 		}
 	case <-ctx.Done():
-		_ = c.tmp.Close()
 		return TID{}, fmt.Errorf("%s on %s has not enrolled: %w", c.cmd.Path, p.t.host, context.Cause(ctx))
 	}
 	return c.id, nil
