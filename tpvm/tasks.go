@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -24,8 +25,18 @@ type TaskInfo struct {
 
 // Tasks returns the tasks and threads of the virtual machine.
 func (t *Thread) Tasks(ctx context.Context) iter.Seq2[TaskInfo, error] {
+	return t.list(ctx, typeTask, typeThread)
+}
+
+// Programs returns the programs that were started and have not enrolled. The identifier of
+// each is that of its start; see [Program.ID].
+func (t *Thread) Programs(ctx context.Context) iter.Seq2[TaskInfo, error] {
+	return t.list(ctx, typeStart)
+}
+
+func (t *Thread) list(ctx context.Context, types ...string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
-		for _, typ := range []string{typeTask, typeThread} {
+		for _, typ := range types {
 			for f, err := range t.task.c.FindAll(ctx, t.task.match(typ, nil)) {
 				if err != nil {
 					if !yield(TaskInfo{}, fmt.Errorf("tpvm: tasks: %w", err)) {
@@ -43,7 +54,7 @@ func (t *Thread) Tasks(ctx context.Context) iter.Seq2[TaskInfo, error] {
 
 func taskInfo(f rocl.Found, typ string) TaskInfo {
 	i := TaskInfo{ID: f.ID, Name: attr(f, attrName), Host: attr(f, attrHost), Node: attr(f, attrNode), IsThread: typ == typeThread}
-	i.Parent, _ = rocl.ParseGID(attr(f, attrParent))
+	i.Parent, _ = rocl.ParseGID(cmp.Or(attr(f, attrParent), attr(f, attrParentOf)))
 	i.PID, _ = strconv.Atoi(attr(f, attrPID))
 	return i
 }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+const aboutIDs = "A task is named by the identifier that 'tpvm ps' prints: whole, without the node in front, or with the beginning of it."
+
+func killCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kill ID...",
+		Short: "End tasks, threads and programs",
+		Long:  "Send SIGTERM to tasks and programs, and end threads, on whatever host.\n" + aboutIDs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("kill needs an identifier, as 'tpvm ps' prints it")
+			}
+			return signalAll(cmd, syscall.SIGTERM, args)
+		},
+	}
+}
+
+func sigCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sig SIGNAL ID...",
+		Short: "Send a signal to tasks and programs",
+		Long:  "Send a signal, such as TERM, SIGTERM or 15, to tasks and programs on whatever host.\n" + aboutIDs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usagef("sig needs a signal and an identifier: %s", cmd.UseLine())
+			}
+			s, err := parseSignal(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			return signalAll(cmd, s, args[1:])
+		},
+	}
+}
+
+// parseSignal reads a signal's name or number.
+func parseSignal(what string) (syscall.Signal, error) {
+	if n, err := strconv.Atoi(what); err == nil {
+		if n < 1 || n > 64 {
+			return 0, fmt.Errorf("signal %d is not between 1 and 64", n)
+		}
+		return syscall.Signal(n), nil
+	}
+	name := strings.ToUpper(what)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if s := unix.SignalNum(name); s != 0 {
+		return s, nil
+	}
+	return 0, fmt.Errorf("there is no signal %s", usage.Quote(what))
+}
+
+func signalAll(cmd *cobra.Command, s syscall.Signal, ids []string) error {
+	t, leave, err := observe(cmd, true)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := patience(cmd)
+	defer cancel()
+	return signalEach(ctx, t, s, ids)
+}
+
+// signalEach signals what each identifier names, and returns the errors of those that failed.
+func signalEach(ctx context.Context, t *tpvm.Task, s syscall.Signal, ids []string) error {
+	all, err := list(ctx, t)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, what := range ids {
+		id, err := resolve(all, what)
+		if err == nil {
+			err = t.Signal(ctx, id, s)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command tpvm runs programs as tasks of a parallel virtual machine, and shows and ends them.
+//
+// Exit codes: those of the programs for run; else 0 done, 1 failed, 2 no directory serves the
+// node, 64 wrong usage, 130 interrupted.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/version"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// Exit codes.
+const (
+	exitFailed      = 1
+	exitNoDirectory = 2
+	exitUsage       = 64
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := interrupt.Context(context.Background())
+	code := execute(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// usageError is an error of the command line.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exitError is the exit code of a command that has printed what is to be said.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// execute runs a command line and returns the exit code.
+func execute(ctx context.Context, args []string) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	var code exitError
+	var misused usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &misused), strings.HasPrefix(err.Error(), "unknown command"):
+		text, _, _ := strings.Cut(usage.Text(err), "\n")
+		fmt.Fprintf(cmd.ErrOrStderr(), "tpvm: %s\nTry '%s --help'.\n", text, cmd.CommandPath())
+		return exitUsage
+	case ctx.Err() != nil:
+		return exitInterrupted
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "tpvm: %s\n", text(err))
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), hint)
+	}
+	if errors.Is(err, rocl.ErrNoDirectory) {
+		return exitNoDirectory
+	}
+	return exitFailed
+}
+
+// text is an error, safe to print, without the names of the libraries in front of its parts.
+func text(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(usage.Text(err), ": tpvm: ", ": "), "tpvm: ")
+}
+
+// hintOf says what to do about an error.
+func hintOf(err error) string {
+	switch {
+	case errors.Is(err, rocl.ErrNoDirectory):
+		return "Nothing runs on this node. Start something by 'tpvm run PROGRAM', or name another directory by --socket."
+	case errors.Is(err, tpvm.ErrNoHost):
+		return "'tpvm hosts' lists the hosts; a host other than this one needs a task that runs there."
+	case errors.Is(err, tpvm.ErrNoProgram):
+		return "Give the program's path, as it is on the host that it shall run on, or put it into PATH there."
+	case errors.Is(err, tpvm.ErrTooMany):
+		return "Start fewer, or start tasks on more hosts."
+	case errors.Is(err, tpvm.ErrNoTask):
+		return "'tpvm ps' lists the tasks."
+	}
+	return ""
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tpvm",
+		Short: "Run programs as tasks of a parallel virtual machine",
+		Long: "tpvm runs programs as tasks that start each other and exchange messages, on one host or many.\n" +
+			"'tpvm run -n 4 hostname' runs a program four times; 'tpvm ps' shows what runs.\n" +
+			"No daemon is needed: where no dirserver runs, the first program serves the node's directory.",
+		Version:       version.String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetVersionTemplate("tpvm {{.Version}}\n")
+	f := root.PersistentFlags()
+	f.String("socket", "", "`path` of the directory's Unix socket (environment ROCL_SOCKET)")
+	f.String("vm", "", "`name` of the virtual machine (environment "+tpvm.EnvVM+"; default the user's name)")
+	f.BoolP("verbose", "v", false, "log at level debug")
+	f.Duration("timeout", 5*time.Second, "how long to wait for an answer of the directory and of tasks")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if d, _ := cmd.Flags().GetDuration("timeout"); d <= 0 {
+			return usagef("--timeout %v is not more than zero", d)
+		}
+		for flag, env := range map[string]string{"socket": "ROCL_SOCKET", "vm": tpvm.EnvVM} {
+			if v, _ := cmd.Flags().GetString(flag); v != "" { // also for the programs that are started
+				if err := os.Setenv(env, v); err != nil {
+					return usagef("--%s: %w", flag, err)
+				}
+			}
+		}
+		return nil
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{usage.FlagError(err)} })
+	root.AddCommand(runCommand(), psCommand(), killCommand(), sigCommand(), hostsCommand(), consoleCommand())
+	return root
+}
+
+// nothing is an error if a command that takes no arguments has some.
+func nothing(cmd *cobra.Command, args []string) error {
+	if err := usage.Nothing(cmd, args); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// patience returns a context for a question that is answered at once.
+func patience(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	d, _ := cmd.Flags().GetDuration("timeout")
+	return context.WithTimeoutCause(cmd.Context(), d, fmt.Errorf("no answer within %v; --timeout allows more time", d))
+}
+
+// enrol makes the command a task.
+func enrol(cmd *cobra.Command, join bool, opts ...tpvm.Option) (*tpvm.Task, error) {
+	log := slog.New(slog.DiscardHandler)
+	if v, _ := cmd.Flags().GetBool("verbose"); v {
+		log = slog.New(slog.NewTextHandler(display.Text(os.Stderr), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	ctx, cancel := patience(cmd)
+	defer cancel()
+	opts = append(opts, tpvm.WithLogger(log), tpvm.WithRocl(rocl.WithLogger(log), rocl.WithLinger(time.Second)))
+	if join {
+		opts = append(opts, tpvm.WithRocl(rocl.JoinOnly()))
+	}
+	return tpvm.Enrol(ctx, opts...)
+}
+
+// observe makes the command a task that is not listed. leave must be called.
+func observe(cmd *cobra.Command, join bool) (t *tpvm.Task, leave func(), err error) {
+	t, err = enrol(cmd, join, tpvm.Observing())
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, func() {
+		ctx, cancel := patience(cmd)
+		defer cancel()
+		_ = t.Exit(ctx)
+	}, nil
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// printTo prints on a command's output, and returns the error of that.
+func printTo(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintf(w, format, args...)
+	return err
+}

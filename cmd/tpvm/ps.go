@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// entry is a task, a thread or a program that has not enrolled, as people see it.
+type entry struct {
+	ID     tpvm.TID  `json:"id"`
+	Parent *tpvm.TID `json:"parent,omitempty"`
+	Kind   string    `json:"kind"` // task, thread, program
+	Name   string    `json:"name"`
+	Host   string    `json:"host"`
+	Node   string    `json:"node"`
+	PID    int       `json:"pid,omitempty"`
+}
+
+// list returns everything that runs in the virtual machine, sorted.
+func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
+	var all []entry
+	add := func(i tpvm.TaskInfo, kind string) {
+		e := entry{ID: i.ID, Kind: kind, Name: i.Name, Host: i.Host, Node: i.Node, PID: i.PID}
+		if !i.Parent.IsZero() {
+			e.Parent = &i.Parent
+		}
+		all = append(all, e)
+	}
+	for i, err := range t.Programs(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		add(i, "program")
+	}
+	for i, err := range t.Tasks(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		kind := "task"
+		if i.IsThread {
+			kind = "thread"
+		}
+		add(i, kind)
+	}
+	slices.SortFunc(all, func(a, b entry) int { return a.ID.Compare(b.ID) })
+	return all, nil
+}
+
+// short returns an identifier without its node.
+func short(id tpvm.TID) string {
+	_, rest, _ := strings.Cut(id.String(), "-")
+	return rest
+}
+
+// shorten returns the shortest text that names each: the numbers of context and resource, with
+// the node in front where these alone are those of several.
+func shorten(all []entry) map[tpvm.TID]string {
+	count := map[string]int{}
+	for _, e := range all {
+		count[short(e.ID)]++
+	}
+	names := map[tpvm.TID]string{}
+	for _, e := range all {
+		if names[e.ID] = short(e.ID); count[short(e.ID)] > 1 {
+			names[e.ID] = e.ID.String()
+		}
+	}
+	return names
+}
+
+// resolve returns which entry a text names: the whole identifier, or without its node, or with
+// the beginning of it.
+func resolve(all []entry, what string) (tpvm.TID, error) {
+	var found []tpvm.TID
+	for _, e := range all {
+		node, rest, _ := strings.Cut(e.ID.String(), "-")
+		begun, tail, ok := strings.Cut(what, "-")
+		_, _, whole := strings.Cut(tail, "-")
+		switch {
+		case what == e.ID.String():
+			return e.ID, nil
+		case what == rest, ok && whole && begun != "" && strings.HasPrefix(node, begun) && tail == rest:
+			found = append(found, e.ID)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		if id, err := rocl.ParseGID(what); err == nil && !id.IsZero() {
+			return id, fmt.Errorf("%v: %w", id, tpvm.ErrNoTask)
+		}
+		return tpvm.TID{}, fmt.Errorf("%s: %w", display.Quote(what), tpvm.ErrNoTask)
+	}
+	var names []string
+	for _, id := range found {
+		names = append(names, id.String())
+	}
+	return tpvm.TID{}, fmt.Errorf("%s is not one task: %s", display.Quote(what), strings.Join(names, ", "))
+}
+
+func psCommand() *cobra.Command {
+	var asJSON, withThreads bool
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "Print the tasks of the virtual machine",
+		Long: "Print the tasks of the virtual machine, each below the one that spawned it. More than three threads of the same name\n" +
+			"are one line, unless --threads is given. A program in brackets has not enrolled: it has not started yet, or is no task.",
+		Args: nothing,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t, leave, err := observe(cmd, true)
+			if err != nil {
+				return err
+			}
+			defer leave()
+			ctx, cancel := patience(cmd)
+			defer cancel()
+			all, err := list(ctx, t)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), all)
+			}
+			return printTree(cmd.OutOrStdout(), all, withThreads)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	cmd.Flags().BoolVar(&withThreads, "threads", false, "print a line for each thread")
+	return cmd
+}
+
+func printJSON[T any](w io.Writer, all []T) error {
+	for _, v := range all {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(append(display.JSON(b), '\n')); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostThreads is how many threads of one name and parent are a line each.
+const mostThreads = 3
+
+// printTree prints entries below their parents.
+func printTree(w io.Writer, all []entry, withThreads bool) error {
+	names := shorten(all)
+	children := map[tpvm.TID][]entry{}
+	var roots []entry
+	for _, e := range all {
+		if e.Parent != nil && names[*e.Parent] != "" {
+			children[*e.Parent] = append(children[*e.Parent], e)
+		} else {
+			roots = append(roots, e)
+		}
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "ID\tPID\tHOST\tTASK")
+	hosts, tasks, threads := map[string]bool{}, 0, 0
+	var print func(es []entry, indent string)
+	print = func(es []entry, indent string) {
+		same := map[string]int{}
+		for _, e := range es {
+			if e.Kind == "thread" && len(children[e.ID]) == 0 {
+				same[e.Host+"\x00"+e.Name]++
+			}
+		}
+		type line struct {
+			id, pid, host, name string
+			below               []entry
+		}
+		var lines []line
+		for _, e := range es {
+			hosts[e.Host] = true
+			l := line{id: names[e.ID], pid: "-", host: display.Quote(e.Host), name: display.Quote(e.Name), below: children[e.ID]}
+			switch e.Kind {
+			case "thread":
+				threads++
+				k := e.Host + "\x00" + e.Name
+				if n := same[k]; !withThreads && len(l.below) == 0 && (n > mostThreads || n < 0) {
+					same[k] = -1
+					if n < 0 { // counted by the first
+						continue
+					}
+					l.id, l.name = l.id+"…", fmt.Sprintf("%s (%d threads)", l.name, n)
+				} else {
+					l.name += " (thread)"
+				}
+			case "program":
+				tasks++
+				l.name = "[" + l.name + "]"
+			default:
+				tasks++
+			}
+			if e.PID != 0 {
+				l.pid = strconv.Itoa(e.PID)
+			}
+			lines = append(lines, l)
+		}
+		for i, l := range lines {
+			branch, below := "├─ ", "│  "
+			if i == len(lines)-1 {
+				branch, below = "└─ ", "   "
+			}
+			if indent == "-" {
+				branch, below = "", ""
+			}
+			at := strings.TrimPrefix(indent, "-")
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s%s\n", l.id, l.pid, l.host, at+branch, l.name)
+			if len(l.below) > 0 {
+				print(l.below, at+below)
+			}
+		}
+	}
+	print(roots, "-")
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return printTo(w, "%s, %s on %s\n", count(tasks, "task"), count(threads, "thread"), count(len(hosts), "host"))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// grace is how long programs have between SIGTERM and SIGKILL when the command is interrupted.
+const grace = 5 * time.Second
+
+type runFlags struct {
+	n             int
+	host, arch    string
+	where, env    []string
+	dir           string
+	endWithParent bool
+}
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] PROGRAM [argument...]",
+		Short: "Run a program several times, and wait until all have ended",
+		Long: "Run a program -n times, spread over the hosts that have tasks, and print what each prints with its name in front.\n" +
+			"The programs need not use tpvm. They have no input. When tpvm is interrupted it ends them: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
+			"The exit code is that of the first program that fails, 128 and the signal's number where a signal ended it.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("run needs a program: %s", cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts, err := f.options()
+			if err != nil {
+				return err
+			}
+			return run(cmd, f.n, args[0], append(opts, tpvm.Args(args[1:]...)), f.endWithParent)
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.IntVarP(&f.n, "count", "n", 1, "how many to run")
+	fl.StringVar(&f.host, "host", "", "run on the host of this `name` or node number; . is this host")
+	fl.StringVar(&f.arch, "arch", "", "run on hosts of this architecture, such as linux/amd64")
+	fl.StringArrayVar(&f.where, "where", nil, "run on hosts whose node has this `name=value`; may be repeated")
+	fl.StringArrayVar(&f.env, "env", nil, "add `name=value` to the environment; may be repeated")
+	fl.StringVar(&f.dir, "dir", "", "`directory` in which the programs start")
+	fl.BoolVar(&f.endWithParent, "end-with-parent", true, "end the programs when tpvm ends, even if it is killed")
+	return cmd
+}
+
+// options returns the options of a spawn.
+func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
+	if f.n < 1 {
+		return nil, usagef("-n %d is not more than zero", f.n)
+	}
+	opts := []tpvm.SpawnOption{tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
+	if len(f.where) > 0 {
+		m := rocl.Match{}
+		for _, w := range f.where {
+			k, v, ok := strings.Cut(w, "=")
+			if !ok {
+				return nil, usagef("--where %s is not name=value", usage.Quote(w))
+			}
+			m[k] = v
+		}
+		opts = append(opts, tpvm.Where(m))
+	}
+	for _, e := range f.env {
+		if !strings.Contains(e, "=") {
+			return nil, usagef("--env %s is not name=value", usage.Quote(e))
+		}
+	}
+	if f.endWithParent {
+		opts = append(opts, tpvm.EndWithParent())
+	}
+	return opts, nil
+}
+
+// run runs a program n times, and returns the exit code as an error.
+func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsThem bool) (err error) {
+	ctx := cmd.Context()
+	t, err := enrol(cmd, false, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
+	if err != nil {
+		return err
+	}
+	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), n, filepath.Base(name))
+	defer p.close()
+	defer func() { // waits for the output
+		over := ctx
+		if ctx.Err() != nil {
+			var cancel context.CancelFunc
+			over, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+		}
+		if exitErr := t.Exit(over); err == nil && ctx.Err() == nil {
+			err = exitErr
+		}
+	}()
+	if err := t.CatchSplit(p.out, p.err); err != nil {
+		return err
+	}
+	ps, err := t.Start(ctx, name, n, opts...)
+	if err != nil {
+		if err := end(ctx, ps); err != nil {
+			p.say("%s", text(err))
+		}
+		return err
+	}
+	code := wait(ctx, ps, p)
+	if ctx.Err() != nil {
+		if endsThem {
+			if err := end(ctx, ps); err != nil {
+				p.say("%s", text(err))
+			}
+		}
+		return exitError(exitInterrupted)
+	}
+	if code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+// wait waits until programs have ended, or ctx has, and returns the exit code of the first that
+// failed.
+func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
+	type end struct {
+		p   *tpvm.Program
+		s   tpvm.Status
+		err error
+	}
+	ends := make(chan end, len(ps))
+	for _, q := range ps {
+		go func() {
+			s, err := q.Wait(ctx)
+			ends <- end{q, s, err}
+		}()
+	}
+	p.show(len(ps))
+	for left := len(ps) - 1; left >= 0; left-- {
+		e := <-ends
+		if ctx.Err() != nil {
+			continue
+		}
+		was := e.s.ExitCode()
+		switch {
+		case e.err != nil:
+			was = exitFailed
+			p.say("%s", text(e.err))
+		case was != 0:
+			p.say("%v: %v", e.p, e.s)
+		}
+		if code == 0 {
+			code = was
+		}
+		p.show(left)
+	}
+	return code
+}
+
+// end ends programs: by SIGTERM, and then by SIGKILL.
+func end(ctx context.Context, ps []*tpvm.Program) error {
+	ctx = context.WithoutCancel(ctx)
+	var mu sync.Mutex
+	var errs []error
+	var all sync.WaitGroup
+	for _, p := range ps {
+		all.Go(func() {
+			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+				ctx, cancel := context.WithTimeout(ctx, grace)
+				err := p.Signal(ctx, s)
+				if errors.Is(err, tpvm.ErrNoTask) { // it has ended
+					err = nil
+				} else if err == nil {
+					_, err = p.Wait(ctx)
+				}
+				late := errors.Is(err, context.DeadlineExceeded)
+				cancel()
+				if late && s == syscall.SIGTERM {
+					continue
+				}
+				if err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+				return
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// progress prints how many programs run, on a terminal, below what they print.
+type progress struct {
+	mu       sync.Mutex
+	w        io.Writer // of the progress
+	terminal bool
+	name     string
+	n        int
+	line     string
+	out, err io.Writer // of the programs
+}
+
+func newProgress(out, err io.Writer, n int, name string) *progress {
+	p := &progress{w: err, terminal: isTerminal(err), name: name, n: n}
+	p.out, p.err = above{p, out}, above{p, err}
+	return p
+}
+
+// above writes what stands above the progress.
+type above struct {
+	p *progress
+	w io.Writer
+}
+
+func (a above) Write(b []byte) (int, error) {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	a.p.clear()
+	n, err := a.w.Write(b)
+	a.p.draw()
+	return n, err
+}
+
+func (p *progress) clear() {
+	if p.terminal && p.line != "" {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+func (p *progress) draw() {
+	if p.terminal && p.line != "" {
+		fmt.Fprint(p.w, p.line)
+	}
+}
+
+// show says how many programs run.
+func (p *progress) show(left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	p.line = fmt.Sprintf("%s: %d of %d run", p.name, left, p.n)
+	p.draw()
+}
+
+// say prints a line of tpvm's own.
+func (p *progress) say(format string, args ...any) {
+	fmt.Fprintf(p.err, "tpvm: "+format+"\n", args...)
+}
+
+func (p *progress) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	p.line = ""
+}
