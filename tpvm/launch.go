@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/rocl-go/rocl"
@@ -140,7 +141,7 @@ func exitText(err error) string {
 // launch starts a program, with a resource by which it finds its parent.
 func (p *pod) launch(ctx context.Context, path string, q spawnPrograms) (*child, error) {
 	p.mu.Lock()
-	draining := p.draining
+	draining := p.draining || p.ending
 	p.mu.Unlock()
 	if draining {
 		return nil, ErrExited
@@ -172,7 +173,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms) (*child,
 	})
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
-	c.cmd.Env = append(append(os.Environ(), q.Env...), EnvToken+"="+token, EnvVM+"="+p.t.vm)
+	c.cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
 	finish, err := p.t.connectOutput(c.cmd, q)
 	if err == nil {
 		err = c.cmd.Start()
@@ -187,6 +188,9 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms) (*child,
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
 	p.mu.Lock()
 	p.children[c] = struct{}{}
+	if p.ending { // since the program was started
+		_ = c.cmd.Process.Kill()
+	}
 	p.mu.Unlock()
 	go func() { // outlives the task where the program does
 		if finish != nil {

@@ -31,8 +31,12 @@ type pod struct {
 	contexts map[MsgContext]*rocl.Resource
 	children map[*child]struct{}
 	draining bool
+	ending   bool                // programs are no more started
+	asked    chan struct{}       // closed when the pod is to end before its task
+	ask      sync.Once           // closes asked
 	spawns   map[uint64]*spawned // the latest keptSpawns, by number
 	last     uint64              // number of the last spawn
+	turns    map[TID]int         // of places, for spread
 }
 
 // spawned is what a pod remembers of a Spawn by its task.
@@ -82,6 +86,7 @@ const (
 	podPrograms        // spawnPrograms: start programs
 	podSignal          // signal: of a task or thread
 	podSiblings        // siblings: of a Spawn by this task
+	podEnd             // endPod: the pod ends, and the programs that it has started
 )
 
 // spawnThreads asks a pod for threads.
@@ -118,9 +123,10 @@ func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) erro
 	p := &pod{
 		t: t, onSignal: onSignal, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
-		spawns: map[uint64]*spawned{},
+		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
-	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch, attrLauncher: LauncherTask})
+	maps.Copy(a, t.podAttrs)
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
 		return err
@@ -142,6 +148,11 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.signal)
 	case podSiblings:
 		answer(p, p.r, m, p.siblings)
+	case podEnd:
+		answer(p, p.r, m, p.endPod)
+		if p.t.podAttrs[attrLauncher] == LauncherPod { // the reply goes first, or is lost
+			p.ask.Do(func() { close(p.asked) })
+		}
 	default:
 		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
 	}
