@@ -219,8 +219,8 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 	}
 	_ = os.Unsetenv(EnvToken) // programs that this one starts are not that child
 	f, err := t.c.Find(ctx, t.match(typeStart, rocl.Match{attrToken: token}))
-	if errors.Is(err, rocl.ErrNotFound) {
-		return nil, nil // its launcher has ended, or has given up
+	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrTooLarge) {
+		return nil, nil // its launcher has ended, or has given up, or none gave the token
 	}
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,7 +235,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 
 // find returns the pods of the resources that match, on the nodes; nil: on any.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrLauncher)) {
+	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLauncher)) {
 		if err != nil {
 			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
 				break
@@ -251,7 +252,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node, host: attr(f, attrHost), launcher: attr(f, attrLauncher)})
+		ps = append(ps, place{pod: id, node: node, host: cmp.Or(attr(f, attrAdded), attr(f, attrHost)), launcher: attr(f, attrLauncher)})
 	}
 	own := t.pod.r.ID()
 	slices.SortFunc(ps, func(a, b place) int {
