@@ -17,6 +17,10 @@ var (
 	ErrNoProgram = errors.New("tpvm: the name is neither exported nor a program")
 	// ErrNoHost is returned when no host satisfies the conditions of a spawn.
 	ErrNoHost = errors.New("tpvm: no host satisfies the conditions")
+	// ErrHostAdded is returned when a host is added that has a pod already.
+	ErrHostAdded = errors.New("tpvm: programs can be started on the host already")
+	// ErrNoPod is returned when a host is removed that has no pod which could be ended.
+	ErrNoPod = errors.New("tpvm: the host has no pod that can be ended")
 	// ErrNotEnrolled is returned when a program has ended before it enrolled.
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.

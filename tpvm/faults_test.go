@@ -44,9 +44,9 @@ func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error 
 	}
 }
 
-// farm has workers square the numbers below n, and kills the first of them when it has been given
+// squares has workers square the numbers below n, and kills the first of them when it has been given
 // its second number. It returns the sum of the squares, and how many numbers were given out again.
-func farm(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
+func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
 	ctx := deadline(t)
 	if _, err := master.Notify(ctx, tagEnded, ids...); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestFarmThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Store(&ids[0])
-	sum, again := farm(t, a.Thread, ids, 200, func(id tpvm.TID) {
+	sum, again := squares(t, a.Thread, ids, 200, func(id tpvm.TID) {
 		if err := a.Kill(ctx, id); err != nil {
 			t.Error(err)
 		}
@@ -168,7 +168,7 @@ func TestFarmProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum, again := farm(t, task.Thread, ids, 200, func(id tpvm.TID) {
+	sum, again := squares(t, task.Thread, ids, 200, func(id tpvm.TID) {
 		if err := task.Signal(ctx, id, syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -175,7 +176,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	c := &child{index: q.First + i, host: p.t.host, enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.mu.Lock()
 	switch {
-	case p.draining:
+	case p.draining || p.ending:
 		err = ErrExited
 	case len(p.children) >= p.maxPrograms:
 		err = fmt.Errorf("%w: %d", ErrTooMany, p.maxPrograms)
@@ -197,7 +198,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	token := rand.Text()
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
-	c.cmd.Env = append(append(os.Environ(), q.Env...), EnvToken+"="+token, EnvVM+"="+p.t.vm)
+	c.cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
 	if err := p.connectOutput(ctx, c, q); err != nil {
 		return nil, err
 	}
@@ -353,8 +354,8 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 	}
 	_ = os.Unsetenv(EnvToken) // programs that this one starts are not that child
 	f, err := t.c.Find(ctx, t.match(typeStart, rocl.Match{attrToken: token}))
-	if errors.Is(err, rocl.ErrNotFound) {
-		return nil, nil // its launcher has ended, or has given up
+	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrTooLarge) {
+		return nil, nil // its launcher has ended, or has given up, or none gave the token
 	}
 	if err != nil {
 		return nil, err

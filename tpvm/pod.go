@@ -44,6 +44,11 @@ type pod struct {
 
 	spawns map[uint64]*spawned // the latest keptSpawns, by number
 	last   uint64              // number of the last spawn
+	turns  map[TID]int         // of places, for spread
+
+	ending bool          // programs are no more started
+	asked  chan struct{} // closed when the pod is to end before its task
+	ask    sync.Once     // closes asked
 }
 
 // spawned is what a pod remembers of a Spawn by its task.
@@ -96,6 +101,7 @@ const (
 	podStart           // spawnPrograms: start programs without waiting for their enrolment
 	podWait            // waitFor: how a program that the pod has started ended
 	podEnrolled        // waitFor: the task that such a program has become
+	podEnd             // endPod: the pod ends, and the programs that it has started
 )
 
 // spawnThreads asks a pod for threads.
@@ -133,13 +139,14 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 		t: t, onSignal: f.onSignal, maxPrograms: f.maxPrograms, forks: make(chan func()),
 		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
-		spawns: map[uint64]*spawned{},
+		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
 	p.infos = t.newInfoStore(p)
-	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrArch: arch})
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrArch: arch, attrLaunches: LauncherTask})
 	if !f.noLaunch {
 		a[attrLaunch] = "yes"
 	}
+	maps.Copy(a, t.podAttrs)
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
 		return err
@@ -177,6 +184,11 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.wait)
 	case podEnrolled:
 		answer(p, p.r, m, p.awaitTask)
+	case podEnd:
+		answer(p, p.r, m, p.endPod)
+		if p.t.podAttrs[attrLaunches] == LauncherPod { // the reply goes first, or is lost
+			p.ask.Do(func() { close(p.asked) })
+		}
 	default:
 		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
 	}

@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ type spawn struct {
 	dir           string
 	host, arch    string
 	where         rocl.Match
+	conditions    []rocl.FindOption
+	byCores       bool
 	complement    bool
 	noThreads     bool
 	noPrograms    bool
@@ -42,15 +45,28 @@ func Env(env ...string) SpawnOption { return func(s *spawn) { s.env = append(s.e
 // Dir is the directory in which programs start, by default that of the task that starts them.
 func Dir(path string) SpawnOption { return func(s *spawn) { s.dir = path } }
 
-// OnHost chooses a host by its name or by its node's number; "." is the caller's own.
+// OnHost chooses a host by its name, by that under which AddHosts added it, or by its node's
+// number; "." is the caller's own.
 func OnHost(name string) SpawnOption { return func(s *spawn) { s.host = name } }
 
 // OnArch chooses hosts of an architecture, as GOOS/GOARCH.
 func OnArch(arch string) SpawnOption { return func(s *spawn) { s.arch = arch } }
 
 // Where chooses hosts whose node resources match a pattern, such as
-// rocl.Match{rocl.AttrCores: "64"}.
-func Where(m rocl.Match) SpawnOption { return func(s *spawn) { s.where = m } }
+// rocl.Match{"zone": "a"} for a label of their dirservers, and satisfy conditions, such as
+// rocl.At(rocl.AttrCores, rocl.Ge, 8).
+func Where(m rocl.Match, conditions ...rocl.FindOption) SpawnOption {
+	return func(s *spawn) {
+		if s.where = m; m == nil {
+			s.where = rocl.Match{}
+		}
+		s.conditions = conditions
+	}
+}
+
+// ByCores has hosts with more processors get more: in proportion to their number. By default
+// each gets as many as any other.
+func ByCores() SpawnOption { return func(s *spawn) { s.byCores = true } }
 
 // Complement chooses the hosts that OnHost, OnArch and Where do not.
 func Complement() SpawnOption { return func(s *spawn) { s.complement = true } }
@@ -73,14 +89,19 @@ func NoOutput() SpawnOption { return func(s *spawn) { s.noOutput = true } }
 
 // A place is a pod on which something may be started.
 type place struct {
-	pod  TID
-	node string
+	pod      TID
+	node     string
+	host     string // its name, for errors
+	launcher string // of a place for programs
+	weight   int    // its share; 0 counts as 1
 }
 
 // Spawn starts n threads of the function that tasks export under a name, or, where no task
 // does, n tasks that run the program of that name, and returns their identifiers. They are
 // spread evenly over the tasks that export the name, or over the hosts; options restrict these.
 // The name Self is the caller's own program.
+// The first goes to the caller's own task or host, and each Spawn of the task goes on where
+// the one before has ended, so that many of one thread or program are spread as well.
 //
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
@@ -111,8 +132,12 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
-	places = places[:min(n, len(places))]
-	share := func(i int) (first, count int) { return shareOf(n, len(places), i) }
+	places, shares := t.task.pod.spread(places, n)
+	firsts := make([]int, len(places))
+	for i := 1; i < len(places); i++ {
+		firsts[i] = firsts[i-1] + shares[i-1]
+	}
+	share := func(i int) (first, count int) { return firsts[i], shares[i] } // of the place i
 	answers := make([]started, len(places))
 	errs := make([]error, len(places))
 	out, release := t.task.outputs(s)
@@ -146,6 +171,9 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 			}
 			if err == nil {
 				err = errors.New("the task answered for too few")
+			}
+			if errs[i] != nil {
+				err = fmt.Errorf("host %s: %w", places[i].host, err)
 			}
 			e.Slots = append(e.Slots, err)
 			failed = true
@@ -194,7 +222,7 @@ func askThreads(ctx context.Context, t *Thread, pod TID, q spawnThreads) (starte
 }
 
 // sentinels are the errors that remoteError recognises.
-var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam}
+var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod}
 
 // remoteErr is an error that another task has told.
 type remoteErr struct {
@@ -225,8 +253,11 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	}
 	if !s.noThreads {
 		ps, err := t.find(ctx, t.match(typeExport, rocl.Match{attrName: name}), nodes)
-		if err != nil || len(ps) > 0 {
-			return ps, false, err
+		if err != nil {
+			return nil, false, err
+		}
+		if len(ps) > 0 {
+			return ps, false, t.weigh(ctx, ps, s)
 		}
 		if s.noPrograms {
 			return nil, false, ErrNoProgram
@@ -235,24 +266,18 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
 		return nil, false, err
 	}
-	if own := (place{pod: t.pod.r.ID(), node: t.node}); nodes == nil || nodes[t.node] { // also WithoutLaunch
-		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p == own }), 0, own)
+	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also WithoutLaunch
+		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
 	}
-	seen := map[string]bool{}
-	ps = slices.DeleteFunc(ps, func(p place) bool { // one for each host
-		was := seen[p.node]
-		seen[p.node] = true
-		return was
-	})
-	if len(ps) == 0 {
+	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
 		return nil, false, ErrNoHost
 	}
-	return ps, true, nil
+	return ps, true, t.weigh(ctx, ps, s)
 }
 
 // find returns the pods of the resources that match, on the nodes; nil: on any.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode)) {
+	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
 		if err != nil {
 			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
 				break
@@ -269,7 +294,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node})
+		ps = append(ps, place{pod: id, node: node, host: cmp.Or(attr(f, attrAdded), attr(f, attrHost)), launcher: attr(f, attrLaunches)})
 	}
 	own := t.pod.r.ID()
 	slices.SortFunc(ps, func(a, b place) int {
@@ -303,13 +328,25 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	}
 	chosen := hosts
 	if s.where != nil {
-		if chosen, err = t.hosts(ctx, s.where); err != nil {
+		if chosen, err = t.hosts(ctx, s.where, s.conditions...); err != nil {
 			return nil, err
+		}
+	}
+	added := map[string]bool{} // nodes of hosts that were added under the name
+	if s.host != "" && s.host != "." {
+		pods, err := t.pods(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pods {
+			if p.added == s.host {
+				added[p.node] = true
+			}
 		}
 	}
 	in := map[string]bool{}
 	for _, h := range chosen {
-		isHost := s.host == "" || s.host == h.Name || s.host == h.Node || s.host == "." && h.Node == t.node
+		isHost := s.host == "" || s.host == h.Name || s.host == h.Node || s.host == "." && h.Node == t.node || added[h.Node]
 		if isHost && (s.arch == "" || s.arch == h.Arch) {
 			in[h.Node] = true
 		}
@@ -337,26 +374,36 @@ type Host struct {
 	Arch  string // GOOS/GOARCH
 	Cores int
 	Tasks int // tasks of the virtual machine on it
+	// Launcher is what starts programs of Spawn there: LauncherPod, LauncherDirserver,
+	// LauncherTask, or "" where nothing does. AddHosts changes that.
+	Launcher string
+	Added    string // the name under which AddHosts added the host
 }
 
-func (t *Task) hosts(ctx context.Context, where rocl.Match) (hs []Host, err error) {
+func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
-	for f, err := range t.c.FindAll(ctx, m) {
+	for f, err := range t.c.FindAll(ctx, m, conditions...) {
 		if err != nil {
 			if errors.Is(err, rocl.ErrPartial) {
 				break
 			}
 			return nil, err
 		}
-		h := Host{ID: f.ID, Node: attr(f, rocl.AttrNode), Name: attr(f, rocl.AttrHost), Arch: attr(f, rocl.AttrOS) + "/" + attr(f, rocl.AttrArch)}
-		h.Cores, _ = strconv.Atoi(attr(f, rocl.AttrCores))
-		hs = append(hs, h)
+		hs = append(hs, host(f))
 	}
 	return hs, nil
 }
 
-// Hosts returns the hosts of the virtual machine: the nodes of the cluster.
+// host returns what the resource of a node tells of a host.
+func host(f rocl.Found) Host {
+	h := Host{ID: f.ID, Node: attr(f, rocl.AttrNode), Name: attr(f, rocl.AttrHost), Arch: attr(f, rocl.AttrOS) + "/" + attr(f, rocl.AttrArch)}
+	h.Cores, _ = strconv.Atoi(attr(f, rocl.AttrCores))
+	return h
+}
+
+// Hosts returns the hosts of the virtual machine, which are the nodes of the cluster, and
+// whether programs can be started on each.
 func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 	hs, err := t.task.hosts(ctx, nil)
 	if err != nil {
@@ -370,6 +417,17 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 		for i := range hs {
 			if hs[i].Node == node {
 				hs[i].Tasks++
+			}
+		}
+	}
+	pods, err := t.task.pods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: hosts: %w", err)
+	}
+	for _, p := range pods {
+		for i := range hs {
+			if hs[i].Node == p.node && rank(p.launcher) >= rank(hs[i].Launcher) {
+				hs[i].Launcher, hs[i].Added = p.launcher, p.added
 			}
 		}
 	}

@@ -52,6 +52,8 @@ const (
 	attrStart    = "start"
 	attrLaunch   = "launch"
 	attrArch     = "arch"
+	attrLaunches = "launches" // what a pod with launch=yes is: see Host.Launcher
+	attrAdded    = "added"    // the name under which AddHosts added the host of a pod
 	attrNumber   = "number"
 	attrLauncher = "launcher"
 )
@@ -70,6 +72,11 @@ type config struct {
 
 	maxPrograms        int
 	noLaunch, isHidden bool
+
+	starter  HostStarter
+	env      []string
+	podAttrs rocl.Attrs
+	ready    func(TID)
 }
 
 type namedFunc struct {
@@ -77,7 +84,7 @@ type namedFunc struct {
 	f    ThreadFunc
 }
 
-// An Option changes one default of Enrol.
+// An Option changes one default of Enrol, ServePod or RunPod.
 type Option func(*config)
 
 // WithContext makes the task a participant of its own in the context c, which stays open
@@ -141,6 +148,10 @@ type Task struct {
 
 	packers sync.Pool // of *pack.Buffer
 
+	starter  HostStarter // of AddHosts
+	env      []string    // for programs that the pod starts
+	podAttrs rocl.Attrs  // of the pod, besides those of every pod
+
 	mu     sync.Mutex
 	exited bool
 	output output       // what gathers the output of programs that this task starts
@@ -159,9 +170,21 @@ type Task struct {
 // A process may enrol several times; each task is a participant of its own. Only the first is
 // the one that its parent's Spawn returns.
 func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
-	f := config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.New(slog.DiscardHandler)}
+	f := configure(opts)
+	if t, err = newTask(ctx, f); err != nil {
+		return nil, fmt.Errorf("tpvm: enrol: %w", err)
+	}
+	if err := t.enrol(ctx, f); err != nil {
+		return nil, fmt.Errorf("tpvm: enrol: %w", t.abandon(err))
+	}
+	return t, nil
+}
+
+// configure returns what the options and the environment say.
+func configure(opts []Option) *config {
+	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
-		o(&f)
+		o(f)
 	}
 	if f.vm == "" {
 		f.vm = userName()
@@ -169,26 +192,36 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	if f.onSignal == nil {
 		f.onSignal = func(s syscall.Signal) { _ = syscall.Kill(os.Getpid(), s) }
 	}
+	return f
+}
+
+// newTask returns a task that has a context, and nothing registered.
+func newTask(ctx context.Context, f *config) (t *Task, err error) {
 	c := f.c
 	if c == nil {
 		if c, err = rocl.Open(ctx, f.rocl...); err != nil {
-			return nil, fmt.Errorf("tpvm: enrol: %w", err)
+			return nil, err
 		}
 	}
-	t = &Task{c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log}
+	t = &Task{
+		c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log,
+		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
+	}
 	t.ended, t.end = context.WithCancel(context.Background())
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
 	}
-	if err := t.enrol(ctx, &f); err != nil {
-		t.end()
-		t.work.Wait()
-		if t.owns {
-			err = errors.Join(err, c.Close())
-		}
-		return nil, fmt.Errorf("tpvm: enrol: %w", err)
-	}
 	return t, nil
+}
+
+// abandon gives back what a task has that could not enrol for the reason err.
+func (t *Task) abandon(err error) error {
+	t.end()
+	t.work.Wait()
+	if t.owns {
+		err = errors.Join(err, t.c.Close())
+	}
+	return err
 }
 
 func userName() string {
@@ -342,6 +375,14 @@ func (t *Task) Exit(ctx context.Context) error {
 	if exited {
 		return nil
 	}
+	if err := t.leave(ctx); err != nil {
+		return fmt.Errorf("tpvm: exit %v: %w", t.ID(), err)
+	}
+	return nil
+}
+
+// leave ends all that belongs to the task.
+func (t *Task) leave(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, t.drain(ctx))
 	t.pod.infos.handOver(ctx)
@@ -360,8 +401,5 @@ func (t *Task) Exit(ctx context.Context) error {
 	if t.owns {
 		errs = append(errs, t.c.Close())
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("tpvm: exit %v: %w", t.ID(), err)
-	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -36,7 +36,7 @@ type config struct {
 	bind, join, cluster, keyFile     setting
 	tlsCert, tlsKey, tlsCA           setting
 	group, search, poll, http        setting
-	label, image                     setting
+	label, image, tpvm               setting
 
 	paths []string // of listen
 	urls  []string // likewise, TCP
@@ -69,6 +69,7 @@ type fileConfig struct {
 	HTTP      *string   `toml:"http"`
 	Label     *[]string `toml:"label"`
 	Image     *string   `toml:"image"`
+	TPVM      *string   `toml:"tpvm"`
 }
 
 // settings collects the configuration: flags before environment before file
@@ -128,6 +129,7 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		poll:     pick("poll", "ROCL_POLL", fc.Poll, "0"),
 		http:     pick("http", "ROCL_HTTP", fc.HTTP, ""),
 		image:    pick("image", "ROCL_IMAGE", fc.Image, "on"),
+		tpvm:     pick("tpvm", "ROCL_TPVM", fc.TPVM, ""),
 	}
 	if v, _ := cmd.Flags().GetBool("verbose"); v {
 		if cmd.Flags().Changed("log-level") && c.logLevel.value != "debug" {
@@ -140,6 +142,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 	}
 	if err := c.checkHTTP(); err != nil {
 		return nil, err
+	}
+	if c.tpvm.value != "" && c.bind.value != "" && c.keyFile.value == "" {
+		return nil, fmt.Errorf("--tpvm (%s) without --key-file: whoever reaches the network could start programs here", c.tpvm.origin)
 	}
 	if err := c.checkLabels(cmd, &fc, file); err != nil {
 		return nil, err
@@ -418,7 +423,7 @@ func (c *config) print(w io.Writer) {
 		{name: "socket", setting: c.socket}, {"listen", c.listen, cluster.Split(c.listen.value)}, {name: "log-level", setting: c.logLevel}, {name: "log-format", setting: c.format},
 		{name: "bind", setting: c.bind}, {"join", c.join, cluster.Split(c.join.value)}, {name: "cluster", setting: c.cluster}, {name: "key-file", setting: c.keyFile},
 		{name: "tls-cert", setting: c.tlsCert}, {name: "tls-key", setting: c.tlsKey}, {name: "tls-ca", setting: c.tlsCA}, {name: "group", setting: c.group},
-		{name: "search", setting: c.search}, {name: "poll", setting: c.poll}, {name: "http", setting: c.http}, {"label", c.label, c.given}, {name: "image", setting: c.image},
+		{name: "search", setting: c.search}, {name: "poll", setting: c.poll}, {name: "http", setting: c.http}, {"label", c.label, c.given}, {name: "image", setting: c.image}, {name: "tpvm", setting: c.tpvm},
 	} {
 		value := tomlString(s.value)
 		if slices.Contains(lists, s.name) {

@@ -90,6 +90,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
 	f.String("image", "", "whether contexts may read the directory in place, in memory that it takes for that: on or off (default on)")
+	f.String("tpvm", "", "virtual machine whose tasks may start programs here, as the user that runs dirserver (default: none)")
 	f.StringVar(&file, "config", os.Getenv("ROCL_CONFIG"), "TOML file with these settings")
 	f.BoolVar(&show, "print-config", false, "print the settings and where each comes from, and end")
 	for flag, words := range map[string][]cobra.Completion{
@@ -187,6 +188,11 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		}
 		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
+	endPod := func() {}
+	if s.tpvm.value != "" {
+		endPod = servePod(s.tpvm.value, s.socket.value, log)
+		defer endPod()
+	}
 	w.serving.Store(true)
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
@@ -214,6 +220,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
+	endPod() // while there is a directory
 	return srv.Close()
 }
 

@@ -21,15 +21,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/tpvm"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	// Whoever runs the tests may use these.
-	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "ROCL_TPVM", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
 	}
 	goleak.VerifyTestMain(m)
@@ -113,7 +115,7 @@ log-format = "json"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 17 {
+			if len(lines) != 18 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format"} {
@@ -197,6 +199,7 @@ func TestWrong(t *testing.T) {
 		{nil, "ROCL_LOG_LEVEL=loud", []string{`"loud"`, "environment ROCL_LOG_LEVEL"}},
 		{[]string{"--config", file(t, `log-level = "loud"`)}, "", []string{`"loud"`, "dirserver.toml"}},
 		{[]string{"--image", "yes"}, "", []string{`"yes"`, "flag --image", "on or off"}},
+		{[]string{"--bind", "127.0.0.1:0", "--tpvm", "vm"}, "", []string{"flag --tpvm", "without --key-file"}},
 		{[]string{"--log-format", "xml"}, "", []string{`"xml"`, "flag --log-format", "text or json"}},
 		{[]string{"--listen", "tcp:127.0.0.1:1"}, "", []string{`"tcp:127.0.0.1:1"`, "flag --listen", "unix:PATH"}},
 		{[]string{"--listen", "/a/path"}, "", []string{`"/a/path"`, "unix:PATH"}},
@@ -398,6 +401,40 @@ func TestServe(t *testing.T) {
 	}
 	// What the first left behind does not stop the next.
 	serving(t, "--socket", one, "--listen", "unix:"+two).end()
+}
+
+// A dirserver that is told to lets tasks start programs; no other does.
+func TestPod(t *testing.T) {
+	for _, c := range []struct{ vm, launcher string }{{"", tpvm.LauncherTask}, {"other", tpvm.LauncherTask}, {"mine", tpvm.LauncherDirserver}} {
+		socket := filepath.Join(short(t), "d")
+		args := []string{"--socket", socket}
+		if c.vm != "" {
+			args = append(args, "--tpvm", c.vm)
+		}
+		d := serving(t, args...)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		task, err := tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var hosts []tpvm.Host
+		for hosts, err = task.Hosts(ctx); err == nil && hosts[0].Launcher != c.launcher; hosts, err = task.Hosts(ctx) {
+			time.Sleep(time.Millisecond) // the pod begins after the dirserver
+		}
+		if err != nil {
+			t.Fatalf("--tpvm %q: %+v: %v", c.vm, hosts, err)
+		}
+		if err := task.DelHosts(ctx, hosts[0].Node); !errors.Is(err, tpvm.ErrNoPod) {
+			t.Errorf("--tpvm %q: %v", c.vm, err)
+		}
+		if err := task.Exit(ctx); err != nil {
+			t.Error(err)
+		}
+		if code := d.end(); code != 0 {
+			t.Errorf("--tpvm %q: exit code %d", c.vm, code)
+		}
+	}
 }
 
 func TestCannotServe(t *testing.T) {

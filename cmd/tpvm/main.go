@@ -135,7 +135,7 @@ func rootCommand() *cobra.Command {
 		return nil
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{usage.FlagError(err)} })
-	root.AddCommand(runCommand(), psCommand(), killCommand(), sigCommand(), hostsCommand(), consoleCommand())
+	root.AddCommand(runCommand(), psCommand(), killCommand(), sigCommand(), hostsCommand(), consoleCommand(), podCommand(), addCommand(), deleteCommand())
 	return root
 }
 

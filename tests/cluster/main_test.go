@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv("ROCL_LAB_AGENT"); socket != "" {
 		os.Exit(agentMain(socket))
 	}
+	if role := os.Getenv("ROCL_LAB_TPVM"); role != "" {
+		os.Exit(farmMain(role))
+	}
 	flag.Parse()
 	if !flagGiven("test.parallel") {
 		_ = flag.Set("test.parallel", "4") // they wait more than they work

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+func podCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pod",
+		Short: "Let tasks start programs on this host",
+		Long: "Let the tasks of the virtual machine start programs on this host, until it is interrupted, or 'tpvm delete' ends it.\n" +
+			"The programs that it has started end with it. 'tpvm add HOST' runs it on other hosts, by ssh.\n" +
+			"The node is that of the host's dirserver. Where none runs, the pod serves it, as a member of a cluster if\n" +
+			"ROCL_BIND, ROCL_JOIN, ROCL_CLUSTER and ROCL_KEY_FILE say so.",
+		Example: "  tpvm pod\n  ROCL_BIND=0.0.0.0:7946 ROCL_JOIN=10.0.0.7:7946 ROCL_KEY_FILE=cluster.key tpvm pod",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return tpvm.RunPod(cmd.Context(), tpvm.WithRocl(rocl.WithLinger(time.Second)), tpvm.WithReady(func(id tpvm.TID) {
+				fmt.Fprintf(cmd.OutOrStdout(), "pod %v: tasks can start programs here\n", id)
+			}))
+		},
+	}
+}
+
+// hostTime is for adding or deleting hosts.
+const hostTime = time.Minute
+
+func addCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "add HOST...",
+		Short: "Start programs on further hosts",
+		Long: "Run 'tpvm pod' on hosts, by ssh, so that tasks can start programs there. It goes on until 'tpvm delete'.\n" +
+			"TPVM_SSH is the command in place of ssh, TPVM_POD that in place of 'tpvm pod' on the hosts.",
+		Example: "  tpvm add node2 user@node3",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return withTask(cmd, func(ctx context.Context, t *tpvm.Task) error {
+				hs, err := t.AddHosts(ctx, names...)
+				for _, h := range hs {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: node %s, %s, %d cores\n", h.Added, h.Node, h.Arch, h.Cores)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func deleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete HOST...",
+		Short: "End the pods of hosts, and the programs that these have started",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return withTask(cmd, func(ctx context.Context, t *tpvm.Task) error { return t.DelHosts(ctx, names...) })
+		},
+	}
+}
+
+// withTask calls f with a task of its own.
+func withTask(cmd *cobra.Command, f func(context.Context, *tpvm.Task) error) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), hostTime)
+	defer cancel()
+	t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithLinger(time.Second)))
+	if err != nil {
+		return err
+	}
+	err = f(ctx, t)
+	if left := t.Exit(ctx); err == nil {
+		err = left
+	}
+	return err
+}

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Environment variables of AddHosts.
+const (
+	// EnvSSH is the command, with its options, that takes the place of ssh; see SSH.
+	EnvSSH = "TPVM_SSH"
+	// EnvPod is the command that serves a pod on other hosts, by default "tpvm pod".
+	EnvPod = "TPVM_POD"
+)
+
+const (
+	foundTime   = 10 * time.Second // within which the pod of an added host is found
+	foundEvery  = 20 * time.Millisecond
+	shellTime   = 5 * time.Second // for a remote shell to end when the pod has been released
+	mostHosts   = 32              // that are added at once
+	mostOutput  = 4 << 10         // of what a remote shell said, in an error
+	mostGreeted = 1 << 20         // that a remote shell may write before the pod does
+)
+
+// A HostStarter runs commands on other hosts, for AddHosts.
+type HostStarter interface {
+	// Command returns the command, to be started here, that runs argv on a host. Its standard
+	// input, output and error are those of argv. It ends when argv has ended there.
+	Command(ctx context.Context, host string, argv []string) *exec.Cmd
+}
+
+// SSH runs commands on other hosts by the system's ssh. The zero SSH takes the command from the
+// environment variable TPVM_SSH, and is "ssh -o BatchMode=yes -o ConnectTimeout=10" without it.
+type SSH struct {
+	// Args is the command with its options; the host and the remote command are added.
+	Args []string
+}
+
+// Command implements HostStarter.
+func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd {
+	args := s.Args
+	if len(args) == 0 {
+		args = strings.Fields(os.Getenv(EnvSSH))
+	}
+	if len(args) == 0 {
+		args = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"}
+	}
+	quoted := make([]string, len(argv))
+	for i, a := range argv {
+		quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	args = slices.Concat(args, []string{host, strings.Join(quoted, " ")})
+	return exec.CommandContext(ctx, args[0], args[1:]...)
+}
+
+// WithHostStarter replaces SSH as what AddHosts runs commands on other hosts by.
+func WithHostStarter(s HostStarter) Option { return func(f *config) { f.starter = s } }
+
+// A HostError tells why a host could not be added or removed.
+type HostError struct {
+	Host   string
+	Err    error
+	Output string // the end of what the remote shell said
+	Advice string // what to do
+}
+
+func (e *HostError) Error() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "host %s: %v", e.Host, e.Err)
+	if e.Output != "" {
+		fmt.Fprintf(&s, ": %q", e.Output)
+	}
+	if e.Advice != "" {
+		fmt.Fprintf(&s, ": %s", e.Advice)
+	}
+	return s.String()
+}
+
+// Unwrap returns the cause.
+func (e *HostError) Unwrap() error { return e.Err }
+
+// A HostsError tells which of several hosts could not be added or removed, and why.
+type HostsError struct {
+	Op    string // "add" or "delete"
+	Of    int    // how many were to be
+	Hosts []*HostError
+}
+
+func (e *HostsError) Error() string {
+	texts := make([]string, len(e.Hosts))
+	for i, h := range e.Hosts {
+		texts[i] = h.Error()
+	}
+	return fmt.Sprintf("tpvm: %s hosts: %d of %d failed: %s", e.Op, len(e.Hosts), e.Of, strings.Join(texts, "; "))
+}
+
+// Unwrap returns the error of each host.
+func (e *HostsError) Unwrap() (errs []error) {
+	for _, h := range e.Hosts {
+		errs = append(errs, h)
+	}
+	return errs
+}
+
+// AddHosts makes the virtual machine start programs on hosts where no task is: it runs, by ssh
+// or what WithHostStarter says, the command "tpvm pod" on each (see RunPod and EnvPod). The pod
+// there lives until DelHosts, whatever becomes of this task. It finds the cluster by the host's
+// dirserver, or by what the host's environment says (ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE).
+//
+// Spawn knows the hosts by the names given here, besides their own. AddHosts returns the hosts
+// that were added. If some could not be, the error is a *HostsError that says which and why.
+// A host that has a pod already fails with ErrHostAdded.
+func (t *Thread) AddHosts(ctx context.Context, names ...string) ([]Host, error) {
+	nodes := make([]string, len(names))
+	errs := make([]*HostError, len(names))
+	limit := make(chan struct{}, mostHosts)
+	if len(names) > 0 {
+		together(len(names), func(i int) {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			if slices.Contains(names[:i], names[i]) {
+				errs[i] = &HostError{Host: names[i], Err: ErrHostAdded, Advice: "the name is given twice"}
+				return
+			}
+			nodes[i], errs[i] = t.task.addHost(ctx, names[i])
+		})
+	}
+	e := &HostsError{Op: "add", Of: len(names)}
+	for _, err := range errs {
+		if err != nil {
+			e.Hosts = append(e.Hosts, err)
+		}
+	}
+	var added []Host
+	if len(e.Hosts) < len(names) {
+		hs, err := t.Hosts(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, node := range nodes {
+			if i := slices.IndexFunc(hs, func(h Host) bool { return h.Node == node }); i >= 0 {
+				added = append(added, hs[i])
+			}
+		}
+	}
+	if len(e.Hosts) > 0 {
+		return added, e
+	}
+	return added, nil
+}
+
+// addHost starts a pod on a host, and returns its node.
+func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
+	if name == "" || name[0] == '-' || strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return "", &HostError{Host: name, Err: ErrBadParam, Advice: "a host's name has no spaces and does not begin with -"}
+	}
+	pod := strings.Fields(os.Getenv(EnvPod))
+	if len(pod) == 0 {
+		pod = []string{"tpvm", "pod"}
+	}
+	var starter HostStarter = SSH{}
+	if t.starter != nil {
+		starter = t.starter
+	}
+	argv := append([]string{"env", EnvVM + "=" + t.vm, EnvAdded + "=" + name}, pod...)
+	s, err := startShell(ctx, starter.Command(ctx, name, argv))
+	if err != nil {
+		return "", &HostError{Host: name, Err: err, Advice: "install ssh, or name another command in " + EnvSSH}
+	}
+	defer s.end()
+	id, err := s.ready()
+	if err != nil {
+		return "", s.failed(ctx, name, pod[0], err)
+	}
+	node, err := t.foundPod(ctx, id)
+	if err != nil {
+		e := &HostError{Host: name, Err: err}
+		switch {
+		case errors.Is(err, ErrHostAdded):
+			e.Advice = "it can be used as it is"
+		case errors.Is(err, rocl.ErrNotFound), errors.Is(err, rocl.ErrPartial):
+			e.Err = fmt.Errorf("its pod %v is not found from here", id)
+			e.Advice = "its node is not a member of this cluster: run a dirserver there with --bind, --join and the same --key-file and --cluster"
+		}
+		return "", e
+	}
+	if err := s.release(); err != nil {
+		return "", s.failed(ctx, name, pod[0], err)
+	}
+	return node, nil
+}
+
+// foundPod waits until a pod that has been started is found, and returns its node. It fails
+// with ErrHostAdded if the node has another one that is no task's.
+func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
+	tick := time.NewTicker(foundEvery)
+	defer tick.Stop()
+	late := time.NewTimer(foundTime)
+	defer late.Stop()
+	for node == "" {
+		f, err := t.c.Lookup(ctx, id, attrNode)
+		switch {
+		case err == nil:
+			node = attr(f, attrNode)
+		case !errors.Is(err, rocl.ErrNotFound) && !errors.Is(err, rocl.ErrPartial):
+			return "", err
+		default:
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return "", context.Cause(ctx)
+			case <-late.C:
+				return "", err
+			}
+		}
+	}
+	pods, err := t.pods(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range pods {
+		if p.node == node && p.id != id && p.launcher != LauncherTask {
+			return "", fmt.Errorf("%w: by the pod %v", ErrHostAdded, p.id)
+		}
+	}
+	return node, nil
+}
+
+// A shell is a command that runs on another host.
+type shell struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	said   *tail
+	stop   func() bool
+	waited bool
+	err    error // of the command; after waited
+}
+
+func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
+	s := &shell{cmd: cmd, said: &tail{}}
+	var err error
+	if s.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.out = bufio.NewReader(io.LimitReader(out, mostGreeted))
+	cmd.Stderr = s.said
+	cmd.WaitDelay = time.Second // where a process in the background keeps its standard error
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.stop = context.AfterFunc(ctx, func() {
+		_ = cmd.Process.Kill()
+		_ = out.Close() // a process that the command has started may keep it
+	})
+	return s, nil
+}
+
+// errPod is why a pod has failed, as it told.
+type errPod struct{ text string }
+
+func (e *errPod) Error() string { return e.text }
+
+// ready waits until the pod says that it is ready, and returns its identifier. Whatever else is
+// written before is the remote shell's.
+func (s *shell) ready() (TID, error) {
+	for {
+		line, err := s.out.ReadString('\n')
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the remote command ended before the pod was ready")
+			}
+			return TID{}, err
+		}
+		line = strings.TrimSpace(line)
+		if why, ok := strings.CutPrefix(line, lineFailed); ok {
+			return TID{}, &errPod{why}
+		}
+		if id, ok := strings.CutPrefix(line, lineReady); ok {
+			return rocl.ParseGID(id)
+		}
+		_, _ = s.said.Write([]byte(line + "\n"))
+	}
+}
+
+// release tells the pod that it has been found, and waits until it has left the shell.
+func (s *shell) release() error {
+	if _, err := io.WriteString(s.in, lineGo); err != nil {
+		return err
+	}
+	kill := time.AfterFunc(shellTime, func() { _ = s.cmd.Process.Kill() })
+	defer kill.Stop()
+	_, _ = io.Copy(io.Discard, s.out)
+	return s.wait()
+}
+
+func (s *shell) wait() error {
+	if !s.waited {
+		s.waited = true
+		if err := s.cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+			s.err = err
+		}
+	}
+	return s.err
+}
+
+// end ends the command if it still runs, and with it a pod that was not released.
+func (s *shell) end() {
+	s.stop()
+	if s.waited {
+		return
+	}
+	_ = s.in.Close()
+	kill := time.AfterFunc(shellTime, func() { _ = s.cmd.Process.Kill() })
+	defer kill.Stop()
+	_ = s.wait()
+}
+
+// failed returns the error of a host whose pod has not been started for the reason err.
+func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
+	s.end()
+	e := &HostError{Host: host, Err: err, Output: s.said.String()}
+	var told *errPod
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		e.Err = context.Cause(ctx)
+	case errors.As(err, &told):
+		e.Advice = fmt.Sprintf("see that a dirserver runs on %s, or %q by hand", host, pod)
+	case errors.As(s.err, &exit) && exit.ExitCode() == 255:
+		e.Err, e.Advice = s.err, fmt.Sprintf("see that 'ssh %s true' works and asks for nothing", host)
+	case errors.As(s.err, &exit) && exit.ExitCode() == 127:
+		e.Err, e.Advice = s.err, fmt.Sprintf("%s is not in the PATH of commands on %s: install it there, or name it with its path in %s", pod, host, EnvPod)
+	case s.err != nil:
+		e.Err = fmt.Errorf("%w: %w", err, s.err)
+	}
+	return e
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	if n := len(t.b) - mostOutput; n > 0 {
+		t.b = append(t.b[:0], t.b[n:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.b))
+}
+
+// A hostPod is a pod that starts programs.
+type hostPod struct {
+	id                    TID
+	node, host            string
+	launcher, added, arch string
+}
+
+// pods returns the pods of the virtual machine that start programs.
+func (t *Task) pods(ctx context.Context) (ps []hostPod, err error) {
+	for f, err := range t.c.FindAll(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"})) {
+		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		ps = append(ps, hostPod{
+			id: f.ID, node: attr(f, attrNode), host: attr(f, attrHost),
+			launcher: attr(f, attrLaunches), added: attr(f, attrAdded), arch: attr(f, attrArch),
+		})
+	}
+	slices.SortFunc(ps, func(a, b hostPod) int { return a.id.Compare(b.id) })
+	return ps, nil
+}
+
+// isAt reports whether the pod's host has a name: that of AddHosts, its own, or its node's
+// number.
+func (p *hostPod) isAt(name string) bool {
+	return name != "" && (p.added == name || p.host == name || p.node == name)
+}
+
+// DelHosts ends the pods of hosts, by any of their names, and waits until they have ended. The
+// programs that these pods have started end too: they get SIGTERM, and SIGKILL after five
+// seconds. Tasks that were started there otherwise go on.
+//
+// If some hosts could not be removed, the error is a *HostsError that says which and why: with
+// ErrNoPod there is no pod that AddHosts or tpvm pod has started.
+func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
+	pods, err := t.task.pods(ctx)
+	if err != nil {
+		return fmt.Errorf("tpvm: delete hosts: %w", err)
+	}
+	e := &HostsError{Op: "delete", Of: len(names)}
+	for _, name := range names {
+		if err := t.task.delHost(ctx, name, pods); err != nil {
+			e.Hosts = append(e.Hosts, err)
+		}
+	}
+	if len(e.Hosts) > 0 {
+		return e
+	}
+	return nil
+}
+
+func (t *Task) delHost(ctx context.Context, name string, pods []hostPod) *HostError {
+	found := ""
+	for _, p := range pods {
+		if !p.isAt(name) {
+			continue
+		}
+		if p.launcher != LauncherPod {
+			found = p.launcher
+			continue
+		}
+		if err := t.endPodAt(ctx, p.id); err != nil {
+			return &HostError{Host: name, Err: err}
+		}
+		return nil
+	}
+	e := &HostError{Host: name, Err: ErrNoPod}
+	switch found {
+	case LauncherDirserver:
+		e.Advice = "its dirserver starts programs: restart it without --tpvm"
+	case LauncherTask:
+		e.Advice = "a task there starts programs: kill it, or let it exit"
+	}
+	return e
+}
+
+// endPodAt asks a pod to end, and waits until it has.
+func (t *Task) endPodAt(ctx context.Context, id TID) error {
+	r, err := t.c.Register(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := r.Monitor(ctx, id, 0); err != nil {
+		return err
+	}
+	d, err := ask[done](ctx, t, id, podEnd, endPod{})
+	if err != nil && !isEnd(err) && !errors.Is(err, rocl.ErrNoReply) {
+		return err
+	}
+	if d.Error != "" {
+		return remoteError(d.Error)
+	}
+	m, err := r.Recv(ctx)
+	if err != nil {
+		return err
+	}
+	m.Release()
+	return nil
+}

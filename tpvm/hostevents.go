@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// A HostEvent is what a message of NotifyHosts tells.
+type HostEvent struct {
+	Host        // as it was known last; without Tasks, Launcher and Added
+	IsGone bool // the host was lost; otherwise it has joined
+}
+
+// NotifyHosts has a message with a tag sent to the thread when a host has been lost: its node
+// has left the cluster, has died, or is out of reach. With ids of hosts (Host.ID), there is one
+// message for each of them, at once for one that is not there. Without, there is a message for
+// each host that is lost and for each that joins, from now on.
+//
+// Message.HostEvent returns what the message tells. Its sender is the thread's own task;
+// receive it with AnyTask. The events of one NotifyHosts come in their order. Messages of tasks
+// on the host may come later: Notify tells of a task behind its last message.
+//
+// stop withdraws what has not been told. The ends of ctx and of the thread do so too.
+func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop func(), err error) {
+	tg, err := t.tag(tag)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: notify of hosts: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	unbind := context.AfterFunc(t.ctx, cancel)
+	w := &hostWatch{t: t, tag: tg, ids: slices.Clone(ids), isAll: len(ids) == 0, known: map[TID]Host{}}
+	synced, ended := make(chan struct{}), make(chan error, 1)
+	t.task.work.Go(func() {
+		defer unbind()
+		defer cancel()
+		ended <- w.run(ctx, func() { close(synced) })
+		close(ended)
+	})
+	stop = func() {
+		cancel()
+		<-ended
+	}
+	select {
+	case <-synced:
+		return stop, nil
+	case err := <-ended:
+		select {
+		case <-synced: // and all has been told
+			return stop, nil
+		default:
+		}
+		return nil, fmt.Errorf("tpvm: notify of hosts: %w", err)
+	}
+}
+
+// A hostWatch turns what a directory tells of nodes into messages.
+type hostWatch struct {
+	t     *Thread
+	tag   uint64
+	ids   []TID // of hosts that have not been told to be lost
+	isAll bool
+	known map[TID]Host // hosts that are there
+}
+
+// run watches until ctx ends. It calls synced when the hosts that are there are known.
+func (w *hostWatch) run(ctx context.Context, synced func()) error {
+	isSynced := false
+	for e, err := range w.t.task.c.Watch(ctx, rocl.Match{rocl.AttrKind: "node"}) {
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if isSynced {
+				w.t.task.log.Error("tpvm: notify of hosts", "thread", w.t, "err", err)
+			}
+			return err
+		}
+		was, isKnown := w.known[e.ID]
+		switch e.Kind {
+		case rocl.Appeared, rocl.Changed:
+			w.known[e.ID] = host(e.Found)
+			if isSynced && !isKnown && w.isAll {
+				err = w.tell(ctx, HostEvent{Host: w.known[e.ID]})
+			}
+		case rocl.Gone:
+			delete(w.known, e.ID)
+			if was.ID = e.ID; isSynced {
+				err = w.lost(ctx, was)
+			}
+		case rocl.Synced:
+			if isSynced {
+				continue
+			}
+			isSynced = true
+			synced()
+			for _, id := range slices.Clone(w.ids) {
+				if _, ok := w.known[id]; !ok && err == nil {
+					err = w.lost(ctx, Host{ID: id})
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if !w.isAll && isSynced && len(w.ids) == 0 {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// lost tells that a host was lost, where that is asked for.
+func (w *hostWatch) lost(ctx context.Context, h Host) error {
+	if w.isAll {
+		return w.tell(ctx, HostEvent{Host: h, IsGone: true})
+	}
+	for {
+		i := slices.Index(w.ids, h.ID)
+		if i < 0 {
+			return nil
+		}
+		w.ids = slices.Delete(w.ids, i, i+1)
+		if err := w.tell(ctx, HostEvent{Host: h, IsGone: true}); err != nil {
+			return err
+		}
+	}
+}
+
+// tell sends the message of an event to the thread.
+func (w *hostWatch) tell(ctx context.Context, e HostEvent) error {
+	b := pack.NewBuffer(pack.Default)
+	for _, s := range []string{e.ID.String(), e.Node, e.Name, e.Arch} {
+		if err := b.PackString(s); err != nil {
+			return err
+		}
+	}
+	isGone := int32(0)
+	if e.IsGone {
+		isGone = 1
+	}
+	if err := pack.Pack(b, []int32{int32(min(max(e.Cores, 0), math.MaxInt32)), isGone}, 1); err != nil {
+		return err
+	}
+	return w.t.send(ctx, w.t.ID(), w.tag, b)
+}
+
+// HostEvent unpacks what a message of NotifyHosts tells.
+func (m *Message) HostEvent() (e HostEvent, err error) {
+	var id string
+	for _, s := range []*string{&id, &e.Node, &e.Name, &e.Arch} {
+		if *s, err = m.UnpackString(); err != nil {
+			return HostEvent{}, fmt.Errorf("tpvm: event of a host: %w", err)
+		}
+	}
+	var n [2]int32
+	if err = pack.Unpack(&m.Reader, n[:], 1); err == nil {
+		e.ID, err = rocl.ParseGID(id)
+	}
+	if err != nil {
+		return HostEvent{}, fmt.Errorf("tpvm: event of a host: %w", err)
+	}
+	e.Cores, e.IsGone = int(n[0]), n[1] != 0
+	return e, nil
+}

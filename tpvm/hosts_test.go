@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/freeaddr"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+func init() {
+	programs["pod"] = func() error { // as tpvm pod is
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		pid, err := strconv.Atoi(os.Getenv("TPVM_TEST_PID"))
+		if err != nil {
+			return err
+		}
+		go func() { // it does not outlive the test
+			for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
+				time.Sleep(100 * time.Millisecond)
+			}
+			cancel()
+		}()
+		return tpvm.RunPod(ctx)
+	}
+	programs["worker"] = func() error { // lives until it is ended
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		_, err = t.Recv(ctx, t.Parent(), 2)
+		return err
+	}
+}
+
+// farm is a cluster of real nodes. The test's own is served by its context; the others are
+// directories of files, by which a fake ssh gives a remote command its environment.
+type farm struct {
+	t       *testing.T
+	dir     string
+	key     string
+	address string // of the test's node in the cluster
+	c       *rocl.Context
+	task    *tpvm.Task
+	pids    map[tpvm.TID]int
+}
+
+func newFarm(t *testing.T) *farm {
+	t.Helper()
+	f := &farm{t: t, dir: t.TempDir(), pids: map[tpvm.TID]int{}}
+	f.key = filepath.Join(f.dir, "key")
+	if err := os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.address = freeAddress(t)
+	var err error
+	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(rocl.Member{Bind: f.address, KeyFile: f.key}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.c.Close() })
+	f.task = enrol(t, f.c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ssh := filepath.Join(f.dir, "ssh")
+	script := `#!/bin/sh
+host=$1
+shift
+case $host in
+refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255;;
+esac
+echo "Welcome to $host"
+. ` + f.dir + `/$host.env
+exec sh -c "$*"
+`
+	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(tpvm.EnvSSH, ssh)
+	t.Setenv(tpvm.EnvPod, self)
+	return f
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	a, err := freeaddr.Loopback()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// host makes a host that a remote shell reaches. Its pod serves the node.
+func (f *farm) host(name string, more map[string]string) {
+	f.t.Helper()
+	sock := filepath.Join(f.dir, name+".sock")
+	env := map[string]string{
+		"ROCL_SOCKET": sock, "ROCL_BIND": freeAddress(f.t), "ROCL_JOIN": f.address, "ROCL_KEY_FILE": f.key, "ROCL_CLUSTER": "farm",
+		"TPVM_TEST_SOCKET": sock, "TPVM_TEST_PROGRAM": "pod", "TPVM_TEST_PID": strconv.Itoa(os.Getpid()),
+	}
+	maps.Copy(env, more)
+	var s strings.Builder
+	for k, v := range env {
+		fmt.Fprintf(&s, "%s=%s\nexport %s\n", k, v, k)
+	}
+	if err := os.WriteFile(filepath.Join(f.dir, name+".env"), []byte(s.String()), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// add adds hosts, and removes them when the test ends.
+func (f *farm) add(names ...string) ([]tpvm.Host, error) {
+	f.t.Helper()
+	hs, err := f.task.AddHosts(deadline(f.t), names...)
+	f.t.Cleanup(func() {
+		for _, h := range hs {
+			if err := f.task.DelHosts(deadline(f.t), h.Node); err != nil && !errors.Is(err, tpvm.ErrNoPod) {
+				f.t.Error(err)
+			}
+		}
+	})
+	return hs, err
+}
+
+// spawn spawns the worker.
+func (f *farm) spawn(n int, opts ...tpvm.SpawnOption) ([]tpvm.TID, error) {
+	self, err := os.Executable()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ids, err := f.task.Spawn(deadline(f.t), self, n, append(opts, tpvm.Env("TPVM_TEST_PROGRAM=worker"))...)
+	for i, bad := range f.task.Tasks(deadline(f.t)) {
+		if bad == nil && slices.Contains(ids, i.ID) {
+			f.pids[i.ID] = i.PID
+		}
+	}
+	return ids, err
+}
+
+// pod returns the process of the pod that serves a host.
+func (f *farm) pod(name string) int {
+	f.t.Helper()
+	p, err := f.c.Find(deadline(f.t), rocl.Match{"type": "systhread", "vm": "test", "added": name})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	v, _ := p.Attrs.Get("pid")
+	pid, err := strconv.Atoi(string(v))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return pid
+}
+
+// killAll kills the processes of tasks, as the loss of their host does.
+func (f *farm) killAll(ids []tpvm.TID) {
+	for _, id := range ids {
+		if pid := f.pids[id]; pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// on counts tasks by their nodes.
+func (f *farm) on(ids []tpvm.TID) map[string]int {
+	f.t.Helper()
+	is := map[tpvm.TID]bool{}
+	for _, id := range ids {
+		is[id] = true
+	}
+	n := map[string]int{}
+	for i, err := range f.task.Tasks(deadline(f.t)) {
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if is[i.ID] {
+			n[i.Node]++
+		}
+	}
+	return n
+}
+
+// end kills tasks and waits for their ends.
+func (f *farm) end(ids ...tpvm.TID) {
+	f.t.Helper()
+	ctx := deadline(f.t)
+	if _, err := f.task.Notify(ctx, 99, ids...); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, id := range ids {
+		_ = f.task.Kill(ctx, id)
+	}
+	f.gone(99, ids...)
+}
+
+func (f *farm) gone(tag int, ids ...tpvm.TID) {
+	f.t.Helper()
+	for _, id := range ids {
+		m, err := f.task.Recv(deadline(f.t), id, tag)
+		if err != nil || !m.IsGone() {
+			f.t.Fatal(m, err)
+		}
+		m.Release()
+	}
+}
+
+// Hosts are added over a remote shell. Each that cannot be added says why; the others are used
+// by Spawn, and are removed with their programs.
+func TestAddHosts(t *testing.T) {
+	f := newFarm(t)
+	ctx := deadline(t)
+	f.host("one", nil)
+	f.host("two", nil)
+	f.host("nopod", map[string]string{"PATH": "/nowhere"})
+	f.host("elsewhere", map[string]string{"ROCL_JOIN": "", "ROCL_CLUSTER": "another"})
+	f.host("badkey", map[string]string{"ROCL_KEY_FILE": filepath.Join(f.dir, "nowhere")})
+	hs, err := f.add("one", "refused", "nopod", "two", "elsewhere", "badkey", "-oProxyCommand=x", "one")
+	if len(hs) != 2 || hs[0].Added != "one" || hs[1].Added != "two" || hs[0].Launcher != tpvm.LauncherPod {
+		t.Fatalf("added %+v: %v", hs, err)
+	}
+	var e *tpvm.HostsError
+	if !errors.As(err, &e) || len(e.Hosts) != 6 {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{
+		{"host refused", "255", "Connection refused", "ssh refused true"},
+		{"host nopod", "127", "PATH"},
+		{"host elsewhere", "not found from here", "--join"},
+		{"host badkey", "nowhere"},
+		{"host -oProxyCommand=x", "invalid argument"},
+		{"host one", "twice"},
+	} {
+		for _, w := range want {
+			if !strings.Contains(e.Hosts[i].Error(), w) {
+				t.Errorf("%q does not say %q", e.Hosts[i], w)
+			}
+		}
+	}
+	if _, err := f.add("one"); !errors.Is(err, tpvm.ErrHostAdded) {
+		t.Errorf("a host is added again: %v", err)
+	}
+	all, err := f.task.Hosts(ctx)
+	if err != nil || len(all) != 3 {
+		t.Fatalf("hosts: %+v: %v", all, err)
+	}
+	ids, err := f.spawn(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := f.on(ids); len(n) != 3 || n[hs[0].Node] != 2 || n[hs[1].Node] != 2 {
+		t.Errorf("tasks by node: %v", n)
+	}
+	two, err := f.spawn(2, tpvm.OnHost("two"))
+	if n := f.on(two); err != nil || n[hs[1].Node] != 2 {
+		t.Errorf("on two: %v: %v", n, err)
+	}
+	if _, err := f.task.Notify(ctx, 5, two...); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.task.DelHosts(ctx, "two"); err != nil {
+		t.Fatal(err)
+	}
+	f.gone(5, two...)
+	if _, err := f.spawn(1, tpvm.OnHost("two")); !errors.Is(err, tpvm.ErrNoHost) {
+		t.Errorf("spawn on a host that was removed: %v", err)
+	}
+	if err := f.task.DelHosts(ctx, "two", f.task.Host()+"x"); !errors.Is(err, tpvm.ErrNoPod) {
+		t.Errorf("a host is removed again: %v", err)
+	}
+	f.end(ids...)
+}
+
+// A canceled AddHosts leaves no pod behind.
+func TestAddHostsCanceled(t *testing.T) {
+	f := newFarm(t)
+	ctx, cancel := context.WithCancel(deadline(t))
+	s := starter(func(ctx context.Context, host string, argv []string) *exec.Cmd {
+		cancel()
+		return exec.Command("sleep", "3600")
+	})
+	task := enrol(t, f.c, tpvm.WithHostStarter(s))
+	if _, err := task.AddHosts(ctx, "any"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+type starter func(ctx context.Context, host string, argv []string) *exec.Cmd
+
+func (s starter) Command(ctx context.Context, host string, argv []string) *exec.Cmd {
+	return s(ctx, host, argv)
+}
+
+// Hosts that join and are lost are told of, all or those that are asked for.
+func TestNotifyHosts(t *testing.T) {
+	f := newFarm(t)
+	ctx := deadline(t)
+	own, err := f.task.Hosts(ctx)
+	if err != nil || len(own) != 1 {
+		t.Fatal(own, err)
+	}
+	stop, err := f.task.NotifyHosts(ctx, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := func(tag int) tpvm.HostEvent {
+		t.Helper()
+		m, err := f.task.Recv(ctx, tpvm.AnyTask, tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		e, err := m.HostEvent()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	f.host("one", nil)
+	hs, err := f.add("one") // whose pod serves the node
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := event(3)
+	if joined.IsGone || joined.ID != hs[0].ID || joined.Cores != hs[0].Cores || joined.Name == "" || joined.Arch != hs[0].Arch {
+		t.Errorf("joined: %+v, added: %+v", joined, hs[0])
+	}
+	if _, err := f.task.NotifyHosts(ctx, 4, joined.ID, own[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := f.spawn(1, tpvm.OnHost("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.task.Notify(ctx, 5, ids...); err != nil {
+		t.Fatal(err)
+	}
+	pod := f.pod("one")
+	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // and the node with it
+		t.Fatal(err)
+	}
+	f.killAll(ids)
+	f.gone(5, ids...)
+	for _, tag := range []int{3, 4} {
+		if e := event(tag); !e.IsGone || e.ID != joined.ID || e.Node != joined.Node {
+			t.Errorf("lost: %+v", e)
+		}
+	}
+	if _, err := f.task.NotifyHosts(ctx, 6, joined.ID); err != nil { // which is lost already
+		t.Fatal(err)
+	}
+	if e := event(6); !e.IsGone || e.ID != joined.ID {
+		t.Errorf("lost before: %+v", e)
+	}
+	stop()
+	two, err := f.spawn(2) // elsewhere
+	if n := f.on(two); err != nil || n[own[0].Node] != 2 {
+		t.Errorf("after the loss: %v: %v", n, err)
+	}
+	if _, err := f.spawn(1, tpvm.OnHost("one")); !errors.Is(err, tpvm.ErrNoHost) {
+		t.Errorf("spawn on the lost host: %v", err)
+	}
+	f.end(two...)
+}
+
+// A pod that is killed while it starts programs fails the slots of its host, and no others.
+func TestPodKilledWhileItStarts(t *testing.T) {
+	f := newFarm(t)
+	ctx := deadline(t)
+	begun := filepath.Join(f.dir, "begun")
+	f.host("one", map[string]string{"TPVM_TEST_BEGUN": begun})
+	if _, err := f.add("one"); err != nil {
+		t.Fatal(err)
+	}
+	slow := filepath.Join(f.dir, "slow") // enrols only where the test's own pod starts it
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\n[ -z \"$TPVM_TEST_BEGUN\" ] && TPVM_TEST_PROGRAM=worker exec " + self + "\necho $$ >$TPVM_TEST_BEGUN.new; mv $TPVM_TEST_BEGUN.new $TPVM_TEST_BEGUN; exec sleep 30\n"
+	if err := os.WriteFile(slow, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	pod := f.pod("one")
+	type result struct {
+		ids []tpvm.TID
+		err error
+	}
+	spawned := make(chan result, 1)
+	go func() {
+		ids, err := f.task.Spawn(ctx, slow, 2)
+		spawned <- result{ids, err}
+	}()
+	var text []byte
+	for len(text) == 0 { // the program runs, and has not enrolled
+		if ctx.Err() != nil {
+			t.Fatal(ctx.Err())
+		}
+		time.Sleep(time.Millisecond)
+		text, _ = os.ReadFile(begun)
+	}
+	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r := <-spawned
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	var e *tpvm.SpawnError
+	if !errors.As(r.err, &e) || len(r.ids) != 1 || len(e.Slots) != 2 || len(e.Unwrap()) != 1 {
+		t.Fatal(r.ids, r.err)
+	}
+	// The pod served its node, so that its end is that of the node.
+	if !errors.Is(r.err, rocl.ErrGone) && !errors.Is(r.err, rocl.ErrUnreachable) || !strings.Contains(r.err.Error(), "host one") {
+		t.Error(r.err)
+	}
+	f.end(r.ids...)
+}
+
+// A token that nobody gave, or no longer, starts the program as by hand. One whose start cannot
+// be read is an error.
+func TestTokens(t *testing.T) {
+	c := rocltest.Cluster(t, 1)
+	a := enrol(t, c.Open(0))
+	for what, token := range map[string]string{"stale": "NZ4HYAZLDSJKHD2LMQXFTMQ6OI", "none": "x", "large": strings.Repeat("x", 1<<20)} {
+		t.Setenv(tpvm.EnvToken, token)
+		if b := enrol(t, c.Open(0)); !b.Parent().IsZero() || os.Getenv(tpvm.EnvToken) != "" {
+			t.Errorf("%s: the parent is %v", what, b.Parent())
+		}
+	}
+	if _, err := a.Task().Rocl().Register(deadline(t), rocl.Attrs{"type": "tmp", "vm": "test", "token": "forged", "start": "\xff\xff"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(tpvm.EnvToken, "forged")
+	if b, err := tpvm.Enrol(deadline(t), tpvm.WithContext(c.Open(0)), tpvm.WithVM("test")); err == nil {
+		t.Errorf("a start that cannot be read: %v", b)
+	}
+}
+
+// Threads are dealt in turn over the tasks that export their name, over several spawns.
+func TestTurns(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 3)
+	tasks := make([]*tpvm.Task, 3)
+	for i := range tasks {
+		tasks[i] = enrol(t, c.Open(i))
+		if _, err := tasks[i].Export(ctx, "wait", func(ctx context.Context, _ *tpvm.Thread) error {
+			<-ctx.Done()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &farm{t: t, task: tasks[0]}
+	var ids []tpvm.TID
+	for _, n := range []int{1, 1, 1, 2, 1, 4, 1, 1} {
+		some, err := f.task.Spawn(ctx, "wait", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids = append(ids, some...); len(ids) == 1 && f.on(ids)[node12(tasks[0])] != 1 {
+			t.Error("the first is not at the caller's")
+		}
+	}
+	for node, n := range f.on(ids) {
+		if n != 4 {
+			t.Errorf("%d threads on %s, not 4", n, node)
+		}
+	}
+	// Conditions on hosts.
+	other := node12(tasks[1])
+	for what, opts := range map[string][]tpvm.SpawnOption{
+		"OnHost":     {tpvm.OnHost(other)},
+		"Where":      {tpvm.Where(rocl.Match{rocl.AttrNode: other})},
+		"At":         {tpvm.Where(rocl.Match{rocl.AttrNode: other}, rocl.At(rocl.AttrCores, rocl.Ge, 1)), tpvm.OnArch(runtime.GOOS + "/" + runtime.GOARCH)},
+		"ByCores":    {tpvm.Where(rocl.Match{rocl.AttrNode: other}), tpvm.ByCores()},
+		"Complement": {tpvm.Where(rocl.Match{rocl.AttrNode: other}), tpvm.Complement()},
+		"not here":   {tpvm.OnHost("."), tpvm.Complement()},
+	} {
+		some, err := f.task.Spawn(ctx, "wait", 4, opts...)
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		n := f.on(some)
+		switch what {
+		case "Complement":
+			if n[other] != 0 || len(n) != 2 {
+				t.Errorf("%s: %v", what, n)
+			}
+		case "not here":
+			if n[node12(tasks[0])] != 0 || len(n) != 2 {
+				t.Errorf("%s: %v", what, n)
+			}
+		default:
+			if n[other] != 4 {
+				t.Errorf("%s: %v, not all on %s", what, n, other)
+			}
+		}
+	}
+	for what, opts := range map[string][]tpvm.SpawnOption{
+		"no such host": {tpvm.OnHost("nowhere")},
+		"no such arch": {tpvm.OnArch("plan9/mips")},
+		"no such node": {tpvm.Where(nil, rocl.At(rocl.AttrCores, rocl.Gt, 1<<40))},
+		"no other":     {tpvm.Complement()},
+		"all":          {tpvm.OnArch(runtime.GOOS + "/" + runtime.GOARCH), tpvm.Complement()},
+	} {
+		if _, err := f.task.Spawn(ctx, "wait", 1, opts...); !errors.Is(err, tpvm.ErrNoHost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// node12 is the number of a task's node, as Host.Node is.
+func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Node())) }

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// EnvAdded is set by AddHosts for the command that starts a pod: the name under which the host
+// is added. RunPod looks at it, and unsets it.
+const EnvAdded = "TPVM_ADDED"
+
+// envDetached is set for the process of a pod that RunPod has put into the background.
+const envDetached = "TPVM_DETACHED"
+
+// What starts programs on a host: see Host.Launcher.
+const (
+	LauncherTask      = "task"      // tasks that are there
+	LauncherPod       = "pod"       // a pod that AddHosts, or the command tpvm pod, has started
+	LauncherDirserver = "dirserver" // the pod of the node's dirserver
+)
+
+// endTime is how long programs have, after SIGTERM, before the pod that ends kills them.
+const endTime = 5 * time.Second
+
+var errAbandoned = errors.New("tpvm: the process that added the host gave it up")
+
+// endPod asks a pod to end.
+type endPod struct{}
+
+// WithEnv adds to the environment of the programs that the task or pod starts, each as
+// NAME=VALUE.
+func WithEnv(env ...string) Option { return func(f *config) { f.env = append(f.env, env...) } }
+
+// WithLauncher says what serves a pod, for Host.Launcher. DelHosts ends only pods that are a
+// LauncherPod, which is the default.
+func WithLauncher(what string) Option {
+	return func(f *config) { f.podAttr(attrLaunches, what) }
+}
+
+// WithReady has ServePod call f when programs can be started, with the identifier of the pod.
+func WithReady(f func(pod TID)) Option { return func(c *config) { c.ready = f } }
+
+// podAttr sets an attribute of the pod.
+func (f *config) podAttr(name, value string) {
+	if f.podAttrs == nil {
+		f.podAttrs = rocl.Attrs{}
+	}
+	f.podAttrs[name] = value
+}
+
+// ServePod serves a pod: tasks of the virtual machine can start programs on this host until ctx
+// ends, or a task ends the pod by DelHosts. The pod is no task. The programs that it has
+// started end with it: they get SIGTERM, and SIGKILL after five seconds. ServePod returns nil
+// when it ended as it was asked to.
+func ServePod(ctx context.Context, opts ...Option) error {
+	f := configure(append([]Option{WithLauncher(LauncherPod)}, opts...))
+	t, err := newTask(ctx, f)
+	if err != nil {
+		return fmt.Errorf("tpvm: pod: %w", err)
+	}
+	if err := t.startPod(ctx, nil); err != nil {
+		return fmt.Errorf("tpvm: pod: %w", t.abandon(err))
+	}
+	if f.ready != nil {
+		f.ready(t.pod.r.ID())
+	}
+	select {
+	case <-ctx.Done():
+	case <-t.pod.asked:
+	}
+	t.pod.endChildren()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if err := t.leave(last); err != nil {
+		return fmt.Errorf("tpvm: pod: %w", err)
+	}
+	return nil
+}
+
+// endPod answers the request that the pod ends.
+func (p *pod) endPod(context.Context, endPod) done {
+	if l := p.t.podAttrs[attrLaunches]; l != LauncherPod {
+		return done{Error: ErrNoPod.Error()}
+	}
+	return done{}
+}
+
+// endChildren ends the programs that the pod has started, and waits for them. It starts none
+// from then on.
+func (p *pod) endChildren() {
+	p.mu.Lock()
+	p.ending = true
+	var cs []*child
+	for c := range p.children {
+		_ = c.cmd.Process.Signal(syscall.SIGTERM)
+		cs = append(cs, c)
+	}
+	p.mu.Unlock()
+	late := time.NewTimer(endTime)
+	defer late.Stop()
+	for _, c := range cs {
+		select {
+		case <-c.exited:
+			continue
+		case <-late.C:
+		}
+		for _, c := range cs {
+			_ = c.cmd.Process.Kill()
+		}
+		return
+	}
+}
+
+// RunPod is what a command that serves a pod does, such as tpvm pod. By hand, it is ServePod.
+// For AddHosts, whose remote shell has started the command, it puts a process of the same
+// command into the background, which serves the pod, and returns when AddHosts has found it.
+func RunPod(ctx context.Context, opts ...Option) error {
+	name := os.Getenv(EnvAdded)
+	if name == "" {
+		return ServePod(ctx, opts...)
+	}
+	if os.Getenv(envDetached) == "" {
+		if err := detachPod(ctx); err != nil {
+			return fmt.Errorf("tpvm: pod of host %s: %w", name, err)
+		}
+		return nil
+	}
+	_, _ = os.Unsetenv(EnvAdded), os.Unsetenv(envDetached) // not for programs that the pod starts
+	return serveDetached(ctx, name, opts)
+}
+
+// Files of the process in the background.
+const (
+	fdIn       = 3 + iota // standard input of the command: AddHosts
+	fdOut                 // its standard output: likewise
+	fdDetached            // the command waits for a byte or the end
+)
+
+// detachPod starts this command again in the background, and waits until that process has been
+// released by AddHosts.
+func detachPod(ctx context.Context) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	cmd := exec.Command(exe, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), envDetached+"=1")
+	cmd.ExtraFiles = []*os.File{os.Stdin, os.Stdout, w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	if n, _ := r.Read(make([]byte, 1)); n == 1 {
+		return cmd.Process.Release()
+	}
+	if err := cmd.Wait(); err != nil {
+		return err
+	}
+	return errAbandoned
+}
+
+// The lines that the process in the background writes for AddHosts, and the one that it waits
+// for.
+const (
+	lineReady  = "tpvm-pod ready "  // and the identifier of the pod
+	lineFailed = "tpvm-pod failed " // and why
+	lineGo     = "go\n"
+)
+
+// serveDetached serves a pod in the background. Until AddHosts has found the pod, the end of
+// the remote shell ends it.
+func serveDetached(ctx context.Context, name string, opts []Option) error {
+	in, out, detached := os.NewFile(fdIn, "in"), os.NewFile(fdOut, "out"), os.NewFile(fdDetached, "detached")
+	for _, f := range []*os.File{in, out, detached} {
+		if f == nil {
+			return fmt.Errorf("tpvm: pod of host %s: %w: %s is set by hand", name, ErrBadParam, envDetached)
+		}
+		defer f.Close()
+		syscall.CloseOnExec(int(f.Fd()))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the command's standard input
+		line, _ := bufio.NewReader(io.LimitReader(in, int64(len(lineGo)))).ReadString('\n')
+		if line != lineGo {
+			cancel(errAbandoned)
+			return
+		}
+		_, _ = in.Close(), out.Close()
+		_, _ = detached.Write([]byte{1})
+		_ = detached.Close()
+	}()
+	ready := func(id TID) { fmt.Fprintf(out, "%s%v\n", lineReady, id) }
+	err := ServePod(ctx, append(opts, func(f *config) { f.podAttr(attrAdded, name) }, WithReady(ready))...)
+	if err == nil && errors.Is(context.Cause(ctx), errAbandoned) {
+		err = errAbandoned
+	}
+	if err != nil {
+		fmt.Fprintf(out, "%s%s\n", lineFailed, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return err
+}
