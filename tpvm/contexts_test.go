@@ -21,7 +21,7 @@ import (
 func report(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
 	began := t.MsgContext()
 	tell := func(c tpvm.MsgContext) error {
-		return tpvm.SendSlice(ctx, t.Thread, t.Parent(), 1, []uint32{uint32(c)})
+		return tpvm.SendValues(ctx, t.Thread, t.Parent(), 1, []uint32{uint32(c)})
 	}
 	if err := tell(began); err != nil {
 		return err
@@ -44,7 +44,7 @@ func report(ctx context.Context, t *tpvm.Task, spawn func(name string) error) er
 			return err
 		}
 		var v [1]uint32
-		if _, _, err := tpvm.RecvSlice(ctx, t.Thread, tpvm.AnyTask, tpvm.AnyTag, v[:]); err != nil {
+		if _, _, err := tpvm.RecvValues(ctx, t.Thread, tpvm.AnyTask, tpvm.AnyTag, v[:]); err != nil {
 			return err
 		}
 		if _, err := t.SetContext(began); err != nil {
@@ -104,7 +104,7 @@ func TestInherit(t *testing.T) {
 		}
 		hear := func() tpvm.MsgContext {
 			var v [1]uint32
-			if _, _, err := tpvm.RecvSlice(ctx, task.Thread, ids[0], 1, v[:]); err != nil {
+			if _, _, err := tpvm.RecvValues(ctx, task.Thread, ids[0], 1, v[:]); err != nil {
 				t.Fatal(err)
 			}
 			return tpvm.MsgContext(v[0])
@@ -166,7 +166,7 @@ func TestContextsSeparate(t *testing.T) {
 		t.Error(k)
 	}
 	if _, err := b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
-		return tpvm.SendSlice(ctx, th, th.Parent(), 1, []uint32{uint32(th.MsgContext())})
+		return tpvm.SendValues(ctx, th, th.Parent(), 1, []uint32{uint32(th.MsgContext())})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -183,11 +183,11 @@ func TestContextsSeparate(t *testing.T) {
 
 // What pvm_psend sends pvm_recv receives, and the reverse, in each encoding; a buffer of the
 // caller travels as it is.
-func TestSlices(t *testing.T) {
+func TestValues(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 1)
 	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(0))
-	if err := tpvm.SendSlice(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}); err != nil {
+	if err := tpvm.SendValues(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := b.Recv(ctx, a.ID(), 1)
@@ -211,10 +211,10 @@ func TestSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := make([]byte, 2)
-	if n, i, err := tpvm.RecvSlice(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
+	if n, i, err := tpvm.RecvValues(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
 		t.Error(n, two, i, err)
 	}
-	if err := tpvm.SendSlice(ctx, a.Thread, b.ID(), -1, []int8{1}); !errors.Is(err, tpvm.ErrBadParam) {
+	if err := tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}); !errors.Is(err, tpvm.ErrBadParam) {
 		t.Error(err)
 	}
 
@@ -263,7 +263,7 @@ func testValues[T pack.Number](t *testing.T, a, b *tpvm.Thread, enc pack.Encodin
 		t.Fatal(err)
 	}
 	got := make([]T, len(v)+2)
-	n, i, err := tpvm.RecvSlice(ctx, b, tpvm.AnyTask, tpvm.AnyTag, got)
+	n, i, err := tpvm.RecvValues(ctx, b, tpvm.AnyTask, tpvm.AnyTag, got)
 	if n != len(v) && !(enc == pack.Default && n == 4) /* bytes, padded */ || err != nil || i.Tag != 4 || i.From != a.ID() {
 		t.Fatal(enc, n, i, err)
 	}

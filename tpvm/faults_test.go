@@ -31,14 +31,14 @@ const (
 func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error {
 	var v [1]int64
 	for {
-		if _, _, err := tpvm.RecvSlice(ctx, t, t.Parent(), tagWork, v[:]); err != nil || v[0] < 0 {
+		if _, _, err := tpvm.RecvValues(ctx, t, t.Parent(), tagWork, v[:]); err != nil || v[0] < 0 {
 			return err
 		}
 		if stop(v[0]) {
 			<-ctx.Done() // until it is killed, with the number in hand
 			return nil
 		}
-		if err := tpvm.SendSlice(ctx, t, t.Parent(), tagResult, []int64{v[0], v[0] * v[0]}); err != nil {
+		if err := tpvm.SendValues(ctx, t, t.Parent(), tagResult, []int64{v[0], v[0] * v[0]}); err != nil {
 			return err
 		}
 	}
@@ -70,10 +70,15 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 			}
 			id, i := idle[k], todo[0]
 			idle, todo = slices.Delete(idle, k, k+1), todo[1:]
-			holds[id] = i
-			if err := tpvm.SendSlice(ctx, master, id, tagWork, []int64{i}); err != nil && !errors.Is(err, rocl.ErrGone) {
+			switch err := tpvm.SendValues(ctx, master, id, tagWork, []int64{i}); {
+			case errors.Is(err, rocl.ErrGone): // its end is told, or has been
+				todo = append(todo, i)
+				again++
+				continue
+			case err != nil:
 				t.Fatal(err)
 			}
+			holds[id] = i
 			if id == ids[0] {
 				if given++; given == 2 {
 					killed = true
@@ -93,6 +98,7 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 				todo = append(todo, i)
 				again++
 			}
+			idle = slices.DeleteFunc(idle, func(id tpvm.TID) bool { return id == from })
 			m.Release()
 			continue
 		}
@@ -106,7 +112,7 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 		idle = append(idle, from)
 	}
 	for _, id := range idle {
-		if err := tpvm.SendSlice(ctx, master, id, tagWork, []int64{-1}); err != nil && !errors.Is(err, rocl.ErrGone) {
+		if err := tpvm.SendValues(ctx, master, id, tagWork, []int64{-1}); err != nil && !errors.Is(err, rocl.ErrGone) {
 			t.Error(err)
 		}
 	}
@@ -290,7 +296,7 @@ func TestThreadPanics(t *testing.T) {
 		case 1:
 			runtime.Goexit()
 		}
-		return tpvm.SendSlice(ctx, th, th.Parent(), 2, []int32{5})
+		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int32{5})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -395,14 +401,14 @@ func TestTenThousandThreads(t *testing.T) {
 		me := number[th.ID()]
 		for k := range each {
 			to := all[(me+1+k*n/each)%n]
-			if err := tpvm.SendSlice(ctx, th, to, 1, []int64{int64(me)}); err != nil {
+			if err := tpvm.SendValues(ctx, th, to, 1, []int64{int64(me)}); err != nil {
 				return err
 			}
 		}
 		var v [1]int64
 		var sum int64
 		for range each {
-			_, i, err := tpvm.RecvSlice(ctx, th, tpvm.AnyTask, 1, v[:])
+			_, i, err := tpvm.RecvValues(ctx, th, tpvm.AnyTask, 1, v[:])
 			if err != nil {
 				return err
 			}
@@ -411,7 +417,7 @@ func TestTenThousandThreads(t *testing.T) {
 			}
 			sum += v[0]
 		}
-		return tpvm.SendSlice(ctx, th, th.Parent(), 2, []int64{sum})
+		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int64{sum})
 	}
 	for _, task := range ts {
 		if _, err := task.Export(ctx, "some", some); err != nil {
@@ -429,7 +435,7 @@ func TestTenThousandThreads(t *testing.T) {
 	var sum int64
 	var v [1]int64
 	for range n {
-		if _, _, err := tpvm.RecvSlice(ctx, ts[0].Thread, tpvm.AnyTask, 2, v[:]); err != nil {
+		if _, _, err := tpvm.RecvValues(ctx, ts[0].Thread, tpvm.AnyTask, 2, v[:]); err != nil {
 			t.Fatal(err)
 		}
 		sum += v[0]

@@ -18,7 +18,7 @@ import (
 // sendInt sends a number.
 func sendInt(t testing.TB, th *tpvm.Thread, to tpvm.TID, tag int, n int32) {
 	t.Helper()
-	if err := tpvm.SendSlice(deadline(t), th, to, tag, []int32{n}); err != nil {
+	if err := tpvm.SendValues(deadline(t), th, to, tag, []int32{n}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -26,7 +26,7 @@ func sendInt(t testing.TB, th *tpvm.Thread, to tpvm.TID, tag int, n int32) {
 func recvInt(t testing.TB, th *tpvm.Thread, from tpvm.TID, tag int) int32 {
 	t.Helper()
 	var v [1]int32
-	if n, _, err := tpvm.RecvSlice(deadline(t), th, from, tag, v[:]); n != 1 || err != nil {
+	if n, _, err := tpvm.RecvValues(deadline(t), th, from, tag, v[:]); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	return v[0]
@@ -159,7 +159,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	got := make(chan int32)
 	go func() { got <- recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag) }()
 	if _, err := b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
-		if err := tpvm.SendSlice(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}); err != nil {
+		if err := tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}); err != nil {
 			t.Error(err)
 		}
 	}); err != nil {

@@ -70,7 +70,7 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	if err != nil {
 		return fmt.Errorf("tpvm: pod: %w", err)
 	}
-	if err := t.startPod(ctx, nil); err != nil {
+	if err := t.startPod(ctx, f); err != nil {
 		return fmt.Errorf("tpvm: pod: %w", t.abandon(err))
 	}
 	if f.ready != nil {
