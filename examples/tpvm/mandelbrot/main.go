@@ -99,9 +99,11 @@ func master(ctx context.Context, t *tpvm.Task) error {
 		return err
 	}
 	defer f.Close()
-	args := tpvm.Args("-join")
-	if _, err := t.Spawn(ctx, tpvm.Self, *processes, args, tpvm.OnHost("."), tpvm.EndWithParent()); err != nil {
-		return err
+	if *processes > 0 {
+		here := []tpvm.SpawnOption{tpvm.OnHost("."), tpvm.EndWithParent(), tpvm.Args("-join")}
+		if _, err := t.Spawn(ctx, tpvm.Self, *processes, here...); err != nil {
+			return err
+		}
 	}
 	n, err := threads(ctx, t)
 	if err != nil {

@@ -28,7 +28,7 @@ func Main(m *testing.M, main func()) {
 // A Node is a directory of its own, so that examples do not see other programs of the user.
 type Node struct {
 	t      testing.TB
-	socket string
+	Socket string // of the directory
 }
 
 // New returns a Node.
@@ -45,7 +45,7 @@ func (n Node) Command(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // something hangs
 	n.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, self, args...)
-	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.socket)
+	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.Socket)
 	c.Stderr = os.Stderr
 	return c
 }
