@@ -215,6 +215,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 		}
 		th.cancel(nil)
 		t.pod.remove(th)
+		th.endGroups()
 		_ = th.r.Close()
 	})
 	return th, nil

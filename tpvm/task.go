@@ -123,6 +123,9 @@ type Task struct {
 
 	mu     sync.Mutex
 	exited bool
+
+	groupsMu sync.Mutex
+	agents   map[string]*groupAgent // of groups, by name
 }
 
 // Enrol joins the virtual machine: it registers the process as a task, and starts its pod
@@ -319,7 +322,9 @@ func (t *Task) Exit(ctx context.Context) error {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-	errs = append(errs, t.c.Flush(ctx))
+	if err := t.c.Flush(ctx); err != nil && ctx.Err() != nil { // messages to what has ended are no error
+		errs = append(errs, err)
+	}
 	if t.owns {
 		errs = append(errs, t.c.Close())
 	}

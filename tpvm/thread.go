@@ -23,6 +23,7 @@ type Thread struct {
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
+	groups     threadGroups
 }
 
 // family is what a thread learns from its start.
@@ -112,6 +113,7 @@ func (t *Thread) kill(cause error) {
 	if t.cancel != nil {
 		t.cancel(cause)
 	}
+	t.endGroups()
 	if !t.isMain {
 		_ = t.r.Close()
 	}

@@ -76,7 +76,10 @@ func text(s string) step {
 }
 
 // reader returns a Reader of what the steps pack.
-func reader(tb testing.TB, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
+func reader(tb interface {
+	Helper()
+	Fatal(...any)
+}, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
 	tb.Helper()
 	var opts []pack.Option
 	if typed {
