@@ -81,12 +81,12 @@ func share(ctx context.Context, t *tpvm.Task, workers []tpvm.TID, product, a, b 
 		return m[*n*i/len(workers)**n : *n*(i+1)/len(workers)**n]
 	}
 	for i, w := range workers {
-		if err := t.SendValues(ctx, w, rows, part(i, a)); err != nil {
+		if err := t.SendPacked(ctx, w, rows, part(i, a)); err != nil {
 			return err
 		}
 	}
 	for i, w := range workers {
-		if _, err := t.RecvValues(ctx, w, rows, part(i, product)); err != nil {
+		if _, err := t.RecvInto(ctx, w, rows, part(i, product)); err != nil {
 			return err
 		}
 	}
@@ -119,7 +119,7 @@ func work(ctx context.Context, t *tpvm.Task) error {
 	}
 	product := make([]float64, len(a))
 	multiply(product, a, b, n)
-	return t.SendValues(ctx, t.Parent(), rows, product)
+	return t.SendPacked(ctx, t.Parent(), rows, product)
 }
 
 // multiply adds a times b to c. b has n rows of n values; a and c have rows of n values. Of b it

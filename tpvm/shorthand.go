@@ -10,10 +10,10 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// SendValues packs values, which are numbers, strings and slices of numbers, and sends them in
-// one message, as Send does. The receiver unpacks them in the same order, with RecvValues or from
-// the Message. They are read before SendValues returns.
-func (t *Thread) SendValues(ctx context.Context, to TID, tag int, values ...any) error {
+// SendPacked packs values, which are numbers, strings and slices of numbers, and sends them in
+// one message, as Send does. The receiver unpacks them in the same order, with RecvInto or from
+// the Message. They are read before SendPacked returns.
+func (t *Thread) SendPacked(ctx context.Context, to TID, tag int, values ...any) error {
 	b := t.Buffer(pack.InPlace)
 	if err := b.PackValues(values...); err != nil {
 		return fmt.Errorf("tpvm: send to %v: %w", to, err)
@@ -21,10 +21,10 @@ func (t *Thread) SendValues(ctx context.Context, to TID, tag int, values ...any)
 	return t.Send(ctx, to, tag, b)
 }
 
-// RecvValues receives a message as Recv does, and unpacks its values into numbers and strings,
+// RecvInto receives a message as Recv does, and unpacks its values into numbers and strings,
 // given by pointers, and into slices of numbers. It fails if the message tells that its sender has
 // ended, with rocl.ErrGone.
-func (t *Thread) RecvValues(ctx context.Context, from TID, tag int, into ...any) (Info, error) {
+func (t *Thread) RecvInto(ctx context.Context, from TID, tag int, into ...any) (Info, error) {
 	m, err := t.Recv(ctx, from, tag)
 	if err != nil {
 		return Info{}, err
