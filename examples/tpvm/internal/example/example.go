@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 const isExample = "TPVM_EXAMPLE"
@@ -22,7 +24,7 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // A Node is a directory of its own, so that examples do not see other programs of the user.
