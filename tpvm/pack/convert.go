@@ -61,6 +61,9 @@ func reverse[U unit](x U) U {
 	}
 }
 
+// reversePair reverses the bytes of each half of x.
+func reversePair(x uint64) uint64 { return bits.RotateLeft64(bits.ReverseBytes64(x), 32) }
+
 // bytesOf returns the memory of src.
 func bytesOf[U unit](src []U) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), len(src)*int(unsafe.Sizeof(*new(U))))
@@ -72,6 +75,17 @@ func put[U unit](dst []byte, src []U, per, step int, swap bool) {
 	switch {
 	case step == per && !swap:
 		copy(dst, bytesOf(src))
+	case step == per && size == 4: // two at a time
+		from := bytesOf(src)
+		for len(from) >= 16 && len(dst) >= 16 {
+			store(dst, reversePair(load[uint64](from)))
+			store(dst[8:], reversePair(load[uint64](from[8:])))
+			from, dst = from[16:], dst[16:]
+		}
+		for len(from) >= 4 {
+			store(dst, reverse(load[uint32](from)))
+			from, dst = from[4:], dst[4:]
+		}
 	case step == per:
 		for len(src) >= 4 && len(dst) >= 4*size { // this form has no bounds checks
 			store(dst[0*size:], reverse(src[0]))
@@ -105,6 +119,17 @@ func get[U unit](dst []U, src []byte, per, step int, swap bool) {
 	switch {
 	case step == per && !swap:
 		copy(bytesOf(dst), src)
+	case step == per && size == 4:
+		to := bytesOf(dst)
+		for len(to) >= 16 && len(src) >= 16 {
+			store(to, reversePair(load[uint64](src)))
+			store(to[8:], reversePair(load[uint64](src[8:])))
+			to, src = to[16:], src[16:]
+		}
+		for len(to) >= 4 {
+			store(to, reverse(load[uint32](src)))
+			to, src = to[4:], src[4:]
+		}
 	case step == per:
 		for len(dst) >= 4 && len(src) >= 4*size {
 			dst[0] = reverse(load[U](src[0*size:]))
@@ -130,6 +155,34 @@ func get[U unit](dst []U, src []byte, per, step int, swap bool) {
 			if len(dst)-i <= step {
 				return
 			}
+		}
+	}
+}
+
+// putWords writes every step-th number as an XDR word: four bytes, of a signed type with its sign.
+func putWords[U int16 | uint64](dst []byte, src []U, step int) {
+	if step == 1 {
+		for len(src) > 0 && len(dst) >= 4 {
+			binary.BigEndian.PutUint32(dst, uint32(src[0]))
+			src, dst = src[1:], dst[4:]
+		}
+		return
+	}
+	for i := range len(dst) / 4 {
+		binary.BigEndian.PutUint32(dst[i*4:], uint32(src[i*step]))
+	}
+}
+
+// getWords reads XDR words, with their sign if the type is signed.
+func getWords[U uint16 | int64 | uint64](dst []U, src []byte, step int) {
+	isSigned := U(0)-1 < 0
+	for i := range len(src) / 4 {
+		w := binary.BigEndian.Uint32(src)
+		src = src[4:]
+		if isSigned {
+			dst[i*step] = U(int32(w))
+		} else {
+			dst[i*step] = U(w)
 		}
 	}
 }
@@ -163,15 +216,9 @@ func (x vector) put(dst []byte, k kind, xdr bool) {
 	case x.half:
 		x.putHalf(dst, swaps(xdr))
 	case narrow:
-		src := units[uint64](x)
-		for i := range len(dst) / 4 {
-			binary.BigEndian.PutUint32(dst[i*4:], uint32(src[i*step]))
-		}
+		putWords(dst, units[uint64](x), step)
 	case kindInfo[k].unit == 2 && xdr: // PVM writes an unsigned short as if it had a sign
-		src := units[uint16](x)
-		for i := range len(dst) / 4 {
-			binary.BigEndian.PutUint32(dst[i*4:], uint32(int32(int16(src[i*step]))))
-		}
+		putWords(dst, unsafe.Slice((*int16)(x.p), x.n), step)
 	case kindInfo[k].unit == 2:
 		put(dst, units[uint16](x), per, step, swaps(xdr))
 	case kindInfo[k].unit == 4:
@@ -211,20 +258,11 @@ func (x vector) get(src []byte, k kind, xdr bool) bool {
 	case x.half:
 		return x.getHalf(src, swaps(xdr))
 	case narrow && k == longKind:
-		dst := units[uint64](x)
-		for i := range len(src) / 4 {
-			dst[i*step] = uint64(int32(binary.BigEndian.Uint32(src[i*4:])))
-		}
+		getWords(unsafe.Slice((*int64)(x.p), x.n), src, step)
 	case narrow:
-		dst := units[uint64](x)
-		for i := range len(src) / 4 {
-			dst[i*step] = uint64(binary.BigEndian.Uint32(src[i*4:]))
-		}
+		getWords(units[uint64](x), src, step)
 	case kindInfo[k].unit == 2 && xdr:
-		dst := units[uint16](x)
-		for i := range len(src) / 4 {
-			dst[i*step] = uint16(binary.BigEndian.Uint32(src[i*4:]))
-		}
+		getWords(units[uint16](x), src, step)
 	case kindInfo[k].unit == 2:
 		get(units[uint16](x), src, per, step, swaps(xdr))
 	case kindInfo[k].unit == 4:
