@@ -85,7 +85,7 @@ func TestWorkerKilled(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	c := open(t, node)
 	v := small
-	v.X, v.Y = 600, 400
+	v.X, v.Y = 400, 300
 	cmd := node.Command(args(v, out, "-p", "3")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
