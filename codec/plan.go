@@ -290,7 +290,8 @@ func (pl *plan) corrupt() error {
 }
 
 func encode(ops []op, p []byte, from unsafe.Pointer, times, memStep, wireStep int) {
-	for range times {
+	for k := range times {
+		from := unsafe.Add(from, k*memStep) // never behind the last value, where another object may lie
 		for i := range ops {
 			o := &ops[i]
 			at, to := unsafe.Add(from, o.mem), p[o.wire:]
@@ -305,12 +306,13 @@ func encode(ops []op, p []byte, from unsafe.Pointer, times, memStep, wireStep in
 				}
 			}
 		}
-		from, p = unsafe.Add(from, memStep), p[wireStep:]
+		p = p[wireStep:]
 	}
 }
 
 func decode(ops []op, to unsafe.Pointer, p []byte, times, memStep, wireStep int) bool {
-	for range times {
+	for k := range times {
+		to := unsafe.Add(to, k*memStep)
 		for i := range ops {
 			o := &ops[i]
 			at, from := unsafe.Add(to, o.mem), p[o.wire:]
@@ -336,7 +338,7 @@ func decode(ops []op, to unsafe.Pointer, p []byte, times, memStep, wireStep int)
 				}
 			}
 		}
-		to, p = unsafe.Add(to, memStep), p[wireStep:]
+		p = p[wireStep:]
 	}
 	return true
 }

@@ -36,6 +36,31 @@ var layers = map[string]int{
 	"":                   8,
 	"rocltest":           9,
 	"netrocl":            9,
+	"tpvm/pack":          9,
+	"tpvm":               10,
+}
+
+// publicOnly has the packages that stand on the face of the library, as a user's program does:
+// of the module they may import the packages listed, and nothing else. A package in a folder below
+// is held to the same.
+var publicOnly = map[string][]string{
+	"tpvm": {"", "codec", "tpvm"},
+}
+
+// mayImport reports whether publicOnly lets a package import another one of the module.
+func mayImport(pkg, dep string) bool {
+	for root, allowed := range publicOnly {
+		if pkg != root && !strings.HasPrefix(pkg, root+"/") {
+			continue
+		}
+		for _, a := range allowed {
+			if dep == a || a == root && strings.HasPrefix(dep, root+"/") {
+				return true
+			}
+		}
+		return false
+	}
+	return true
 }
 
 // height of a package; what is not listed (cmd, examples, tests) is on top.
@@ -69,6 +94,22 @@ var thirdParty = map[string][]string{
 	"directory/cluster": {"github.com/hashicorp/memberlist"},
 }
 
+func TestMayImport(t *testing.T) {
+	for _, pkg := range []string{"tpvm", "tpvm/pack", "tpvm/internal/x"} {
+		for _, dep := range []string{"dispatch", "directory/image", "context", "internal/lock", "resource", "rocltest"} {
+			if mayImport(pkg, dep) {
+				t.Errorf("%s may import %s", pkg, dep)
+			}
+		}
+		if !mayImport(pkg, "") || !mayImport(pkg, "tpvm/pack") {
+			t.Errorf("%s may not import the face", pkg)
+		}
+	}
+	if !mayImport("tpvmother", "context") || !mayImport("netrocl", "dispatch") {
+		t.Error("others may import less than their layer lets them")
+	}
+}
+
 func TestLayers(t *testing.T) {
 	root := ".."
 	seen := 0
@@ -100,6 +141,9 @@ func TestLayers(t *testing.T) {
 			switch {
 			case p == module || strings.HasPrefix(p, module+"/"):
 				dep := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
+				if !mayImport(pkg, dep) {
+					t.Errorf("%s imports %s: package %s stands on the public face alone", path, p, pkg)
+				}
 				if pkg == "context" && strings.HasPrefix(dep, "subsys/") {
 					continue // where the default transports are named, visibly
 				}

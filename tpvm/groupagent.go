@@ -546,6 +546,9 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
 		a.mu.Lock()
 		a.local[r.ID()] = g
+		if a.members[inst].ID == r.ID() { // the coordinator has found it in the directory
+			a.addLocked(g.member())
+		}
 		a.connectLocked()
 		a.sendLocked(groupMessage{Op: opJoined, Tokens: []uint64{token}, Members: []member{g.member()}})
 		a.mu.Unlock()

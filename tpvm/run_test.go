@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-func greet(ctx context.Context, t *tpvm.Thread) error { return t.SendValues(ctx, t.Parent(), 3, "hi") }
+func greet(ctx context.Context, t *tpvm.Thread) error { return t.SendPacked(ctx, t.Parent(), 3, "hi") }
 
 func init() {
 	programs["run"] = func() error { // waits until it is killed, and then tells its parent
@@ -23,7 +23,7 @@ func init() {
 			if _, err := t.Recv(ctx, t.Parent(), 1); ctx.Err() == nil {
 				return err
 			}
-			return t.SendValues(context.WithoutCancel(ctx), t.Parent(), 2, "killed")
+			return t.SendPacked(context.WithoutCancel(ctx), t.Parent(), 2, "killed")
 		}, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))), tpvm.WithExport("greet", greet))
 	}
 }
@@ -45,17 +45,17 @@ func TestRunKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := task.RecvValues(ctx, threads[0], 3); err != nil {
+	if _, err := task.RecvInto(ctx, threads[0], 3); err != nil {
 		t.Error(err)
 	}
 	if err := task.Kill(ctx, ids[0]); err != nil {
 		t.Fatal(err)
 	}
 	var said string
-	if _, err := task.RecvValues(ctx, ids[0], 2, &said); err != nil || said != "killed" {
+	if _, err := task.RecvInto(ctx, ids[0], 2, &said); err != nil || said != "killed" {
 		t.Error(said, err)
 	}
-	if _, err := task.RecvValues(ctx, ids[0], 2); !errors.Is(err, rocl.ErrGone) {
+	if _, err := task.RecvInto(ctx, ids[0], 2); !errors.Is(err, rocl.ErrGone) {
 		t.Error("receive from a task that has exited:", err)
 	}
 }
@@ -75,21 +75,21 @@ func TestRunFails(t *testing.T) {
 }
 
 // Values arrive as they were sent. A message that tells of an end is rocl.ErrGone.
-func TestValues(t *testing.T) {
+func TestSendPacked(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	if err := a.SendValues(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}); err != nil {
+	if err := a.SendPacked(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}
 	var s string
 	var f float64
 	is := make([]int32, 3)
-	i, err := b.RecvValues(ctx, tpvm.AnyTask, tpvm.AnyTag, &s, &f, is)
+	i, err := b.RecvInto(ctx, tpvm.AnyTask, tpvm.AnyTag, &s, &f, is)
 	if err != nil || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
 		t.Error(i, s, f, is, err)
 	}
-	if err := a.SendValues(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
+	if err := a.SendPacked(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
 		t.Error("a bool is sent:", err)
 	}
 	if _, err := b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }); err != nil {
@@ -102,7 +102,7 @@ func TestValues(t *testing.T) {
 	if _, err := a.Notify(ctx, 4, ids...); err != nil {
 		t.Fatal(err)
 	}
-	if i, err := a.RecvValues(ctx, tpvm.AnyTask, 4, &s); !errors.Is(err, rocl.ErrGone) || i.From != ids[0] {
+	if i, err := a.RecvInto(ctx, tpvm.AnyTask, 4, &s); !errors.Is(err, rocl.ErrGone) || i.From != ids[0] {
 		t.Error(i, err)
 	}
 }

@@ -397,7 +397,9 @@ func (t *Task) leave(ctx context.Context) error {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-	errs = append(errs, t.c.Flush(ctx))
+	if err := t.c.Flush(ctx); err != nil && ctx.Err() != nil { // messages to what has ended are no error
+		errs = append(errs, err)
+	}
 	if t.owns {
 		errs = append(errs, t.c.Close())
 	}

@@ -155,6 +155,9 @@ func Pack[T Number](b *Buffer, v []T, stride int) error {
 	if len(v) == 0 {
 		return b.valid()
 	}
+	if len(v) == 1 && packWord(b, &v[0]) {
+		return nil
+	}
 	x := vectorOf(v, stride)
 	if b.enc == InPlace {
 		size, err := b.sizeOf(x.k, x.count())
@@ -168,6 +171,9 @@ func Pack[T Number](b *Buffer, v []T, stride int) error {
 
 // PackOne packs one value. It keeps no reference to it whatever the encoding.
 func PackOne[T Number](b *Buffer, v T) error {
+	if packWord(b, &v) {
+		return nil
+	}
 	s := [1]T{v}
 	return b.pack(vectorOf(s[:], 1))
 }

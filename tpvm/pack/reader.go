@@ -84,12 +84,18 @@ func Unpack[T Number](r *Reader, v []T, stride int) error {
 	if len(v) == 0 {
 		return nil
 	}
+	if len(v) == 1 && unpackWord(r, &v[0]) {
+		return nil
+	}
 	return r.unpack(vectorOf(v, stride))
 }
 
 // UnpackOne unpacks one value.
 func UnpackOne[T Number](r *Reader) (T, error) {
 	var s [1]T
+	if unpackWord(r, &s[0]) {
+		return s[0], nil
+	}
 	err := r.unpack(vectorOf(s[:], 1))
 	return s[0], err
 }

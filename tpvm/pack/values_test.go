@@ -11,16 +11,16 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-type kelvin float64
+type degrees float64
 
 // PackValues writes what single calls write, and UnpackValues reads it, in every encoding.
 func TestValues(t *testing.T) {
 	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
 		a, b := pack.NewBuffer(enc), pack.NewBuffer(enc)
 		err := errors.Join(
-			a.PackValues("text", int32(-3), []float64{1, 2.5}, []byte("bytes"), kelvin(20), []int16(nil), complex(1, 2)),
+			a.PackValues("text", int32(-3), []float64{1, 2.5}, []byte("bytes"), degrees(20), []int16(nil), complex(1, 2)),
 			b.PackString("text"), pack.PackOne(b, int32(-3)), pack.Pack(b, []float64{1, 2.5}, 1), b.PackBytes([]byte("bytes")),
-			pack.PackOne(b, kelvin(20)), pack.PackOne(b, complex(1, 2)),
+			pack.PackOne(b, degrees(20)), pack.PackOne(b, complex(1, 2)),
 		)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestValues(t *testing.T) {
 		var s string
 		var i int32
 		f, p := make([]float64, 2), make([]byte, 5)
-		var c kelvin
+		var c degrees
 		var z complex128
 		if err := r.UnpackValues(&s, &i, f, p, &c, []int16{}, &z); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ func measure(ctx context.Context, t *tpvm.Task, to tpvm.TID, enc pack.Encoding, 
 	if err := t.Send(ctx, to, last, nil); err != nil {
 		return 0, err
 	}
-	_, err := t.RecvValues(ctx, to, last)
+	_, err := t.RecvInto(ctx, to, last)
 	return float64(n*8*len(v)) / 1e6 / time.Since(began).Seconds(), err
 }
 

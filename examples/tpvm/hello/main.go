@@ -21,7 +21,7 @@ func main() {
 
 func hello(ctx context.Context, t *tpvm.Task) error {
 	if !t.Parent().IsZero() {
-		return t.SendValues(ctx, t.Parent(), 1, "hello, world from "+t.Host())
+		return t.SendPacked(ctx, t.Parent(), 1, "hello, world from "+t.Host())
 	}
 	fmt.Println("I am", t.ID())
 	ids, err := t.Spawn(ctx, tpvm.Self, 1)
@@ -29,7 +29,7 @@ func hello(ctx context.Context, t *tpvm.Task) error {
 		return err
 	}
 	var greeting string
-	m, err := t.RecvValues(ctx, ids[0], tpvm.AnyTag, &greeting)
+	m, err := t.RecvInto(ctx, ids[0], tpvm.AnyTag, &greeting)
 	if err != nil {
 		return err
 	}

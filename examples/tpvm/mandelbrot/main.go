@@ -74,7 +74,7 @@ func wait(ctx context.Context, _ *tpvm.Task) error {
 // render is a thread. It renders the tiles that its parent asks for.
 func render(ctx context.Context, t *tpvm.Thread) error {
 	var v view
-	_, err := t.RecvValues(ctx, t.Parent(), show, &v.Re, &v.Im, &v.Width, &v.X, &v.Y, &v.Limit)
+	_, err := t.RecvInto(ctx, t.Parent(), show, &v.Re, &v.Im, &v.Width, &v.X, &v.Y, &v.Limit)
 	if err == nil {
 		err = v.check()
 	}
@@ -82,10 +82,10 @@ func render(ctx context.Context, t *tpvm.Thread) error {
 	for err == nil {
 		var k int
 		var m tpvm.Info
-		if m, err = t.RecvValues(ctx, t.Parent(), tpvm.AnyTag, &k); err != nil || m.Tag == end {
+		if m, err = t.RecvInto(ctx, t.Parent(), tpvm.AnyTag, &k); err != nil || m.Tag == end {
 			break
 		}
-		err = t.SendValues(ctx, t.Parent(), tile, k, process, v.render(k).Pix)
+		err = t.SendPacked(ctx, t.Parent(), tile, k, process, v.render(k).Pix)
 	}
 	return err
 }
@@ -99,9 +99,11 @@ func master(ctx context.Context, t *tpvm.Task) error {
 		return err
 	}
 	defer f.Close()
-	args := tpvm.Args("-join")
-	if _, err := t.Spawn(ctx, tpvm.Self, *processes, args, tpvm.OnHost("."), tpvm.EndWithParent()); err != nil {
-		return err
+	if *processes > 0 {
+		here := []tpvm.SpawnOption{tpvm.OnHost("."), tpvm.EndWithParent(), tpvm.Args("-join")}
+		if _, err := t.Spawn(ctx, tpvm.Self, *processes, here...); err != nil {
+			return err
+		}
 	}
 	n, err := threads(ctx, t)
 	if err != nil {
@@ -157,7 +159,7 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 		for len(inHand[id]) < 2 && len(todo) > 0 {
 			k := todo[len(todo)-1]
 			todo, inHand[id] = todo[:len(todo)-1], append(inHand[id], k)
-			_ = t.SendValues(ctx, id, tile, k) // as above
+			_ = t.SendPacked(ctx, id, tile, k) // as above
 		}
 	}
 	for _, id := range ids {
@@ -199,7 +201,7 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 		}
 	}
 	for id := range inHand {
-		_ = t.SendValues(ctx, id, end, 0)
+		_ = t.SendPacked(ctx, id, end, 0)
 	}
 	return img, nil
 }

@@ -52,7 +52,7 @@ func run(ctx context.Context, t *tpvm.Task) error {
 	for _, w := range workers {
 		var place int
 		var sum float64
-		if _, err := t.RecvValues(ctx, w, result, &place, &sum); err != nil {
+		if _, err := t.RecvInto(ctx, w, result, &place, &sum); err != nil {
 			return err
 		}
 		left := (place + *n - 1) % *n
@@ -84,11 +84,11 @@ func work(ctx context.Context, t *tpvm.Task) error {
 	for _, v := range vector {
 		product += float64(me) * v
 	}
-	if err := t.SendValues(ctx, workers[(me+1)%n], neighbour, product); err != nil {
+	if err := t.SendPacked(ctx, workers[(me+1)%n], neighbour, product); err != nil {
 		return err
 	}
-	if _, err := t.RecvValues(ctx, workers[(me+n-1)%n], neighbour, &other); err != nil {
+	if _, err := t.RecvInto(ctx, workers[(me+n-1)%n], neighbour, &other); err != nil {
 		return err
 	}
-	return t.SendValues(ctx, t.Parent(), result, me, product+other)
+	return t.SendPacked(ctx, t.Parent(), result, me, product+other)
 }

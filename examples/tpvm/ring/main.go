@@ -36,7 +36,7 @@ func run(ctx context.Context, t *tpvm.Task) error {
 		return err
 	}
 	var hops int
-	if _, err = t.RecvValues(ctx, ids[0], token, &hops); err == nil {
+	if _, err = t.RecvInto(ctx, ids[0], token, &hops); err == nil {
 		fmt.Printf("the token made %d hops\n", hops)
 	}
 	return err
@@ -52,15 +52,15 @@ func pass(ctx context.Context, t *tpvm.Task) error {
 	me, n, hops := slices.Index(ring, t.ID()), len(ring), 0
 	left, right := ring[(me+n-1)%n], ring[(me+1)%n]
 	if me > 0 {
-		if _, err := t.RecvValues(ctx, left, token, &hops); err != nil {
+		if _, err := t.RecvInto(ctx, left, token, &hops); err != nil {
 			return err
 		}
 	}
-	if err := t.SendValues(ctx, right, token, hops+1); err != nil || me > 0 {
+	if err := t.SendPacked(ctx, right, token, hops+1); err != nil || me > 0 {
 		return err
 	}
-	if _, err := t.RecvValues(ctx, left, token, &hops); err != nil {
+	if _, err := t.RecvInto(ctx, left, token, &hops); err != nil {
 		return err
 	}
-	return t.SendValues(ctx, t.Parent(), token, hops)
+	return t.SendPacked(ctx, t.Parent(), token, hops)
 }

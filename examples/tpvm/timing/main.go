@@ -56,7 +56,7 @@ func run(ctx context.Context, t *tpvm.Task) error {
 			if err := t.Send(ctx, ids[0], ping, b); err != nil {
 				return err
 			}
-			if _, err := t.RecvValues(ctx, ids[0], ping, v); err != nil {
+			if _, err := t.RecvInto(ctx, ids[0], ping, v); err != nil {
 				return err
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 const isExample = "TPVM_EXAMPLE"
@@ -22,13 +24,13 @@ func Main(m *testing.M, main func()) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // A Node is a directory of its own, so that examples do not see other programs of the user.
 type Node struct {
 	t      testing.TB
-	socket string
+	Socket string // of the directory
 }
 
 // New returns a Node.
@@ -45,7 +47,7 @@ func (n Node) Command(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // something hangs
 	n.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, self, args...)
-	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.socket)
+	c.Env = append(os.Environ(), isExample+"=1", "ROCL_SOCKET="+n.Socket)
 	c.Stderr = os.Stderr
 	return c
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/draw"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/examples/tpvm/internal/example"
+)
+
+func TestMain(m *testing.M) { example.Main(m, main) }
+
+var small = view{Re: -0.7435, Im: 0.1314, Width: 0.01, X: 300, Y: 170, Limit: 1000}
+
+// args are the arguments for a view.
+func args(v view, out string, more ...string) []string {
+	return append(strings.Fields(fmt.Sprintf("-re %v -im %v -width %v -x %d -y %d -limit %d -o %s",
+		v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, out)), more...)
+}
+
+// check compares a picture with one that is drawn here.
+func check(t *testing.T, v view, path string) {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := png.Decode(bytes.NewReader(p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := image.NewRGBA(image.Rect(0, 0, v.X, v.Y))
+	for k := range v.tiles() {
+		img := v.render(k)
+		draw.Draw(want, img.Rect, img, img.Rect.Min, draw.Src)
+	}
+	if g, ok := got.(*image.RGBA); !ok || !bytes.Equal(g.Pix, want.Pix) {
+		t.Error("the picture differs from the one drawn by one process")
+	}
+}
+
+// A process that joined before takes part, beside those that the master starts.
+func TestPicture(t *testing.T) {
+	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
+	c := open(t, node)
+	joined := node.Command("-join")
+	if err := joined.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Await(t.Context(), rocl.Match{"type": "threaddef"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if said := node.Run(args(small, out, "-p", "2")...); !strings.HasPrefix(said, "60 tiles") || !strings.Contains(said, "of 3 processes") {
+		t.Errorf("%q", said)
+	}
+	check(t, small, out)
+	_ = joined.Process.Signal(os.Interrupt)
+	if err := joined.Wait(); err != nil {
+		t.Error("the process that joined:", err)
+	}
+}
+
+// open opens a context in the directory of the node.
+func open(t *testing.T, node example.Node) *rocl.Context {
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(node.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// The picture is right also if a process is killed as soon as its thread has begun.
+func TestWorkerKilled(t *testing.T) {
+	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
+	c := open(t, node)
+	v := small
+	v.X, v.Y = 400, 300
+	cmd := node.Command(args(v, out, "-p", "3")...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, c)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	check(t, v, out)
+}
+
+// kill kills the process of the first thread that appears.
+func kill(t *testing.T, c *rocl.Context) {
+	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "thread"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind != rocl.Appeared {
+			continue
+		}
+		pod, err := rocl.ParseGID(lookup(t, c, ev.ID, "systhread"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(lookup(t, c, pod, "pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		process, err := os.FindProcess(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+// lookup returns an attribute of a resource.
+func lookup(t *testing.T, c *rocl.Context, id rocl.GID, name string) string {
+	f, err := c.Lookup(t.Context(), id, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := f.Attrs.Get(name)
+	return string(v)
+}
+
+// Its processes end when the master is killed.
+func TestMasterKilled(t *testing.T) {
+	node := example.New(t)
+	c := open(t, node)
+	v := small
+	v.X, v.Y = 6000, 4000
+	cmd := node.Command(args(v, filepath.Join(t.TempDir(), "m.png"), "-p", "3")...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	tasks := map[rocl.GID]bool{}
+	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "task"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch ev.Kind {
+		case rocl.Appeared:
+			if tasks[ev.ID] = true; len(tasks) == 4 {
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				_ = cmd.Wait()
+			}
+		case rocl.Gone:
+			if delete(tasks, ev.ID); len(tasks) == 0 {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,837 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// threads are threads that a test uses from its own goroutine.
+type threads struct {
+	t     testing.TB
+	tasks []*tpvm.Task
+	n     int
+}
+
+// newThreads enrols tasks, on as many nodes.
+func newThreads(t testing.TB, tasks int) *threads {
+	c := rocltest.Cluster(t, tasks)
+	ts := &threads{t: t}
+	for i := range tasks {
+		ts.tasks = append(ts.tasks, enrol(t, c.Open(i)))
+	}
+	return ts
+}
+
+// a handle is a thread, whose function returns when end is called.
+type handle struct {
+	*tpvm.Thread
+	end func()
+}
+
+// start starts a thread of a task, which lives until end, or the end of the test.
+func (ts *threads) start(task int) handle {
+	ts.t.Helper()
+	ctx := deadline(ts.t)
+	ts.n++
+	name := fmt.Sprintf("thread%d", ts.n)
+	got, end := make(chan *tpvm.Thread, 1), make(chan struct{})
+	x, err := ts.tasks[task].Export(ctx, name, func(ctx context.Context, th *tpvm.Thread) error {
+		got <- th
+		select {
+		case <-end:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	if _, err := ts.tasks[task].Spawn(ctx, name, 1, tpvm.Threads()); err != nil {
+		ts.t.Fatal(err)
+	}
+	_ = x.Close()
+	return handle{<-got, sync.OnceFunc(func() { close(end) })}
+}
+
+// group starts n threads over the tasks and joins them to a group, in this order.
+func (ts *threads) group(name string, n int) (gs []*tpvm.Group, hs []handle) {
+	ts.t.Helper()
+	for i := range n {
+		h := ts.start(i % len(ts.tasks))
+		g, err := h.Join(deadline(ts.t), name)
+		if err != nil {
+			ts.t.Fatal(err)
+		}
+		if g.Instance() != i {
+			ts.t.Fatalf("instance %d, want %d", g.Instance(), i)
+		}
+		gs, hs = append(gs, g), append(hs, h)
+	}
+	return gs, hs
+}
+
+// each calls f for each member at once, and returns the errors.
+func each(gs []*tpvm.Group, f func(i int, g *tpvm.Group) error) []error {
+	errs := make([]error, len(gs))
+	var wg sync.WaitGroup
+	for i, g := range gs {
+		wg.Go(func() { errs[i] = f(i, g) })
+	}
+	wg.Wait()
+	return errs
+}
+
+func noErrors(t testing.TB, errs []error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gone checks that err names the members.
+func gone(t testing.TB, err error, left bool, ids ...tpvm.TID) {
+	t.Helper()
+	var e *tpvm.MemberError
+	if !errors.As(err, &e) || !errors.Is(err, tpvm.ErrMemberGone) {
+		t.Fatalf("want a MemberError: %v", err)
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(e.Members, func(m tpvm.Member) bool { return m.TID == id && m.Left == left }) {
+			t.Fatalf("%v, left %v, is not named: %v", id, left, err)
+		}
+	}
+}
+
+// What PVM's examples ge, gs and tst do: numbers, sizes, and lookups by members and others.
+func TestGroupMembers(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, hs := ts.group("g", 7)
+	other := ts.start(0)
+	for i, g := range gs {
+		for _, by := range gs {
+			if id, err := by.TID(ctx, i); err != nil || id != hs[i].ID() {
+				t.Fatal(id, err)
+			}
+			if n, err := by.InstanceOf(ctx, hs[i].ID()); err != nil || n != i {
+				t.Fatal(n, err)
+			}
+		}
+		if n, err := g.Size(ctx); err != nil || n != 7 {
+			t.Fatal(n, err)
+		}
+		if id, err := other.GroupTID(ctx, "g", i); err != nil || id != hs[i].ID() {
+			t.Fatal(id, err)
+		}
+		if n, err := other.GroupInstance(ctx, "g", hs[i].ID()); err != nil || n != i {
+			t.Fatal(n, err)
+		}
+		if _, err := hs[i].Join(ctx, "g"); !errors.Is(err, tpvm.ErrInGroup) {
+			t.Fatal(err)
+		}
+		if same, ok := hs[i].Group("g"); !ok || same != g {
+			t.Fatal("no membership")
+		}
+	}
+	if n, err := other.GroupSize(ctx, "g"); err != nil || n != 7 {
+		t.Fatal(n, err)
+	}
+	if n, err := other.GroupSize(ctx, "none"); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	for _, c := range []struct{ err, want error }{
+		{second(other.GroupTID(ctx, "g", 7)), tpvm.ErrNoInstance},
+		{second(other.GroupTID(ctx, "none", 0)), tpvm.ErrNoGroup},
+		{second(other.GroupInstance(ctx, "g", other.ID())), tpvm.ErrNotInGroup},
+		{second(other.GroupInstance(ctx, "none", other.ID())), tpvm.ErrNoGroup},
+		{second(gs[0].TID(ctx, 7)), tpvm.ErrNoInstance},
+		{second(gs[0].InstanceOf(ctx, other.ID())), tpvm.ErrNotInGroup},
+		{other.LeaveGroup(ctx, "g"), tpvm.ErrNotInGroup},
+		{other.LeaveGroup(ctx, "none"), tpvm.ErrNoGroup},
+		{other.GroupBcast(ctx, "none", 1, nil), tpvm.ErrNoGroup},
+		{second(other.Join(ctx, "")), tpvm.ErrBadParam},
+		{second(other.GroupSize(ctx, "")), tpvm.ErrBadParam},
+		{gs[0].Barrier(ctx, 0), tpvm.ErrBadParam},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%v, want %v", c.err, c.want)
+		}
+	}
+	for i, g := range gs {
+		if err := g.Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := other.GroupSize(ctx, "g"); err != nil || n != 6-i {
+			t.Fatal(n, err)
+		}
+		if err := g.Leave(ctx); !errors.Is(err, tpvm.ErrNotInGroup) {
+			t.Fatal(err)
+		}
+		if err := g.Barrier(ctx, 1); !errors.Is(err, tpvm.ErrNotInGroup) {
+			t.Fatal(err)
+		}
+		if _, err := g.Size(ctx); !errors.Is(err, tpvm.ErrNotInGroup) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// The lowest free number is given again, whoever leaves, and however a member ends.
+func TestGroupNumbers(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	gs, hs := ts.group("g", 6)
+	for _, i := range []int{4, 1} {
+		if err := gs[i].Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []int{1, 4, 6} {
+		g, err := ts.start(want%2).Join(ctx, "g")
+		if err != nil || g.Instance() != want {
+			t.Fatal(g.Instance(), want, err)
+		}
+	}
+	stop, err := ts.tasks[0].Notify(ctx, 1, hs[0].ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	hs[0].end()
+	m, err := ts.tasks[0].Recv(ctx, hs[0].ID(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	for { // the end of a member is known some time after
+		id, err := gs[2].TID(ctx, 0)
+		if errors.Is(err, tpvm.ErrNoInstance) {
+			break
+		}
+		if err != nil || id != hs[0].ID() {
+			t.Fatal(id, err)
+		}
+	}
+	if g, err := ts.start(1).Join(ctx, "g"); err != nil || g.Instance() != 0 {
+		t.Fatal(g.Instance(), err)
+	}
+}
+
+// PVM's example joinleave, by several at once: nobody shares a number, and none is skipped.
+func TestGroupJoinLeaveStorm(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	const threads, rounds = 9, 30
+	var mu sync.Mutex
+	in := map[int]bool{}
+	var wg sync.WaitGroup
+	for i := range threads {
+		h := ts.start(i % 3)
+		wg.Go(func() {
+			for range rounds {
+				g, err := h.Join(ctx, "storm")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if in[g.Instance()] || g.Instance() >= threads {
+					t.Errorf("number %d", g.Instance())
+				}
+				in[g.Instance()] = true
+				mu.Unlock()
+				mu.Lock()
+				delete(in, g.Instance())
+				mu.Unlock()
+				if err := g.Leave(ctx); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := ts.tasks[0].GroupSize(ctx, "storm"); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// PVM's examples thb and tnb: 32 groups, a barrier and a bcast in one.
+func TestGroupMany(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	main := ts.tasks[0].Thread
+	for i := range 32 {
+		name := fmt.Sprint("group", i)
+		g, err := main.Join(ctx, name)
+		if err != nil || g.Instance() != 0 {
+			t.Fatal(err)
+		}
+		if id, err := main.GroupTID(ctx, name, 0); err != nil || id != main.ID() {
+			t.Fatal(id, err)
+		}
+	}
+	const children = 4
+	var hs []handle
+	for i := range children {
+		hs = append(hs, ts.start(i%2))
+	}
+	var wg sync.WaitGroup
+	for _, h := range hs {
+		wg.Go(func() {
+			g, err := h.Join(ctx, "group0")
+			if err == nil {
+				err = g.Barrier(ctx, children+1)
+			}
+			var m *tpvm.Message
+			if err == nil {
+				m, err = h.Recv(ctx, main.ID(), 77)
+			}
+			if err == nil {
+				m.Release()
+				err = g.Leave(ctx)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	g, _ := main.Group("group0")
+	if err := g.Barrier(ctx, children+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Bcast(ctx, 77, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 32 {
+		if err := main.LeaveGroup(ctx, fmt.Sprint("group", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+}
+
+// Nobody leaves a barrier before all have come, again and again.
+func TestGroupBarrier(t *testing.T) {
+	ctx := deadline(t)
+	const n, rounds = 12, 100
+	gs, _ := newThreads(t, 3).group("g", n)
+	var came atomic.Int64
+	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error {
+		for r := range rounds {
+			came.Add(1)
+			if err := g.Barrier(ctx, n); err != nil {
+				return err
+			}
+			if c := came.Load(); c < int64((r+1)*n) {
+				return fmt.Errorf("round %d: %d have come", r, c)
+			}
+		}
+		return nil
+	}))
+}
+
+// A barrier of fewer than there are members lets each so many go on; each call is let go once.
+func TestGroupBarrierOfFewer(t *testing.T) {
+	ctx := deadline(t)
+	const n, count, rounds = 8, 4, 200
+	gs, _ := newThreads(t, 3).group("g", n)
+	var passed atomic.Int64
+	until, stop := context.WithCancel(ctx)
+	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error {
+		for {
+			if err := g.Barrier(until, count); err != nil {
+				if errors.Is(err, context.Canceled) {
+					return nil
+				}
+				return err
+			}
+			if passed.Add(1) == rounds*count {
+				stop()
+			}
+		}
+	}))
+	if p := passed.Load(); p%count != 0 {
+		t.Errorf("%d calls have passed", p)
+	}
+	// None is too many: two alone are not let go by three.
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	for _, err := range each(gs[:2], func(_ int, g *tpvm.Group) error { return g.Barrier(short, 3) }) {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	}
+	// Calls that were given up do not count.
+	noErrors(t, each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) }))
+}
+
+// A barrier of more than there are members waits for those that join, in whatever task.
+func TestGroupBarrierOfMore(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, _ := ts.group("g", 4)
+	more := []handle{ts.start(0), ts.start(1), ts.start(2)}
+	var wg sync.WaitGroup
+	for _, g := range gs {
+		wg.Go(func() {
+			if err := g.Barrier(ctx, 7); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, h := range more {
+		wg.Go(func() {
+			g, err := h.Join(ctx, "g")
+			if err == nil {
+				err = g.Barrier(ctx, 7)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Members that were held back for others of their task are counted when one in another task
+// makes them superfluous.
+func TestGroupBarrierJoinSuffices(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	gs, _ := ts.group("g", 4) // 0 and 2 in one task, 1 and 3 in the other
+	last := ts.start(1)
+	var wg sync.WaitGroup
+	for _, i := range []int{0, 1, 3} { // 2 never comes
+		wg.Go(func() {
+			if err := gs[i].Barrier(ctx, 4); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	g, err := last.Join(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Barrier(ctx, 4); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+// Members with another count than those that wait get an error; the others are not disturbed.
+func TestGroupBarrierCounts(t *testing.T) {
+	for _, tasks := range []int{1, 3} {
+		ctx := deadline(t)
+		ts := newThreads(t, tasks)
+		gs, _ := ts.group("g", 3)
+		var wg sync.WaitGroup
+		for _, g := range gs[:2] {
+			wg.Go(func() {
+				for { // the last may have been first once
+					if err := g.Barrier(ctx, 3); err == nil {
+						return
+					} else if !errors.Is(err, tpvm.ErrBarrierCount) {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for {
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			err := gs[2].Barrier(short, 2)
+			cancel()
+			if errors.Is(err, tpvm.ErrBarrierCount) {
+				break
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+		}
+		if err := gs[2].Barrier(ctx, 3); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+}
+
+// A member that is missing in a barrier is named to each of the others, once, however it ends
+// and whenever: before or while they wait. They meet again in a barrier of fewer.
+func TestGroupBarrierMemberGone(t *testing.T) {
+	ways := map[string]func(context.Context, *threads, *tpvm.Group, handle) error{
+		"returns": func(_ context.Context, _ *threads, _ *tpvm.Group, h handle) error { h.end(); return nil },
+		"killed": func(ctx context.Context, ts *threads, _ *tpvm.Group, h handle) error {
+			return ts.tasks[0].Kill(ctx, h.ID())
+		},
+		"leaves": func(ctx context.Context, _ *threads, g *tpvm.Group, _ handle) error { return g.Leave(ctx) },
+	}
+	for way, end := range ways {
+		for _, tasks := range []int{1, 3} {
+			for victim := range 3 {
+				for _, before := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%d/%d/%v", way, tasks, victim, before), func(t *testing.T) {
+						ctx := deadline(t)
+						ts := newThreads(t, tasks)
+						gs, hs := ts.group("g", 6)
+						others := slices.Delete(slices.Clone(gs), victim, victim+1)
+						if before {
+							if err := end(ctx, ts, gs[victim], hs[victim]); err != nil {
+								t.Fatal(err)
+							}
+						}
+						errs := make(chan []error)
+						go func() {
+							errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
+						}()
+						if !before {
+							if err := end(ctx, ts, gs[victim], hs[victim]); err != nil {
+								t.Fatal(err)
+							}
+						}
+						for _, err := range <-errs {
+							gone(t, err, way == "leaves", hs[victim].ID())
+						}
+						noErrors(t, each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) }))
+					})
+				}
+			}
+		}
+	}
+}
+
+// A barrier for which enough members are left goes on when one of them ends.
+func TestGroupBarrierEnoughLeft(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	gs, hs := ts.group("g", 4)
+	errs := make(chan []error)
+	go func() {
+		errs <- each(gs[:2], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) })
+	}()
+	hs[3].end()
+	if err := gs[2].Barrier(ctx, 3); err != nil {
+		t.Fatal(err)
+	}
+	noErrors(t, <-errs)
+}
+
+// The task that coordinates the group exits: the others go on, with the same numbers.
+func TestGroupCoordinatorExits(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, hs := ts.group("g", 6) // the coordinator is with 0 and 3
+	others := []*tpvm.Group{gs[1], gs[2], gs[4], gs[5]}
+	errs := make(chan []error)
+	go func() {
+		errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
+	}()
+	if err := ts.tasks[0].Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range <-errs {
+		if !errors.Is(err, tpvm.ErrMemberGone) {
+			t.Fatal(err)
+		}
+	}
+	// They may have been told of the two at once or one after the other.
+	noErrors(t, each(others, func(_ int, g *tpvm.Group) error {
+		for {
+			if err := g.Barrier(ctx, 4); !errors.Is(err, tpvm.ErrBarrierCount) {
+				return err
+			}
+		}
+	}))
+	if _, err := gs[1].TID(ctx, 0); !errors.Is(err, tpvm.ErrNoInstance) {
+		t.Error(err)
+	}
+	if id, err := gs[1].TID(ctx, 4); err != nil || id != hs[4].ID() {
+		t.Error(id, err)
+	}
+	if g, err := ts.start(1).Join(ctx, "g"); err != nil || g.Instance() != 0 {
+		t.Error(g, err)
+	}
+}
+
+// A task that coordinates and has no members any more exits: nobody is told of anything.
+func TestGroupCoordinatorWithoutMembers(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	first := ts.start(0)
+	f, err := first.Join(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gs []*tpvm.Group
+	for i := range 4 {
+		g, err := ts.start(1+i%2).Join(ctx, "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gs = append(gs, g)
+	}
+	if err := f.Leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) }))
+	errs := make(chan []error)
+	go func() {
+		errs <- each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) })
+	}()
+	if err := ts.tasks[0].Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := gs[3].Barrier(ctx, 4); err != nil {
+		t.Fatal(err)
+	}
+	noErrors(t, <-errs)
+}
+
+// A frozen group has no new members, and no barrier once one is gone.
+func TestGroupFreeze(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, hs := ts.group("g", 5)
+	noErrors(t, each(gs, func(i int, g *tpvm.Group) error { return g.Freeze(ctx, []int{5, -1}[i%2]) }))
+	if _, err := ts.start(0).Join(ctx, "g"); !errors.Is(err, tpvm.ErrFrozen) {
+		t.Error(err)
+	}
+	if err := gs[0].Freeze(ctx, -1); !errors.Is(err, tpvm.ErrFrozen) {
+		t.Error(err)
+	}
+	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) }))
+	if n, err := gs[3].Size(ctx); n != 5 || err != nil {
+		t.Error(n, err)
+	}
+	errs := make(chan []error)
+	go func() {
+		errs <- each(gs[:4], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) })
+	}()
+	if err := gs[4].Leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range <-errs {
+		gone(t, err, true, hs[4].ID())
+	}
+	for range 2 {
+		for _, err := range each(gs[:4], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) }) {
+			gone(t, err, true, hs[4].ID())
+		}
+	}
+	for _, g := range gs[:4] {
+		if err := g.Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := ts.start(2).Join(ctx, "g"); err != nil || g.Instance() != 0 { // a new group
+		t.Fatal(g, err)
+	}
+}
+
+// A bcast reaches all but its sender, which need not be a member; a member that has ended is named.
+func TestGroupBcast(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	gs, hs := ts.group("g", 5)
+	b := hs[0].Buffer(pack.Default)
+	if err := pack.PackOne(b, int32(42)); err != nil {
+		t.Fatal(err)
+	}
+	recv := func(hs []handle, from tpvm.TID) {
+		t.Helper()
+		for _, h := range hs {
+			m, err := h.Recv(ctx, from, 63)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, err := pack.UnpackOne[int32](&m.Reader); v != 42 || err != nil {
+				t.Error(v, err)
+			}
+			m.Release()
+			if _, err := h.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
+				t.Error(err)
+			}
+		}
+	}
+	if err := gs[0].Bcast(ctx, 63, b); err != nil {
+		t.Fatal(err)
+	}
+	recv(hs[1:], hs[0].ID())
+	other := ts.start(1)
+	if err := other.GroupBcast(ctx, "g", 63, b); err != nil {
+		t.Fatal(err)
+	}
+	recv(hs, other.ID())
+	if err := gs[0].Bcast(ctx, -1, b); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+	hs[4].end()
+	if err := gs[0].Bcast(ctx, 63, b); err != nil { // it may be known already, and then is no error
+		gone(t, err, false, hs[4].ID())
+	}
+	recv(hs[1:4], hs[0].ID())
+}
+
+type pair struct {
+	N int32
+	F float64
+}
+
+func TestGroupGatherScatter(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 3)
+	gs, hs := ts.group("g", 6)
+	noErrors(t, each(gs, func(i int, g *tpvm.Group) error {
+		for root := range 6 {
+			parts, err := tpvm.Gather(ctx, g, 3, root, []pair{{int32(i), float64(root)}, {int32(-i), 0}})
+			if err != nil {
+				return err
+			}
+			if i != root {
+				if parts != nil {
+					return errors.New("parts at a member that is not root")
+				}
+				continue
+			}
+			for j, p := range parts {
+				if !slices.Equal(p, []pair{{int32(j), float64(root)}, {int32(-j), 0}}) {
+					return fmt.Errorf("root %d: part %d: %v", root, j, p)
+				}
+			}
+		}
+		for root := range 6 {
+			var parts [][]int64
+			if i == root {
+				for j := range 6 {
+					parts = append(parts, []int64{int64(j), int64(root)}[:2-j%2])
+				}
+			}
+			p, err := tpvm.Scatter(ctx, g, 3, root, parts)
+			if err != nil {
+				return err
+			}
+			if !slices.Equal(p, []int64{int64(i), int64(root)}[:2-i%2]) {
+				return fmt.Errorf("root %d: %v", root, p)
+			}
+		}
+		return nil
+	}))
+	// A number that nobody has is left out.
+	if err := gs[2].Leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rest := slices.Delete(slices.Clone(gs), 2, 3)
+	noErrors(t, each(rest, func(_ int, g *tpvm.Group) error {
+		parts, err := tpvm.Gather(ctx, g, 4, 5, []byte{byte(g.Instance())})
+		if err == nil && g.Instance() == 5 && (len(parts) != 6 || parts[2] != nil || parts[4][0] != 4) {
+			err = fmt.Errorf("parts %v", parts)
+		}
+		return err
+	}))
+	for _, c := range []struct{ err, want error }{
+		{second(tpvm.Gather(ctx, gs[0], 4, 2, []int{1})), tpvm.ErrMemberGone},
+		{second(tpvm.Gather(ctx, gs[0], 4, 9, []int{1})), tpvm.ErrNoInstance},
+		{second(tpvm.Gather(ctx, gs[0], -1, 0, []int{1})), tpvm.ErrBadParam},
+		{second(tpvm.Scatter(ctx, gs[0], 4, 0, [][]int{{1}})), tpvm.ErrBadParam},
+		{second(tpvm.Gather(ctx, gs[2], 4, 0, []int{1})), tpvm.ErrNotInGroup},
+	} {
+		if !errors.Is(c.err, c.want) {
+			t.Errorf("%v, want %v", c.err, c.want)
+		}
+	}
+	_ = hs
+}
+
+func TestGroupReduce(t *testing.T) {
+	ctx := deadline(t)
+	gs, _ := newThreads(t, 3).group("g", 6)
+	noErrors(t, each(gs, func(i int, g *tpvm.Group) error {
+		own := []float64{float64(i), -float64(i), 2}
+		for root := range 6 {
+			sum, err := tpvm.Reduce(ctx, g, 1, root, own, tpvm.Sum)
+			most, err2 := tpvm.Reduce(ctx, g, 2, root, own, tpvm.Max)
+			product, err3 := tpvm.Reduce(ctx, g, 3, root, own, tpvm.Product)
+			order, err4 := tpvm.Reduce(ctx, g, 4, root, []string{fmt.Sprint(i)}, func(acc, x []string) { acc[0] += x[0] })
+			if err := errors.Join(err, err2, err3, err4); err != nil {
+				return err
+			}
+			if i != root {
+				if sum != nil {
+					return errors.New("a result at a member that is not root")
+				}
+				continue
+			}
+			if !slices.Equal(sum, []float64{15, -15, 12}) || !slices.Equal(most, []float64{5, 0, 2}) ||
+				product[2] != 64 || order[0] != "012345" || !slices.Equal(own, []float64{float64(i), -float64(i), 2}) {
+				return fmt.Errorf("root %d: %v %v %v %v %v", root, sum, most, product, order, own)
+			}
+		}
+		return nil
+	}))
+	errs := each(gs[:], func(i int, g *tpvm.Group) error {
+		_, err := tpvm.Reduce(ctx, g, 5, 0, make([]int, 1+i/5), tpvm.Sum)
+		return err
+	})
+	if !errors.Is(errs[0], tpvm.ErrBadParam) {
+		t.Error(errs[0])
+	}
+}
+
+// A member that has ended is named to those that wait for it: the root of Gather and Reduce, and
+// all others in Scatter. The next operation with the same tag is not confused.
+func TestGroupCollectMemberGone(t *testing.T) {
+	for _, tasks := range []int{1, 3} {
+		ctx := deadline(t)
+		ts := newThreads(t, tasks)
+		gs, hs := ts.group("g", 6)
+		others := slices.Delete(slices.Clone(gs), 2, 3)
+		errs := make(chan []error)
+		go func() {
+			errs <- each(others, func(_ int, g *tpvm.Group) error {
+				_, err := tpvm.Gather(ctx, g, 1, 0, []int{g.Instance()})
+				return err
+			})
+		}()
+		hs[2].end()
+		for i, err := range <-errs {
+			if i > 0 && err != nil {
+				t.Error(err)
+			}
+			if i == 0 && err != nil { // nil: its end was known before the call
+				gone(t, err, false, hs[2].ID())
+			}
+		}
+		noErrors(t, each(others, func(_ int, g *tpvm.Group) error {
+			sum, err := tpvm.Reduce(ctx, g, 1, 0, []int{1}, tpvm.Sum)
+			if err == nil && g.Instance() == 0 && sum[0] != 5 {
+				err = fmt.Errorf("sum %v", sum)
+			}
+			return err
+		}))
+		go func() {
+			errs <- each(others[1:], func(_ int, g *tpvm.Group) error {
+				_, err := tpvm.Scatter[int](ctx, g, 1, 0, nil)
+				return err
+			})
+		}()
+		hs[0].end()
+		for _, err := range <-errs {
+			gone(t, err, false, hs[0].ID())
+		}
+	}
+}
