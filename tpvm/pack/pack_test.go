@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+var encodings = []pack.Encoding{pack.Default, pack.Raw, pack.InPlace}
+
+func isErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// A failed Unpack consumes nothing, whatever was asked for.
+func TestNoData(t *testing.T) {
+	for _, enc := range encodings {
+		for _, typed := range []bool{false, true} {
+			r := reader(t, enc, typed, numbers([]int32{7, 8}, 1))
+			isErr(t, pack.Unpack(r, make([]int32, 3), 1), pack.ErrNoData)
+			isErr(t, pack.Unpack(r, make([]int32, 9), 4), pack.ErrNoData)
+			_, err := pack.View[int32](r, math.MaxInt)
+			isErr(t, err, pack.ErrNoData)
+			_, err = pack.View[int32](r, -1)
+			isErr(t, err, pack.ErrBadParam)
+			if !typed {
+				_, err = r.UnpackString() // seven bytes, of which four are there
+				isErr(t, err, pack.ErrNoData)
+				_, err = r.UnpackMessage()
+				isErr(t, err, pack.ErrNoData)
+				isErr(t, pack.Unpack(r, make([]float64, 2), 1), pack.ErrNoData)
+			}
+			got := make([]int32, 2)
+			if err := pack.Unpack(r, got, 1); err != nil || got[0] != 7 || got[1] != 8 {
+				t.Fatalf("%v, typed %v: got %v, %v", enc, typed, got, err)
+			}
+			isErr(t, pack.Unpack(r, got[:1], 1), pack.ErrNoData)
+			_, err = r.UnpackString()
+			isErr(t, err, pack.ErrNoData)
+			_, err = r.UnpackMessage()
+			isErr(t, err, pack.ErrNoData)
+			if err := pack.Unpack(r, got[:0], 1); err != nil {
+				t.Errorf("nothing from the end: %v", err)
+			}
+		}
+	}
+}
+
+// A typed message is unpacked as what it was packed as, or not at all.
+func TestType(t *testing.T) {
+	for _, enc := range encodings {
+		r := reader(t, enc, true, numbers([]int32{1, 2, 3}, 1), numbers([]float32{4}, 1), text("five"),
+			numbers([]uint8{6, 7, 8, 9, 10}, 1))
+		isErr(t, pack.Unpack(r, make([]uint32, 3), 1), pack.ErrType)
+		isErr(t, pack.Unpack(r, make([]int32, 4), 1), pack.ErrType) // the fourth is a float
+		_, err := r.UnpackString()
+		isErr(t, err, pack.ErrType)
+		_, err = r.UnpackMessage()
+		isErr(t, err, pack.ErrType)
+		if err := pack.Unpack(r, make([]int32, 2), 1); err != nil {
+			t.Fatal(err)
+		}
+		isErr(t, pack.Unpack(r, make([]int32, 2), 1), pack.ErrType)
+		_, err = pack.View[int64](r, 1)
+		isErr(t, err, pack.ErrType)
+		for _, s := range []step{numbers([]int32{3}, 1), numbers([]float32{4}, 1), text("five")} {
+			if err := s.unpack(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if enc == pack.Default { // the padding after bytes would be taken for some
+			isErr(t, r.UnpackBytes(make([]byte, 2)), pack.ErrType)
+			isErr(t, r.UnpackBytes(make([]byte, 6)), pack.ErrNoData)
+		} else if err := r.UnpackBytes(make([]byte, 2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A long that needs more than four bytes is not cut off, as Debian's PVM does.
+func TestOverflow(t *testing.T) {
+	b := new(pack.Buffer)
+	for _, v := range []int64{math.MaxInt32 + 1, math.MinInt32 - 1, math.MaxInt64, math.MinInt64} {
+		isErr(t, pack.Pack(b, []int64{1, v, 2}, 1), pack.ErrOverflow)
+		isErr(t, pack.PackOne(b, v), pack.ErrOverflow)
+		if err := pack.Pack(b, []int64{1, v, 2}, 2); err != nil || b.Len() != 8 {
+			t.Errorf("%d is not packed, but: %v", v, err)
+		}
+		b.Reset(pack.Default)
+	}
+	isErr(t, pack.PackOne[uint64](b, math.MaxUint32+1), pack.ErrOverflow)
+	isErr(t, pack.PackOne[uint64](b, math.MaxUint64), pack.ErrOverflow)
+	if b.Len() != 0 {
+		t.Errorf("%d bytes were packed", b.Len())
+	}
+}
+
+func TestBadParam(t *testing.T) {
+	b, v := new(pack.Buffer), []int32{1, 2, 3}
+	for _, stride := range []int{0, -1, math.MinInt} {
+		isErr(t, pack.Pack(b, v, stride), pack.ErrBadParam)
+		isErr(t, pack.Unpack(new(pack.Reader), v, stride), pack.ErrBadParam)
+	}
+	for _, enc := range []pack.Encoding{3, 255} {
+		b.Reset(enc)
+		isErr(t, pack.Pack(b, v, 1), pack.ErrBadParam)
+		isErr(t, pack.Pack(b, v[:0], 1), pack.ErrBadParam)
+		isErr(t, pack.PackOne(b, 1), pack.ErrBadParam)
+		isErr(t, b.PackString("x"), pack.ErrBadParam)
+		isErr(t, b.PackMessage(new(pack.Reader)), pack.ErrBadParam)
+		isErr(t, b.PackMessageBody(new(pack.Reader)), pack.ErrBadParam)
+		_, err := pack.NewReader(enc, false, nil)
+		isErr(t, err, pack.ErrDamaged)
+	}
+	for _, enc := range encodings {
+		b.Reset(enc)
+		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
+			if err := errors.Join(pack.Pack(b, v, stride), pack.Pack(b, []complex128{5, 6}, stride)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := make([]byte, b.Size())
+		if _, err := b.Encode(p[1:]); !errors.Is(err, io.ErrShortBuffer) {
+			t.Errorf("short by one: %v", err)
+		}
+		if n, err := b.Encode(p); err != nil || n != 3*20 {
+			t.Errorf("got %d, %v", n, err)
+		}
+		r, _ := pack.NewReader(enc, false, p)
+		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
+			i, c := []int32{0, -1}, []complex128{0, -1}
+			if err := errors.Join(pack.Unpack(r, i, stride), pack.Unpack(r, c, stride)); err != nil || i[0] != 1 || i[1] != -1 || c[0] != 5 || c[1] != -1 {
+				t.Errorf("stride %d: got %v, %v, %v", stride, i, c, err)
+			}
+		}
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	b := pack.NewBuffer(pack.InPlace)
+	v := make([]uint64, 1<<20)
+	for range 1<<31/(8<<20) - 1 {
+		if err := pack.Pack(b, v, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := b.Size()
+	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
+	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
+	if b.Size() != was {
+		t.Error("a Pack that failed has packed something")
+	}
+}
+
+// Values InPlace are those of the time of Encode; others are those of the time of Pack.
+func TestInPlace(t *testing.T) {
+	for _, enc := range encodings {
+		b, v, one := pack.NewBuffer(enc), []int32{1, 0, 2}, int32(9)
+		if err := errors.Join(b.PackString("a"), pack.Pack(b, v, 2), pack.PackOne(b, one), b.PackBytes([]byte("xyz"))); err != nil {
+			t.Fatal(err)
+		}
+		v[0], v[2] = 3, 4
+		for range 2 { // a message may be sent again
+			p, _ := b.AppendTo(nil)
+			r, _ := pack.NewReader(enc, false, p)
+			want := []int32{1, 2}
+			if enc == pack.InPlace {
+				want = []int32{3, 4}
+			}
+			for _, s := range []step{text("a"), numbers(want, 1), numbers([]int32{9}, 1), numbers([]byte("xyz"), 1)} {
+				if err := s.unpack(r); err != nil {
+					t.Errorf("%v: %v", enc, err)
+				}
+			}
+		}
+	}
+}
+
+// Whole is the rocl.Buffer that a message consists of, and nothing else.
+func TestWhole(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	m, err := c.Buffer(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	copy(m.Bytes(), "12345678")
+	for _, enc := range encodings {
+		b := pack.NewBuffer(enc)
+		if err := b.PackBuffer(m); err != nil {
+			t.Fatal(err)
+		}
+		w, ok := b.Whole()
+		if ok != (enc == pack.InPlace) || ok && (w != m || m.Refs() != 2) || !ok && m.Refs() != 1 {
+			t.Errorf("%v: got %v, %v, %d references", enc, w, ok, m.Refs())
+		}
+		if p, err := b.AppendTo(nil); err != nil || string(p) != "12345678" {
+			t.Errorf("%v: got %q, %v", enc, p, err)
+		}
+		if err := pack.PackOne[int8](b, 'x'); err != nil {
+			t.Fatal(err)
+		}
+		if w, ok := b.Whole(); ok {
+			t.Errorf("%v: more than one item are %v", enc, w)
+		}
+		b.Reset(enc)
+		if m.Refs() != 1 {
+			t.Errorf("%d references after Reset", m.Refs())
+		}
+	}
+	b := pack.NewBuffer(pack.InPlace, pack.WithTypes())
+	if err := b.PackBuffer(m); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := b.Whole(); ok {
+		t.Error("a typed message is more than its buffer")
+	}
+	b.Reset(pack.Raw)
+}
+
+func TestMismatch(t *testing.T) {
+	plain := func(enc pack.Encoding) *pack.Reader { return reader(t, enc, false, numbers([]int32{1}, 1)) }
+	isErr(t, pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
+	isErr(t, pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)), pack.ErrMismatch)
+	isErr(t, pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
+	if err := pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A message keeps the envelope with which it is packed.
+func TestEnvelope(t *testing.T) {
+	id, err := rocl.ParseGID("0123456789ab-cdef01234567-89abcdef")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := reader(t, pack.Raw, true, text("x"))
+	env := pack.Envelope{Context: 1 << 31, Tag: -1, From: id, To: id.WithSerial(3)}
+	in.SetEnvelope(env)
+	for _, enc := range encodings {
+		b := pack.NewBuffer(enc)
+		if err := b.PackMessage(in); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := b.AppendTo(nil)
+		r, _ := pack.NewReader(enc, false, p)
+		m, err := r.UnpackMessage()
+		if err != nil || m.Envelope() != env || !bytes.Equal(m.Payload(), in.Payload()) {
+			t.Errorf("%v: got %+v, %v", enc, m, err)
+		}
+	}
+}
+
+// Every typed message that is cut off or of which a byte is changed is refused, or its values
+// are refused or read from within the message.
+func TestDamaged(t *testing.T) {
+	steps := []step{numbers([]byte{1, 2, 3}, 1), text("four"), numbers([]int64{5, 1 << 40}, 1), numbers(make([]float64, 12), 1),
+		{func(b *pack.Buffer) error {
+			return b.PackMessage(reader(t, pack.Raw, true, text("inner")))
+		}, nil}}
+	for _, enc := range encodings {
+		p := reader(t, enc, true, steps...).Payload()
+		for n := range p {
+			if r, err := pack.NewReader(enc, true, p[:n:n]); err == nil {
+				t.Fatalf("%v: %d of %d bytes are %d bytes of values", enc, n, len(p), r.Remaining())
+			} else if r != nil || !errors.Is(err, pack.ErrDamaged) {
+				t.Fatalf("%d bytes: %v", n, err)
+			}
+		}
+		for i := range p {
+			for _, bit := range []byte{1, 0x80} {
+				q := bytes.Clone(p)
+				q[i] ^= bit
+				if r, err := pack.NewReader(enc, true, q); err == nil {
+					drain(t, r)
+				} else if !errors.Is(err, pack.ErrDamaged) {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for name, desc := range map[string][]byte{
+		"no kind":             {0x20},
+		"kind 31":             {0x3f},
+		"count missing":       {0x01},
+		"count endless":       bytes.Repeat([]byte{0x84}, 11),
+		"count huge":          {0x04, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"count beyond int":    {0x04, 0xff, 0xff, 0xff, 0xff, 0x07},
+		"strings not there":   {0x0c, 0xff, 0xff, 0xff, 0xff, 0x07},
+		"messages":            {0x0d, 0xff, 0xff, 0xff, 0xff, 0x07},
+		"more than described": {0x24},
+		"nothing described":   {},
+	} {
+		for _, enc := range encodings {
+			p := append(make([]byte, 8), desc...)
+			p = binary.LittleEndian.AppendUint32(p, uint32(len(desc)))
+			if _, err := pack.NewReader(enc, true, p); !errors.Is(err, pack.ErrDamaged) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for _, size := range []uint32{5, math.MaxInt32, math.MaxUint32} {
+		if _, err := pack.NewReader(pack.Raw, true, binary.LittleEndian.AppendUint32(make([]byte, 4), size)); !errors.Is(err, pack.ErrDamaged) {
+			t.Errorf("a description of %d bytes: %v", size, err)
+		}
+	}
+	for _, p := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0x80, 0, 0, 0}} { // a string of negative length
+		r, _ := pack.NewReader(pack.Default, false, p)
+		_, err := r.UnpackString()
+		isErr(t, err, pack.ErrDamaged)
+	}
+}
+
+// A message whose last bytes lack their padding is read; one that was cut shorter is not.
+func TestPadding(t *testing.T) {
+	r, _ := pack.NewReader(pack.Default, false, []byte{1, 2, 3})
+	if err := r.UnpackBytes(make([]byte, 3)); err != nil || r.Remaining() != 0 {
+		t.Errorf("%v, %d bytes remain", err, r.Remaining())
+	}
+	r, _ = pack.NewReader(pack.Default, false, []byte{0, 0, 0, 2, 'x', 0})
+	if s, err := r.UnpackString(); s != "x" || err != nil || r.Remaining() != 0 {
+		t.Errorf("%q, %v, %d bytes remain", s, err, r.Remaining())
+	}
+}
+
+// Strings that C programs do not write are kept too.
+func TestStrings(t *testing.T) {
+	for _, enc := range encodings {
+		for _, s := range []string{"", "\x00", "a\x00", "a\x00b", "\x00\x00", strings.Repeat("ü", 5000)} {
+			if err := text(s).unpack(reader(t, enc, true, text(s))); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r, _ := pack.NewReader(pack.Raw, false, []byte{0, 0, 0, 0, 1, 0, 0, 0, 'x'})
+	for _, want := range []string{"", "x"} {
+		if s, err := r.UnpackString(); s != want || err != nil {
+			t.Errorf("without a zero byte: got %q, %v", s, err)
+		}
+	}
+}
+
+// View is the message's own memory if it can be.
+func TestView(t *testing.T) {
+	v := []float64{1, 2, 3}
+	r := reader(t, pack.Raw, false, numbers(v, 1), numbers([]byte{4}, 1), numbers([]int32{5}, 1))
+	got, err := pack.View[float64](r, 3)
+	if err != nil || !reflect.DeepEqual(got, v) {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	if one := []byte{1, 0}; binary.NativeEndian.Uint16(one) == 1 {
+		r.Payload()[7] ^= 0x80
+		if got[0] != -1 {
+			t.Errorf("the values are a copy: %v", got)
+		}
+	}
+	if _, err := pack.UnpackOne[int8](r); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := pack.View[int32](r, 1); err != nil || got[0] != 5 { // not aligned
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestString(t *testing.T) {
+	for enc, want := range map[pack.Encoding]string{pack.Default: "default", pack.Raw: "raw", pack.InPlace: "in place", 9: "Encoding(9)"} {
+		if enc.String() != want {
+			t.Errorf("got %q, want %q", enc, want)
+		}
+	}
+}
+
+// A Buffer that is used again allocates nothing, and neither does a Reader.
+func TestAllocs(t *testing.T) {
+	dst := make([]byte, 1<<16)
+	ints, doubles, some := []int32{1, 2, 3}, make([]float64, 1000), []byte("bytes")
+	longs := []int64{1, 1 << 40}
+	name := "name"
+	for _, enc := range encodings {
+		for _, typed := range []bool{false, true} {
+			b := pack.NewBuffer(enc)
+			if typed {
+				b = pack.NewBuffer(enc, pack.WithTypes())
+			}
+			r := new(pack.Reader)
+			use := func() {
+				b.Reset(enc)
+				err := errors.Join(
+					pack.PackOne[int32](b, 7),
+					pack.PackOne(b, 7.5),
+					pack.Pack(b, ints, 1),
+					b.PackString(name),
+					b.PackBytes(some),
+					pack.Pack(b, doubles, 2),
+				)
+				if typed || enc != pack.Default {
+					err = errors.Join(err, pack.Pack(b, longs, 1))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, err := b.Encode(dst[:b.Size()])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Init(enc, typed, dst[:n]); err != nil {
+					t.Fatal(err)
+				}
+				i, err1 := pack.UnpackOne[int32](r)
+				f, err2 := pack.UnpackOne[float64](r)
+				err3 := pack.Unpack(r, ints, 1)
+				if err := errors.Join(err1, err2, err3); err != nil || i != 7 || f != 7.5 {
+					t.Fatalf("got %v, %v, %v", i, f, err)
+				}
+			}
+			if n := testing.AllocsPerRun(100, use); n != 0 {
+				t.Errorf("%v, typed %v: %v allocations", enc, typed, n)
+			}
+		}
+	}
+}
