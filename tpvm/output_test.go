@@ -139,20 +139,15 @@ func alone(t testing.TB) *rocl.Context {
 
 // lines gathers what is written, by line.
 type lines struct {
-	mu  sync.Mutex
-	s   strings.Builder
-	got chan struct{}
+	mu sync.Mutex
+	s  strings.Builder
 }
 
-func newLines() *lines { return &lines{got: make(chan struct{}, 1)} }
+func newLines() *lines { return new(lines) }
 
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case l.got <- struct{}{}:
-	default:
-	}
 	return l.s.Write(p)
 }
 
@@ -160,18 +155,6 @@ func (l *lines) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
-}
-
-// await waits until a line was written.
-func (l *lines) await(t testing.TB, line string) {
-	t.Helper()
-	for ctx := deadline(t); !slices.Contains(l.all(), line); {
-		select {
-		case <-l.got:
-		case <-ctx.Done():
-			t.Fatalf("there is no line %q in %q", line, l.all())
-		}
-	}
 }
 
 // exit exits a task whose programs may still print, which Exit waits for.
@@ -289,6 +272,12 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		} else if kill && (err != nil || status.Signal != syscall.SIGKILL) {
 			t.Fatal(status, err)
 		}
+		child := processOf(t, task, id)
+		defer func() {
+			if err := child.wait(); err != nil {
+				t.Error(err)
+			}
+		}()
 		for range 3 { // the child prints behind its launcher's end
 			if err := task.Send(ctx, id, 1, nil); err != nil {
 				t.Fatal(err)
