@@ -123,8 +123,8 @@ type Task struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // goroutines of the task, which ended ends
 
-	launch   *foundStart // of this process, where its output is gathered; else nil
-	takeOver sync.Once   // passes it on
+	launch   *foundStart   // of this process, where its output is gathered; else nil
+	tookOver chan struct{} // closed when this process passes it on
 
 	mu     sync.Mutex
 	exited bool
@@ -157,7 +157,7 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 			return nil, fmt.Errorf("tpvm: enrol: %w", err)
 		}
 	}
-	t = &Task{c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log}
+	t = &Task{c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log, tookOver: make(chan struct{})}
 	t.ended, t.end = context.WithCancel(context.Background())
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
