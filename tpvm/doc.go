@@ -17,12 +17,29 @@
 //	err = t.Mcast(ctx, ids, 7, b)
 //	m, err := t.Recv(ctx, tpvm.AnyTask, 8)
 //
+// # Programs
+//
+// Spawn of a program returns when its processes have enrolled. Start returns when they run, for
+// programs that may know nothing of this package. Wait tells how the program of a task ended.
+// Catchout gathers what programs print, and what those print that they spawn. EndWithParent
+// has them end with the task that spawned them:
+//
+//	err := t.Catchout(os.Stdout)
+//	ps, err := t.Start(ctx, "hostname", 8, tpvm.EndWithParent())
+//	for _, p := range ps {
+//		status, err := p.Wait(ctx)
+//	}
+//	err = t.Exit(ctx) // waits for the output
+//
+// The command tpvm does that from a shell.
+//
 // # What is registered
 //
 // As in the RoCL paper (section 5.1), all that the virtual machine knows are resources. Each
 // has the attribute vm, the name of the virtual machine, host and node.
 //
-//	type=task       a process; its identifier is the task's
+//	type=task       a process; its identifier is the task's; launcher, the pod that started it
+//	type=observer   a process that is not listed; see Observing
 //	type=systhread  the pod controller of a task, which starts and ends threads and programs
 //	type=threaddef  an exported function; name, and the pod controller
 //	type=thread     a thread; its identifier is the thread's

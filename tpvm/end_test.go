@@ -140,6 +140,7 @@ func TestEndWithParent(t *testing.T) {
 	if err := syscall.Kill(otherPID, 0); err != nil {
 		t.Error("the child of a sibling has ended too:", err)
 	}
+	otherProcess := processOf(t, task, other)
 	if err := task.Send(ctx, other, 2, nil); err != nil {
 		t.Error(err)
 	}
@@ -151,8 +152,10 @@ func TestEndWithParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	kill(t, task, sibling)
-	if err := process.wait(); err != nil {
-		t.Error(err)
+	for _, p := range []interface{ wait() error }{process, otherProcess} {
+		if err := p.wait(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -162,6 +165,7 @@ func TestParentKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	parent, child, pid := family(t, task, "stay")
+	process := processOf(t, task, child)
 	kill(t, task, parent)
 	if err := task.Send(ctx, child, 2, nil); err != nil {
 		t.Fatal(err)
@@ -171,6 +175,9 @@ func TestParentKilled(t *testing.T) {
 		t.Fatal("the send to the parent that was killed has not failed with ErrGone:", m, err)
 	}
 	m.Release()
+	if err := process.wait(); err != nil {
+		t.Error(err)
+	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Error("a child that is no task has ended with its parent:", err)
 	}

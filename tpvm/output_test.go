@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -139,20 +140,15 @@ func alone(t testing.TB) *rocl.Context {
 
 // lines gathers what is written, by line.
 type lines struct {
-	mu  sync.Mutex
-	s   strings.Builder
-	got chan struct{}
+	mu sync.Mutex
+	s  strings.Builder
 }
 
-func newLines() *lines { return &lines{got: make(chan struct{}, 1)} }
+func newLines() *lines { return new(lines) }
 
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case l.got <- struct{}{}:
-	default:
-	}
 	return l.s.Write(p)
 }
 
@@ -160,18 +156,6 @@ func (l *lines) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
-}
-
-// await waits until a line was written.
-func (l *lines) await(t testing.TB, line string) {
-	t.Helper()
-	for ctx := deadline(t); !slices.Contains(l.all(), line); {
-		select {
-		case <-l.got:
-		case <-ctx.Done():
-			t.Fatalf("there is no line %q in %q", line, l.all())
-		}
-	}
 }
 
 // exit exits a task whose programs may still print, which Exit waits for.
@@ -289,6 +273,12 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		} else if kill && (err != nil || status.Signal != syscall.SIGKILL) {
 			t.Fatal(status, err)
 		}
+		child := processOf(t, task, id)
+		defer func() {
+			if err := child.wait(); err != nil {
+				t.Error(err)
+			}
+		}()
 		for range 3 { // the child prints behind its launcher's end
 			if err := task.Send(ctx, id, 1, nil); err != nil {
 				t.Fatal(err)
@@ -406,5 +396,80 @@ func TestCatchLines(t *testing.T) {
 	want := []string{"0 0 false true", "1 0 false to output", "1 0 false to error", "1 0 false no end", "2 0 false false"}
 	if len(got) != 5 || got[0][0] != '0' || got[4][0] != '2' || !strings.Contains(got[3], "no end") {
 		t.Errorf("got %q, want such as %q", got, want)
+	}
+}
+
+// Programs on several hosts have the host in their label, and pass their output on from there.
+func TestCatchoutOfHosts(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	l := newLines()
+	if err := a.Catchout(l); err != nil {
+		t.Fatal(err)
+	}
+	if ps, err := a.Start(ctx, self(t), 4, program("silent")); err != nil || len(ps) != 4 {
+		t.Fatal(ps, err)
+	}
+	exit(t, a)
+	got := l.all()
+	slices.Sort(got)
+	var want []string
+	for i := range 4 {
+		want = append(want, fmt.Sprintf("[%s.%d@%s] does not enrol", filepath.Base(self(t)), i, b.Host()))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// errFull is the error of a writer.
+var errFull = errors.New("no space left")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+// Output that cannot be written does not stop the programs, and Exit tells of it.
+func TestCatchoutFails(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	if err := task.Catchout(full{}); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := task.Start(ctx, self(t), 2, program("long"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ps {
+		if s, err := p.Wait(ctx); err != nil || !s.Success() {
+			t.Error(s, err)
+		}
+	}
+	if err := task.Exit(ctx); !errors.Is(err, errFull) {
+		t.Error(err)
+	}
+}
+
+// NoOutput discards what is printed, and Catchout of nil ends the gathering.
+func TestNoOutput(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	l := newLines()
+	if err := task.Catchout(l); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()); err != nil {
+		t.Fatal(err)
+	}
+	if err := task.Catchout(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Start(ctx, self(t), 1, program("silent")); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, task)
+	if got := l.all(); len(got) != 1 || got[0] != "" {
+		t.Errorf("%q was gathered", got)
 	}
 }

@@ -4,9 +4,12 @@ package tpvm_test
 
 import (
 	"errors"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/tpvm"
 )
 
 // process is a process of somebody else.
@@ -15,6 +18,26 @@ type process int
 func pidfd(pid int) (process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	return process(fd), err
+}
+
+// processOf returns the process of a task. A test waits for those that no task of it has
+// started, since they need its directory until they have exited.
+func processOf(t *testing.T, task *tpvm.Task, id tpvm.TID) process {
+	t.Helper()
+	for i, err := range task.Tasks(deadline(t)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.ID == id {
+			p, err := pidfd(i.PID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+	}
+	t.Fatalf("there is no task %v", id)
+	return -1
 }
 
 // wait waits until the process has ended, at most a minute.

@@ -10,10 +10,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl"
 )
@@ -136,6 +139,9 @@ func (s *stream) pass() {
 	s.stop = stop
 	s.p.mu.Lock()
 	s.p.streams[s] = struct{}{}
+	if s.p.draining { // handOver may have looked before
+		_ = s.r.SetReadDeadline(time.Unix(1, 0))
+	}
 	s.p.mu.Unlock()
 	s.p.t.work.Go(func() {
 		defer stop()
@@ -275,24 +281,48 @@ func (t *Task) watchLauncher(st *foundStart) {
 			return
 		}
 		m.Release()
-		t.takeOver.Do(func() { t.passOwn(st) })
+		t.passOwn(st)
 	})
 	t.launch = st
 }
 
-// passOwnLast passes on what this process has printed last, where its launcher has ended and
-// the task has not been told yet.
+// lastOutput is how long Exit waits for the launcher to take what the process has printed last.
+// A launcher that lives takes it later as well.
+const lastOutput = time.Second
+
+// passOwnLast waits until the launcher has taken what this process has printed, or the process
+// passes it on because the launcher has ended.
 func (t *Task) passOwnLast(ctx context.Context) {
 	if t.launch == nil {
 		return
 	}
-	if _, err := t.c.Lookup(ctx, t.launch.Launcher, attrType); errors.Is(err, rocl.ErrNotFound) {
-		t.takeOver.Do(func() { t.passOwn(t.launch) })
+	ctx, cancel := context.WithTimeout(ctx, lastOutput)
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for slices.ContainsFunc(t.own, hasUnread) {
+		select {
+		case <-t.tookOver:
+			return
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+// hasUnread reports whether a pipe has bytes that were not read.
+func hasUnread(r *os.File) bool {
+	n := 0
+	if raw, err := r.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return n > 0
 }
 
 // passOwn passes the output of this process on.
 func (t *Task) passOwn(st *foundStart) {
+	defer close(t.tookOver)
 	for i, r := range t.own {
 		s := &stream{p: t.pod, to: st.Output.To, own: st.Stream + uint64(i), r: r, done: make(chan struct{})}
 		q := beginStream{Launcher: st.Launcher, Number: s.own, Name: t.Name(), Host: t.host, Node: t.node, Pod: st.Pod, Spawn: st.start.Spawn, IsError: i == 1, Task: t.ID()}

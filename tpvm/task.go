@@ -143,8 +143,8 @@ type Task struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // goroutines of the task, which ended ends
 
-	launch   *foundStart // of this process, where its output is gathered; else nil
-	takeOver sync.Once   // passes it on
+	launch   *foundStart   // of this process, where its output is gathered; else nil
+	tookOver chan struct{} // closed when this process passes it on
 
 	packers sync.Pool // of *pack.Buffer
 
@@ -204,7 +204,7 @@ func newTask(ctx context.Context, f *config) (t *Task, err error) {
 		}
 	}
 	t = &Task{
-		c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log,
+		c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log, tookOver: make(chan struct{}),
 		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
 	}
 	t.ended, t.end = context.WithCancel(context.Background())

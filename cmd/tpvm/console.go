@@ -70,7 +70,7 @@ var consoleCommands = []struct {
 	{"reset", "", "end all tasks but the console", (*console).reset},
 	{"setenv", "[NAME [VALUE]]", "print, or set, the environment of what is spawned", (*console).setenv},
 	{"sig", "SIGNAL ID...", "send a signal to tasks", (*console).sig},
-	{"spawn", "[-COUNT] [-HOST] [-GOOS/GOARCH] [-> | -> FILE | ->> FILE] PROGRAM [argument...]", "start a program; -> prints what it prints, or writes or appends it to a file", (*console).spawn},
+	{"spawn", "[-COUNT] [-HOST] [-GOOS/GOARCH] [->[FILE] | ->>FILE] PROGRAM [argument...] [-> FILE]", "start a program; -> prints what it prints, with a file writes it there, ->> appends it", (*console).spawn},
 	{"version", "", "print the version", (*console).version},
 }
 
@@ -352,12 +352,8 @@ func parseSpawn(args []string) (r request, err error) {
 		case isFile:
 			to, r.appendsToFile = strings.CutPrefix(to, ">")
 			r.prints = true
-			// PVM's "-> file" cannot be told from "-> program" but by what follows.
-			if to == "" && len(args) > 1 && (r.appendsToFile || !strings.HasPrefix(args[0], "-") && args[1] == "--") {
-				to, args = args[0], args[1:]
-			}
 			if r.file = to; r.appendsToFile && to == "" {
-				return r, errors.New("->> needs a file")
+				return r, errors.New("->> needs a file, with no space between")
 			}
 		case a == "--":
 		case a == "-":
@@ -381,6 +377,11 @@ func parseSpawn(args []string) (r request, err error) {
 	}
 	if len(args) == 0 {
 		return r, errors.New("which program?")
+	}
+	// As in a shell, a file may be named at the end.
+	if k := len(args) - 2; k > 0 && (args[k] == "->" || args[k] == "->>") {
+		r.prints, r.appendsToFile, r.file = true, args[k] == "->>", args[k+1]
+		args = args[:k]
 	}
 	r.args = args
 	return r, nil

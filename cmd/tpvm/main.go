@@ -113,7 +113,6 @@ func rootCommand() *cobra.Command {
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 	}
 	root.SetVersionTemplate("tpvm {{.Version}}\n")
 	f := root.PersistentFlags()

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// The test binary is the command as well, and a task, when told to be.
+func TestMain(m *testing.M) {
+	switch os.Getenv("BE_TPVM") {
+	case "tpvm":
+		ctx, stop := interrupt.Context(context.Background())
+		code := execute(ctx, os.Args[1:])
+		stop()
+		os.Exit(code)
+	case "task": // enrols, says so, and stays
+		t, err := tpvm.Enrol(context.Background())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(t.ID())
+		select {}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// long is far more than anything here takes.
+const long = time.Minute
+
+// shell is a directory and a virtual machine of a test's own.
+type shell struct {
+	t   *testing.T
+	env []string
+}
+
+func newShell(t *testing.T) *shell {
+	dir, err := os.MkdirTemp("", "tp-") // short: the kernel allows 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &shell{t: t, env: append(os.Environ(), "BE_TPVM=tpvm", "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
+}
+
+// command returns a command that has not been started.
+func (s *shell) command(args ...string) *exec.Cmd {
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	s.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Env = s.env
+	return cmd
+}
+
+// run runs tpvm to its end.
+func (s *shell) run(in string, args ...string) (out, errOut string, code int) {
+	s.t.Helper()
+	cmd := s.command(args...)
+	var o, e bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// start starts tpvm, whose output comes by line.
+func (s *shell) start(args ...string) (cmd *exec.Cmd, lines *bufio.Scanner) {
+	s.t.Helper()
+	cmd = s.command(args...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	w.Close()
+	s.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		r.Close()
+	})
+	return cmd, bufio.NewScanner(r)
+}
+
+// next returns the next line.
+func next(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	if !lines.Scan() {
+		t.Fatal("there is no further line:", lines.Err())
+	}
+	return lines.Text()
+}
+
+// rest waits until the output has ended: until the last process that has it has.
+func rest(lines *bufio.Scanner) (all []string) {
+	for lines.Scan() {
+		all = append(all, lines.Text())
+	}
+	return all
+}
+
+// Programs that know nothing of tpvm run where no directory serves the node, their output has
+// their names in front, and the exit code is theirs.
+func TestRun(t *testing.T) {
+	s := newShell(t)
+	out, errOut, code := s.run("", "run", "-n", "3", "sh", "-c", "echo out $0; echo err >&2", "arg")
+	if code != 0 {
+		t.Fatal(code, errOut)
+	}
+	for i := range 3 {
+		if !strings.Contains(out, fmt.Sprintf("[sh.%d] out arg\n", i)) || !strings.Contains(errOut, fmt.Sprintf("[sh.%d] err\n", i)) {
+			t.Errorf("output %q, error output %q", out, errOut)
+		}
+	}
+	if _, errOut, code = s.run("", "run", "-n", "2", "sh", "-c", "exit 3"); code != 3 || strings.Count(errOut, "exit status 3") != 2 || !strings.Contains(errOut, "tpvm: sh.1 (process ") {
+		t.Errorf("exit code %d: %q", code, errOut)
+	}
+	if _, errOut, code = s.run("", "run", "sh", "-c", "kill -9 $$"); code != 137 || !strings.Contains(errOut, "signal 9 (killed)") {
+		t.Errorf("exit code %d: %q", code, errOut)
+	}
+	if out, errOut, code = s.run("", "run", "--env", "WHAT=that", "--dir", "/", "--host", ".", "sh", "-c", "echo $WHAT; pwd"); code != 0 || out != "[sh] that\n[sh] /\n" {
+		t.Errorf("exit code %d: %q %q", code, out, errOut)
+	}
+}
+
+// Errors name what is wrong and say what to do.
+func TestRunErrors(t *testing.T) {
+	s := newShell(t)
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"run", "run needs a program", exitUsage},
+		{"run -n 0 true", "-n 0 is not more than zero", exitUsage},
+		{"run --where x true", `--where "x" is not name=value`, exitUsage},
+		{"run --host elsewhere true", "'tpvm hosts' lists the hosts", exitFailed},
+		{"run --where zone=a true", "no host satisfies", exitFailed},
+		{"run no-such-program", `the name is neither exported nor a program: "no-such-program" on `, exitFailed},
+		{"run no-such-program", "Give the program's path", exitFailed},
+		{"ps", "no directory serves this node", exitNoDirectory},
+		{"ps x", "takes no arguments", exitUsage},
+		{"kill", "kill needs an identifier", exitUsage},
+		{"sig NONE 1", `there is no signal "NONE"`, exitUsage},
+		{"nothing", `unknown command "nothing"`, exitUsage},
+		{"ps --timeout 0s", "--timeout 0s is not more than zero", exitUsage},
+	} {
+		if _, errOut, code := s.run("", strings.Fields(c.args)...); code != c.code || !strings.Contains(errOut, c.says) {
+			t.Errorf("%s: exit code %d, %q, want %d, %q", c.args, code, errOut, c.code, c.says)
+		}
+	}
+}
+
+// Programs end when tpvm is interrupted, and when it is killed.
+func TestRunInterrupted(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		s := newShell(t)
+		cmd, lines := s.start("run", "-n", "2", "sh", "-c", "echo runs; exec sleep 1000")
+		for range 2 {
+			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
+				t.Fatal(l)
+			}
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		rest(lines)
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && code != exitInterrupted {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+// Tasks are listed below what has started them, and ended by a short identifier.
+func TestPsKill(t *testing.T) {
+	s := newShell(t)
+	cmd, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", must(os.Executable()))
+	var ids []string
+	for range 2 {
+		_, id, _ := strings.Cut(next(t, lines), "] ")
+		ids = append(ids, id)
+	}
+	out, errOut, code := s.run("", "ps")
+	if code != 0 || !strings.Contains(out, "tpvm run\n") || strings.Count(out, "─ tpvm.test\n") != 2 || !strings.HasSuffix(out, "3 tasks, 0 threads on 1 host\n") {
+		t.Errorf("ps: %d\n%s%s", code, out, errOut)
+	}
+	out, _, code = s.run("", "ps", "--json")
+	var e entry
+	if err := json.Unmarshal([]byte(strings.SplitAfter(out, "\n")[2]), &e); code != 0 || err != nil || e.Kind != "task" || e.Parent == nil || !slices.Contains(ids, e.ID.String()) {
+		t.Errorf("ps --json: %d %v %q", code, err, out)
+	}
+	if out, _, code = s.run("", "hosts"); code != 0 || strings.Count(out, "\n") != 2 || !strings.HasSuffix(strings.TrimSpace(out), " 3") {
+		t.Errorf("hosts: %q", out)
+	}
+	if _, errOut, code = s.run("", "kill", "99-99"); code != exitFailed || !strings.Contains(errOut, `"99-99"`) && !strings.Contains(errOut, "99-99") || !strings.Contains(errOut, "'tpvm ps' lists the tasks") {
+		t.Errorf("kill of no task: %d %q", code, errOut)
+	}
+	_, rest1, _ := strings.Cut(ids[0], "-")
+	if _, errOut, code = s.run("", "sig", "STOP", rest1); code != 0 {
+		t.Errorf("sig: %d %q", code, errOut)
+	}
+	if _, errOut, code = s.run("", "sig", "9", rest1); code != 0 {
+		t.Errorf("sig: %d %q", code, errOut)
+	}
+	if l := next(t, lines); !strings.Contains(l, "signal 9 (killed)") {
+		t.Error(l)
+	}
+	if _, errOut, code = s.run("", "kill", ids[1][:4]+ids[1][12:]); code != 0 {
+		t.Errorf("kill: %d %q", code, errOut)
+	}
+	rest(lines)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 137 {
+		t.Errorf("run: exit code %d", code)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// The console reads a script, goes on behind an error, and waits for output.
+func TestConsole(t *testing.T) {
+	s := newShell(t)
+	file := filepath.Join(t.TempDir(), "out")
+	out, errOut, code := s.run(strings.Join([]string{
+		"# a script", "id", "conf", "setenv WHAT 'two words'", "setenv WHAT", "version", "help spawn",
+		`spawn -2 -> sh -c 'echo $WHAT'`,
+		"spawn ->" + file + " echo first",
+		"spawn -. echo second ->> " + file,
+		"spawn sleep 1000", "jobs", "ps", "bad", "sig TERM 99-99", "reset", "quit", "echo not any more",
+	}, "\n"), "console")
+	if code != exitFailed || strings.Count(errOut, "tpvm: ") != 2 || !strings.Contains(errOut, `there is no command "bad"`) {
+		t.Errorf("exit code %d: %q", code, errOut)
+	}
+	for _, want := range []string{"[sh.0] two words\n", "[sh.1] two words\n", "[1] 2 started\n", "two words\n", "[4] 1 sleep\n", "─ [sleep]\n", "NODE "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in %q", want, out)
+		}
+	}
+	if strings.Contains(out, "not any more") {
+		t.Error("it went on behind quit")
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "[echo] first\n[echo] second\n" {
+		t.Errorf("%v: %q", err, b)
+	}
+	if _, errOut, code = s.run("halt\n", "console"); code != 0 {
+		t.Errorf("halt: %d %q", code, errOut)
+	}
+}
+
+// A hundred tasks are a line each, ten thousand threads of them a few.
+func TestPrintTree(t *testing.T) {
+	id := func(c uint64, serial int) tpvm.TID {
+		return must(rocl.ParseGID(fmt.Sprintf("%012x-%x-%x", 0xabcdef, c, serial)))
+	}
+	root := id(1, 2)
+	all := []entry{{ID: root, Kind: "task", Name: "master", Host: "a", PID: 1}}
+	for i := range 99 {
+		all = append(all, entry{ID: id(uint64(i+2), 2), Parent: &root, Kind: "task", Name: "worker", Host: "h" + strconv.Itoa(i%2), PID: 100 + i})
+	}
+	worker := all[1].ID
+	for i := range 10_000 {
+		all = append(all, entry{ID: id(2, 3+i), Parent: &worker, Kind: "thread", Name: "square", Host: "h0"})
+	}
+	all = append(all, entry{ID: id(3, 3), Parent: &worker, Kind: "thread", Name: "lone", Host: "h1"})
+	var b strings.Builder
+	if err := printTree(&b, all, false); err != nil {
+		t.Fatal(err)
+	}
+	got := b.String()
+	if n := strings.Count(got, "\n"); n != 1+100+2+1 {
+		t.Errorf("%d lines", n)
+	}
+	for _, want := range []string{"\n1-2   1    a     master\n", "2-2   100  h0    ├─ worker\n", "2-3…  -    h0    │  ├─ square (10000 threads)\n", "│  └─ lone (thread)\n", "└─ worker\n", "100 tasks, 10001 threads on 3 hosts\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%.800s", want, got)
+		}
+	}
+	b.Reset()
+	if err := printTree(&b, all, true); err != nil || strings.Count(b.String(), "\n") != 1+100+10_001+1 {
+		t.Error(err, strings.Count(b.String(), "\n"))
+	}
+}
+
+func TestResolve(t *testing.T) {
+	a, b := must(rocl.ParseGID("00000000aaaa-5-2")), must(rocl.ParseGID("00000000bbbb-5-2"))
+	c := must(rocl.ParseGID("10000000bbbb-6-2"))
+	all := []entry{{ID: a}, {ID: b}, {ID: c}}
+	for _, x := range []struct {
+		what string
+		want tpvm.TID
+		says string
+	}{
+		{"00000000aaaa-5-2", a, ""}, {"6-2", c, ""}, {"1-6-2", c, ""}, {"00000000b-5-2", b, ""},
+		{"5-2", tpvm.TID{}, "is not one task: 00000000aaaa-5-2, 00000000bbbb-5-2"},
+		{"7-2", tpvm.TID{}, "no such task"}, {"", tpvm.TID{}, "no such task"}, {"\x1b", tpvm.TID{}, `\x1b`},
+	} {
+		got, err := resolve(all, x.what)
+		if x.says == "" && (err != nil || got != x.want) || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%q: %v %v", x.what, got, err)
+		}
+	}
+	if got := shorten(all); got[a] != a.String() || got[c] != "6-2" {
+		t.Error(got)
+	}
+}
+
+func TestParseSpawn(t *testing.T) {
+	for _, x := range []struct{ line, want string }{
+		{"a b", "{1   [a b] false  false}"},
+		{"-3 -host -linux/arm64 -> a -x", "{3 host linux/arm64 [a -x] true  false}"},
+		{"->f a", "{1   [a] true f false}"},
+		{"->>'f g' a", "{1   [a] true f g true}"},
+		{"a b -> f", "{1   [a b] true f false}"},
+		{"-- -a", "{1   [-a] false  false}"},
+		{"", "which program?"}, {"-0 a", "not more than zero"}, {"->> f a", "needs a file"}, {"- a", "no option"},
+	} {
+		words, err := split(x.line)
+		if err != nil {
+			t.Error(err)
+		}
+		r, err := parseSpawn(words)
+		if got := fmt.Sprint(r); err == nil && got != x.want || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %s %v, want %s", x.line, got, err, x.want)
+		}
+	}
+	if _, err := split("a 'b"); err == nil {
+		t.Error("a quote that does not end")
+	}
+}
+
+// On a terminal, how many run is drawn again below each line.
+func TestProgress(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b, &b, 3, "x")
+	p.terminal = true
+	p.show(3)
+	fmt.Fprint(p.out, "[x.0] hi\n")
+	p.close()
+	if got, want := b.String(), "x: 3 of 3 run\r\x1b[K[x.0] hi\nx: 3 of 3 run\r\x1b[K"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
