@@ -195,7 +195,7 @@ func (t *Task) addHost(ctx context.Context, name string) (string, *HostError) {
 			e.Advice = "it can be used as it is"
 		case errors.Is(err, rocl.ErrNotFound), errors.Is(err, rocl.ErrPartial):
 			e.Err = fmt.Errorf("its pod %v is not found from here", id)
-			e.Advice = "its node is not a member of this cluster: run a dirserver there with --bind, --join and the same --key-file and --cluster"
+			e.Advice = "its node and this one are not members of one cluster: run dirservers with --bind, --join and the same --key-file and --cluster on both"
 		}
 		return "", e
 	}
@@ -403,13 +403,28 @@ func (t *Task) pods(ctx context.Context) (ps []hostPod, err error) {
 	return ps, nil
 }
 
-// isAt reports whether the pod's host has a name: that of AddHosts, its own, or its node's
-// number.
-func (p *hostPod) isAt(name string) bool {
-	return name != "" && (p.added == name || p.host == name || p.node == name)
+// at returns the pods of a host by its name: that of AddHosts, its node's number, or else its
+// own, which several hosts may have.
+func at(name string, pods []hostPod) (ps []hostPod) {
+	for _, nameOf := range []func(hostPod) string{
+		func(p hostPod) string { return p.added },
+		func(p hostPod) string { return p.node },
+		func(p hostPod) string { return p.host },
+	} {
+		for _, p := range pods {
+			if name != "" && nameOf(p) == name {
+				ps = append(ps, p)
+			}
+		}
+		if len(ps) > 0 {
+			break
+		}
+	}
+	return ps
 }
 
-// DelHosts ends the pods of hosts, by any of their names, and waits until they have ended. The
+// DelHosts ends the pods of hosts, and waits until they have ended. A host is named as AddHosts
+// named it, by its node's number, or by its own name, which means all that have it. The
 // programs that these pods have started end too: they get SIGTERM, and SIGKILL after five
 // seconds. Tasks that were started there otherwise go on.
 //
@@ -433,11 +448,8 @@ func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 }
 
 func (t *Task) delHost(ctx context.Context, name string, pods []hostPod) *HostError {
-	found := ""
-	for _, p := range pods {
-		if !p.isAt(name) {
-			continue
-		}
+	found, ended := "", false
+	for _, p := range at(name, pods) {
 		if p.launcher != LauncherPod {
 			found = p.launcher
 			continue
@@ -445,6 +457,9 @@ func (t *Task) delHost(ctx context.Context, name string, pods []hostPod) *HostEr
 		if err := t.endPodAt(ctx, p.id); err != nil {
 			return &HostError{Host: name, Err: err}
 		}
+		ended = true
+	}
+	if ended {
 		return nil
 	}
 	e := &HostError{Host: name, Err: ErrNoPod}

@@ -47,6 +47,18 @@
 //	type=msgctx     a message context; number
 //	type=mbox       an entry of the mailbox; name, index, owner, flags, and a small message
 //
-// A host is a node of the cluster. Spawn of a program runs it on hosts where a task is: the
-// pod controller of a task there starts it.
+// # Hosts
+//
+// A host is a node of the cluster. Spawn runs programs on the hosts where something starts
+// them, which Host.Launcher tells:
+//
+//	task       the pod controller of any task there, for as long as the task is
+//	pod        a pod of its own: AddHosts starts it over ssh, or an operator by "tpvm pod"
+//	dirserver  the node's dirserver, where its operator has given it --tpvm
+//
+// A pod that AddHosts starts goes on when the task that added the host has ended, and is ended
+// by DelHosts. Threads and programs are dealt to tasks and hosts in turn, each as many as any
+// other, or in proportion to processors with ByCores.
+//
+// When a host is lost, Notify tells of each task on it, and NotifyHosts of the host.
 package tpvm

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rocl-go/rocl"
 )
@@ -86,6 +87,27 @@ const Self = "."
 
 // NoOutput discards what programs print.
 func NoOutput() SpawnOption { return func(s *spawn) { s.noOutput = true } }
+
+// String describes the conditions on hosts, for errors.
+func (s *spawn) String() string {
+	var b strings.Builder
+	if s.complement {
+		b.WriteString(" (complement)")
+	}
+	if s.host != "" {
+		fmt.Fprintf(&b, " on host %q", s.host)
+	}
+	if s.arch != "" {
+		fmt.Fprintf(&b, " of architecture %s", s.arch)
+	}
+	if s.where != nil {
+		fmt.Fprintf(&b, " where %v", map[string]string(s.where))
+	}
+	if len(s.conditions) > 0 {
+		fmt.Fprintf(&b, " with %d conditions on numbers", len(s.conditions))
+	}
+	return b.String()
+}
 
 // A place is a pod on which something may be started.
 type place struct {
@@ -270,7 +292,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
-		return nil, false, ErrNoHost
+		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: add the hosts by AddHosts or tpvm add", ErrNoHost, s)
 	}
 	return ps, true, t.weigh(ctx, ps, s)
 }
@@ -361,7 +383,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 		in = out
 	}
 	if len(in) == 0 {
-		return nil, ErrNoHost
+		return nil, fmt.Errorf("%w%v among the %d that are there", ErrNoHost, s, len(hosts))
 	}
 	return in, nil
 }

@@ -98,6 +98,9 @@ func farmMaster(ctx context.Context) error {
 	if err := spawn(2 * len(hosts)); err != nil {
 		return err
 	}
+	if f, err := t.Task().Rocl().Find(ctx, rocl.Match{"type": "tmp"}); !errors.Is(err, rocl.ErrNotFound) {
+		return fmt.Errorf("the resource of a start is there after it: %v: %w", f.ID, err)
+	}
 	nodes := map[string]int{}
 	for i, err := range t.Tasks(ctx) {
 		if _, ok := inHand[i.ID]; ok && err == nil {
@@ -199,7 +202,10 @@ func farmMaster(ctx context.Context) error {
 		}
 	}
 	fmt.Println("done", lost, ended, len(left))
-	return t.Exit(ctx)
+	if err := t.Exit(ctx); err != nil && !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
+		return err // a job that was sent to the lost host is undelivered, as it may be
+	}
+	return nil
 }
 
 // farmWorker squares numbers, not quickly.
@@ -256,6 +262,7 @@ func TestFarmLosesHost(t *testing.T) {
 			var hosts []string
 			if how == "dirserver" {
 				l.args = []string{"--tpvm", "lab"}
+				l.nodes[1].box = true // numbers of processes mean nothing to the others
 			}
 			for i, n := range l.nodes {
 				n.serve(l.nodes[:i]...)
