@@ -341,24 +341,26 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 func (hs *handlers) recv(ctx context.Context, k handlerKey, isTry bool) (*rocl.Message, error) {
 	sel := k.selector()
 	if hs.meets(k) {
-		if !k.from.IsZero() && !isTry { // the pump waits for others too, and is not told of k's end
-			stop, err := hs.t.r.Monitor(ctx, k.from, goneTag)
-			if err != nil {
-				return nil, err
-			}
-			defer stop()
-		}
 		rc := &receiver{key: k, isTry: isTry, got: make(chan received, 1)}
 		hs.mu.Lock()
-		if hs.isOn {
+		isOn := hs.isOn
+		if isOn {
 			hs.waiting = append(hs.waiting, rc)
 			hs.interrupt()
-			hs.mu.Unlock()
+		}
+		hs.mu.Unlock()
+		if isOn {
+			if !k.from.IsZero() && !isTry { // the pump waits for others too, and is not told of k's end
+				stop, err := hs.t.r.Monitor(ctx, k.from, goneTag)
+				if err != nil {
+					hs.giveUp(rc, err)
+				} else {
+					defer stop()
+				}
+			}
 			if got, ok := hs.wait(ctx, rc); ok {
 				return got.m, got.err
 			}
-		} else {
-			hs.mu.Unlock()
 		}
 	}
 	if isTry {
@@ -374,13 +376,16 @@ func (hs *handlers) wait(ctx context.Context, rc *receiver) (got received, ok bo
 		return got, ok
 	case <-ctx.Done():
 	}
+	hs.giveUp(rc, context.Cause(ctx))
+	got, ok = <-rc.got
+	return got, ok
+}
+
+// giveUp ends a receive with an error, unless it has ended.
+func (hs *handlers) giveUp(rc *receiver, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	select {
-	case got, ok = <-rc.got:
-		return got, ok
-	default:
-		hs.waiting = slices.DeleteFunc(hs.waiting, func(o *receiver) bool { return o == rc })
-		return received{err: context.Cause(ctx)}, true
+	if slices.Contains(hs.waiting, rc) {
+		hs.giveLocked(rc, received{err: err})
 	}
 }
