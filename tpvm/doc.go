@@ -33,6 +33,13 @@
 //
 // The command tpvm does that from a shell.
 //
+// # Other ways to pass messages
+//
+// SendValues and RecvValues pack and send, and receive and unpack, in one call. AddHandler has a
+// function called for messages instead of a receive. PutInfo leaves a message in the mailbox of the
+// virtual machine, under a name, for any task to read or take; a Persistent one stays when the task
+// that put it has ended, as long as another task lives.
+//
 // # What is registered
 //
 // As in the RoCL paper (section 5.1), all that the virtual machine knows are resources. Each

@@ -2,6 +2,8 @@
 
 package tpvm
 
+import "github.com/rocl-go/rocl/tpvm/pack"
+
 // WaitChildren waits until the programs that the task has started have ended.
 func (t *Task) WaitChildren() {
 	t.pod.mu.Lock()
@@ -14,3 +16,9 @@ func (t *Task) WaitChildren() {
 		<-c.exited
 	}
 }
+
+// InfoMessage makes the payload of a mailbox entry a Message.
+func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{data: data}) }
+
+// EncodeInfo returns the payload of a mailbox entry.
+func EncodeInfo(b *pack.Buffer) ([]byte, error) { return encodeInfo(b) }

@@ -29,17 +29,30 @@ func Workers(n int) HandlerOption { return func(h *handler) { h.workers = n } }
 func Serial() HandlerOption { return func(h *handler) { h.serial = true } }
 
 // handlers are those of a thread. One goroutine, the pump, receives the messages that they want
-// and queues them; the handlers' own goroutines handle them. A Recv that gets such a message puts
-// it back for the pump, so that the pump sees them all in their order.
+// and queues them; the handlers' own goroutines handle them. A receive that could get a handler's
+// message too is left to the pump, which gives it what no handler wants. So one goroutine takes all
+// of these messages, and they keep their order.
 type handlers struct {
 	t      *Thread
 	serial sync.Mutex // held while a Serial handler runs
 
-	mu      sync.Mutex
-	all     []*handler
-	isOn    bool          // the pump runs
-	changed func()        // has the pump look at all again
-	moved   chan struct{} // closed when the pump takes a message, and when all changes
+	mu        sync.Mutex
+	all       []*handler
+	waiting   []*receiver
+	isOn      bool   // the pump runs
+	interrupt func() // has the pump look at all and waiting again
+}
+
+// A receiver is a receive that the pump does.
+type receiver struct {
+	key   handlerKey
+	isTry bool
+	got   chan received // has room for one; closed where the pump has ended
+}
+
+type received struct {
+	m   *rocl.Message
+	err error
 }
 
 type handler struct {
@@ -49,24 +62,36 @@ type handler struct {
 	serial  bool
 	ctx     context.Context
 	cancel  context.CancelFunc
-	queue   chan *rocl.Message
-	done    sync.WaitGroup // of the workers
+	queue   []*rocl.Message // guarded by the mu of handlers
+	ready   sync.Cond       // the queue is not empty, or ctx has ended
+	done    sync.WaitGroup  // of the workers
 }
 
-// A handlerKey says which messages a handler wants.
+// A handlerKey says which messages a handler or a receive wants.
 type handlerKey struct {
 	from TID
 	tag  int
 	mc   MsgContext
 }
 
-// queued is how many messages of a handler are received before they are handled.
+// queued is how many messages of a handler are received before they are handled. There are more
+// where a receive waits for what lies behind them.
 const queued = 64
+
+// goneTag is that of the messages that tell the pump of the end of what a receive waits for.
+const goneTag = ownTag | math.MaxUint32
 
 func (k handlerKey) matches(from TID, tag uint64) bool {
 	return tag&ownTag == 0 && (k.from.IsZero() || k.from == from) &&
 		(k.tag == AnyTag || uint64(k.tag) == tag&tagMask) &&
 		(k.mc == AnyContext || uint64(k.mc) == tag&contextMask>>contextShift)
+}
+
+// meets reports whether there are messages that both k and o want.
+func (k handlerKey) meets(o handlerKey) bool {
+	return (k.from.IsZero() || o.from.IsZero() || k.from == o.from) &&
+		(k.tag == AnyTag || o.tag == AnyTag || k.tag == o.tag) &&
+		(k.mc == AnyContext || o.mc == AnyContext || k.mc == o.mc)
 }
 
 // selector returns the condition for the messages.
@@ -99,10 +124,10 @@ func (k handlerKey) selector() rocl.Select {
 //
 // remove removes the handler: Recv sees what it has not taken. Up to 64 messages that it has taken
 // are handled still, with a ctx that has ended; remove does not wait for that. A thread's handlers
-// end with it. AddHandler fails with ErrHandler if the thread has a handler for the same sender,
+// end with it. A message that a receive takes as the handler is added may be handled late. AddHandler fails with ErrHandler if the thread has a handler for the same sender,
 // tag and context.
 func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opts ...HandlerOption) (remove func(), err error) {
-	h := &handler{key: handlerKey{from, tag, mc}, f: f, workers: 1, queue: make(chan *rocl.Message, queued)}
+	h := &handler{key: handlerKey{from, tag, mc}, f: f, workers: 1}
 	for _, o := range opts {
 		o(h)
 	}
@@ -111,7 +136,7 @@ func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opt
 	}
 	hs := t.handlers.Load()
 	if hs == nil {
-		t.handlers.CompareAndSwap(nil, &handlers{t: t, changed: func() {}, moved: make(chan struct{})})
+		t.handlers.CompareAndSwap(nil, &handlers{t: t, interrupt: func() {}})
 		hs = t.handlers.Load()
 	}
 	if err := hs.add(h); err != nil {
@@ -126,14 +151,20 @@ func (hs *handlers) add(h *handler) error {
 	if slices.ContainsFunc(hs.all, func(o *handler) bool { return o.key == h.key }) {
 		return ErrHandler
 	}
+	h.ready.L = &hs.mu
 	h.ctx, h.cancel = context.WithCancel(hs.t.ctx)
 	for range h.workers {
 		h.done.Go(func() { hs.work(h) })
 	}
-	hs.t.task.work.Go(h.done.Wait)
-	hs.all = append(slices.Clone(hs.all), h)
-	hs.changed()
-	hs.moveLocked()
+	hs.t.task.work.Go(func() {
+		<-h.ctx.Done()
+		hs.mu.Lock()
+		h.ready.Broadcast()
+		hs.mu.Unlock()
+		h.done.Wait()
+	})
+	hs.all = append(hs.all, h)
+	hs.interrupt()
 	if !hs.isOn {
 		hs.isOn = true
 		hs.t.task.work.Go(hs.pump)
@@ -144,110 +175,146 @@ func (hs *handlers) add(h *handler) error {
 func (hs *handlers) remove(h *handler) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	hs.all = slices.DeleteFunc(slices.Clone(hs.all), func(o *handler) bool { return o == h })
+	hs.all = slices.DeleteFunc(hs.all, func(o *handler) bool { return o == h })
 	h.cancel()
-	hs.changed()
-	hs.moveLocked()
+	hs.interrupt()
 }
 
-// moveLocked wakes receives that wait for the pump. The lock must be held.
-func (hs *handlers) moveLocked() {
-	close(hs.moved)
-	hs.moved = make(chan struct{})
-}
-
-// handler returns the handler that wants a message, or nil.
-func (hs *handlers) handler(m *rocl.Message) *handler {
+// wants reports whether a handler wants a message.
+func (hs *handlers) wants(m *rocl.Message) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	for _, h := range hs.all {
-		if h.key.matches(m.From(), m.Tag()) {
-			return h
-		}
-	}
-	return nil
+	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.key.matches(m.From(), m.Tag()) })
 }
 
-// pump receives messages for the handlers until there is none, or the thread has ended.
+// meets reports whether a receive could get a message that a handler wants.
+func (hs *handlers) meets(k handlerKey) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.key.meets(k) })
+}
+
+// pump receives messages until there is no handler, or the thread has ended.
 func (hs *handlers) pump() {
 	for {
+		ctx, sels, try := hs.next()
+		if ctx == nil {
+			return
+		}
+		var m *rocl.Message
+		var err error
+		if try != nil {
+			m, err = hs.t.r.TryRecv(sels...)
+		} else {
+			m, err = hs.t.r.Recv(ctx, rocl.Any(sels...))
+		}
 		hs.mu.Lock()
-		if len(hs.all) == 0 || hs.t.ctx.Err() != nil {
-			hs.isOn = false
+		hs.interrupt()
+		switch {
+		case err == nil:
+			hs.routeLocked(m)
+		case try != nil:
+			hs.giveLocked(try, received{err: err})
+		case ctx.Err() == nil: // the thread's resource has been closed
+			hs.stopLocked()
 			hs.mu.Unlock()
 			return
 		}
-		ctx, cancel := context.WithCancel(hs.t.ctx)
-		hs.changed = cancel
-		sels := make([]rocl.Select, len(hs.all))
-		for i, h := range hs.all {
-			sels[i] = h.key.selector()
-		}
-		hs.mu.Unlock()
-		err := hs.take(ctx, rocl.Any(sels...))
-		again := ctx.Err() != nil // the handlers have changed
-		cancel()
-		if !again && err != nil && hs.t.ctx.Err() == nil {
-			hs.mu.Lock()
-			hs.isOn = false
-			hs.moveLocked()
-			hs.mu.Unlock()
-			hs.t.task.log.Warn("tpvm: handlers end", "thread", hs.t, "err", err)
-			return
-		}
-	}
-}
-
-// take queues messages for the handlers until ctx ends.
-func (hs *handlers) take(ctx context.Context, s rocl.Select) error {
-	for {
-		m, err := hs.t.r.Recv(ctx, s)
-		if err != nil {
-			return err
-		}
-		h := hs.handler(m)
-		if h == nil { // removed since
-			hs.t.putBack([]*rocl.Message{m})
-			return nil
-		}
-		select {
-		case h.queue <- m:
-		case <-h.ctx.Done():
-			hs.t.putBack([]*rocl.Message{m})
-		}
-		if h.ctx.Err() != nil { // its workers may have ended
-			hs.t.putBack(h.drain())
-		}
-		hs.mu.Lock()
-		hs.moveLocked()
 		hs.mu.Unlock()
 	}
 }
 
-// drain takes what is queued.
-func (h *handler) drain() (ms []*rocl.Message) {
-	for {
-		select {
-		case m := <-h.queue:
-			ms = append(ms, m)
-		default:
-			return ms
+// next returns what the pump receives next: what the handlers and the waiting receives want, or
+// what a TryRecv does. ctx ends when that changes; it is nil where the pump ends.
+func (hs *handlers) next() (ctx context.Context, sels []rocl.Select, try *receiver) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if len(hs.all) == 0 || hs.t.ctx.Err() != nil {
+		hs.stopLocked()
+		return nil, nil, nil
+	}
+	ctx, cancel := context.WithCancel(hs.t.ctx)
+	hs.interrupt = cancel
+	for _, rc := range hs.waiting {
+		if rc.isTry {
+			return ctx, []rocl.Select{rc.key.selector()}, rc
 		}
 	}
+	sels = append(sels, rocl.Tag(goneTag))
+	for _, h := range hs.all {
+		if len(h.queue) < queued {
+			sels = append(sels, h.key.selector())
+		}
+	}
+	for _, rc := range hs.waiting {
+		sels = append(sels, rc.key.selector())
+	}
+	return ctx, sels, nil
+}
+
+// stopLocked ends the pump. Receives go on without it. The lock must be held.
+func (hs *handlers) stopLocked() {
+	hs.isOn = false
+	hs.interrupt = func() {}
+	for _, rc := range hs.waiting {
+		close(rc.got)
+	}
+	hs.waiting = nil
+}
+
+// routeLocked gives a message to what wants it. The lock must be held.
+func (hs *handlers) routeLocked(m *rocl.Message) {
+	if m.Tag() == goneTag {
+		from := m.From()
+		m.Release()
+		for _, rc := range slices.Clone(hs.waiting) {
+			if rc.key.from == from {
+				hs.giveLocked(rc, received{err: rocl.ErrGone})
+			}
+		}
+		return
+	}
+	for _, h := range hs.all {
+		if h.ctx.Err() == nil && h.key.matches(m.From(), m.Tag()) { // else its workers may have ended
+			h.queue = append(h.queue, m)
+			h.ready.Signal()
+			return
+		}
+	}
+	for _, rc := range hs.waiting {
+		if rc.key.matches(m.From(), m.Tag()) {
+			hs.giveLocked(rc, received{m: m})
+			return
+		}
+	}
+	hs.t.putBack([]*rocl.Message{m}) // for what has been removed, or has given up
+}
+
+// giveLocked ends a receive. The lock must be held.
+func (hs *handlers) giveLocked(rc *receiver, got received) {
+	hs.waiting = slices.DeleteFunc(hs.waiting, func(o *receiver) bool { return o == rc })
+	rc.got <- got
 }
 
 // work handles messages until the handler has been removed and its queue is empty.
 func (hs *handlers) work(h *handler) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
 	for {
-		select {
-		case m := <-h.queue:
-			hs.handle(h, m)
-		case <-h.ctx.Done():
-			for _, m := range h.drain() {
-				hs.handle(h, m)
+		for len(h.queue) == 0 {
+			if h.ctx.Err() != nil {
+				return
 			}
-			return
+			h.ready.Wait()
 		}
+		m := h.queue[0]
+		h.queue[0] = nil
+		if h.queue = h.queue[1:]; len(h.queue) == queued-1 {
+			hs.interrupt() // the pump takes more
+		}
+		hs.mu.Unlock()
+		hs.handle(h, m)
+		hs.mu.Lock()
 	}
 }
 
@@ -270,49 +337,55 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	h.f(h.ctx, m)
 }
 
-// recv returns the next message that s selects and no handler wants.
-func (hs *handlers) recv(ctx context.Context, s ...rocl.Select) (*rocl.Message, error) {
-	m, err := hs.t.r.Recv(ctx, s...)
-	if err != nil || hs.handler(m) == nil {
-		return m, err
-	}
-	return hs.recvAfter(ctx, m, s...)
-}
-
-// recvAfter is recv after m was received, which a handler wants.
-func (hs *handlers) recvAfter(ctx context.Context, m *rocl.Message, s ...rocl.Select) (*rocl.Message, error) {
-	for {
+// recv returns the next message that k selects and no handler wants.
+func (hs *handlers) recv(ctx context.Context, k handlerKey, isTry bool) (*rocl.Message, error) {
+	sel := k.selector()
+	if hs.meets(k) {
+		rc := &receiver{key: k, isTry: isTry, got: make(chan received, 1)}
 		hs.mu.Lock()
-		moved := hs.moved
 		isOn := hs.isOn
-		hs.mu.Unlock()
-		if hs.handler(m) == nil {
-			return m, nil
+		if isOn {
+			hs.waiting = append(hs.waiting, rc)
+			hs.interrupt()
 		}
-		hs.t.putBack([]*rocl.Message{m})
-		if isOn { // the pump takes m, or another before it: then m is received here again
-			select {
-			case <-moved:
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+		hs.mu.Unlock()
+		if isOn {
+			if !k.from.IsZero() && !isTry { // the pump waits for others too, and is not told of k's end
+				stop, err := hs.t.r.Monitor(ctx, k.from, goneTag)
+				if err != nil {
+					hs.giveUp(rc, err)
+				} else {
+					defer stop()
+				}
+			}
+			if got, ok := hs.wait(ctx, rc); ok {
+				return got.m, got.err
 			}
 		}
-		var err error
-		if m, err = hs.t.r.Recv(ctx, s...); err != nil {
-			return nil, err
-		}
 	}
+	if isTry {
+		return hs.t.r.TryRecv(sel)
+	}
+	return hs.t.r.Recv(ctx, sel)
 }
 
-// tryRecv is recv without waiting.
-func (hs *handlers) tryRecv(s ...rocl.Select) (*rocl.Message, error) {
-	var aside []*rocl.Message // for the handlers
-	defer func() { hs.t.putBack(aside) }()
-	for {
-		m, err := hs.t.r.TryRecv(s...)
-		if err != nil || hs.handler(m) == nil {
-			return m, err
-		}
-		aside = append(aside, m)
+// wait returns what the pump has received. ok is false where it has ended.
+func (hs *handlers) wait(ctx context.Context, rc *receiver) (got received, ok bool) {
+	select {
+	case got, ok = <-rc.got:
+		return got, ok
+	case <-ctx.Done():
+	}
+	hs.giveUp(rc, context.Cause(ctx))
+	got, ok = <-rc.got
+	return got, ok
+}
+
+// giveUp ends a receive with an error, unless it has ended.
+func (hs *handlers) giveUp(rc *receiver, err error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if slices.Contains(hs.waiting, rc) {
+		hs.giveLocked(rc, received{err: err})
 	}
 }

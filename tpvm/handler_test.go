@@ -121,8 +121,10 @@ func TestHandlers(t *testing.T) {
 		t.Fatal(err)
 	}
 	sendInt(t, a.Thread, b.ID(), 2, 1)
-	if <-handled || <-handled {
-		t.Error("gone")
+	for range 2 {
+		if <-handled {
+			t.Error("gone")
+		}
 	}
 	if _, err := b.Notify(ctx, 3, a.ID()); err != nil {
 		t.Fatal(err)
@@ -175,6 +177,19 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	if k := <-got; k != 42 {
 		t.Error(k)
 	}
+	// The end of the sender is told although a handler wants some of its messages.
+	d := enrol(t, c.Open(0))
+	go func() {
+		_, err := b.Recv(ctx, d.ID(), tpvm.AnyTag)
+		if !errors.Is(err, rocl.ErrGone) {
+			t.Error(err)
+		}
+		got <- 0
+	}()
+	if err := d.Exit(ctx); err != nil {
+		t.Error(err)
+	}
+	<-got
 	short, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := b.Recv(short, tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, context.Canceled) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -185,11 +186,11 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 		if err == nil {
 			return c.Index, nil
 		}
-		if !errors.Is(err, ErrNoEntry) && !errors.Is(err, rocl.ErrExists) && !isEnd(err) {
+		if !hasMoved(err) && !errors.Is(err, rocl.ErrExists) {
 			return 0, err
 		}
-		if err := ctx.Err(); err != nil { // the entry has changed since it was found
-			return 0, context.Cause(ctx)
+		if err := pause(ctx); err != nil {
+			return 0, err
 		}
 	}
 }
@@ -234,12 +235,29 @@ func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags Inf
 		if err = t.fetchInfo(ctx, &i, flags&ReadAndDelete != 0); err == nil {
 			return i, nil
 		}
-		if !errors.Is(err, ErrNoEntry) && !errors.Is(err, rocl.ErrNotFound) && !isEnd(err) {
+		if !hasMoved(err) {
 			return foundInfo{}, err
 		}
-		if ctx.Err() != nil { // it has gone, or has moved to another task, since it was found
-			return foundInfo{}, context.Cause(ctx)
+		if err := pause(ctx); err != nil {
+			return foundInfo{}, err
 		}
+	}
+}
+
+// hasMoved reports whether an entry has gone, or has moved to another task, since it was found.
+func hasMoved(err error) bool {
+	return errors.Is(err, ErrNoEntry) || errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone)
+}
+
+// pause waits for what the directory has not been told yet.
+func pause(ctx context.Context) error {
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -279,12 +297,12 @@ func (t *Thread) askInfo(ctx context.Context, i *foundInfo, q infoRequest) (info
 
 // infoMessage makes the message of an entry one to unpack.
 func infoMessage(i foundInfo) (*Message, error) {
-	n := len(i.data) - 1
-	if n < 0 || i.data[n]&^(typedFlag|encodingBits) != markBits {
-		return nil, ErrForeign
+	enc, typed, p, err := splitPayload(i.data)
+	if err != nil {
+		return nil, err
 	}
-	m := &Message{from: i.Owner, len: n}
-	if err := m.Reader.Init(pack.Encoding(i.data[n]&encodingBits), i.data[n]&typedFlag != 0, i.data[:n]); err != nil {
+	m := &Message{from: i.Owner, len: len(p)}
+	if err := m.Reader.Init(enc, typed, p); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -313,11 +331,11 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 			return ErrNoEntry
 		}
 		_, err = t.askInfo(ctx, &is[0], infoRequest{Op: infoDelete, ID: is[0].id, By: t.ID()})
-		if !errors.Is(err, ErrNoEntry) && !isEnd(err) {
+		if !hasMoved(err) {
 			return err
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := pause(ctx); err != nil {
+			return err
 		}
 	}
 }

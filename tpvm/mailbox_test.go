@@ -271,3 +271,41 @@ func init() {
 		return err
 	}
 }
+
+// A payload that another program has put into the directory is refused, or unpacked without
+// harm; what PutInfo has put is unpacked as it was.
+func FuzzInfoMessage(f *testing.F) {
+	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
+		for _, opts := range [][]pack.Option{nil, {pack.WithTypes()}} {
+			b := pack.NewBuffer(enc, opts...)
+			if err := errors.Join(pack.Pack(b, []int32{1, 2}, 1), b.PackString("abc")); err != nil {
+				f.Fatal(err)
+			}
+			p, err := tpvm.EncodeInfo(b)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(p)
+		}
+	}
+	f.Add([]byte{})
+	f.Add([]byte("of another program"))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		m, err := tpvm.InfoMessage(p)
+		if err != nil {
+			if !errors.Is(err, tpvm.ErrForeign) && !errors.Is(err, pack.ErrDamaged) {
+				t.Error(err)
+			}
+			return
+		}
+		if m.Len() != len(p)-1 || m.Tag() != 0 || m.IsGone() {
+			t.Error(m.Len(), m.Tag(), m.IsGone())
+		}
+		v := make([]int32, 2)
+		_ = pack.Unpack(&m.Reader, v, 1)
+		_, _ = m.UnpackString()
+		b := pack.NewBuffer(m.Encoding())
+		_ = b.PackMessage(&m.Reader)
+		m.Release()
+	})
+}

@@ -51,10 +51,9 @@ func (t *Thread) tag(tag int) (uint64, error) {
 	return uint64(t.msgContext.Load())<<contextShift | uint64(tag), nil
 }
 
-// selects returns the condition for messages from a sender with a tag, in the thread's message
-// context, as receives of rocl take it.
-func (t *Thread) selects(from TID, tag int) ([]rocl.Select, error) {
-	return t.selectors.get(selectKey{from: from, tag: tag, mc: t.msgContext.Load()})
+// key returns what a receive in the thread's message context selects.
+func (t *Thread) key(from TID, tag int) selectKey {
+	return selectKey{from: from, tag: tag, mc: t.msgContext.Load()}
 }
 
 // A selectKey is what a selector is made from.
@@ -63,6 +62,8 @@ type selectKey struct {
 	tag  int
 	mc   uint32
 }
+
+func (k selectKey) handlerKey() handlerKey { return handlerKey{k.from, k.tag, MsgContext(k.mc)} }
 
 // selector returns the condition for k. One tag is two of rocl, so that the condition is one by
 // which the mailbox finds messages without looking at all of them.
@@ -312,14 +313,19 @@ func (msg *Message) init(m *rocl.Message) error {
 
 // payload returns the values of a rocl message and how they are encoded.
 func payload(m *rocl.Message) (enc pack.Encoding, typed bool, p []byte, err error) {
-	p = m.Bytes()
-	n := len(p) - 1
 	switch {
 	case m.Tag()&(ownTag|bareFlag) == bareFlag:
-		return pack.InPlace, false, p, nil
+		return pack.InPlace, false, m.Bytes(), nil
 	case m.IsGone():
 		return pack.Default, false, nil, nil
-	case n < 0 || p[n]&^(typedFlag|encodingBits) != markBits:
+	}
+	return splitPayload(m.Bytes())
+}
+
+// splitPayload splits what encode has written.
+func splitPayload(p []byte) (enc pack.Encoding, typed bool, values []byte, err error) {
+	n := len(p) - 1
+	if n < 0 || p[n]&^(typedFlag|encodingBits) != markBits {
 		return 0, false, nil, ErrForeign
 	}
 	return pack.Encoding(p[n] & encodingBits), p[n]&typedFlag != 0, p[:n], nil
@@ -334,45 +340,48 @@ func payload(m *rocl.Message) (enc pack.Encoding, typed bool, p []byte, err erro
 //
 // PVM's pvm_trecv is Recv with a context from [context.WithTimeout].
 func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) {
-	s, err := t.selects(from, tag)
+	k := t.key(from, tag)
+	s, err := t.selectors.get(k)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.recv(ctx, s...); err == nil {
+		if m, err = t.recv(ctx, k, s); err == nil {
 			return t.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
 }
 
-// recv returns the next message that s selects and no handler does.
-func (t *Thread) recv(ctx context.Context, s ...rocl.Select) (*rocl.Message, error) {
+// recv returns the next message that s selects, which is the condition for k, and no handler does.
+func (t *Thread) recv(ctx context.Context, k selectKey, s []rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.recv(ctx, s...)
+		return h.recv(ctx, k.handlerKey(), false)
 	}
 	m, err := t.r.Recv(ctx, s...)
 	if err != nil {
 		return nil, err
 	}
-	if h := t.handlers.Load(); h != nil && h.handler(m) != nil { // added meanwhile
-		return h.recvAfter(ctx, m, s...)
+	if h := t.handlers.Load(); h != nil && h.wants(m) { // added meanwhile
+		t.putBack([]*rocl.Message{m})
+		return h.recv(ctx, k.handlerKey(), false)
 	}
 	return m, nil
 }
 
 // tryRecv is recv without waiting.
-func (t *Thread) tryRecv(s ...rocl.Select) (*rocl.Message, error) {
+func (t *Thread) tryRecv(k selectKey, s []rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.tryRecv(s...)
+		return h.recv(t.ctx, k.handlerKey(), true)
 	}
 	return t.r.TryRecv(s...)
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
 func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
-	s, err := t.selects(from, tag)
+	k := t.key(from, tag)
+	s, err := t.selectors.get(k)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.tryRecv(s...); err == nil {
+		if m, err = t.tryRecv(k, s); err == nil {
 			return t.message(m)
 		}
 	}
@@ -397,22 +406,23 @@ func infoOf(e rocl.Envelope) Info {
 // Probe describes the message that TryRecv would return. It fails with rocl.ErrEmpty where
 // there is none.
 func (t *Thread) Probe(from TID, tag int) (Info, error) {
-	s, err := t.selects(from, tag)
+	k := t.key(from, tag)
+	s, err := t.selectors.get(k)
 	if err == nil {
 		var e rocl.Envelope
-		if e, err = t.peek(s...); err == nil {
+		if e, err = t.peek(k, s); err == nil {
 			return infoOf(e), nil
 		}
 	}
 	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
 }
 
-func (t *Thread) peek(s ...rocl.Select) (rocl.Envelope, error) {
+func (t *Thread) peek(k selectKey, s []rocl.Select) (rocl.Envelope, error) {
 	h := t.handlers.Load()
-	if h == nil {
+	if h == nil || !h.meets(k.handlerKey()) {
 		return t.r.Peek(s...)
 	}
-	m, err := h.tryRecv(s...)
+	m, err := h.recv(t.ctx, k.handlerKey(), true)
 	if err != nil {
 		return rocl.Envelope{}, err
 	}
@@ -429,14 +439,15 @@ func (t *Thread) peek(s ...rocl.Select) (rocl.Envelope, error) {
 // waits, and are put back in their order before it returns. So no other goroutine should receive
 // meanwhile, and senders get room for as many messages as are set aside.
 func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
-	s, err := t.selects(AnyTask, AnyTag)
+	k := t.key(AnyTask, AnyTag)
+	s, err := t.selectors.get(k)
 	if err != nil {
 		return nil, err
 	}
 	var aside []*rocl.Message
 	defer func() { t.putBack(aside) }()
 	for {
-		m, err := t.recv(ctx, s...)
+		m, err := t.recv(ctx, k, s)
 		if err != nil {
 			return nil, fmt.Errorf("tpvm: receive: %w", err)
 		}

@@ -366,7 +366,8 @@ func (x *export) Close() error {
 
 // Exit leaves the virtual machine. It ends the task's threads and waits for them, and for the
 // output of the programs that Catchout gathers. Messages that the task has sent and that have
-// not been delivered are waited for, until ctx ends. The process goes on.
+// not been delivered are waited for, until ctx ends, but for those to tasks and threads that have
+// ended. The process goes on.
 func (t *Task) Exit(ctx context.Context) error {
 	t.mu.Lock()
 	exited := t.exited
@@ -397,11 +398,19 @@ func (t *Task) leave(ctx context.Context) error {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-	if err := t.c.Flush(ctx); err != nil && ctx.Err() != nil { // messages to what has ended are no error
-		errs = append(errs, err)
-	}
+	errs = append(errs, delivered(t.c.Flush(ctx)))
 	if t.owns {
-		errs = append(errs, t.c.Close())
+		errs = append(errs, delivered(t.c.Close()))
 	}
 	return errors.Join(errs...)
+}
+
+// delivered returns err, the outcome of a flush, unless all that it says is that receivers have
+// ended: a worker that was killed is no fault of the task that exits.
+func delivered(err error) error {
+	if errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
