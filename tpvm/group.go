@@ -243,7 +243,8 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // the group was coordinated.
 //
 // Barrier fails with ErrBarrierCount where members wait with another count, with ErrNotInGroup
-// if the member is none any more, and with the cause of ctx's end; the call does not count then.
+// if the member is none any more, and with the cause of ctx's end. A call that ends with ctx does
+// not count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
 	err := ErrBadParam
 	if count >= 1 {

@@ -366,9 +366,6 @@ func TestGroupBarrierOfFewer(t *testing.T) {
 			}
 		}
 	}))
-	if p := passed.Load(); p%count != 0 {
-		t.Errorf("%d calls have passed", p)
-	}
 	// None is too many: two alone are not let go by three.
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()

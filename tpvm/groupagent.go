@@ -21,16 +21,18 @@ import (
 // a barrier waits for are members of the task, it needs no message.
 //
 // It has a goroutine, which receives from the coordinator, and finds or makes another one when
-// that has ended. Methods that end in Locked need mu.
+// that has ended. Methods that end in Locked need mu, which
+// unlock releases.
 type groupAgent struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
 
 	mu          sync.Mutex
-	coordinator TID // zero: none
+	coordinator TID               // zero: none
+	here        *groupCoordinator // that one, if it is in this task
+	scratch     []byte
 	attached    bool
-	stopMonitor func()
 	failure     error // why there is none
 
 	version  uint64
@@ -98,7 +100,7 @@ func (a *groupAgent) run() {
 		from, isGone := m.From(), m.IsGone()
 		var v groupMessage
 		if !isGone {
-			v, err = rocl.Value[groupMessage](m)
+			err = v.decode(m.Bytes())
 		}
 		m.Release()
 		a.mu.Lock()
@@ -111,7 +113,7 @@ func (a *groupAgent) run() {
 			a.handleLocked(&v)
 		}
 		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
-		a.mu.Unlock()
+		a.unlock()
 		if needs {
 			a.connect(a.t.ended, from)
 		}
@@ -121,13 +123,40 @@ func (a *groupAgent) run() {
 // sendLocked sends to the coordinator. Where that fails, its end is told.
 func (a *groupAgent) sendLocked(v groupMessage) {
 	if a.attached {
-		_ = rocl.SendValue(a.t.ended, a.r, a.coordinator, ownTag, v)
+		a.sendToLocked(a.coordinator, v)
 	}
+}
+
+func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
+	if a.here != nil && to == a.coordinator {
+		a.here.ask(&v)
+		return
+	}
+	p, err := v.appendTo(a.scratch[:0])
+	if err != nil {
+		return
+	}
+	a.scratch = p
+	_ = a.r.SendBytes(a.t.ended, to, ownTag, p)
+}
+
+// unlock releases mu, after what the coordinator in this task has answered was handled.
+func (a *groupAgent) unlock() {
+	for a.here != nil {
+		vs := a.here.answers()
+		if len(vs) == 0 {
+			break
+		}
+		for i := range vs {
+			a.handleLocked(&vs[i])
+		}
+	}
+	a.mu.Unlock()
 }
 
 // lostLocked says that the coordinator has ended.
 func (a *groupAgent) lostLocked() {
-	a.coordinator, a.attached = TID{}, false
+	a.coordinator, a.here, a.attached = TID{}, nil, false
 	for id, done := range a.leaves { // the next one asks the directory
 		close(done)
 		delete(a.leaves, id)
@@ -140,23 +169,23 @@ func (a *groupAgent) lostLocked() {
 // connect finds a coordinator, or makes one, and attaches the agent to it. lost has ended.
 func (a *groupAgent) connect(ctx context.Context, lost TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		id, err := a.elect(ctx)
+		id, here, err := a.elect(ctx)
 		if err == nil && id != lost {
 			if _, err = a.r.Monitor(ctx, id, ownTag); err == nil {
 				a.mu.Lock()
-				a.coordinator, a.attached, a.failure = id, false, nil
+				a.coordinator, a.here, a.attached, a.failure = id, here, false, nil
 				v := groupMessage{Op: opAttach, Freeze: a.frozen}
 				for _, g := range a.local {
 					v.Members = append(v.Members, g.member())
 				}
-				_ = rocl.SendValue(ctx, a.r, id, ownTag, v)
-				a.mu.Unlock()
+				a.sendToLocked(id, v)
+				a.unlock()
 				return
 			}
 		}
 		a.mu.Lock()
 		a.failure = err
-		a.mu.Unlock()
+		a.unlock()
 		select {
 		case <-ctx.Done():
 			return
@@ -165,13 +194,17 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 	}
 }
 
-// elect returns the coordinator of the group. If there is none it becomes this task.
-func (a *groupAgent) elect(ctx context.Context) (TID, error) {
+// elect returns the coordinator of the group. If there is none it makes one in this task.
+func (a *groupAgent) elect(ctx context.Context) (TID, *groupCoordinator, error) {
 	f, err := a.t.c.Find(ctx, a.t.match(typeCoordinator, rocl.Match{attrGroup: a.name}), rocl.Want(attrType))
 	if errors.Is(err, rocl.ErrNotFound) {
-		return a.t.newCoordinator(ctx, a.name)
+		c, err := a.t.newCoordinator(ctx, a.name, a)
+		if err != nil {
+			return TID{}, nil, err
+		}
+		return c.r.ID(), c, nil
 	}
-	return f.ID, err
+	return f.ID, nil, err
 }
 
 func (g *Group) member() member { return member{Inst: g.inst, TID: g.t.ID(), ID: g.r.ID()} }
@@ -390,20 +423,20 @@ func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bo
 		err = fmt.Errorf("%w: %d", ErrBarrierCount, a.waiting[0].count)
 	}
 	if err != nil {
-		a.mu.Unlock()
+		a.unlock()
 		return err
 	}
 	g.waiting, g.count, g.freeze = true, count, freeze
 	a.waiting = append(a.waiting, g)
 	a.flushLocked()
-	a.mu.Unlock()
+	a.unlock()
 	select {
 	case err := <-g.wake:
 		return err
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	if !g.waiting {
 		return <-g.wake
 	}
@@ -439,14 +472,14 @@ func (a *groupAgent) drop(g *Group) {
 		a.removeLocked(g, ErrNotInGroup)
 		a.flushLocked() // the others may have been held back for it
 	}
-	a.mu.Unlock()
+	a.unlock()
 	_ = g.r.Close() // the coordinator monitors it
 }
 
 func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	a.mu.Lock()
 	if g.closed != nil {
-		defer a.mu.Unlock()
+		defer a.unlock()
 		return g.closed
 	}
 	a.removeLocked(g, ErrNotInGroup)
@@ -457,7 +490,7 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		a.leaves[g.r.ID()] = done
 		a.sendLocked(groupMessage{Op: opLeave, Members: []member{g.member()}})
 	}
-	a.mu.Unlock()
+	a.unlock()
 	if done != nil {
 		select {
 		case <-done:
@@ -471,7 +504,7 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 // connectLocked wakes the agent's goroutine where it has no coordinator.
 func (a *groupAgent) connectLocked() {
 	if a.coordinator.IsZero() {
-		_ = rocl.SendValue(a.t.ended, a.r, a.r.ID(), ownTag, groupMessage{Op: opConnect})
+		a.sendToLocked(a.r.ID(), groupMessage{Op: opConnect})
 	}
 }
 
@@ -485,7 +518,7 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	if a.failure != nil {
 		return v, fmt.Errorf("%w; no coordinator of the group: %w", context.Cause(ctx), a.failure)
 	}
@@ -501,7 +534,7 @@ func (a *groupAgent) reserve(ctx context.Context, taken int) (inst int, token ui
 	a.joins[token] = j
 	a.connectLocked()
 	a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}, Inst: taken})
-	a.mu.Unlock()
+	a.unlock()
 	inst, err = wait(ctx, a, j.reply)
 	if err == nil && inst < 0 {
 		err = ErrFrozen
@@ -517,7 +550,7 @@ func (a *groupAgent) cancel(token uint64) {
 	a.mu.Lock()
 	delete(a.joins, token)
 	a.sendLocked(groupMessage{Op: opCancel, Tokens: []uint64{token}})
-	a.mu.Unlock()
+	a.unlock()
 }
 
 func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
@@ -551,7 +584,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		}
 		a.connectLocked()
 		a.sendLocked(groupMessage{Op: opJoined, Tokens: []uint64{token}, Members: []member{g.member()}})
-		a.mu.Unlock()
+		a.unlock()
 		if _, err := wait(ctx, a, g.joined); err != nil {
 			a.drop(g)
 			return nil, err
@@ -573,7 +606,7 @@ func (a *groupAgent) sendSyncLocked() {
 // the call has begun. Callers must not change the result.
 func (a *groupAgent) list(ctx context.Context, g *Group) ([]member, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	defer a.unlock()
 	if g.closed != nil {
 		return nil, g.closed
 	}
@@ -588,7 +621,7 @@ func (a *groupAgent) list(ctx context.Context, g *Group) ([]member, error) {
 				a.nextSync = s
 			}
 		}
-		a.mu.Unlock()
+		a.unlock()
 		_, err := wait(ctx, a, s.done)
 		a.mu.Lock()
 		if err != nil {

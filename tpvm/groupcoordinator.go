@@ -5,6 +5,7 @@ package tpvm
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/rocl-go/rocl"
 )
@@ -15,7 +16,7 @@ import (
 // it. When its task has ended, they make another one, from what the directory knows, and send
 // again what has not been answered.
 //
-// A single goroutine does all of it, so that joins, ends and arrivals have one order. Each
+// One message is worked on at a time, so that joins, ends and arrivals have one order. Each
 // change of the membership has a version. An arrival whose agent had not learned of the last
 // end of a member is dropped: the agent is being told of the end, and sends the arrival again
 // if its members still wait then.
@@ -23,7 +24,11 @@ type groupCoordinator struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
+	own  *groupAgent // of the same task, which calls handle rather than to send
 
+	mu       sync.Mutex     // after own.mu
+	inbox    []groupMessage // for own
+	scratch  []byte
 	version  uint64
 	lastGone uint64 // version at which a member was gone last
 	members  map[TID]member
@@ -47,21 +52,21 @@ type arrival struct {
 
 // newCoordinator makes this task the coordinator of a group. It fails with rocl.ErrExists where
 // there is one.
-func (t *Task) newCoordinator(ctx context.Context, name string) (TID, error) {
+func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent) (*groupCoordinator, error) {
 	r, err := t.c.Register(ctx, t.attrs(typeCoordinator, rocl.Attrs{attrGroup: name}), rocl.Unique(attrType, attrVM, attrGroup))
 	if err != nil {
-		return TID{}, err
+		return nil, err
 	}
 	c := &groupCoordinator{
-		t: t, name: name, r: r, members: map[TID]member{}, insts: map[int]TID{}, reserved: map[int]arrival{},
+		t: t, name: name, r: r, own: own, members: map[TID]member{}, insts: map[int]TID{}, reserved: map[int]arrival{},
 		leaving: map[TID]bool{}, agents: map[TID]bool{},
 	}
 	if err := c.scan(ctx); err != nil {
 		_ = r.Close()
-		return TID{}, err
+		return nil, err
 	}
 	t.work.Go(c.run)
-	return r.ID(), nil
+	return c, nil
 }
 
 // scan adds the members that the directory knows.
@@ -80,22 +85,48 @@ func (c *groupCoordinator) run() {
 		if err != nil {
 			return
 		}
-		from := m.From()
-		if m.IsGone() {
-			m.Release()
-			c.gone(from)
-			continue
+		from, isGone := m.From(), m.IsGone()
+		var v groupMessage
+		if !isGone {
+			err = v.decode(m.Bytes())
 		}
-		v, err := rocl.Value[groupMessage](m)
 		m.Release()
 		if err != nil {
 			c.t.log.Warn("tpvm: group coordinator: invalid message", "group", c.name, "from", from, "err", err)
 			continue
 		}
-		c.handle(from, &v)
+		c.mu.Lock()
+		if isGone {
+			c.gone(from)
+		} else {
+			c.handle(from, &v)
+		}
+		isForOwn := len(c.inbox) > 0
+		c.mu.Unlock()
+		if isForOwn {
+			c.own.mu.Lock()
+			c.own.unlock()
+		}
 	}
 }
 
+// ask works on a message of the agent of the same task. What that is answered is in the inbox.
+func (c *groupCoordinator) ask(v *groupMessage) {
+	c.mu.Lock()
+	c.handle(c.own.r.ID(), v)
+	c.mu.Unlock()
+}
+
+// answers takes what is in the inbox.
+func (c *groupCoordinator) answers() []groupMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	vs := c.inbox
+	c.inbox = nil
+	return vs
+}
+
+// handle works on a message. mu must be held.
 func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 	if v.Op != opAttach && !c.agents[from] {
 		return // its end has been told before its last message
@@ -142,7 +173,17 @@ func (c *groupCoordinator) handle(from TID, v *groupMessage) {
 
 // send sends to an agent. Where that fails its end is told.
 func (c *groupCoordinator) send(to TID, v groupMessage) {
-	_ = rocl.SendValue(c.t.ended, c.r, to, ownTag, v)
+	if to == c.own.r.ID() {
+		v.Tokens = slices.Clone(v.Tokens)
+		c.inbox = append(c.inbox, v)
+		return
+	}
+	p, err := v.appendTo(c.scratch[:0])
+	if err != nil {
+		return
+	}
+	c.scratch = p
+	_ = c.r.SendBytes(c.t.ended, to, ownTag, p)
 }
 
 func (c *groupCoordinator) sendAll(v groupMessage) {
@@ -274,6 +315,9 @@ func (c *groupCoordinator) release(op groupMessage, as []arrival) {
 	}
 	for len(as) > 0 {
 		agent := as[0].agent
+		if i := slices.IndexFunc(as, func(a arrival) bool { return a.agent != c.own.r.ID() }); i > 0 {
+			agent = as[i].agent // the way to the other tasks is longer
+		}
 		op.Tokens = op.Tokens[:0]
 		rest := as[:0:0]
 		for _, a := range as {

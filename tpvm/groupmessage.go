@@ -2,6 +2,13 @@
 
 package tpvm
 
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/rocl-go/rocl/codec"
+)
+
 const (
 	typeGroup       = "group"     // a member of a group
 	typeGroupAgent  = "grouptask" // a task that has members of a group
@@ -61,4 +68,86 @@ func (m *groupMessage) token() uint64 {
 		return 0
 	}
 	return m.Tokens[0]
+}
+
+// Formats of a groupMessage. The messages of a barrier have a short one, which takes a tenth of
+// the time.
+const (
+	formatShort = iota // op, flags; version, count, number of tokens, the first one, their steps
+	formatCBOR
+)
+
+// Flags of formatShort.
+const (
+	flagFreeze = 1 << iota
+	flagGone
+	flagLeft
+	flagsEnd
+)
+
+var errGroupMessage = errors.New("tpvm: invalid message of a group")
+
+// appendTo appends the encoded message to p.
+func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
+	if len(m.Members) > 0 || m.Inst != 0 {
+		return codec.Append(append(p, formatCBOR), m)
+	}
+	flags := byte(0)
+	for i, is := range [...]bool{m.Freeze, m.Gone, m.Left} {
+		if is {
+			flags |= 1 << i
+		}
+	}
+	p = append(p, formatShort, byte(m.Op), flags)
+	p = binary.AppendUvarint(p, m.Version)
+	p = binary.AppendUvarint(p, uint64(m.Count))
+	p = binary.AppendUvarint(p, uint64(len(m.Tokens)))
+	last := uint64(0)
+	for _, t := range m.Tokens {
+		p = binary.AppendUvarint(p, t-last) // modulo 2^64
+		last = t
+	}
+	return p, nil
+}
+
+// decode decodes a message of another task.
+func (m *groupMessage) decode(p []byte) error {
+	switch {
+	case len(p) > 0 && p[0] == formatCBOR:
+		return codec.Decode(p[1:], m)
+	case len(p) < 3 || p[0] != formatShort || p[2] >= flagsEnd:
+		return errGroupMessage
+	}
+	flags := p[2]
+	*m = groupMessage{Op: int(p[1]), Freeze: flags&flagFreeze != 0, Gone: flags&flagGone != 0, Left: flags&flagLeft != 0}
+	p = p[3:]
+	isOK := true
+	next := func() uint64 {
+		v, n := binary.Uvarint(p)
+		if n <= 0 {
+			isOK = false
+			return 0
+		}
+		p = p[n:]
+		return v
+	}
+	m.Version = next()
+	count := next()
+	m.Count = int(count)
+	n := next()
+	if !isOK || m.Count < 0 || n > uint64(len(p)) {
+		return errGroupMessage
+	}
+	last := uint64(0)
+	if n > 0 {
+		m.Tokens = make([]uint64, n)
+	}
+	for i := range m.Tokens {
+		last += next()
+		m.Tokens[i] = last
+	}
+	if !isOK || len(p) > 0 {
+		return errGroupMessage
+	}
+	return nil
 }

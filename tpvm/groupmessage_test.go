@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"reflect"
+	"testing"
+)
+
+// What other tasks send is decoded or refused, and what was decoded has one encoding.
+func FuzzGroupMessage(f *testing.F) {
+	for _, m := range []groupMessage{
+		{Op: opArrive, Version: 3, Count: 64, Tokens: []uint64{1, 2, 900, 5}},
+		{Op: opRelease, Freeze: true},
+		{Op: opReserved, Tokens: []uint64{7}, Inst: -1},
+		{Op: opChange, Version: 1 << 60, Gone: true, Left: true, Members: []member{{Inst: 1}}},
+	} {
+		p, err := m.appendTo(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p)
+	}
+	f.Add([]byte{formatShort, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		var m, again groupMessage
+		if m.decode(p) != nil {
+			return
+		}
+		q, err := m.appendTo(nil)
+		if err != nil {
+			return // a negative op, say, which nothing sends
+		}
+		if err := again.decode(q); err != nil {
+			t.Fatalf("%v of %+v", err, m)
+		}
+		if m.Op >= 0 && m.Op < 256 && m.Count >= 0 && len(m.Tokens) > 0 && !reflect.DeepEqual(m, again) {
+			t.Fatalf("%+v, and again %+v", m, again)
+		}
+	})
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// Tags of the messages between a test and its members.
+const (
+	tagEnd = iota + 20
+	tagReport
+	tagCount
+	tagMet
+)
+
+func init() {
+	programs["members"] = func() error { // exports functions of members until it is told to end
+		ctx := context.Background()
+		opts := []rocl.Option{rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))}
+		if os.Getenv("TPVM_TEST_POLL") == "never" {
+			opts = append(opts, rocl.WithPoll(rocl.PollNever))
+		}
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(opts...))
+		if err != nil {
+			return err
+		}
+		for name, f := range memberFuncs {
+			if _, err := t.Export(ctx, name, f); err != nil {
+				return err
+			}
+		}
+		if err := t.Send(ctx, t.Parent(), tagReport, nil); err != nil {
+			return err
+		}
+		if m, err := t.Recv(ctx, t.Parent(), tagEnd); err == nil {
+			m.Release()
+		}
+		return t.Exit(ctx)
+	}
+}
+
+var memberFuncs = map[string]tpvm.ThreadFunc{
+	// survivor meets the others in barriers. It reports each member that is missing, and is told
+	// how many are left.
+	"survivor": func(ctx context.Context, th *tpvm.Thread) error {
+		count, err := strconv.Atoi(th.Args()[0])
+		if err != nil {
+			return err
+		}
+		g, err := th.Join(ctx, "survivors")
+		if err != nil {
+			return err
+		}
+		for {
+			for err == nil {
+				err = g.Barrier(ctx, count)
+			}
+			if err := report(ctx, th, tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
+				return err
+			}
+			m, err2 := th.Recv(ctx, th.Parent(), tagCount)
+			if err2 != nil {
+				return err2
+			}
+			left, err2 := pack.UnpackOne[int32](&m.Reader)
+			m.Release()
+			if err2 != nil {
+				return err2
+			}
+			count = int(left)
+			for {
+				if err = g.Barrier(ctx, count); err == nil {
+					break
+				}
+				if !errors.Is(err, tpvm.ErrMemberGone) && !errors.Is(err, tpvm.ErrBarrierCount) {
+					return err
+				}
+			}
+			if err := report(ctx, th, tagMet, ""); err != nil {
+				return err
+			}
+		}
+	},
+	"barriers": timed(func(ctx context.Context, g *tpvm.Group, count int) error { return g.Barrier(ctx, count) }),
+	"reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
+		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
+		return err
+	}),
+	"frozen-reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
+		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
+		return err
+	}),
+}
+
+func report(ctx context.Context, th *tpvm.Thread, tag int, s string) error {
+	b := th.Buffer(pack.Default)
+	if err := b.PackString(s); err != nil {
+		return err
+	}
+	return th.Send(ctx, th.Parent(), tag, b)
+}
+
+// timed is a member that does something often between two barriers, and reports how long it took.
+func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
+	return func(ctx context.Context, th *tpvm.Thread) error {
+		count, err := strconv.Atoi(th.Args()[0])
+		rounds, err2 := strconv.Atoi(th.Args()[1])
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		g, err := th.Join(ctx, th.Args()[2])
+		if err != nil {
+			return err
+		}
+		sync := func() error { return g.Barrier(ctx, count) }
+		if strings.HasPrefix(th.Name(), "frozen") {
+			err = g.Freeze(ctx, count)
+		}
+		if err == nil {
+			err = sync()
+		}
+		start := time.Now()
+		for range rounds {
+			if err == nil {
+				err = f(ctx, g, count)
+			}
+		}
+		if err == nil {
+			err = sync()
+		}
+		s := strconv.FormatInt(time.Since(start).Nanoseconds(), 10)
+		if err != nil {
+			s = err.Error()
+		}
+		return report(ctx, th, tagReport, s)
+	}
+}
+
+// members enrols the test and starts programs that export memberFuncs.
+func members(t testing.TB, n int) (*rocl.Context, *tpvm.Task, []tpvm.TID) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	task := enrol(t, c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self, n, tpvm.Env("TPVM_TEST_PROGRAM=members"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, id := range ids {
+			_ = task.Send(deadline(t), id, tagEnd, nil)
+		}
+	})
+	for _, id := range ids {
+		recv(t, task, id, tagReport)
+	}
+	return c, task, ids
+}
+
+// recv receives a message, and returns the string in it.
+func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
+	t.Helper()
+	m, err := task.Recv(deadline(t), from, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if m.Len() == 0 {
+		return ""
+	}
+	s, err := m.UnpackString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Processes with members are killed with SIGKILL while all wait in barriers, the one that
+// coordinates the group first: each member of the others is told who is missing, and they meet again.
+func TestGroupProcessKilled(t *testing.T) {
+	const procs, each = 4, 2
+	ctx := deadline(t)
+	c, task, ids := members(t, procs)
+	pids := map[tpvm.TID]int{} // by context
+	for i, err := range task.Tasks(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids[i.ID.Context()] = i.PID
+	}
+	ths, err := task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for { // until all have joined
+		n, err := task.GroupSize(ctx, "survivors")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == procs*each {
+			break
+		}
+	}
+	for len(ids) > 1 {
+		f, err := c.Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		victim := f.ID.Context()
+		p, err := os.FindProcess(pids[victim])
+		if err == nil {
+			err = p.Kill()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		isVictim := func(id tpvm.TID) bool { return id.Context() == victim }
+		var killed, left []tpvm.TID
+		for _, id := range ths {
+			if isVictim(id) {
+				killed = append(killed, id)
+			} else {
+				left = append(left, id)
+			}
+		}
+		if len(killed) != each {
+			t.Fatalf("%d threads killed", len(killed))
+		}
+		for _, id := range left {
+			s := recv(t, task, id, tagReport)
+			if !strings.HasPrefix(s, "true") || !strings.Contains(s, killed[0].String()) && !strings.Contains(s, killed[1].String()) {
+				t.Errorf("report of %v: %q does not name %v", id, s, killed)
+			}
+		}
+		b := task.Buffer(pack.Default)
+		if err := pack.PackOne(b, int32(len(left))); err != nil {
+			t.Fatal(err)
+		}
+		if err := task.Mcast(ctx, left, tagCount, b); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range left {
+			recv(t, task, id, tagMet)
+		}
+		ths = left
+		for i, id := range ids {
+			if isVictim(id) {
+				ids = append(ids[:i:i], ids[i+1:]...)
+				break
+			}
+		}
+	}
+}
+
+// benchmarkMembers runs a function in 64 threads over processes.
+func benchmarkMembers(b *testing.B, name string, procs int) {
+	const threads = 64
+	_, task, _ := members(b, procs)
+	ctx := deadline(b)
+	ids, err := task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var ns int64
+	for i, id := range ids {
+		s := recv(b, task, id, tagReport)
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			b.Fatal(s)
+		}
+		if i == 0 {
+			ns = n
+		}
+	}
+	b.ReportMetric(float64(ns)/float64(b.N), "ns/op")
+}
+
+// The barrier of 64 threads, beside one of sync.Cond within one process.
+func BenchmarkGroupBarrier(b *testing.B) {
+	b.Run("Cond", func(b *testing.B) {
+		const threads = 64
+		var mu sync.Mutex
+		cond, n, round := sync.NewCond(&mu), 0, 0
+		var wg sync.WaitGroup
+		b.ResetTimer()
+		for range threads {
+			wg.Go(func() {
+				for range b.N {
+					mu.Lock()
+					n++
+					if n == threads {
+						n = 0
+						round++
+						cond.Broadcast()
+					} else {
+						for r := round; r == round; {
+							cond.Wait()
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+	})
+	for _, procs := range []int{1, 2, 4} {
+		b.Run(fmt.Sprintf("Processes%d", procs), func(b *testing.B) { benchmarkMembers(b, "barriers", procs) })
+	}
+}
+
+// A reduction of 128 float64 of 64 threads over 4 processes.
+func BenchmarkGroupReduce(b *testing.B) {
+	b.Run("Open", func(b *testing.B) { benchmarkMembers(b, "reduces", 4) })
+	b.Run("Frozen", func(b *testing.B) { benchmarkMembers(b, "frozen-reduces", 4) })
+}
+
+// 64 threads in one process join a group and leave it.
+func BenchmarkGroupJoin64(b *testing.B) {
+	ctx := deadline(b)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(b)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = c.Close() })
+	ts := &threads{t: b, tasks: []*tpvm.Task{enrol(b, c)}}
+	var hs []handle
+	for range 64 {
+		hs = append(hs, ts.start(0))
+	}
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for _, h := range hs {
+			wg.Go(func() {
+				if _, err := h.Join(ctx, "join"); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		b.StopTimer()
+		for _, h := range hs {
+			if err := h.LeaveGroup(ctx, "join"); err != nil {
+				b.Error(err)
+			}
+		}
+		b.StartTimer()
+	}
+}
