@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrBadParam is returned for an argument that makes no sense, such as a negative tag.
+	ErrBadParam = errors.New("tpvm: invalid argument")
+	// ErrExported is returned when a task exports a name a second time.
+	ErrExported = errors.New("tpvm: the task exports the name already")
+	// ErrNoProgram is returned when a name to spawn is neither exported nor a program there.
+	ErrNoProgram = errors.New("tpvm: the name is neither exported nor a program")
+	// ErrNoHost is returned when no host satisfies the conditions of a spawn.
+	ErrNoHost = errors.New("tpvm: no host satisfies the conditions")
+	// ErrNotEnrolled is returned when a program has ended before it enrolled.
+	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
+	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
+	ErrNoTask = errors.New("tpvm: no such task or thread")
+	// ErrKilled is the cause for which the context of a killed thread ends.
+	ErrKilled = errors.New("tpvm: the thread was killed")
+	// ErrExited is the cause for which the contexts of threads end when their task exits.
+	ErrExited = errors.New("tpvm: the task has exited")
+)
+
+// A SpawnError tells why some of the tasks or threads of a Spawn were not started.
+type SpawnError struct {
+	Name  string  // what was to be spawned
+	Slots []error // one for each that was to be started; nil: it runs
+}
+
+func (e *SpawnError) Error() string {
+	var s strings.Builder
+	n := 0
+	for _, err := range e.Slots {
+		if err != nil {
+			n++
+		}
+	}
+	fmt.Fprintf(&s, "tpvm: spawn %q: %d of %d not started", e.Name, n, len(e.Slots))
+	was := ""
+	for i, err := range e.Slots {
+		if err != nil && err.Error() != was {
+			was = err.Error()
+			fmt.Fprintf(&s, "; %d: %v", i, err)
+		}
+	}
+	return s.String()
+}
+
+// Unwrap returns the errors of those that were not started.
+func (e *SpawnError) Unwrap() (errs []error) {
+	for _, err := range e.Slots {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A pod is the controller of a task's threads. Every task has one: a resource that starts
+// threads and programs, and ends them, when tasks anywhere in the virtual machine ask for it.
+// Each request is worked on by a goroutine of its own.
+type pod struct {
+	t        *Task
+	r        *rocl.Resource
+	onSignal func(syscall.Signal)
+
+	mu       sync.Mutex
+	exports  map[string]*export
+	threads  map[TID]*Thread
+	contexts map[MsgContext]*rocl.Resource
+	children map[*child]struct{}
+	draining bool
+	spawns   map[uint64]*spawned // the latest keptSpawns, by number
+	last     uint64              // number of the last spawn
+}
+
+// spawned is what a pod remembers of a Spawn by its task.
+type spawned struct {
+	done chan struct{} // closed when ids is complete
+	ids  []TID
+}
+
+// keptSpawns is how many spawns a pod remembers, for Siblings.
+const keptSpawns = 4096
+
+// siblings asks a pod for the identifiers of one of its task's spawns.
+type siblings struct{ Spawn uint64 }
+
+// beginSpawn numbers a spawn.
+func (p *pod) beginSpawn() (uint64, *spawned) {
+	s := &spawned{done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last++
+	p.spawns[p.last] = s
+	delete(p.spawns, p.last-keptSpawns)
+	return p.last, s
+}
+
+// siblings waits until a spawn is complete, and returns its identifiers.
+func (p *pod) siblings(ctx context.Context, q siblings) (a started) {
+	p.mu.Lock()
+	s := p.spawns[q.Spawn]
+	p.mu.Unlock()
+	if s == nil {
+		a.Errors = []string{fmt.Sprintf("the spawner has spawned %d times since", keptSpawns)}
+		return a
+	}
+	select {
+	case <-s.done:
+		a.IDs = s.ids
+	case <-ctx.Done():
+		a.Errors = []string{ErrExited.Error()}
+	}
+	return a
+}
+
+// Tags of requests to a pod.
+const (
+	podThreads  = iota // spawnThreads: start threads
+	podPrograms        // spawnPrograms: start programs
+	podSignal          // signal: of a task or thread
+	podSiblings        // siblings: of a Spawn by this task
+)
+
+// spawnThreads asks a pod for threads.
+type spawnThreads struct {
+	Name       string
+	Args       []string
+	N          int
+	Parent     TID
+	Spawn      uint64 // number of the spawn, for the pod
+	Pod        TID    // of the spawner
+	MsgContext uint32
+}
+
+// started is the reply to spawnThreads and spawnPrograms: one for each, an identifier or why
+// there is none.
+type started struct {
+	IDs    []TID
+	Errors []string
+}
+
+// signal asks a pod to signal a task or thread of its.
+type signal struct {
+	ID     TID
+	Signal int
+}
+
+// done is the reply to other requests.
+type done struct{ Error string }
+
+// mostThreads is how many threads one request may start.
+const mostThreads = 1 << 20
+
+func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) error {
+	p := &pod{
+		t: t, onSignal: onSignal, exports: map[string]*export{}, threads: map[TID]*Thread{},
+		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
+		spawns: map[uint64]*spawned{},
+	}
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
+	r, err := t.c.Register(ctx, a)
+	if err != nil {
+		return err
+	}
+	p.r = r
+	t.pod = p
+	t.work.Go(func() { _ = r.Handle(t.ended, p.handle, rocl.EachInOwn()) })
+	return nil
+}
+
+// handle answers one request.
+func (p *pod) handle(m *rocl.Message) {
+	switch m.Tag() {
+	case podThreads:
+		answer(p, p.r, m, p.startThreads)
+	case podPrograms:
+		answer(p, p.r, m, p.startPrograms)
+	case podSignal:
+		answer(p, p.r, m, p.signal)
+	case podSiblings:
+		answer(p, p.r, m, p.siblings)
+	default:
+		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
+	}
+}
+
+// answer decodes a request to r, and replies with what f returns.
+func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
+	q, err := rocl.Value[Q](m)
+	if err != nil {
+		p.t.log.Warn("tpvm: pod: invalid request", "from", m.From(), "tag", m.Tag(), "err", err)
+		return // released without a reply
+	}
+	b, err := rocl.EncodeValue(p.t.ended, p.t.c, f(p.t.ended, q))
+	if err != nil {
+		return
+	}
+	if err := r.Reply(p.t.ended, m, b); err != nil {
+		b.Release()
+	}
+}
+
+// ask sends a request to a pod and returns its answer.
+func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, err error) {
+	b, err := rocl.EncodeValue(ctx, t.c, q)
+	if err != nil {
+		return a, err
+	}
+	m, err := t.pod.r.Call(ctx, to, op, b)
+	if err != nil {
+		b.Release()
+		return a, err
+	}
+	defer m.Release()
+	return rocl.Value[A](m)
+}
+
+// startThreads starts threads of an exported function.
+func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
+	p.mu.Lock()
+	x := p.exports[q.Name]
+	p.mu.Unlock()
+	if x == nil || q.N < 0 || q.N > mostThreads {
+		a.Errors = []string{ErrNoProgram.Error()}
+		return a
+	}
+	a.IDs = make([]TID, 0, q.N)
+	for range q.N {
+		th, err := p.t.startThread(ctx, x.f, q)
+		if err != nil {
+			a.Errors = append(a.Errors, err.Error())
+			break
+		}
+		a.IDs = append(a.IDs, th.ID())
+	}
+	return a
+}
+
+func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*Thread, error) {
+	fam := family{name: q.Name, args: q.Args, parent: q.Parent, spawn: q.Spawn, pod: q.Pod}
+	th, err := t.newThread(ctx, typeThread, fam, nil)
+	if err != nil {
+		return nil, err
+	}
+	th.msgContext.Store(q.MsgContext & (1<<contextBits - 1))
+	th.ctx, th.cancel = context.WithCancelCause(t.ended)
+	t.pod.add(th)
+	t.work.Go(func() {
+		err := th.run(f)
+		if err != nil && th.ctx.Err() == nil {
+			t.log.Error("tpvm: thread failed", "thread", th, "err", err)
+		}
+		th.cancel(nil)
+		t.pod.remove(th)
+		_ = th.r.Close()
+	})
+	return th, nil
+}
+
+func (p *pod) add(th *Thread) {
+	p.mu.Lock()
+	p.threads[th.ID()] = th
+	p.mu.Unlock()
+}
+
+func (p *pod) remove(th *Thread) {
+	p.mu.Lock()
+	delete(p.threads, th.ID())
+	p.mu.Unlock()
+}
+
+func (p *pod) all() []*Thread {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.threads))
+}
+
+// signal signals a task, or ends a thread.
+func (p *pod) signal(_ context.Context, q signal) done {
+	p.mu.Lock()
+	th := p.threads[q.ID]
+	p.mu.Unlock()
+	switch {
+	case th == nil:
+		return done{Error: ErrNoTask.Error()}
+	case th.isMain:
+		go p.onSignal(syscall.Signal(q.Signal)) // the reply goes first, or is lost
+	default:
+		th.kill(ErrKilled)
+	}
+	return done{}
+}
+
+// newContext registers a message context.
+func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
+	for {
+		n := MsgContext(1 + rand.Uint32N(1<<contextBits-1))
+		a := rocl.Attrs{attrType: typeContext, attrVM: p.t.vm, attrNumber: n.String()}
+		r, err := p.t.c.Register(ctx, a, rocl.Unique(attrType, attrVM, attrNumber))
+		switch {
+		case errors.Is(err, rocl.ErrExists):
+			continue
+		case err != nil:
+			return 0, fmt.Errorf("tpvm: new message context: %w", err)
+		}
+		p.mu.Lock()
+		p.contexts[n] = r
+		p.mu.Unlock()
+		return n, nil
+	}
+}
+
+func (p *pod) freeContext(c MsgContext) error {
+	p.mu.Lock()
+	r := p.contexts[c]
+	delete(p.contexts, c)
+	p.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("tpvm: free message context %v: %w", c, ErrBadParam)
+	}
+	return r.Close()
+}
+
+// Kill ends a task or a thread: it sends SIGTERM to the process of a task; it ends the context
+// of a thread's function, and its identifier at once. It returns when the task's process has
+// the request.
+func (t *Thread) Kill(ctx context.Context, id TID) error { return t.Signal(ctx, id, syscall.SIGTERM) }
+
+// Signal sends a signal to the process of a task, on whatever host. Any signal ends a thread.
+func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
+	pod, err := t.task.podOf(ctx, id)
+	if err == nil {
+		var d done
+		if d, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)}); err == nil && d.Error != "" {
+			err = ErrNoTask
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("tpvm: signal %v: %w", id, err)
+	}
+	return nil
+}
+
+// podOf returns the pod of a task or thread.
+func (t *Task) podOf(ctx context.Context, id TID) (TID, error) {
+	f, err := t.c.Lookup(ctx, id, attrType, attrVM, attrPod)
+	if errors.Is(err, rocl.ErrNotFound) {
+		return TID{}, ErrNoTask
+	}
+	if err != nil {
+		return TID{}, err
+	}
+	typ, vm := attr(f, attrType), attr(f, attrVM)
+	g, err := rocl.ParseGID(attr(f, attrPod))
+	if err != nil || vm != t.vm || typ != typeTask && typ != typeThread {
+		return TID{}, ErrNoTask
+	}
+	return g, nil
+}

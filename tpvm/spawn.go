@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+
+	"github.com/rocl-go/rocl"
+)
+
+const arch = runtime.GOOS + "/" + runtime.GOARCH
+
+type spawn struct {
+	args          []string
+	env           []string
+	dir           string
+	host, arch    string
+	where         rocl.Match
+	complement    bool
+	noThreads     bool
+	noPrograms    bool
+	endWithParent bool
+}
+
+// A SpawnOption changes one default of Spawn.
+type SpawnOption func(*spawn)
+
+// Args gives the arguments of the threads or programs.
+func Args(args ...string) SpawnOption { return func(s *spawn) { s.args = args } }
+
+// Env adds to the environment of programs, each as NAME=VALUE.
+func Env(env ...string) SpawnOption { return func(s *spawn) { s.env = append(s.env, env...) } }
+
+// Dir is the directory in which programs start, by default that of the task that starts them.
+func Dir(path string) SpawnOption { return func(s *spawn) { s.dir = path } }
+
+// OnHost chooses a host by its name or by its node's number; "." is the caller's own.
+func OnHost(name string) SpawnOption { return func(s *spawn) { s.host = name } }
+
+// OnArch chooses hosts of an architecture, as GOOS/GOARCH.
+func OnArch(arch string) SpawnOption { return func(s *spawn) { s.arch = arch } }
+
+// Where chooses hosts whose node resources match a pattern, such as
+// rocl.Match{rocl.AttrCores: "64"}.
+func Where(m rocl.Match) SpawnOption { return func(s *spawn) { s.where = m } }
+
+// Complement chooses the hosts that OnHost, OnArch and Where do not.
+func Complement() SpawnOption { return func(s *spawn) { s.complement = true } }
+
+// Programs has Spawn not look for exported functions.
+func Programs() SpawnOption { return func(s *spawn) { s.noThreads = true } }
+
+// Threads has Spawn not look for programs.
+func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
+
+// EndWithParent has programs end when the task or thread that spawned them has ended: they get
+// SIGTERM. Without it they go on.
+func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
+
+// A place is a pod on which something may be started.
+type place struct {
+	pod  TID
+	node string
+}
+
+// Spawn starts n threads of the function that tasks export under a name, or, where no task
+// does, n tasks that run the program of that name, and returns their identifiers. They are
+// spread evenly over the tasks that export the name, or over the hosts; options restrict these.
+//
+// Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
+// If some could not be started, the error is a *SpawnError that says why, and the identifiers
+// of the others are returned with it.
+func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
+	var s spawn
+	for _, o := range opts {
+		o(&s)
+	}
+	if name == "" || n < 1 || n > mostThreads {
+		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, ErrBadParam)
+	}
+	places, isProgram, err := t.task.places(ctx, name, &s)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: spawn %q: %w", name, err)
+	}
+	return t.start(ctx, places, isProgram, name, n, &s)
+}
+
+// start spreads n threads or programs over places.
+func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
+	number, record := t.task.pod.beginSpawn()
+	defer close(record.done)
+	share := func(i int) int { // how many the place i gets
+		c := n / len(places)
+		if i < n%len(places) {
+			c++
+		}
+		return c
+	}
+	if n < len(places) {
+		places = places[:n]
+	}
+	answers := make([]started, len(places))
+	errs := make([]error, len(places))
+	ask := func(i int) {
+		if isProgram {
+			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, name, share(i), number, s)
+		} else {
+			q := spawnThreads{Name: name, Args: s.args, N: share(i), Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
+			answers[i], errs[i] = askThreads(ctx, t, places[i].pod, q)
+		}
+	}
+	together(len(places), ask)
+	e := &SpawnError{Name: name}
+	var ids []TID
+	failed := false
+	for i, a := range answers {
+		ids = append(ids, a.IDs...)
+		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
+		for k := len(a.IDs); k < share(i); k++ {
+			err := errs[i]
+			if j := k - len(a.IDs); err == nil && len(a.Errors) > 0 {
+				err = remoteError(a.Errors[min(j, len(a.Errors)-1)])
+			}
+			if err == nil {
+				err = errors.New("the task answered for too few")
+			}
+			e.Slots = append(e.Slots, err)
+			failed = true
+		}
+	}
+	record.ids = slices.Clone(ids)
+	if failed {
+		return ids, e
+	}
+	return ids, nil
+}
+
+// together calls f for 0 to n-1, at once where there are several.
+func together(n int, f func(int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	done := make(chan struct{})
+	for i := range n {
+		go func() {
+			f(i)
+			done <- struct{}{}
+		}()
+	}
+	for range n {
+		<-done
+	}
+}
+
+func askThreads(ctx context.Context, t *Thread, pod TID, q spawnThreads) (started, error) {
+	if pod == t.task.pod.r.ID() {
+		return t.task.pod.startThreads(ctx, q), nil
+	}
+	return ask[started](ctx, t.task, pod, podThreads, q)
+}
+
+// sentinels are the errors that remoteError recognises.
+var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost}
+
+// remoteErr is an error that another task has told.
+type remoteErr struct {
+	text string
+	is   error
+}
+
+func (e *remoteErr) Error() string { return e.text }
+func (e *remoteErr) Unwrap() error { return e.is }
+
+// remoteError returns the error that another task has told of. The errors of this package are
+// recognised by their text, which stands in front.
+func remoteError(text string) error {
+	for _, s := range sentinels {
+		if len(text) >= len(s.Error()) && text[:len(s.Error())] == s.Error() {
+			return &remoteErr{text: text, is: s}
+		}
+	}
+	return &remoteErr{text: text}
+}
+
+// places returns where a spawn may start, one place for each task that exports the name or, if
+// no task does, for each host; the caller's own first.
+func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, isProgram bool, err error) {
+	nodes, err := t.nodes(ctx, s)
+	if err != nil {
+		return nil, false, err
+	}
+	if !s.noThreads {
+		ps, err := t.find(ctx, t.match(typeExport, rocl.Match{attrName: name}), nodes)
+		if err != nil || len(ps) > 0 {
+			return ps, false, err
+		}
+		if s.noPrograms {
+			return nil, false, ErrNoProgram
+		}
+	}
+	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
+		return nil, false, err
+	}
+	seen := map[string]bool{}
+	ps = slices.DeleteFunc(ps, func(p place) bool { // one for each host
+		was := seen[p.node]
+		seen[p.node] = true
+		return was
+	})
+	if len(ps) == 0 {
+		return nil, false, ErrNoHost
+	}
+	return ps, true, nil
+}
+
+// find returns the pods of the resources that match, on the nodes; nil: on any.
+func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
+	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode)) {
+		if err != nil {
+			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
+				break
+			}
+			return nil, err
+		}
+		node := attr(f, attrNode)
+		if nodes != nil && !nodes[node] {
+			continue
+		}
+		id := f.ID
+		if pod := attr(f, attrPod); pod != "" {
+			if id, err = rocl.ParseGID(pod); err != nil {
+				continue
+			}
+		}
+		ps = append(ps, place{pod: id, node: node})
+	}
+	own := t.pod.r.ID()
+	slices.SortFunc(ps, func(a, b place) int {
+		switch {
+		case a.pod == b.pod:
+			return 0
+		case a.pod == own:
+			return -1
+		case b.pod == own:
+			return 1
+		}
+		return a.pod.Compare(b.pod)
+	})
+	return ps, nil
+}
+
+// nodes returns the nodes that the options choose; nil: all.
+func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
+	if s.host == "" && s.arch == "" && s.where == nil {
+		if s.complement {
+			return nil, ErrNoHost
+		}
+		return nil, nil
+	}
+	if s.host == "." && s.arch == "" && s.where == nil && !s.complement {
+		return map[string]bool{t.node: true}, nil
+	}
+	hosts, err := t.hosts(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	chosen := hosts
+	if s.where != nil {
+		if chosen, err = t.hosts(ctx, s.where); err != nil {
+			return nil, err
+		}
+	}
+	in := map[string]bool{}
+	for _, h := range chosen {
+		isHost := s.host == "" || s.host == h.Name || s.host == h.Node || s.host == "." && h.Node == t.node
+		if isHost && (s.arch == "" || s.arch == h.Arch) {
+			in[h.Node] = true
+		}
+	}
+	if s.complement {
+		out := map[string]bool{}
+		for _, h := range hosts {
+			if !in[h.Node] {
+				out[h.Node] = true
+			}
+		}
+		in = out
+	}
+	if len(in) == 0 {
+		return nil, ErrNoHost
+	}
+	return in, nil
+}
+
+// A Host is a node of the cluster on which the virtual machine may run tasks.
+type Host struct {
+	ID    TID    // of the node's resource
+	Node  string // the node's number
+	Name  string
+	Arch  string // GOOS/GOARCH
+	Cores int
+	Tasks int // tasks of the virtual machine on it
+}
+
+func (t *Task) hosts(ctx context.Context, where rocl.Match) (hs []Host, err error) {
+	m := rocl.Match{rocl.AttrKind: "node"}
+	maps.Copy(m, where)
+	for f, err := range t.c.FindAll(ctx, m) {
+		if err != nil {
+			if errors.Is(err, rocl.ErrPartial) {
+				break
+			}
+			return nil, err
+		}
+		h := Host{ID: f.ID, Node: attr(f, rocl.AttrNode), Name: attr(f, rocl.AttrHost), Arch: attr(f, rocl.AttrOS) + "/" + attr(f, rocl.AttrArch)}
+		h.Cores, _ = strconv.Atoi(attr(f, rocl.AttrCores))
+		hs = append(hs, h)
+	}
+	return hs, nil
+}
+
+// Hosts returns the hosts of the virtual machine: the nodes of the cluster.
+func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
+	hs, err := t.task.hosts(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: hosts: %w", err)
+	}
+	for f, err := range t.task.c.FindAll(ctx, t.task.match(typeTask, nil), rocl.Want(attrNode)) {
+		if err != nil {
+			break
+		}
+		node := attr(f, attrNode)
+		for i := range hs {
+			if hs[i].Node == node {
+				hs[i].Tasks++
+			}
+		}
+	}
+	slices.SortFunc(hs, func(a, b Host) int { return a.ID.Compare(b.ID) })
+	return hs, nil
+}

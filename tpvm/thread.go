@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Thread is a task's participant in the virtual machine: a goroutine that Spawn started, or
+// the process itself. Its identifier is a target of messages for every task and thread. Its
+// methods may be called by several goroutines.
+type Thread struct {
+	task       *Task
+	r          *rocl.Resource
+	family     family
+	isMain     bool // the process itself
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	msgContext atomic.Uint32
+}
+
+// family is what a thread learns from its start.
+type family struct {
+	name   string
+	args   []string
+	parent TID
+	spawn  uint64 // number of the Spawn; 0: started by hand
+	pod    TID    // of the spawner
+}
+
+// newThread registers a thread.
+func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.Attrs) (*Thread, error) {
+	a := t.attrs(typ, more)
+	a[attrName] = f.name
+	if !f.parent.IsZero() {
+		a[attrParent] = f.parent.String()
+	}
+	r, err := t.c.Register(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return &Thread{task: t, r: r, family: f, isMain: typ == typeTask}, nil
+}
+
+// ID returns the identifier of the thread.
+func (t *Thread) ID() TID { return t.r.ID() }
+
+// Parent returns the task or thread that spawned the thread, or the zero TID if none did.
+func (t *Thread) Parent() TID { return t.family.parent }
+
+// Name returns the name under which the thread was spawned.
+func (t *Thread) Name() string { return t.family.name }
+
+// Args returns the arguments that its parent gave.
+func (t *Thread) Args() []string { return slices.Clone(t.family.args) }
+
+// Task returns the task in whose process the thread runs.
+func (t *Thread) Task() *Task { return t.task }
+
+// Resource returns the resource of the thread, for what this package does not offer. Messages
+// whose tag has the highest bit set are the library's.
+func (t *Thread) Resource() *rocl.Resource { return t.r }
+
+// String returns the name and the identifier.
+func (t *Thread) String() string { return fmt.Sprintf("%s (%v)", t.family.name, t.ID()) }
+
+// Siblings returns the identifiers of the tasks or threads that one Spawn started together
+// with this one, which is among them, in the same order for each of them. It waits until
+// that Spawn has started all. It returns none if the thread was started by hand, and fails
+// with rocl.ErrGone if the task that spawned them has ended.
+func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
+	if t.family.spawn == 0 {
+		return nil, nil
+	}
+	a, err := ask[started](ctx, t.task, t.family.pod, podSiblings, siblings{Spawn: t.family.spawn})
+	if err == nil && len(a.Errors) > 0 {
+		err = remoteError(a.Errors[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: siblings of %v: %w", t.ID(), err)
+	}
+	return a.IDs, nil
+}
+
+// run calls the function of the thread. A panic of f becomes an error.
+func (t *Thread) run(f ThreadFunc) (err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if v := recover(); v != nil {
+			err = fmt.Errorf("tpvm: thread %v: panic: %v", t, v)
+			return
+		}
+		err = fmt.Errorf("tpvm: thread %v: its goroutine ended", t) // runtime.Goexit
+	}()
+	err = f(t.ctx, t)
+	returned = true
+	return err
+}
+
+// kill ends the thread: its context, and its resource, so that everything that waits for it is
+// told. The goroutine goes on until it looks.
+func (t *Thread) kill(cause error) {
+	if t.cancel != nil {
+		t.cancel(cause)
+	}
+	if !t.isMain {
+		_ = t.r.Close()
+	}
+}
+
+// A MsgContext separates the messages of one purpose, such as a library's, from all others
+// with the same tags. A thread sends and receives in one at a time. The zero MsgContext is
+// the first of each thread that was started by hand.
+type MsgContext uint32
+
+// NewContext returns a message context that no other task of the virtual machine has. It lasts
+// until FreeContext, or until the task exits.
+func (t *Thread) NewContext(ctx context.Context) (MsgContext, error) {
+	return t.task.pod.newContext(ctx)
+}
+
+// FreeContext gives a message context back. Contexts that another task has made cannot be
+// given back.
+func (t *Thread) FreeContext(c MsgContext) error { return t.task.pod.freeContext(c) }
+
+// SetContext chooses the message context in which the thread sends and receives, and returns
+// the one before.
+func (t *Thread) SetContext(c MsgContext) (old MsgContext, err error) {
+	if c >= 1<<contextBits {
+		return 0, fmt.Errorf("tpvm: message context %d: %w", c, ErrBadParam)
+	}
+	return MsgContext(t.msgContext.Swap(uint32(c))), nil
+}
+
+// MsgContext returns the message context in which the thread sends and receives. Those that
+// it spawns begin in the same.
+func (t *Thread) MsgContext() MsgContext { return MsgContext(t.msgContext.Load()) }
+
+func (c MsgContext) String() string { return strconv.FormatUint(uint64(c), 10) }

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// The test binary is also the programs that tests spawn.
+func TestMain(m *testing.M) {
+	if p := programs[os.Getenv("TPVM_TEST_PROGRAM")]; p != nil {
+		if err := p(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var programs = map[string]func() error{
+	"hello": func() error { // tells its parent its arguments, and ends when told to
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		b := t.Buffer(pack.Default)
+		if err := b.PackString(fmt.Sprint(t.Args())); err != nil {
+			return err
+		}
+		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+			return err
+		}
+		if m, err := t.Recv(ctx, t.Parent(), 2); err == nil {
+			m.Release()
+		}
+		return t.Exit(ctx)
+	},
+	"silent": func() error { return errors.New("does not enrol") },
+}
+
+// deadline is a context that ends when something hangs.
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// enrol enrols a task of the test.
+func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
+	t.Helper()
+	opts = append([]tpvm.Option{tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithSignal(func(syscall.Signal) {})}, opts...)
+	task, err := tpvm.Enrol(deadline(t), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		task.WaitChildren()
+		if err := task.Exit(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return task
+}
+
+// Threads are spawned by name over two nodes, know their parent and siblings, and answer.
+func TestSpawnThreads(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	echo := func(ctx context.Context, th *tpvm.Thread) error {
+		sibs, err := th.Siblings(ctx)
+		if err != nil {
+			return err
+		}
+		m, err := th.Recv(ctx, th.Parent(), 7)
+		if err != nil {
+			return err
+		}
+		s, err := m.UnpackString()
+		m.Release()
+		if err != nil {
+			return err
+		}
+		r := th.Buffer(pack.Default)
+		if err := r.PackString(fmt.Sprint(s, len(sibs), th.Args())); err != nil {
+			return err
+		}
+		return th.Send(ctx, th.Parent(), 8, r)
+	}
+	for _, task := range []*tpvm.Task{a, b} {
+		if _, err := task.Export(ctx, "echo", echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids, err := a.Spawn(ctx, "echo", 5, tpvm.Args("x", "y"))
+	if err != nil || len(ids) != 5 {
+		t.Fatal(ids, err)
+	}
+	if _, err := a.Notify(ctx, 9, ids...); err != nil {
+		t.Fatal(err)
+	}
+	msg := a.Buffer(pack.Default)
+	if err := msg.PackString("hi"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Mcast(ctx, ids, 7, msg); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		m, err := a.Recv(ctx, id, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.UnpackString(); err != nil || s != "hi5 [x y]" {
+			t.Error(s, err)
+		}
+		m.Release()
+		m, err = a.Recv(ctx, id, 9)
+		if err != nil || !m.IsGone() || m.From() != id {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+}
+
+// node starts a directory of its own for real processes, and returns its socket.
+func node(t testing.TB) string {
+	sock := filepath.Join(t.TempDir(), "s")
+	t.Setenv("TPVM_TEST_SOCKET", sock)
+	return sock
+}
+
+// Programs are spawned, know their parent, and are told to end.
+func TestSpawnPrograms(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	task := enrol(t, c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self, 3, tpvm.Args("one"), tpvm.Env("TPVM_TEST_PROGRAM=hello"))
+	if err != nil || len(ids) != 3 {
+		t.Fatal(ids, err)
+	}
+	if _, err := task.Notify(ctx, 9, ids...); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		m, err := task.Recv(ctx, id, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.UnpackString(); err != nil || s != "[one]" {
+			t.Error(s, err)
+		}
+		m.Release()
+		if err := task.Send(ctx, id, 2, nil); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = task.Recv(ctx, id, 9); err != nil || !m.IsGone() {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+	_, err = task.Spawn(ctx, self, 2, tpvm.Env("TPVM_TEST_PROGRAM=silent"))
+	var spawn *tpvm.SpawnError
+	if !errors.Is(err, tpvm.ErrNotEnrolled) || !errors.As(err, &spawn) || len(spawn.Slots) != 2 {
+		t.Errorf("a program that does not enrol: %v", err)
+	}
+	if _, err = task.Spawn(ctx, "no-such-program", 1); !errors.Is(err, tpvm.ErrNoProgram) {
+		t.Errorf("a missing program: %v", err)
+	}
+}
