@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+
+	"github.com/rocl-go/rocl"
+)
+
+// maxMessage is the size of the largest message, as in package rocl.
+const maxMessage = math.MaxInt32
+
+// An Option changes one default of NewBuffer.
+type Option func(*Buffer)
+
+// WithTypes makes the message typed: it ends with a description of the types of its values, and
+// unpacking as another type fails with ErrType. The description takes about two bytes for each
+// Pack. Reset keeps this choice.
+func WithTypes() Option { return func(b *Buffer) { b.typed = true } }
+
+// A Buffer is a message that is being packed. The zero Buffer is empty and of encoding Default.
+// A Buffer must not be used by several goroutines at once.
+type Buffer struct {
+	enc   Encoding
+	typed bool
+	data  []byte // encoded values; InPlace: what is not the caller's
+	items []item // InPlace: the message in its order
+	size  int    // of the encoded values
+	runs  []run  // typed: what was packed
+}
+
+// An item is a part of a message of encoding InPlace: memory of the caller, or a part of the
+// Buffer's data.
+type item struct {
+	x      vector       // values of the caller, or
+	buf    *rocl.Buffer // a buffer, or
+	lo, hi int          // a part of data
+}
+
+// A run is a number of values of one kind, in the description of a typed message.
+type run struct {
+	k kind
+	n int
+}
+
+// NewBuffer returns an empty Buffer.
+func NewBuffer(enc Encoding, opts ...Option) *Buffer {
+	b := &Buffer{enc: enc}
+	for _, o := range opts {
+		o(b)
+	}
+	return b
+}
+
+// Reset empties b for a message of encoding enc. b keeps its memory, so that packing the same
+// again does not allocate. b drops its references to the caller's values and releases each
+// rocl.Buffer that was packed.
+func (b *Buffer) Reset(enc Encoding) {
+	for i := range b.items {
+		if m := b.items[i].buf; m != nil {
+			m.Release()
+		}
+	}
+	clear(b.items)
+	b.enc, b.data, b.items, b.runs, b.size = enc, b.data[:0], b.items[:0], b.runs[:0], 0
+}
+
+// Encoding returns the encoding of the message.
+func (b *Buffer) Encoding() Encoding { return b.enc }
+
+// Typed reports whether the message ends with a description of its types.
+func (b *Buffer) Typed() bool { return b.typed }
+
+// Len returns the number of bytes of the packed values, without the description of a typed message.
+func (b *Buffer) Len() int { return b.size }
+
+// Size returns the number of bytes of the whole message, which is what Encode writes.
+func (b *Buffer) Size() int {
+	if !b.typed {
+		return b.size
+	}
+	return b.size + descriptionSize(b.runs)
+}
+
+// Encode writes the message to the start of dst, and returns its Size. It fails with
+// io.ErrShortBuffer if dst is shorter. Values that were packed InPlace are read now. Encode does
+// not allocate, and b may be encoded any number of times.
+func (b *Buffer) Encode(dst []byte) (int, error) {
+	size := b.Size()
+	if len(dst) < size {
+		return 0, fmt.Errorf("pack: encode %d bytes into %d: %w", size, len(dst), io.ErrShortBuffer)
+	}
+	if b.enc != InPlace {
+		copy(dst, b.data)
+	} else {
+		rest := dst
+		for i := range b.items {
+			it, n := &b.items[i], 0
+			switch {
+			case it.buf != nil:
+				n = copy(rest, it.buf.Bytes())
+			case it.x.k != noKind:
+				n = it.x.count() * it.x.k.size(false)
+				it.x.put(rest[:n], it.x.k, false)
+			default:
+				n = copy(rest, b.data[it.lo:it.hi])
+			}
+			rest = rest[n:]
+		}
+		runtime.KeepAlive(b)
+	}
+	if b.typed {
+		putDescription(dst[b.size:size], b.runs)
+	}
+	return size, nil
+}
+
+// AppendTo appends the message to dst and returns the extended slice.
+func (b *Buffer) AppendTo(dst []byte) ([]byte, error) {
+	n := len(dst)
+	dst = slices.Grow(dst, b.Size())
+	size, err := b.Encode(dst[n:cap(dst)])
+	if err != nil {
+		return dst[:n], err
+	}
+	return dst[:n+size], nil
+}
+
+// Whole returns the rocl.Buffer that is the message, if the message is nothing but one
+// rocl.Buffer that was packed InPlace by PackBuffer. The message can then be sent without a copy.
+// The reference stays b's: a caller that sends the rocl.Buffer calls Retain first.
+func (b *Buffer) Whole() (*rocl.Buffer, bool) {
+	if b.typed || len(b.items) != 1 || b.items[0].buf == nil {
+		return nil, false
+	}
+	return b.items[0].buf, true
+}
+
+// Pack appends v[0], v[stride], v[2*stride] and so on to the message. A stride of 1 packs all
+// of v. With encoding InPlace, v must stay as it is until the message has been sent.
+//
+// Pack fails with ErrBadParam if stride is not positive. It fails with ErrOverflow if a long
+// does not fit into the four bytes that encoding Default has for it; typed messages have no such
+// limit. A Pack that fails changes nothing.
+func Pack[T Number](b *Buffer, v []T, stride int) error {
+	if stride < 1 {
+		return errStride(stride)
+	}
+	if len(v) == 0 {
+		return b.valid()
+	}
+	x := vectorOf(v, stride)
+	if b.enc == InPlace {
+		size, err := b.sizeOf(x.k, x.count())
+		if err != nil {
+			return err
+		}
+		return b.refer(item{x: x}, size, run{x.k, x.count()})
+	}
+	return b.pack(x)
+}
+
+// PackOne packs one value. It keeps no reference to it whatever the encoding.
+func PackOne[T Number](b *Buffer, v T) error {
+	s := [1]T{v}
+	return b.pack(vectorOf(s[:], 1))
+}
+
+// PackBytes packs p as Pack does with a stride of 1.
+func (b *Buffer) PackBytes(p []byte) error { return Pack(b, p, 1) }
+
+// PackString packs a string as a C program reads it: its length as an int, its bytes, and a zero
+// byte, which the length counts. A string of which a byte is zero is shorter for a C program.
+func (b *Buffer) PackString(s string) error {
+	if len(s) > maxMessage-8 {
+		return b.tooLarge(len(s))
+	}
+	xdr := b.enc == Default
+	n := 4 + len(s) + 1
+	if xdr {
+		n = padded(n)
+	}
+	p, err := b.grow(n)
+	if err != nil {
+		return err
+	}
+	b.add(run{strKind, 1})
+	putInt(p, len(s)+1, xdr)
+	clear(p[4+copy(p[4:], s):])
+	return nil
+}
+
+// PackBuffer packs the bytes of m, as PackBytes does. With encoding InPlace, b takes a reference
+// of its own to m, which Reset releases; see Whole.
+func (b *Buffer) PackBuffer(m *rocl.Buffer) error {
+	if b.enc != InPlace || m.Len() == 0 {
+		return b.PackBytes(m.Bytes())
+	}
+	if err := b.refer(item{buf: m}, m.Len(), run{byteKind, m.Len()}); err != nil {
+		return err
+	}
+	m.Retain()
+	return nil
+}
+
+// pack encodes x, which it does not keep.
+func (b *Buffer) pack(x vector) error {
+	k, n, xdr := x.k, x.count(), b.enc == Default
+	if xdr && (k == longKind || k == ulongKind) && !x.fits() {
+		if !b.typed {
+			return fmt.Errorf("%w: %d %v do not all fit into four bytes; pack them Raw, InPlace or into a typed message", ErrOverflow, n, k)
+		}
+		if k = hyperKind; x.k == ulongKind {
+			k = uhyperKind
+		}
+	}
+	size, err := b.sizeOf(k, n)
+	if err != nil {
+		return err
+	}
+	p, err := b.grow(padIf(xdr, size))
+	if err != nil {
+		return err
+	}
+	b.add(run{k, n})
+	x.put(p[:size], k, xdr)
+	clear(p[size:])
+	return nil
+}
+
+// sizeOf returns the size of n values of kind k without padding.
+func (b *Buffer) sizeOf(k kind, n int) (int, error) {
+	size := k.size(b.enc == Default)
+	if n > (maxMessage-3)/size {
+		return 0, b.tooLarge(n)
+	}
+	return n * size, nil
+}
+
+// padIf returns n, padded if xdr.
+func padIf(xdr bool, n int) int {
+	if xdr {
+		return padded(n)
+	}
+	return n
+}
+
+// grow adds n bytes that the caller writes.
+func (b *Buffer) grow(n int) ([]byte, error) {
+	if err := b.room(n); err != nil {
+		return nil, err
+	}
+	lo := len(b.data)
+	if cap(b.data)-lo < n {
+		b.data = slices.Grow(b.data, n)
+	}
+	b.data = b.data[:lo+n]
+	if b.enc == InPlace {
+		if last := len(b.items) - 1; last >= 0 && b.items[last].isData() {
+			b.items[last].hi += n
+		} else {
+			b.items = append(b.items, item{lo: lo, hi: lo + n})
+		}
+	}
+	b.size += n
+	return b.data[lo:], nil
+}
+
+// isData reports whether it is a part of the Buffer's data.
+func (it *item) isData() bool { return it.buf == nil && it.x.k == noKind }
+
+// refer adds an item of n bytes, and the run to the description.
+func (b *Buffer) refer(it item, n int, r run) error {
+	if err := b.room(n); err != nil {
+		return err
+	}
+	b.items = append(b.items, it)
+	b.size += n
+	b.add(r)
+	return nil
+}
+
+// add adds a run to the description of a typed message. A run that continues the one before
+// becomes a part of it, except bytes of encoding Default, which are padded each time.
+func (b *Buffer) add(r run) {
+	if !b.typed {
+		return
+	}
+	if last := len(b.runs) - 1; last >= 0 && b.runs[last].k == r.k && (r.k != byteKind || b.enc != Default) {
+		b.runs[last].n += r.n
+		return
+	}
+	b.runs = append(b.runs, r)
+}
+
+// valid returns an error if the encoding is none.
+func (b *Buffer) valid() error {
+	if b.enc >= encodings {
+		return fmt.Errorf("%w: %v", ErrBadParam, b.enc)
+	}
+	return nil
+}
+
+// room returns an error if n more bytes do not fit.
+func (b *Buffer) room(n int) error {
+	if err := b.valid(); err != nil {
+		return err
+	}
+	if n < 0 || n > maxMessage-b.size {
+		return b.tooLarge(n)
+	}
+	return nil
+}
+
+func (b *Buffer) tooLarge(n int) error {
+	return fmt.Errorf("pack: %d more in a message of %d bytes: %w", n, b.size, rocl.ErrTooLarge)
+}
+
+func errStride(stride int) error {
+	return fmt.Errorf("%w: a stride of %d", ErrBadParam, stride)
+}
+
+// putInt writes n as a PVM int.
+func putInt(p []byte, n int, xdr bool) {
+	if xdr {
+		binary.BigEndian.PutUint32(p, uint32(n))
+	} else {
+		binary.LittleEndian.PutUint32(p, uint32(n))
+	}
+}
+
+// getInt reads a PVM int.
+func getInt(p []byte, xdr bool) int {
+	if xdr {
+		return int(int32(binary.BigEndian.Uint32(p)))
+	}
+	return int(int32(binary.LittleEndian.Uint32(p)))
+}

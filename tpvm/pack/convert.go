@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"unsafe"
+)
+
+// A unit is a number as bits.
+type unit interface{ uint16 | uint32 | uint64 }
+
+// isLittle reports whether this machine keeps the low byte of a number first. The compiler
+// evaluates it.
+func isLittle() bool { return binary.NativeEndian.Uint16([]byte{1, 0}) == 1 }
+
+// swaps reports whether the bytes of a number are reversed on the way: XDR is big-endian, Raw
+// little-endian.
+func swaps(xdr bool) bool { return xdr == isLittle() }
+
+// padded returns n rounded up to a multiple of four.
+func padded(n int) int { return (n + 3) &^ 3 }
+
+// store writes x to the start of p in the machine's byte order. p may be unaligned. The
+// compiler makes one instruction of it for each U.
+func store[U unit](p []byte, x U) {
+	switch unsafe.Sizeof(x) {
+	case 2:
+		binary.NativeEndian.PutUint16(p, uint16(x))
+	case 4:
+		binary.NativeEndian.PutUint32(p, uint32(x))
+	case 8:
+		binary.NativeEndian.PutUint64(p, uint64(x))
+	}
+}
+
+// load reads what store writes.
+func load[U unit](p []byte) U {
+	var x U
+	switch unsafe.Sizeof(x) {
+	case 2:
+		return U(binary.NativeEndian.Uint16(p))
+	case 4:
+		return U(binary.NativeEndian.Uint32(p))
+	default:
+		return U(binary.NativeEndian.Uint64(p))
+	}
+}
+
+// reverse returns x with its bytes reversed.
+func reverse[U unit](x U) U {
+	switch unsafe.Sizeof(x) {
+	case 2:
+		return U(bits.ReverseBytes16(uint16(x)))
+	case 4:
+		return U(bits.ReverseBytes32(uint32(x)))
+	default:
+		return U(bits.ReverseBytes64(uint64(x)))
+	}
+}
+
+// bytesOf returns the memory of src.
+func bytesOf[U unit](src []U) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), len(src)*int(unsafe.Sizeof(*new(U))))
+}
+
+// put writes every step-th group of per units to dst, which has exactly their size.
+func put[U unit](dst []byte, src []U, per, step int, swap bool) {
+	size := int(unsafe.Sizeof(*new(U)))
+	switch {
+	case step == per && !swap:
+		copy(dst, bytesOf(src))
+	case step == per:
+		for len(src) >= 4 && len(dst) >= 4*size { // this form has no bounds checks
+			store(dst[0*size:], reverse(src[0]))
+			store(dst[1*size:], reverse(src[1]))
+			store(dst[2*size:], reverse(src[2]))
+			store(dst[3*size:], reverse(src[3]))
+			src, dst = src[4:], dst[4*size:]
+		}
+		for i, x := range src {
+			store(dst[i*size:], reverse(x))
+		}
+	default:
+		for i := 0; i < len(src); i += step {
+			for _, x := range src[i : i+per] {
+				if swap {
+					x = reverse(x)
+				}
+				store(dst, x)
+				dst = dst[size:]
+			}
+			if len(src)-i <= step { // the sum could overflow
+				return
+			}
+		}
+	}
+}
+
+// get reads what put writes.
+func get[U unit](dst []U, src []byte, per, step int, swap bool) {
+	size := int(unsafe.Sizeof(*new(U)))
+	switch {
+	case step == per && !swap:
+		copy(bytesOf(dst), src)
+	case step == per:
+		for len(dst) >= 4 && len(src) >= 4*size {
+			dst[0] = reverse(load[U](src[0*size:]))
+			dst[1] = reverse(load[U](src[1*size:]))
+			dst[2] = reverse(load[U](src[2*size:]))
+			dst[3] = reverse(load[U](src[3*size:]))
+			dst, src = dst[4:], src[4*size:]
+		}
+		for i := range dst {
+			dst[i] = reverse(load[U](src[i*size:]))
+		}
+	default:
+		for i := 0; i < len(dst); i += step {
+			group := dst[i : i+per]
+			for j := range group {
+				x := load[U](src)
+				if swap {
+					x = reverse(x)
+				}
+				group[j] = x
+				src = src[size:]
+			}
+			if len(dst)-i <= step {
+				return
+			}
+		}
+	}
+}
+
+// put writes the values of x as kind k, which is x.k or the hyper of it, to dst, which has
+// exactly their size without padding. Where a long takes four bytes, each must fit.
+func (x vector) put(dst []byte, k kind, xdr bool) {
+	if x.n == 0 {
+		return
+	}
+	per := kindInfo[k].units
+	step := 0
+	if x.stride <= math.MaxInt/2 {
+		step = x.stride * per
+	} else {
+		step = math.MaxInt
+	}
+	narrow := xdr && (k == longKind || k == ulongKind)
+	switch {
+	case k == byteKind:
+		src := unsafe.Slice((*byte)(x.p), x.n)
+		if step == 1 {
+			copy(dst, src)
+			return
+		}
+		for i := range dst {
+			dst[i] = src[i*step]
+		}
+	case x.half && narrow: // an int of four bytes is written as such
+		put(dst, units[uint32](x), 1, step, swaps(xdr))
+	case x.half:
+		x.putHalf(dst, swaps(xdr))
+	case narrow:
+		src := units[uint64](x)
+		for i := range len(dst) / 4 {
+			binary.BigEndian.PutUint32(dst[i*4:], uint32(src[i*step]))
+		}
+	case kindInfo[k].unit == 2 && xdr: // PVM writes an unsigned short as if it had a sign
+		src := units[uint16](x)
+		for i := range len(dst) / 4 {
+			binary.BigEndian.PutUint32(dst[i*4:], uint32(int32(int16(src[i*step]))))
+		}
+	case kindInfo[k].unit == 2:
+		put(dst, units[uint16](x), per, step, swaps(xdr))
+	case kindInfo[k].unit == 4:
+		put(dst, units[uint32](x), per, step, swaps(xdr))
+	default:
+		put(dst, units[uint64](x), per, step, swaps(xdr))
+	}
+}
+
+// get reads the values of x from src, which has exactly their size without padding, and in
+// which they are of kind k. It reports false, and may have changed some of the values, if one
+// is too large for an int of four bytes.
+func (x vector) get(src []byte, k kind, xdr bool) bool {
+	if x.n == 0 {
+		return true
+	}
+	per := kindInfo[k].units
+	step := 0
+	if x.stride <= math.MaxInt/2 {
+		step = x.stride * per
+	} else {
+		step = math.MaxInt
+	}
+	narrow := xdr && (k == longKind || k == ulongKind)
+	switch {
+	case k == byteKind:
+		dst := unsafe.Slice((*byte)(x.p), x.n)
+		if step == 1 {
+			copy(dst, src)
+			return true
+		}
+		for i, c := range src {
+			dst[i*step] = c
+		}
+	case x.half && narrow:
+		get(units[uint32](x), src, 1, step, swaps(xdr))
+	case x.half:
+		return x.getHalf(src, swaps(xdr))
+	case narrow && k == longKind:
+		dst := units[uint64](x)
+		for i := range len(src) / 4 {
+			dst[i*step] = uint64(int32(binary.BigEndian.Uint32(src[i*4:])))
+		}
+	case narrow:
+		dst := units[uint64](x)
+		for i := range len(src) / 4 {
+			dst[i*step] = uint64(binary.BigEndian.Uint32(src[i*4:]))
+		}
+	case kindInfo[k].unit == 2 && xdr:
+		dst := units[uint16](x)
+		for i := range len(src) / 4 {
+			dst[i*step] = uint16(binary.BigEndian.Uint32(src[i*4:]))
+		}
+	case kindInfo[k].unit == 2:
+		get(units[uint16](x), src, per, step, swaps(xdr))
+	case kindInfo[k].unit == 4:
+		get(units[uint32](x), src, per, step, swaps(xdr))
+	default:
+		get(units[uint64](x), src, per, step, swaps(xdr))
+	}
+	return true
+}
+
+// putHalf writes ints of four bytes as longs of eight.
+func (x vector) putHalf(dst []byte, swap bool) {
+	src := unsafe.Slice((*uint32)(x.p), x.n)
+	for i := range len(dst) / 8 {
+		v := uint64(src[i*x.stride])
+		if x.k == longKind {
+			v = uint64(int32(v))
+		}
+		if swap {
+			v = reverse(v)
+		}
+		store(dst[i*8:], v)
+	}
+}
+
+// getHalf reads longs of eight bytes into ints of four. It reports whether each fits.
+func (x vector) getHalf(src []byte, swap bool) bool {
+	dst := unsafe.Slice((*uint32)(x.p), x.n)
+	for i := range len(src) / 8 {
+		v := load[uint64](src[i*8:])
+		if swap {
+			v = reverse(v)
+		}
+		if x.k == longKind && int64(v) != int64(int32(v)) || x.k == ulongKind && v>>32 != 0 {
+			return false
+		}
+		dst[i*x.stride] = uint32(v)
+	}
+	return true
+}
+
+// fits reports whether each long of x can be written in four bytes.
+func (x vector) fits() bool {
+	if x.half || x.n == 0 {
+		return true
+	}
+	var high uint64
+	src := units[uint64](x)
+	bias := uint64(0)
+	if x.k == longKind {
+		bias = 1 << 31 // makes of -1<<31 … 1<<31-1 the range 0 … 1<<32-1
+	}
+	if x.stride == 1 {
+		for _, v := range src {
+			high |= v + bias
+		}
+	} else {
+		for i := range x.count() {
+			high |= src[i*x.stride] + bias
+		}
+	}
+	return high>>32 == 0
+}

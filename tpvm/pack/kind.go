@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"unsafe"
+)
+
+// Errors of this package. Match them with errors.Is.
+var (
+	// ErrNoData is returned when more is unpacked than was packed (PvmNoData).
+	ErrNoData = errors.New("pack: no more data in the message")
+	// ErrType is returned when a value of a typed message is unpacked as another type than it was packed.
+	ErrType = errors.New("pack: the type differs from what was packed")
+	// ErrOverflow is returned when a value needs more bytes than its encoding has (PvmOverflow).
+	ErrOverflow = errors.New("pack: value too large for the encoding")
+	// ErrBadParam is returned for an argument that is never valid, such as a stride of zero (PvmBadParam).
+	ErrBadParam = errors.New("pack: invalid argument")
+	// ErrMismatch is returned when the body of a message is packed into a message of another encoding (PvmMismatch).
+	ErrMismatch = errors.New("pack: the encodings of the messages differ")
+	// ErrDamaged is returned when a message cannot be what a Buffer encoded (PvmBadMsg).
+	ErrDamaged = errors.New("pack: the message is damaged")
+)
+
+// An Encoding is the form in which values travel. Sender and receiver must use the same one;
+// package tpvm puts it into the tag of a message.
+type Encoding uint8
+
+// Encodings. The numbers are those of PVM.
+const (
+	// Default is XDR as PVM 3.4.6 writes it (PvmDataDefault).
+	Default Encoding = iota
+	// Raw is the form in which a little-endian 64-bit machine keeps values in memory (PvmDataRaw).
+	Raw
+	// InPlace is Raw for the receiver. The Buffer refers to the caller's values and reads them
+	// when the message is sent (PvmDataInPlace).
+	InPlace
+
+	encodings
+)
+
+func (e Encoding) String() string {
+	switch e {
+	case Default:
+		return "default"
+	case Raw:
+		return "raw"
+	case InPlace:
+		return "in place"
+	}
+	return fmt.Sprintf("Encoding(%d)", uint8(e))
+}
+
+// A Number is a value that Pack packs and Unpack unpacks. The package comment has a table from
+// each PVM type to a Number.
+type Number interface {
+	~int8 | ~int16 | ~int32 | ~int64 | ~int |
+		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
+		~float32 | ~float64 | ~complex64 | ~complex128
+}
+
+// A kind is a PVM type. The numbers are part of the description of a typed message.
+type kind uint8
+
+const (
+	noKind kind = iota
+	byteKind
+	shortKind
+	ushortKind
+	intKind
+	uintKind
+	longKind
+	ulongKind
+	floatKind
+	doubleKind
+	cplxKind
+	dcplxKind
+	strKind
+	messageKind
+	hyperKind  // longs of which one needs more than four bytes; only in a typed message of encoding Default
+	uhyperKind // the same of unsigned longs
+
+	kinds
+)
+
+// kindInfo describes the values of each kind: unit is the size of a number in memory, units
+// how many numbers make a value, xdr the size of a value in encoding Default without padding.
+var kindInfo = [kinds]struct {
+	name             string
+	unit, units, xdr int
+}{
+	noKind:      {"nothing", 0, 0, 0},
+	byteKind:    {"byte", 1, 1, 1},
+	shortKind:   {"short", 2, 1, 4},
+	ushortKind:  {"ushort", 2, 1, 4},
+	intKind:     {"int", 4, 1, 4},
+	uintKind:    {"uint", 4, 1, 4},
+	longKind:    {"long", 8, 1, 4},
+	ulongKind:   {"ulong", 8, 1, 4},
+	floatKind:   {"float", 4, 1, 4},
+	doubleKind:  {"double", 8, 1, 8},
+	cplxKind:    {"cplx", 4, 2, 8},
+	dcplxKind:   {"dcplx", 8, 2, 16},
+	strKind:     {"str", 0, 0, 0},
+	messageKind: {"message", 0, 0, 0},
+	hyperKind:   {"long", 8, 1, 8},
+	uhyperKind:  {"ulong", 8, 1, 8},
+}
+
+func (k kind) String() string {
+	if k < kinds {
+		return kindInfo[k].name
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// size returns the bytes of a value on the wire, without padding; 0 if they are not fixed.
+func (k kind) size(xdr bool) int {
+	if xdr {
+		return kindInfo[k].xdr
+	}
+	return kindInfo[k].unit * kindInfo[k].units
+}
+
+// plain returns the kind that a user asks for: a long whatever its size on the wire.
+func (k kind) plain() kind {
+	switch k {
+	case hyperKind:
+		return longKind
+	case uhyperKind:
+		return ulongKind
+	}
+	return k
+}
+
+// kindOf returns the kind that Pack[T] packs.
+func kindOf[T Number]() kind {
+	switch reflect.TypeFor[T]().Kind() {
+	case reflect.Int8, reflect.Uint8:
+		return byteKind
+	case reflect.Int16:
+		return shortKind
+	case reflect.Uint16:
+		return ushortKind
+	case reflect.Int32:
+		return intKind
+	case reflect.Uint32:
+		return uintKind
+	case reflect.Int64, reflect.Int:
+		return longKind
+	case reflect.Uint64, reflect.Uint:
+		return ulongKind
+	case reflect.Float32:
+		return floatKind
+	case reflect.Float64:
+		return doubleKind
+	case reflect.Complex64:
+		return cplxKind
+	case reflect.Complex128:
+		return dcplxKind
+	}
+	return noKind
+}
+
+// A vector is the memory of a slice of numbers, of which every stride-th is meant.
+type vector struct {
+	p      unsafe.Pointer
+	n      int // values in the slice, meant or not
+	stride int
+	k      kind
+	half   bool // the longs are Go's int or uint, and have four bytes in memory
+}
+
+// vectorOf returns the vector of v. stride must be positive.
+func vectorOf[T Number](v []T, stride int) vector {
+	k, z := kindOf[T](), T(0)
+	return vector{unsafe.Pointer(unsafe.SliceData(v)), len(v), stride, k,
+		(k == longKind || k == ulongKind) && unsafe.Sizeof(z) == 4}
+}
+
+// count returns how many values are meant.
+func (x vector) count() int {
+	if x.n == 0 || x.stride == 1 {
+		return x.n
+	}
+	return (x.n-1)/x.stride + 1
+}
+
+// from returns the vector without its first n meant values.
+func (x vector) from(n int) vector {
+	if n >= x.count() {
+		x.n = 0
+		return x
+	}
+	skip := n * x.stride
+	unit := kindInfo[x.k].unit * kindInfo[x.k].units
+	if x.half {
+		unit = 4
+	}
+	x.p, x.n = unsafe.Add(x.p, skip*unit), x.n-skip
+	return x
+}
+
+// first returns the vector of the first n meant values. There must be so many.
+func (x vector) first(n int) vector {
+	if n == 0 {
+		x.n = 0
+	} else {
+		x.n = (n-1)*x.stride + 1
+	}
+	return x
+}
+
+// units returns the memory of a vector as numbers of their size. It is a function because a
+// method cannot have a type parameter.
+func units[U unit](x vector) []U {
+	return unsafe.Slice((*U)(x.p), x.n*kindInfo[x.k].units)
+}
