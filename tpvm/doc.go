@@ -28,6 +28,7 @@
 //	type=thread     a thread; its identifier is the thread's
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number
+//	type=mbox       an entry of the mailbox; name, index, owner, flags, and a small message
 //
 // A host is a node of the cluster. Spawn of a program runs it on hosts where a task is: the
 // pod controller of a task there starts it.

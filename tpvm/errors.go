@@ -21,6 +21,20 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
+	// ErrNoEntry is returned where the mailbox has no such entry.
+	ErrNoEntry = errors.New("tpvm: no such entry in the mailbox")
+	// ErrEntryExists is returned, with ErrDenied, when the mailbox has an entry that PutInfo must
+	// not replace.
+	ErrEntryExists = errors.New("tpvm: the mailbox has such an entry already")
+	// ErrDenied is returned when a mailbox entry must not be changed, because another task or
+	// thread owns it.
+	ErrDenied = errors.New("tpvm: the mailbox entry is another's")
+	// ErrTruncated is returned when a message has more values than were asked for.
+	ErrTruncated = errors.New("tpvm: the message has more values")
+	// ErrHandler is returned when a thread has a handler for the same messages already.
+	ErrHandler = errors.New("tpvm: the thread has such a handler already")
+	// ErrForeign is returned by a receive of a message that is not of this package.
+	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
 	// ErrKilled is the cause for which the context of a killed thread ends.
 	ErrKilled = errors.New("tpvm: the thread was killed")
 	// ErrExited is the cause for which the contexts of threads end when their task exits.

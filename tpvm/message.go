@@ -7,22 +7,31 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// The tag of a rocl message has the tag of the user in its lower 32 bits, then the message
-// context, and ownTag where the message is the library's.
+// The tag of a rocl message has the tag of the user in its lower 31 bits, then bareFlag, then
+// the message context, and ownTag where the message is the library's.
 //
-// The payload has the packed values, and behind them a byte: the encoding, and typedFlag.
+// The payload has the packed values, and behind them a byte: the encoding, markBits, by which
+// messages of other programs are told apart, and typedFlag. A
+// message with bareFlag has no such byte: it is of encoding InPlace and untyped. So a buffer of
+// the caller is sent as it is.
 const (
+	bareFlag     = 1 << 31
 	contextShift = 32
 	contextBits  = 30
 	ownTag       = 1 << 63
 	typedFlag    = 0x80
+	markBits     = 0x54
+	encodingBits = 0x03
 
-	tagMask     = math.MaxUint32
+	tagMask     = math.MaxInt32
 	contextMask = (1<<contextBits - 1) << contextShift
 )
 
@@ -46,24 +55,83 @@ func (t *Thread) tag(tag int) (uint64, error) {
 // selects returns the condition for messages from a sender with a tag, in the thread's message
 // context.
 func (t *Thread) selects(from TID, tag int) (rocl.Select, error) {
-	mc := uint64(t.msgContext.Load()) << contextShift
+	k := selectKey{from: from, tag: tag, mc: t.msgContext.Load()}
+	return t.selectors.get(k)
+}
+
+// A selectKey is what a selector is made from.
+type selectKey struct {
+	from TID
+	tag  int
+	mc   uint32
+}
+
+// selector returns the condition for k. One tag is two of rocl, so that the condition is one by
+// which the mailbox finds messages without looking at all of them.
+func (k selectKey) selector() (rocl.Select, error) {
+	mc := uint64(k.mc) << contextShift
 	var s rocl.Select
 	switch {
-	case tag == AnyTag:
-		s = rocl.Tags(mc, mc|tagMask)
-	case tag < 0 || tag > MaxTag:
-		return s, fmt.Errorf("tag %d: %w", tag, ErrBadParam)
+	case k.tag == AnyTag:
+		s = rocl.Tags(mc, mc|bareFlag|tagMask)
+	case k.tag < 0 || k.tag > MaxTag:
+		return s, fmt.Errorf("tag %d: %w", k.tag, ErrBadParam)
 	default:
-		s = rocl.Tag(mc | uint64(tag))
+		s = rocl.Tag(mc|uint64(k.tag), mc|bareFlag|uint64(k.tag))
 	}
-	if !from.IsZero() {
-		s = rocl.All(rocl.From(from), s)
+	if !k.from.IsZero() {
+		s = rocl.All(rocl.From(k.from), s)
 	}
 	return s, nil
 }
 
+// selectors keeps the conditions that a thread has received with, so that a receive does not
+// make them again.
+type selectors struct {
+	kept atomic.Pointer[[keptSelectors]atomic.Pointer[keptSelector]]
+}
+
+const keptSelectors = 64
+
+type keptSelector struct {
+	key selectKey
+	sel rocl.Select
+}
+
+// get returns the condition for k.
+func (s *selectors) get(k selectKey) (rocl.Select, error) {
+	kept := s.kept.Load()
+	if kept == nil {
+		kept = new([keptSelectors]atomic.Pointer[keptSelector])
+		if !s.kept.CompareAndSwap(nil, kept) {
+			kept = s.kept.Load()
+		}
+	}
+	place := &kept[(uint32(k.tag)*31+k.from.Serial()*7+uint32(k.from.Ctx())+k.mc)%keptSelectors]
+	if have := place.Load(); have != nil && have.key == k {
+		return have.sel, nil
+	}
+	sel, err := k.selector()
+	if err == nil {
+		place.Store(&keptSelector{key: k, sel: sel})
+	}
+	return sel, err
+}
+
 // Buffer returns an empty buffer to pack a message into.
 func (t *Thread) Buffer(enc pack.Encoding) *pack.Buffer { return pack.NewBuffer(enc) }
+
+// trailer returns the byte behind the values of b.
+func trailer(b *pack.Buffer) byte {
+	if b == nil {
+		return markBits
+	}
+	how := markBits | byte(b.Encoding())
+	if b.Typed() {
+		how |= typedFlag
+	}
+	return how
+}
 
 // encode writes the message of b into memory of the context.
 func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, error) {
@@ -75,18 +143,14 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	if err != nil {
 		return nil, err
 	}
-	p, how := m.Bytes(), byte(0)
+	p := m.Bytes()
 	if b != nil {
 		if _, err := b.Encode(p[:n]); err != nil {
 			m.Release()
 			return nil, err
 		}
-		how = byte(b.Encoding())
-		if b.Typed() {
-			how |= typedFlag
-		}
 	}
-	p[n] = how
+	p[n] = trailer(b)
 	return m, nil
 }
 
@@ -94,6 +158,11 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 // 0 to MaxTag. It waits, until ctx ends, while the receiver has no room. b stays the
 // caller's, and may be sent again; nil is a message without values. Messages from one thread
 // to another arrive in the order in which they were sent.
+//
+// The values are copied once, into memory of the library, before Send returns. If b is one
+// rocl.Buffer that was packed InPlace, and is untyped, nothing is copied: the receiver may read
+// that memory, which must not be written until rocl.Buffer.Wait says that it is sent and
+// released.
 //
 // Send fails as [rocl.Resource.Send] does: with rocl.ErrGone if the receiver has ended.
 func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) error {
@@ -107,9 +176,20 @@ func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) erro
 	return nil
 }
 
+// outgoing returns the memory of the message of b, and its rocl tag.
+func (t *Thread) outgoing(ctx context.Context, tag uint64, b *pack.Buffer) (*rocl.Buffer, uint64, error) {
+	if b != nil && tag&ownTag == 0 {
+		if m, ok := b.Whole(); ok {
+			return m.Retain(), tag | bareFlag, nil
+		}
+	}
+	m, err := t.encode(ctx, b)
+	return m, tag, err
+}
+
 // send is Send with a rocl tag.
 func (t *Thread) send(ctx context.Context, to TID, tag uint64, b *pack.Buffer) error {
-	m, err := t.encode(ctx, b)
+	m, tag, err := t.outgoing(ctx, tag, b)
 	if err != nil {
 		return err
 	}
@@ -136,7 +216,7 @@ func (t *Thread) Mcast(ctx context.Context, to []TID, tag int, b *pack.Buffer) e
 
 // mcast is Mcast with a rocl tag.
 func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer) error {
-	m, err := t.encode(ctx, b)
+	m, tag, err := t.outgoing(ctx, tag, b)
 	if err != nil {
 		return err
 	}
@@ -148,57 +228,140 @@ func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer
 }
 
 // A Message is a message that was received. Its values are unpacked in the order in which they
-// were packed. It belongs to its receiver until Release.
+// were packed. It belongs to its receiver until Release, and must not be touched afterwards.
 type Message struct {
 	pack.Reader
-	m *rocl.Message
+	m    *rocl.Message // nil: it is of the mailbox,
+	from TID           // where that put it
+	len  int
+	pool *sync.Pool // nil: it is not used again
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.
-func (m *Message) From() TID { return m.m.From() }
+func (m *Message) From() TID {
+	if m.m == nil {
+		return m.from
+	}
+	return m.m.From()
+}
 
 // Tag returns the tag that the sender gave.
-func (m *Message) Tag() int { return int(m.m.Tag() & tagMask) }
+func (m *Message) Tag() int {
+	if m.m == nil {
+		return 0
+	}
+	return int(m.m.Tag() & tagMask)
+}
 
 // Len returns how many bytes the packed values take.
-func (m *Message) Len() int { return max(0, m.m.Len()-1) }
+func (m *Message) Len() int { return m.len }
 
 // IsGone reports whether the message tells that the task or thread From has ended; see Notify.
-func (m *Message) IsGone() bool { return m.m.IsGone() }
+func (m *Message) IsGone() bool { return m.m != nil && m.m.IsGone() }
 
 // Release gives the memory of the message back. Values that were unpacked stay.
-func (m *Message) Release() { m.m.Release() }
-
-// message makes a rocl message a Message.
-func message(m *rocl.Message) (*Message, error) {
-	p := m.Bytes()
-	enc, typed := pack.Default, false
-	if n := len(p) - 1; n >= 0 {
-		enc, typed = pack.Encoding(p[n]&^typedFlag), p[n]&typedFlag != 0
-		p = p[:n]
+func (m *Message) Release() {
+	if m.m == nil {
+		return
 	}
-	msg := &Message{m: m}
-	if err := msg.Reader.Init(enc, typed, p); err != nil {
-		err = fmt.Errorf("tpvm: message from %v with tag %d: %w", m.From(), m.Tag()&tagMask, err)
-		m.Release()
+	m.m.Release()
+	m.m = nil
+	if m.pool != nil {
+		m.pool.Put(m)
+	}
+}
+
+// message makes a rocl message a Message. Where it is none, it is released.
+func message(m *rocl.Message) (*Message, error) {
+	msg := new(Message)
+	if err := msg.init(m); err != nil {
 		return nil, err
 	}
 	return msg, nil
 }
 
+// message is like the function, for a Message that is used again after its Release.
+func (t *Task) message(m *rocl.Message) (*Message, error) {
+	msg, ok := t.messages.Get().(*Message)
+	if !ok {
+		msg = &Message{pool: &t.messages}
+	}
+	if err := msg.init(m); err != nil {
+		return nil, err
+	}
+	return msg, nil
+}
+
+// init makes msg the rocl message m, or releases m.
+func (msg *Message) init(m *rocl.Message) error {
+	enc, typed, p, err := payload(m)
+	if err == nil {
+		err = msg.Reader.Init(enc, typed, p)
+	}
+	if err != nil {
+		err = fmt.Errorf("tpvm: message from %v with tag %d: %w", m.From(), m.Tag()&tagMask, err)
+		m.Release()
+		return err
+	}
+	msg.m, msg.len = m, len(p)
+	return nil
+}
+
+// payload returns the values of a rocl message and how they are encoded.
+func payload(m *rocl.Message) (enc pack.Encoding, typed bool, p []byte, err error) {
+	p = m.Bytes()
+	n := len(p) - 1
+	switch {
+	case m.Tag()&(ownTag|bareFlag) == bareFlag:
+		return pack.InPlace, false, p, nil
+	case m.IsGone():
+		return pack.Default, false, nil, nil
+	case n < 0 || p[n]&^(typedFlag|encodingBits) != markBits:
+		return 0, false, nil, ErrForeign
+	}
+	return pack.Encoding(p[n] & encodingBits), p[n]&typedFlag != 0, p[:n], nil
+}
+
 // Recv waits for a message from a task or thread, or AnyTask, with a tag, or AnyTag, and
 // returns it. Messages of other message contexts are left. It fails with the cause of ctx's
 // end, and, where it waits for one sender, with rocl.ErrGone when that has ended and has left
-// no such message.
+// no such message. A message that did not come from a program of this package, or is damaged,
+// is dropped, and Recv fails with ErrForeign or pack.ErrDamaged and names its sender; the next
+// Recv goes on with the others.
+//
+// PVM's pvm_trecv is Recv with a context from [context.WithTimeout].
 func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.r.Recv(ctx, s); err == nil {
-			return message(m)
+		if m, err = t.recv(ctx, s); err == nil {
+			return t.task.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
+}
+
+// recv returns the next message that s selects and no handler does.
+func (t *Thread) recv(ctx context.Context, s rocl.Select) (*rocl.Message, error) {
+	if h := t.handlers.Load(); h != nil {
+		return h.recv(ctx, s)
+	}
+	m, err := t.r.Recv(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if h := t.handlers.Load(); h != nil && h.handler(m) != nil { // added meanwhile
+		return h.recvAfter(ctx, s, m)
+	}
+	return m, nil
+}
+
+// tryRecv is recv without waiting.
+func (t *Thread) tryRecv(s rocl.Select) (*rocl.Message, error) {
+	if h := t.handlers.Load(); h != nil {
+		return h.tryRecv(s)
+	}
+	return t.r.TryRecv(s)
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
@@ -206,8 +369,8 @@ func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.r.TryRecv(s); err == nil {
-			return message(m)
+		if m, err = t.tryRecv(s); err == nil {
+			return t.task.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
@@ -220,17 +383,74 @@ type Info struct {
 	Len  int // bytes that the packed values take
 }
 
+func infoOf(e rocl.Envelope) Info {
+	i := Info{From: e.From, Tag: int(e.Tag & tagMask), Len: e.Len}
+	if e.Tag&bareFlag == 0 {
+		i.Len = max(0, e.Len-1)
+	}
+	return i
+}
+
 // Probe describes the message that TryRecv would return. It fails with rocl.ErrEmpty where
 // there is none.
 func (t *Thread) Probe(from TID, tag int) (Info, error) {
 	s, err := t.selects(from, tag)
 	if err == nil {
 		var e rocl.Envelope
-		if e, err = t.r.Peek(s); err == nil {
-			return Info{From: e.From, Tag: int(e.Tag & tagMask), Len: max(0, e.Len-1)}, nil
+		if e, err = t.peek(s); err == nil {
+			return infoOf(e), nil
 		}
 	}
 	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
+}
+
+func (t *Thread) peek(s rocl.Select) (rocl.Envelope, error) {
+	h := t.handlers.Load()
+	if h == nil {
+		return t.r.Peek(s)
+	}
+	m, err := h.tryRecv(s)
+	if err != nil {
+		return rocl.Envelope{}, err
+	}
+	e := rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()}
+	if err := t.r.PutBack(m); err != nil {
+		m.Release()
+		return e, err
+	}
+	return e, nil
+}
+
+// RecvFunc waits for a message of the thread's message context for which match reports true, and
+// returns it (pvm_recvf). Messages for which match reports false are set aside while RecvFunc
+// waits, and are put back in their order before it returns. So no other goroutine should receive
+// meanwhile, and senders get room for as many messages as are set aside.
+func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
+	s, err := t.selects(AnyTask, AnyTag)
+	if err != nil {
+		return nil, err
+	}
+	var aside []*rocl.Message
+	defer func() { t.putBack(aside) }()
+	for {
+		m, err := t.recv(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("tpvm: receive: %w", err)
+		}
+		if match(infoOf(rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()})) {
+			return t.task.message(m)
+		}
+		aside = append(aside, m)
+	}
+}
+
+// putBack puts messages back in their order.
+func (t *Thread) putBack(ms []*rocl.Message) {
+	for _, m := range slices.Backward(ms) {
+		if err := t.r.PutBack(m); err != nil { // the thread has ended
+			m.Release()
+		}
+	}
 }
 
 // Notify has a message with a tag sent to the thread when a task or thread has ended,

@@ -24,6 +24,7 @@ type pod struct {
 	t        *Task
 	r        *rocl.Resource
 	onSignal func(syscall.Signal)
+	infos    *keeper
 
 	mu       sync.Mutex
 	exports  map[string]*export
@@ -120,6 +121,7 @@ func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) erro
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		spawns: map[uint64]*spawned{},
 	}
+	p.infos = t.newKeeper(p)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
@@ -142,6 +144,8 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.signal)
 	case podSiblings:
 		answer(p, p.r, m, p.siblings)
+	case podInfo:
+		answer(p, p.r, m, p.infos.answer)
 	default:
 		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
 	}
@@ -215,6 +219,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 		}
 		th.cancel(nil)
 		t.pod.remove(th)
+		t.pod.infos.ownerEnded(t.ended, th.ID())
 		_ = th.r.Close()
 	})
 	return th, nil

@@ -38,6 +38,7 @@ const (
 	typeStart    = "tmp"       // a program that has been started and has not enrolled
 	typeOutput   = "output"    // a task that gathers the output of others
 	typeContext  = "msgctx"    // a message context
+	typeInfo     = "mbox"      // an entry of the mailbox
 	attrType     = "type"
 	attrVM       = "vm"
 	attrName     = "name"
@@ -108,6 +109,9 @@ type Task struct {
 	ended  context.Context // until Exit
 	end    context.CancelFunc
 	work   sync.WaitGroup // goroutines of the task, which ended ends
+
+	messages sync.Pool // of *Message that were released
+	packers  sync.Pool // of *pack.Buffer
 
 	mu     sync.Mutex
 	exited bool
@@ -293,11 +297,13 @@ func (t *Task) Exit(ctx context.Context) error {
 	}
 	var errs []error
 	errs = append(errs, t.pod.drain(ctx))
+	t.pod.infos.handOver(ctx)
 	t.end()
 	for _, th := range t.pod.all() {
 		th.kill(ErrExited)
 	}
 	t.work.Wait()
+	t.pod.infos.close()
 	for _, th := range slices.Backward(t.pod.all()) {
 		_ = th.r.Close()
 	}

@@ -23,6 +23,8 @@ type Thread struct {
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	msgContext atomic.Uint32
+	selectors  selectors
+	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
 // family is what a thread learns from its start.

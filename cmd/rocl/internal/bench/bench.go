@@ -259,6 +259,7 @@ func Commands() []*cobra.Command {
 	add("pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "adaptive", 4<<10, 64, pairs)
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	add("findall", "FindAll of --count local resources: serving, from the index, over the socket", "adaptive", 0, 1000, findAll)
+	add("tpvm", "Messages and spawns of package tpvm, beside rocl's own messages, Go channels and PVM 3.4", "always", 64, 20_000, tpvmBench)
 	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
@@ -281,7 +282,7 @@ func Commands() []*cobra.Command {
 			return directoryMain(cmd.Context(), args, os.Stdin, os.Stdout)
 		},
 	}
-	return []*cobra.Command{top, peer, node, dir}
+	return []*cobra.Command{top, peer, node, dir, tpvmCommand()}
 }
 
 func show(w io.Writer, r *Result, json bool) error {

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// sendInt sends a number.
+func sendInt(t testing.TB, th *tpvm.Thread, to tpvm.TID, tag int, n int32) {
+	t.Helper()
+	if err := tpvm.SendValues(deadline(t), th, to, tag, []int32{n}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func recvInt(t testing.TB, th *tpvm.Thread, from tpvm.TID, tag int) int32 {
+	t.Helper()
+	var v [1]int32
+	if n, _, err := tpvm.RecvValues(deadline(t), th, from, tag, v[:]); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	return v[0]
+}
+
+func number(m *tpvm.Message) int32 {
+	n, _ := pack.UnpackOne[int32](&m.Reader)
+	return n
+}
+
+// Messages that handlers want do not come to Recv, TryRecv and Probe, are handled in their order,
+// and come to Recv again when the handler has been removed.
+func TestHandlers(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	const n = 1000
+	var got []int32
+	done := make(chan struct{})
+	remove, err := b.AddHandler(tpvm.AnyTask, 5, 0, func(_ context.Context, m *tpvm.Message) {
+		got = append(got, number(m))
+		if len(got) == n {
+			close(done)
+		}
+	}, tpvm.Serial())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {}); !errors.Is(err, tpvm.ErrHandler) {
+		t.Error(err)
+	}
+	for i := range int32(n) {
+		sendInt(t, a.Thread, b.ID(), 5, i)
+		if i%10 == 0 {
+			sendInt(t, a.Thread, b.ID(), 6, i)
+		}
+	}
+	for i := int32(0); i < n; i += 10 {
+		if i%20 == 0 {
+			if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != i {
+				t.Fatal(k, i)
+			}
+			continue
+		}
+		for {
+			e, err := b.Probe(a.ID(), tpvm.AnyTag)
+			if errors.Is(err, rocl.ErrEmpty) {
+				continue
+			}
+			if err != nil || e.Tag != 6 {
+				t.Fatal(e, err)
+			}
+			m, err := b.TryRecv(a.ID(), tpvm.AnyTag)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k := number(m); k != i {
+				t.Fatal(k, i)
+			}
+			m.Release()
+			break
+		}
+	}
+	<-done
+	if !slices.IsSorted(got) || len(got) != n {
+		t.Errorf("handled %d messages, or not in order", len(got))
+	}
+	remove()
+	remove()
+	sendInt(t, a.Thread, b.ID(), 5, 77)
+	if k := recvInt(t, b.Thread, a.ID(), 5); k != 77 {
+		t.Error(k)
+	}
+
+	// In any context, and of Notify; a panic is one call's.
+	mc, err := a.NewContext(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int32
+	handled := make(chan bool, 10)
+	if _, err := b.AddHandler(a.ID(), tpvm.AnyTag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+		handled <- m.IsGone()
+		if calls.Add(1) == 1 {
+			panic("once")
+		}
+	}, tpvm.Workers(4)); err != nil {
+		t.Fatal(err)
+	}
+	sendInt(t, a.Thread, b.ID(), 1, 1)
+	if _, err := a.SetContext(mc); err != nil {
+		t.Fatal(err)
+	}
+	sendInt(t, a.Thread, b.ID(), 2, 1)
+	if <-handled || <-handled {
+		t.Error("gone")
+	}
+	if _, err := b.Notify(ctx, 3, a.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !<-handled {
+		t.Error("not gone")
+	}
+	for _, bad := range []struct {
+		tag  int
+		mc   tpvm.MsgContext
+		f    tpvm.HandlerFunc
+		opts []tpvm.HandlerOption
+	}{
+		{tag: -2, f: func(context.Context, *tpvm.Message) {}},
+		{mc: 1 << 30, f: func(context.Context, *tpvm.Message) {}},
+		{},
+		{f: func(context.Context, *tpvm.Message) {}, opts: []tpvm.HandlerOption{tpvm.Workers(0)}},
+	} {
+		if _, err := b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...); !errors.Is(err, tpvm.ErrBadParam) {
+			t.Error(err)
+		}
+	}
+}
+
+// A receive that waits when a handler is added does not take the handler's messages, and a
+// handler may do what its thread may.
+func TestHandlerWhileReceiving(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 1)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
+	got := make(chan int32)
+	go func() { got <- recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag) }()
+	if _, err := b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
+		if err := tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int32(100) {
+		sendInt(t, a.Thread, b.ID(), 1, i)
+		if k := recvInt(t, a.Thread, b.ID(), 2); k != i+1 {
+			t.Fatal(k)
+		}
+	}
+	sendInt(t, a.Thread, b.ID(), 9, 42)
+	if k := <-got; k != 42 {
+		t.Error(k)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := b.Recv(short, tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// RecvFunc finds a message behind others, which stay in their order.
+func TestRecvFunc(t *testing.T) {
+	c := rocltest.Cluster(t, 1)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
+	for i := range int32(10) {
+		sendInt(t, a.Thread, b.ID(), int(i), i)
+	}
+	m, err := b.RecvFunc(deadline(t), func(i tpvm.Info) bool { return i.From == a.ID() && i.Tag*i.Tag == 49 && i.Len == 4 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := number(m); k != 7 {
+		t.Error(k)
+	}
+	m.Release()
+	for i := range int32(10) {
+		if i != 7 {
+			if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != i {
+				t.Errorf("%d, not %d", k, i)
+			}
+		}
+	}
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// InfoFlags are options of PutInfo and RecvInfo. The numbers are PVM's.
+type InfoFlags uint32
+
+// Flags of the mailbox. The first three are of an entry, and given to PutInfo; the others are
+// given to RecvInfo.
+const (
+	// Persistent has the entry stay when its owner has ended; see PutInfo.
+	Persistent InfoFlags = 1 << iota
+	// MultiInstance permits several entries of one name, each with an index of its own.
+	MultiInstance
+	// OverWritable permits other tasks and threads to replace and to delete the entry.
+	OverWritable
+	// FirstAvail receives the entry with the lowest index that is not less than the one given.
+	FirstAvail
+	// ReadAndDelete deletes the entry that is received. Of several receivers one gets it.
+	ReadAndDelete
+	// WaitForInfo waits until there is such an entry.
+	WaitForInfo
+
+	putFlags  = Persistent | MultiInstance | OverWritable
+	recvFlags = FirstAvail | ReadAndDelete | WaitForInfo
+)
+
+// smallInfo is the size in bytes up to which a message lies in the directory, with its entry.
+// A larger one is fetched from the task that keeps the entry.
+const smallInfo = 16 << 10
+
+// MaxInfo is the size in bytes of the largest message in the mailbox.
+const MaxInfo = 64 << 20
+
+// Attributes of an entry, beside the name.
+const (
+	attrIndex = "index"
+	attrOwner = "owner"
+	attrFlags = "flags"
+	attrInfo  = "message"
+)
+
+// An InfoEntry describes an entry of the mailbox.
+type InfoEntry struct {
+	Name  string
+	Index int
+	Owner TID // zero: the owner has ended
+	Flags InfoFlags
+}
+
+// foundInfo is an entry as the directory has it.
+type foundInfo struct {
+	InfoEntry
+	id, pod TID // of its resource, and of the task that keeps it
+	data    []byte
+	hasData bool
+}
+
+func foundInfoOf(f rocl.Found) (i foundInfo, ok bool) {
+	n, err := strconv.Atoi(attr(f, attrIndex))
+	flags, err2 := strconv.ParseUint(attr(f, attrFlags), 10, 32)
+	owner, err3 := rocl.ParseGID(attr(f, attrOwner))
+	pod, err4 := rocl.ParseGID(attr(f, attrPod))
+	i = foundInfo{InfoEntry: InfoEntry{Name: attr(f, attrName), Index: n, Owner: owner, Flags: InfoFlags(flags)}, id: f.ID, pod: pod}
+	if attr(f, attrOwner) == noOwner {
+		i.Owner, err3 = TID{}, nil
+	}
+	i.data, i.hasData = f.Attrs.Get(attrInfo)
+	return i, errors.Join(err, err2, err3, err4) == nil && n >= 0
+}
+
+// noOwner is the value of attrOwner where the owner has ended.
+const noOwner = "none"
+
+// infos returns the entries that match m, by name and index. Where one is being handed from one
+// task to another there may be two; one is returned.
+func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
+	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod))
+	for f, err := range t.c.FindAll(ctx, t.match(typeInfo, m), opts...) {
+		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if i, ok := foundInfoOf(f); ok {
+			is = append(is, i)
+		}
+	}
+	slices.SortStableFunc(is, func(a, b foundInfo) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Index, b.Index))
+	})
+	return slices.CompactFunc(is, func(a, b foundInfo) bool { return a.Name == b.Name && a.Index == b.Index }), nil
+}
+
+// PutInfo stores the values of b in the mailbox of the virtual machine, under a name, for
+// RecvInfo by any task or thread. The thread owns the entry, which is deleted when its owner has
+// ended. The result is the entry's index: 0, or with MultiInstance the lowest that is free.
+//
+// Where the name has an entry already, and without MultiInstance, PutInfo replaces it if the
+// thread owns it or it is OverWritable; otherwise PutInfo fails with ErrDenied and ErrEntryExists.
+//
+// A Persistent entry stays when its owner has ended; it has no owner then. No daemon keeps it:
+// the owner's task does, and another task of the virtual machine has a copy, in another process
+// where there is one. When the task exits or is killed, the other takes the entry over, and gives
+// a copy to a third. So an entry is lost when the last task of the virtual machine exits, or when
+// both processes die within the time in which the directory notices, which is milliseconds on
+// one host. While a killed task's entry is taken over, RecvInfo does not find it for that time.
+func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
+	return t.PutInfoAt(ctx, name, 0, b, flags)
+}
+
+// PutInfoAt is PutInfo that begins at an index (PvmMboxDirectIndex): without MultiInstance the
+// entry gets that index, and with it the lowest free one that is not less.
+func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.Buffer, flags InfoFlags) (int, error) {
+	if index < 0 || flags&^putFlags != 0 {
+		return 0, fmt.Errorf("tpvm: put %q[%d] with flags %#x into the mailbox: %w", name, index, flags, ErrBadParam)
+	}
+	data, err := encodeInfo(b)
+	if err == nil {
+		c := infoContent{InfoEntry: InfoEntry{Name: name, Index: index, Owner: t.ID(), Flags: flags}, Data: data}
+		if index, err = t.put(ctx, c); err == nil {
+			return index, nil
+		}
+	}
+	return 0, fmt.Errorf("tpvm: put %q[%d] into the mailbox: %w", name, index, err)
+}
+
+// encodeInfo returns the payload of a message.
+func encodeInfo(b *pack.Buffer) ([]byte, error) {
+	if b == nil {
+		return []byte{markBits}, nil
+	}
+	n := b.Size()
+	if n > MaxInfo {
+		return nil, rocl.ErrTooLarge
+	}
+	data := make([]byte, n+1)
+	if _, err := b.Encode(data[:n]); err != nil {
+		return nil, err
+	}
+	data[n] = trailer(b)
+	return data, nil
+}
+
+func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
+	first := c.Index
+	for {
+		is, err := t.task.infos(ctx, rocl.Match{attrName: c.Name}, rocl.At(attrIndex, rocl.Ge, first))
+		if err != nil {
+			return 0, err
+		}
+		c.Index = first
+		var old *foundInfo
+		for i := range is {
+			if is[i].Index != c.Index {
+				break
+			}
+			if c.Flags&MultiInstance == 0 {
+				old = &is[i]
+				break
+			}
+			c.Index++
+		}
+		if old == nil {
+			err = t.task.pod.infos.hold(ctx, c, true)
+		} else if old.Flags&OverWritable == 0 && old.Owner != t.ID() {
+			return 0, fmt.Errorf("%w: %w: the owner is %v", ErrDenied, ErrEntryExists, old.Owner)
+		} else {
+			_, err = t.askInfo(ctx, old, infoRequest{Op: infoReplace, ID: old.id, By: t.ID(), To: t.task.pod.r.ID(), Content: &c})
+		}
+		if err == nil {
+			return c.Index, nil
+		}
+		if !errors.Is(err, ErrNoEntry) && !errors.Is(err, rocl.ErrExists) && !isEnd(err) {
+			return 0, err
+		}
+		if err := ctx.Err(); err != nil { // the entry has changed since it was found
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// RecvInfo returns the message of the entry of a name with an index. It fails with ErrNoEntry
+// where there is none, and with ReadAndDelete with ErrDenied where the thread must not delete
+// it. The Message is From the owner, with tag 0.
+func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
+	if index < 0 || flags&^recvFlags != 0 {
+		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the mailbox: %w", name, index, flags, ErrBadParam)
+	}
+	i, err := t.recvInfo(ctx, name, index, flags)
+	if err == nil {
+		var m *Message
+		if m, err = infoMessage(i); err == nil {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("tpvm: receive %q[%d] from the mailbox: %w", name, index, err)
+}
+
+func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags InfoFlags) (foundInfo, error) {
+	m, at := rocl.Match{attrName: name, attrIndex: strconv.Itoa(index)}, []rocl.FindOption(nil)
+	if flags&FirstAvail != 0 {
+		m, at = rocl.Match{attrName: name}, []rocl.FindOption{rocl.At(attrIndex, rocl.Ge, index)}
+	}
+	for {
+		is, err := t.task.infos(ctx, m, at...)
+		if err != nil {
+			return foundInfo{}, err
+		}
+		if len(is) == 0 {
+			if flags&WaitForInfo == 0 {
+				return foundInfo{}, ErrNoEntry
+			}
+			if _, err := t.task.c.Await(ctx, t.task.match(typeInfo, m), 1, at...); err != nil {
+				return foundInfo{}, err
+			}
+			continue
+		}
+		i := is[0]
+		if err = t.fetchInfo(ctx, &i, flags&ReadAndDelete != 0); err == nil {
+			return i, nil
+		}
+		if !errors.Is(err, ErrNoEntry) && !errors.Is(err, rocl.ErrNotFound) && !isEnd(err) {
+			return foundInfo{}, err
+		}
+		if ctx.Err() != nil { // it has gone, or has another keeper, since it was found
+			return foundInfo{}, context.Cause(ctx)
+		}
+	}
+}
+
+// fetchInfo fetches the message of an entry.
+func (t *Thread) fetchInfo(ctx context.Context, i *foundInfo, andDelete bool) error {
+	op := infoRead
+	if andDelete {
+		if i.Flags&OverWritable == 0 && i.Owner != t.ID() {
+			return fmt.Errorf("%w: the owner is %v", ErrDenied, i.Owner)
+		}
+		op = infoTake
+	} else {
+		f, err := t.task.c.Lookup(ctx, i.id)
+		if err != nil {
+			return err
+		}
+		now, ok := foundInfoOf(f)
+		if !ok {
+			return ErrNoEntry
+		}
+		if *i = now; i.hasData {
+			i.data = slices.Clone(i.data)
+			return nil
+		}
+	}
+	a, err := t.askInfo(ctx, i, infoRequest{Op: op, ID: i.id, By: t.ID()})
+	if err == nil {
+		i.Owner, i.data = a.Owner, a.Data
+	}
+	return err
+}
+
+// askInfo asks the task that keeps an entry.
+func (t *Thread) askInfo(ctx context.Context, i *foundInfo, q infoRequest) (infoAnswer, error) {
+	return t.task.pod.infos.ask(ctx, i.pod, q)
+}
+
+// infoMessage makes the message of an entry one to unpack.
+func infoMessage(i foundInfo) (*Message, error) {
+	n := len(i.data) - 1
+	if n < 0 || i.data[n]&^(typedFlag|encodingBits) != markBits {
+		return nil, ErrForeign
+	}
+	m := &Message{from: i.Owner, len: n}
+	if err := m.Reader.Init(pack.Encoding(i.data[n]&encodingBits), i.data[n]&typedFlag != 0, i.data[:n]); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// DelInfo deletes the entry of a name with an index. It fails with ErrNoEntry where there is
+// none, and with ErrDenied if another task or thread owns it and it is not OverWritable.
+func (t *Thread) DelInfo(ctx context.Context, name string, index int) error {
+	err := t.delInfo(ctx, name, index)
+	if err != nil {
+		return fmt.Errorf("tpvm: delete %q[%d] from the mailbox: %w", name, index, err)
+	}
+	return nil
+}
+
+func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
+	if index < 0 {
+		return ErrBadParam
+	}
+	for {
+		is, err := t.task.infos(ctx, rocl.Match{attrName: name, attrIndex: strconv.Itoa(index)})
+		switch {
+		case err != nil:
+			return err
+		case len(is) == 0:
+			return ErrNoEntry
+		}
+		_, err = t.askInfo(ctx, &is[0], infoRequest{Op: infoDelete, ID: is[0].id, By: t.ID()})
+		if !errors.Is(err, ErrNoEntry) && !isEnd(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Infos returns the entries of the mailbox whose name a regular expression matches anywhere, by
+// name and index. "*" matches all names, as with PVM.
+func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error) {
+	if pattern == "*" {
+		pattern = ""
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: list the mailbox: %w: %w", ErrBadParam, err)
+	}
+	is, err := t.task.infos(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: list the mailbox: %w", err)
+	}
+	var es []InfoEntry
+	for _, i := range is {
+		if re.MatchString(i.Name) {
+			es = append(es, i.InfoEntry)
+		}
+	}
+	return es, nil
+}

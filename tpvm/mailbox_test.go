@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+func str(t testing.TB, th *tpvm.Thread, s string) *pack.Buffer {
+	t.Helper()
+	b := th.Buffer(pack.Default)
+	if err := b.PackString(s); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// info is the string of an entry, or the error.
+func info(t testing.TB, th *tpvm.Thread, name string, index int, flags tpvm.InfoFlags) (string, error) {
+	t.Helper()
+	m, err := th.RecvInfo(deadline(t), name, index, flags)
+	if err != nil {
+		return "", err
+	}
+	defer m.Release()
+	s, err := m.UnpackString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, nil
+}
+
+func wantInfo(t testing.TB, th *tpvm.Thread, name string, index int, flags tpvm.InfoFlags, want string, wantErr error) {
+	t.Helper()
+	if s, err := info(t, th, name, index, flags); s != want || !errors.Is(err, wantErr) || (err == nil) != (wantErr == nil) {
+		t.Errorf("%s[%d]: %.20q, %v; want %.20q, %v", name, index, s, err, want, wantErr)
+	}
+}
+
+func put(t testing.TB, th *tpvm.Thread, name, s string, flags tpvm.InfoFlags, want int, wantErr error) {
+	t.Helper()
+	i, err := th.PutInfo(deadline(t), name, str(t, th, s), flags)
+	if i != want || !errors.Is(err, wantErr) || (err == nil) != (wantErr == nil) {
+		t.Errorf("put %s: %d, %v; want %d, %v", name, i, err, want, wantErr)
+	}
+}
+
+// The mailbox does what pvm_putinfo(3) says, between tasks of two nodes.
+func TestMailbox(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	large := strings.Repeat("large", 100_000)
+
+	put(t, a.Thread, "one", "1", 0, 0, nil)
+	wantInfo(t, b.Thread, "one", 0, 0, "1", nil)
+	wantInfo(t, b.Thread, "one", 1, 0, "", tpvm.ErrNoEntry)
+	wantInfo(t, b.Thread, "one", 1, tpvm.FirstAvail, "", tpvm.ErrNoEntry)
+	wantInfo(t, b.Thread, "none", 0, 0, "", tpvm.ErrNoEntry)
+	put(t, b.Thread, "one", "2", 0, 0, tpvm.ErrDenied)
+	put(t, b.Thread, "one", "2", 0, 0, tpvm.ErrEntryExists)
+	put(t, b.Thread, "one", "2", tpvm.OverWritable, 0, tpvm.ErrDenied)
+	wantInfo(t, b.Thread, "one", 0, tpvm.ReadAndDelete, "", tpvm.ErrDenied)
+	if err := b.DelInfo(ctx, "one", 0); !errors.Is(err, tpvm.ErrDenied) {
+		t.Error(err)
+	}
+	put(t, a.Thread, "one", large, 0, 0, nil) // its owner replaces it
+	wantInfo(t, b.Thread, "one", 0, 0, large, nil)
+	wantInfo(t, a.Thread, "one", 0, 0, large, nil)
+	if err := a.DelInfo(ctx, "one", 0); err != nil {
+		t.Error(err)
+	}
+	wantInfo(t, b.Thread, "one", 0, 0, "", tpvm.ErrNoEntry)
+	if err := a.DelInfo(ctx, "one", 0); !errors.Is(err, tpvm.ErrNoEntry) {
+		t.Error(err)
+	}
+
+	for i, th := range []*tpvm.Thread{a.Thread, b.Thread, a.Thread} {
+		put(t, th, "many", string(rune('a'+i)), tpvm.MultiInstance, i, nil)
+	}
+	if err := b.DelInfo(ctx, "many", 1); err != nil {
+		t.Error(err)
+	}
+	wantInfo(t, b.Thread, "many", 1, tpvm.FirstAvail, "c", nil)
+	put(t, b.Thread, "many", "B", tpvm.MultiInstance, 1, nil) // the lowest that is free
+	put(t, b.Thread, "many", "d", tpvm.MultiInstance, 3, nil)
+	if i, err := a.PutInfoAt(ctx, "many", 7, str(t, a.Thread, "at"), tpvm.MultiInstance); i != 7 || err != nil {
+		t.Error(i, err)
+	}
+
+	put(t, a.Thread, "over", "1", tpvm.OverWritable, 0, nil)
+	put(t, b.Thread, "over", "2", tpvm.OverWritable, 0, nil) // which b owns now
+	wantInfo(t, a.Thread, "over", 0, 0, "2", nil)
+	es, err := a.Infos(ctx, "^ov")
+	if err != nil || len(es) != 1 || es[0] != (tpvm.InfoEntry{Name: "over", Owner: b.ID(), Flags: tpvm.OverWritable}) {
+		t.Error(es, err)
+	}
+	wantInfo(t, a.Thread, "over", 0, tpvm.ReadAndDelete, "2", nil)
+	wantInfo(t, a.Thread, "over", 0, tpvm.ReadAndDelete, "", tpvm.ErrNoEntry)
+
+	if es, err = b.Infos(ctx, "*"); err != nil || len(es) != 5 {
+		t.Error(es, err)
+	}
+	if _, err = b.Infos(ctx, "["); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+	if _, err := a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo); !errors.Is(err, tpvm.ErrBadParam) {
+		t.Error(err)
+	}
+}
+
+// Receivers wait for an entry; where each deletes what it gets, each gets one.
+func TestMailboxWait(t *testing.T) {
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	got := make(chan string, 4)
+	var wg sync.WaitGroup
+	for _, th := range []*tpvm.Thread{a.Thread, b.Thread, a.Thread, b.Thread} {
+		wg.Go(func() {
+			s, err := info(t, th, "work", 0, tpvm.FirstAvail|tpvm.ReadAndDelete|tpvm.WaitForInfo)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- s
+		})
+	}
+	for _, s := range []string{"a", "b", "c", "d"} {
+		if _, err := a.PutInfo(deadline(t), "work", str(t, a.Thread, s), tpvm.MultiInstance|tpvm.OverWritable); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	all := []string{<-got, <-got, <-got, <-got}
+	slices.Sort(all)
+	if !slices.Equal(all, []string{"a", "b", "c", "d"}) {
+		t.Error(all)
+	}
+	ctx, cancel := context.WithTimeout(deadline(t), time.Millisecond)
+	defer cancel()
+	if _, err := b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// The entries of a thread go with it, those of a task too, but for Persistent ones: another task
+// keeps them, and a third when that has exited.
+func TestMailboxPersistent(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	large := strings.Repeat("large", 100_000)
+	if _, err := a.Export(ctx, "putter", func(ctx context.Context, th *tpvm.Thread) error {
+		put(t, th, "of a thread", "x", 0, 0, nil)
+		put(t, th, "stays", "y", tpvm.Persistent, 0, nil)
+		put(t, th, "stays large", large, tpvm.Persistent|tpvm.OverWritable, 0, nil)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Spawn(ctx, "putter", 1); err != nil {
+		t.Fatal(err)
+	}
+	wantInfo(t, b.Thread, "stays large", 0, tpvm.WaitForInfo, large, nil)
+	for {
+		es, err := b.Infos(ctx, "of a thread|^stays$")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(es) == 1 && es[0].Owner.IsZero() { // the thread has ended
+			break
+		}
+	}
+	put(t, a.Thread, "of a task", "z", 0, 0, nil)
+	if err := a.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantInfo(t, b.Thread, "stays", 0, 0, "y", nil)
+	wantInfo(t, b.Thread, "stays large", 0, 0, large, nil)
+	wantInfo(t, b.Thread, "of a task", 0, 0, "", tpvm.ErrNoEntry)
+	put(t, b.Thread, "stays", "mine", 0, 0, tpvm.ErrDenied)
+
+	d := enrol(t, c.Open(0))
+	if err := b.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantInfo(t, d.Thread, "stays", 0, 0, "y", nil)
+	wantInfo(t, d.Thread, "stays large", 0, tpvm.ReadAndDelete, large, nil)
+	es, err := d.Infos(ctx, "*")
+	if err != nil || len(es) != 1 || !es[0].Owner.IsZero() {
+		t.Error(es, err)
+	}
+}
+
+// A Persistent entry of a process that is killed is there again.
+func TestMailboxKilled(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	task := enrol(t, c)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self, 1, tpvm.Env("TPVM_TEST_PROGRAM=putter"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := task.Recv(ctx, ids[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	wantInfo(t, task.Thread, "goes", 0, 0, "gone", nil)
+	if _, err := task.Notify(ctx, 9, ids...); err != nil {
+		t.Fatal(err)
+	}
+	if err := task.Signal(ctx, ids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = task.Recv(ctx, ids[0], 9); err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	wantInfo(t, task.Thread, "stays", 0, tpvm.WaitForInfo, "here", nil)
+	wantInfo(t, task.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
+	es, err := task.Infos(ctx, "stays")
+	if err != nil || len(es) != 1 || !es[0].Owner.IsZero() || es[0].Flags != tpvm.Persistent {
+		t.Error(es, err)
+	}
+}
+
+func init() {
+	programs["putter"] = func() error { // puts entries, and waits to be killed
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		for name, e := range map[string]struct {
+			s     string
+			flags tpvm.InfoFlags
+		}{"goes": {"gone", 0}, "stays": {"here", tpvm.Persistent}} {
+			b := t.Buffer(pack.Default)
+			if err := b.PackString(e.s); err != nil {
+				return err
+			}
+			if _, err := t.PutInfo(ctx, name, b, e.flags); err != nil {
+				return err
+			}
+		}
+		if err := t.Send(ctx, t.Parent(), 1, nil); err != nil {
+			return err
+		}
+		_, err = t.Recv(ctx, t.Parent(), 99)
+		return err
+	}
+}
