@@ -220,6 +220,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 		th.cancel(nil)
 		t.pod.remove(th)
 		t.pod.infos.ownerEnded(t.ended, th.ID())
+		th.endGroups()
 		_ = th.r.Close()
 	})
 	return th, nil

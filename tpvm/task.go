@@ -115,6 +115,9 @@ type Task struct {
 
 	mu     sync.Mutex
 	exited bool
+
+	groupsMu sync.Mutex
+	agents   map[string]*groupAgent // of groups, by name
 }
 
 // Enrol joins the virtual machine: it registers the process as a task, and starts its pod

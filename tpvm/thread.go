@@ -25,6 +25,7 @@ type Thread struct {
 	msgContext atomic.Uint32
 	selectors  selectors
 	handlers   atomic.Pointer[handlers] // nil: there has been none
+	groups     threadGroups
 }
 
 // family is what a thread learns from its start.
@@ -114,6 +115,7 @@ func (t *Thread) kill(cause error) {
 	if t.cancel != nil {
 		t.cancel(cause)
 	}
+	t.endGroups()
 	if !t.isMain {
 		_ = t.r.Close()
 	}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// Errors of groups.
+var (
+	// ErrNoGroup is returned for the name of a group that has no members.
+	ErrNoGroup = errors.New("tpvm: the group has no members")
+	// ErrNoInstance is returned for an instance number that no member of the group has.
+	ErrNoInstance = errors.New("tpvm: no member has the instance number")
+	// ErrInGroup is returned when a thread joins a group in which it is.
+	ErrInGroup = errors.New("tpvm: the thread is a member of the group already")
+	// ErrNotInGroup is returned for a thread that is not a member of the group, or no longer.
+	ErrNotInGroup = errors.New("tpvm: the thread is not a member of the group")
+	// ErrBarrierCount is returned by Barrier where other members wait in it with another count.
+	ErrBarrierCount = errors.New("tpvm: members wait in the barrier with another count")
+	// ErrFrozen is returned by Join of a frozen group, and when it is frozen a second time.
+	ErrFrozen = errors.New("tpvm: the group is frozen")
+	// ErrMemberGone is the error of an operation for which a member is missing that has ended
+	// or has left the group. It comes as a *MemberError.
+	ErrMemberGone = errors.New("tpvm: a member of the group is gone")
+)
+
+// A Member is a member of a group.
+type Member struct {
+	Instance int
+	TID      TID
+	Left     bool // in a MemberError: it called Leave, and may still run
+}
+
+// A MemberError names members that an operation of a group needed, and that have ended or have
+// left the group. It matches ErrMemberGone.
+type MemberError struct {
+	Group   string
+	Members []Member
+}
+
+func (e *MemberError) Error() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "tpvm: group %q: ", e.Group)
+	for i, m := range e.Members {
+		if i > 0 {
+			s.WriteString("; ")
+		}
+		how := "has ended"
+		if m.Left {
+			how = "has left"
+		}
+		fmt.Fprintf(&s, "member %d (%v) %s", m.Instance, m.TID, how)
+	}
+	return s.String()
+}
+
+// Is reports whether target is ErrMemberGone.
+func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
+
+// A Group is the membership of a thread in a group: a set of tasks and threads of the virtual
+// machine with a name, who are numbered. Its methods may be called by several goroutines, but
+// a member is in one barrier at a time.
+//
+// There is no server for all groups. Each member is a resource of its task, with the
+// attributes group, inst and tid. One of the tasks that have members counts the arrivals at
+// barriers, and assigns instance numbers; when it has ended, another one goes on.
+//
+//	pvm_joingroup    Thread.Join
+//	pvm_lvgroup      Group.Leave, Thread.LeaveGroup
+//	pvm_gettid       Group.TID, Thread.GroupTID
+//	pvm_getinst      Group.InstanceOf, Thread.GroupInstance
+//	pvm_gsize        Group.Size, Thread.GroupSize
+//	pvm_barrier      Group.Barrier
+//	pvm_bcast        Group.Bcast, Thread.GroupBcast
+//	pvm_gather       Gather
+//	pvm_scatter      Scatter
+//	pvm_reduce       Reduce
+//	PvmMax, PvmMin, PvmSum, PvmProduct   Max, Min, Sum, Product
+//	pvm_freezegroup  Group.Freeze
+//
+// The methods of Thread take the name of a group, and are for threads that are not members,
+// too. PvmNoGroup is ErrNoGroup, PvmNoInst is ErrNoInstance, PvmDupGroup is ErrInGroup or
+// ErrFrozen, PvmNotInGroup is ErrNotInGroup, PvmMismatch is ErrBarrierCount.
+type Group struct {
+	t    *Thread
+	a    *groupAgent
+	r    *rocl.Resource // the member; target and origin of what Gather, Scatter and Reduce send
+	inst int
+
+	// Guarded by a.mu.
+	joined  chan struct{} // closed when the coordinator counts the member
+	isIn    bool          // joined is closed
+	closed  error         // why the thread is no member any more
+	waiting bool          // in a barrier
+	count   int           // of that barrier
+	freeze  bool          // it is that of Freeze
+	token   uint64        // of the arrival, once it was sent
+	untold  []Member      // members that are gone, of which no barrier has told this one
+	wake    chan error    // the end of a barrier; has room for it
+}
+
+// threadGroups are the groups of a thread.
+type threadGroups struct {
+	mu    sync.Mutex
+	m     map[string]*Group // nil: it is about to join
+	ended bool
+}
+
+// Join makes the thread a member of the group with a name, which exists as long as it has
+// members. The member gets the lowest instance number that is free: 0, if it is the first.
+// The membership ends with Leave, or as the thread or its process ends. Join fails with
+// ErrInGroup if the thread is a member already, and with ErrFrozen if the group is frozen.
+func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
+	g, err := t.join(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: join group %q: %w", name, err)
+	}
+	return g, nil
+}
+
+func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
+	if name == "" {
+		return nil, ErrBadParam
+	}
+	s := &t.groups
+	s.mu.Lock()
+	_, isIn := s.m[name]
+	switch {
+	case s.ended:
+		s.mu.Unlock()
+		return nil, ErrExited
+	case isIn:
+		s.mu.Unlock()
+		return nil, ErrInGroup
+	}
+	if s.m == nil {
+		s.m = map[string]*Group{}
+	}
+	s.m[name] = nil
+	s.mu.Unlock()
+	a, err := t.task.groupAgent(ctx, name)
+	var g *Group
+	if err == nil {
+		g, err = a.join(ctx, t)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		delete(s.m, name)
+		return nil, err
+	case s.ended:
+		a.drop(g)
+		return nil, ErrExited
+	}
+	s.m[name] = g
+	return g, nil
+}
+
+// Group returns the membership of the thread in a group, or false if it is not a member.
+func (t *Thread) Group(name string) (*Group, bool) {
+	t.groups.mu.Lock()
+	defer t.groups.mu.Unlock()
+	g := t.groups.m[name]
+	return g, g != nil
+}
+
+// endGroups ends the memberships of a thread that has ended.
+func (t *Thread) endGroups() {
+	s := &t.groups
+	s.mu.Lock()
+	s.ended = true
+	m := s.m
+	s.m = nil
+	s.mu.Unlock()
+	for _, g := range m {
+		if g != nil {
+			g.a.drop(g)
+		}
+	}
+}
+
+// Name returns the name of the group.
+func (g *Group) Name() string { return g.a.name }
+
+// Instance returns the number of the member.
+func (g *Group) Instance() int { return g.inst }
+
+// Thread returns the member.
+func (g *Group) Thread() *Thread { return g.t }
+
+// Leave ends the membership. When Leave returns, the instance number is free for the next
+// that joins. A Barrier of the member fails with ErrNotInGroup.
+func (g *Group) Leave(ctx context.Context) error {
+	s := &g.t.groups
+	s.mu.Lock()
+	if s.m[g.Name()] == g {
+		delete(s.m, g.Name())
+	}
+	s.mu.Unlock()
+	if err := g.a.leave(ctx, g); err != nil {
+		return fmt.Errorf("tpvm: leave group %q: %w", g.Name(), err)
+	}
+	return nil
+}
+
+// LeaveGroup is Leave by the name of the group. It fails with ErrNotInGroup if the thread is
+// not a member, and with ErrNoGroup if nobody is.
+func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
+	if g, ok := t.Group(name); ok {
+		return g.Leave(ctx)
+	}
+	n, err := t.GroupSize(ctx, name)
+	if err != nil {
+		return err
+	}
+	err = ErrNotInGroup
+	if n == 0 {
+		err = ErrNoGroup
+	}
+	return fmt.Errorf("tpvm: leave group %q: %w", name, err)
+}
+
+// Barrier waits until count members of the group have called it; each of them must give the
+// same count, usually the number of members. With a lower count, the members that call first
+// go on together. With a higher one Barrier waits for others to join.
+//
+// Barrier fails with a *MemberError where members have ended, or have left, and too few for
+// count are there now. It does so once for each member: those that are left can meet in a
+// barrier of fewer next. A Barrier whose missing member is replaced in time does not fail. The
+// members that wait in the same barrier all fail, or all go on, if no process ends with which
+// the group was coordinated.
+//
+// Barrier fails with ErrBarrierCount where members wait with another count, with ErrNotInGroup
+// if the member is none any more, and with the cause of ctx's end; the call does not count then.
+func (g *Group) Barrier(ctx context.Context, count int) error {
+	err := ErrBadParam
+	if count >= 1 {
+		err = g.a.barrier(ctx, g, count, false)
+	}
+	if err != nil {
+		return g.error("barrier", err)
+	}
+	return nil
+}
+
+// Freeze makes the group one of a fixed size, or, where size is -1, of its present one. All
+// members must call it; it is a barrier. Afterwards nobody can join. Size, TID and the like
+// need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends or
+// leaves, each later barrier fails with a *MemberError. A group that is frozen stays so until
+// all members have left. Freezing it again fails with ErrFrozen.
+func (g *Group) Freeze(ctx context.Context, size int) error {
+	err := error(nil)
+	if size == -1 {
+		size, err = g.Size(ctx)
+	}
+	if err == nil && size < 1 {
+		err = ErrBadParam
+	}
+	if err == nil {
+		err = g.a.barrier(ctx, g, size, true)
+	}
+	if err != nil {
+		return g.error("freeze", err)
+	}
+	return nil
+}
+
+func (g *Group) error(op string, err error) error {
+	return fmt.Errorf("tpvm: %s of group %q as member %d: %w", op, g.Name(), g.inst, err)
+}
+
+// Members returns the members, in the order of their instance numbers. A member whose Join has
+// returned before is among them; one that has ended is, until the group has learned of it.
+func (g *Group) Members(ctx context.Context) ([]Member, error) {
+	ms, err := g.a.list(ctx, g)
+	if err != nil {
+		return nil, g.error("members", err)
+	}
+	out := make([]Member, len(ms))
+	for i, m := range ms {
+		out[i] = m.public()
+	}
+	return out, nil
+}
+
+// Size returns the number of members.
+func (g *Group) Size(ctx context.Context) (int, error) {
+	ms, err := g.a.list(ctx, g)
+	if err != nil {
+		return 0, g.error("size", err)
+	}
+	return len(ms), nil
+}
+
+// TID returns the identifier of the member with an instance number, or ErrNoInstance.
+func (g *Group) TID(ctx context.Context, instance int) (TID, error) {
+	ms, err := g.a.list(ctx, g)
+	if err == nil {
+		for _, m := range ms {
+			if m.Inst == instance {
+				return m.TID, nil
+			}
+		}
+		err = fmt.Errorf("instance %d: %w", instance, ErrNoInstance)
+	}
+	return TID{}, g.error("identifier", err)
+}
+
+// InstanceOf returns the instance number of a task or thread, or ErrNotInGroup.
+func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
+	ms, err := g.a.list(ctx, g)
+	if err == nil {
+		for _, m := range ms {
+			if m.TID == id {
+				return m.Inst, nil
+			}
+		}
+		err = fmt.Errorf("%v: %w", id, ErrNotInGroup)
+	}
+	return -1, g.error("instance", err)
+}
+
+// Bcast sends the values of b to each member but the caller, as Mcast does: members receive it
+// with Recv. Members that join meanwhile may not get it. If a member has ended, the others get
+// the message, and the error is a *MemberError that names it.
+func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
+	ms, err := g.Members(ctx)
+	if err != nil {
+		return err
+	}
+	return g.t.bcast(ctx, g.Name(), ms, tag, b)
+}
+
+func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b *pack.Buffer) error {
+	tg, err := t.tag(tag)
+	if err != nil {
+		return fmt.Errorf("tpvm: bcast to group %q: %w", name, err)
+	}
+	var to []TID
+	for _, m := range ms {
+		if m.TID != t.ID() {
+			to = append(to, m.TID)
+		}
+	}
+	if len(to) == 0 {
+		return nil
+	}
+	err = t.mcast(ctx, to, tg, b)
+	var failed rocl.SendErrors
+	if errors.As(err, &failed) {
+		gone := &MemberError{Group: name}
+		for _, f := range failed {
+			i := slices.IndexFunc(ms, func(m Member) bool { return m.TID == f.To })
+			if i >= 0 && isEnd(f.Err) {
+				gone.Members = append(gone.Members, ms[i])
+			}
+		}
+		if len(gone.Members) > 0 {
+			err = errors.Join(gone, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("tpvm: bcast to group %q: %w", name, err)
+	}
+	return nil
+}
+
+// findMembers asks the directory for members of a group.
+func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, err error) {
+	m := t.match(typeGroup, rocl.Match{attrGroup: name})
+	for k, v := range more {
+		m[k] = v
+	}
+	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
+		if errors.Is(err, rocl.ErrPartial) {
+			break // the members on nodes that answered
+		}
+		if err != nil {
+			return nil, err
+		}
+		inst, err := strconv.Atoi(attr(f, attrInstance))
+		id, err2 := rocl.ParseGID(attr(f, attrTID))
+		if err != nil || err2 != nil || inst < 0 {
+			continue
+		}
+		ms = append(ms, member{Inst: inst, TID: id, ID: f.ID})
+	}
+	slices.SortFunc(ms, func(a, b member) int { return cmp.Compare(a.Inst, b.Inst) })
+	return ms, nil
+}
+
+// GroupMembers returns the members of a group, in the order of their instance numbers. A group
+// without members does not exist, and has none. The caller need not be a member.
+func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error) {
+	ms, err := t.groupMembers(ctx, name, nil)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: members of group %q: %w", name, err)
+	}
+	return ms, nil
+}
+
+func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match) ([]Member, error) {
+	if name == "" {
+		return nil, ErrBadParam
+	}
+	ms, err := t.task.findMembers(ctx, name, more)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Member, len(ms))
+	for i, m := range ms {
+		out[i] = m.public()
+	}
+	return out, nil
+}
+
+// GroupSize returns the number of members of a group; 0: there is no such group.
+func (t *Thread) GroupSize(ctx context.Context, name string) (int, error) {
+	ms, err := t.GroupMembers(ctx, name)
+	return len(ms), err
+}
+
+// groupMember finds the member with a value of an attribute.
+func (t *Thread) groupMember(ctx context.Context, name, attr, value string, none error) (Member, error) {
+	ms, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
+	if err == nil && len(ms) > 0 {
+		return ms[0], nil
+	}
+	if err == nil {
+		err = none
+		if n, _ := t.GroupSize(ctx, name); n == 0 {
+			err = ErrNoGroup
+		}
+	}
+	return Member{}, fmt.Errorf("tpvm: group %q: %s %s: %w", name, attr, value, err)
+}
+
+// GroupTID returns the identifier of the member of a group that has an instance number. It
+// fails with ErrNoInstance, or ErrNoGroup.
+func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, error) {
+	m, err := t.groupMember(ctx, name, attrInstance, strconv.Itoa(instance), ErrNoInstance)
+	return m.TID, err
+}
+
+// GroupInstance returns the instance number that a task or thread has in a group. It fails
+// with ErrNotInGroup, or ErrNoGroup.
+func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
+	m, err := t.groupMember(ctx, name, attrTID, id.String(), ErrNotInGroup)
+	if err != nil {
+		return -1, err
+	}
+	return m.Instance, nil
+}
+
+// GroupBcast is Group.Bcast by a thread that need not be a member. It fails with ErrNoGroup if
+// the group has no members.
+func (t *Thread) GroupBcast(ctx context.Context, name string, tag int, b *pack.Buffer) error {
+	ms, err := t.GroupMembers(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(ms) == 0 {
+		return fmt.Errorf("tpvm: bcast to group %q: %w", name, ErrNoGroup)
+	}
+	return t.bcast(ctx, name, ms, tag, b)
+}

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A groupAgent is what a task knows of a group that its threads have joined. It gathers its
+// members at barriers, so that one message tells the coordinator of all of them. Where all that
+// a barrier waits for are members of the task, it needs no message.
+//
+// It has a goroutine, which receives from the coordinator, and finds or makes another one when
+// that has ended. Methods that end in Locked need mu.
+type groupAgent struct {
+	t    *Task
+	name string
+	r    *rocl.Resource
+
+	mu          sync.Mutex
+	coordinator TID // zero: none
+	attached    bool
+	stopMonitor func()
+	failure     error // why there is none
+
+	version  uint64
+	members  map[int]member // by number
+	sorted   []member       // members, where not nil
+	departed map[int]Member // the last that had a number which is free
+	frozen   bool
+	broken   *MemberError // a frozen group has lost a member
+
+	local    map[TID]*Group // members of this task, by their resource
+	waiting  []*Group       // in a barrier, in the order of their calls
+	sent     int            // so many of them the coordinator has been told of
+	joins    map[uint64]*groupJoin
+	leaves   map[TID]chan struct{}
+	syncing  *groupSync // asked for
+	nextSync *groupSync // to be asked for then
+	last     uint64     // token
+}
+
+// groupJoin is a member that waits for its number.
+type groupJoin struct {
+	taken int // the number that it got before, and that was taken; -1: none
+	reply chan int
+}
+
+// groupSync are callers that wait until the agent knows the members as the coordinator does.
+type groupSync struct {
+	token uint64
+	done  chan struct{}
+}
+
+// groupAgent returns the agent of a group. It is there until the task exits.
+func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error) {
+	t.groupsMu.Lock()
+	defer t.groupsMu.Unlock()
+	if a := t.agents[name]; a != nil {
+		return a, nil
+	}
+	if t.ended.Err() != nil {
+		return nil, ErrExited
+	}
+	r, err := t.c.Register(ctx, t.attrs(typeGroupAgent, rocl.Attrs{attrGroup: name}))
+	if err != nil {
+		return nil, err
+	}
+	a := &groupAgent{
+		t: t, name: name, r: r, members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{},
+		joins: map[uint64]*groupJoin{}, leaves: map[TID]chan struct{}{},
+	}
+	if t.agents == nil {
+		t.agents = map[string]*groupAgent{}
+	}
+	t.agents[name] = a
+	t.work.Go(a.run)
+	return a, nil
+}
+
+func (a *groupAgent) run() {
+	defer a.r.Close()
+	for {
+		m, err := a.r.Recv(a.t.ended)
+		if err != nil {
+			return
+		}
+		from, isGone := m.From(), m.IsGone()
+		var v groupMessage
+		if !isGone {
+			v, err = rocl.Value[groupMessage](m)
+		}
+		m.Release()
+		a.mu.Lock()
+		switch {
+		case err != nil:
+			a.t.log.Warn("tpvm: group: invalid message", "group", a.name, "from", from, "err", err)
+		case from == a.coordinator && isGone:
+			a.lostLocked()
+		case from == a.coordinator:
+			a.handleLocked(&v)
+		}
+		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
+		a.mu.Unlock()
+		if needs {
+			a.connect(a.t.ended, from)
+		}
+	}
+}
+
+// sendLocked sends to the coordinator. Where that fails, its end is told.
+func (a *groupAgent) sendLocked(v groupMessage) {
+	if a.attached {
+		_ = rocl.SendValue(a.t.ended, a.r, a.coordinator, ownTag, v)
+	}
+}
+
+// lostLocked says that the coordinator has ended.
+func (a *groupAgent) lostLocked() {
+	a.coordinator, a.attached = TID{}, false
+	for id, done := range a.leaves { // the next one asks the directory
+		close(done)
+		delete(a.leaves, id)
+	}
+	if len(a.local) == 0 {
+		a.members, a.sorted, a.frozen, a.broken = map[int]member{}, nil, false, nil
+	}
+}
+
+// connect finds a coordinator, or makes one, and attaches the agent to it. lost has ended.
+func (a *groupAgent) connect(ctx context.Context, lost TID) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		id, err := a.elect(ctx)
+		if err == nil && id != lost {
+			if _, err = a.r.Monitor(ctx, id, ownTag); err == nil {
+				a.mu.Lock()
+				a.coordinator, a.attached, a.failure = id, false, nil
+				v := groupMessage{Op: opAttach, Freeze: a.frozen}
+				for _, g := range a.local {
+					v.Members = append(v.Members, g.member())
+				}
+				_ = rocl.SendValue(ctx, a.r, id, ownTag, v)
+				a.mu.Unlock()
+				return
+			}
+		}
+		a.mu.Lock()
+		a.failure = err
+		a.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// elect returns the coordinator of the group. If there is none it becomes this task.
+func (a *groupAgent) elect(ctx context.Context) (TID, error) {
+	f, err := a.t.c.Find(ctx, a.t.match(typeCoordinator, rocl.Match{attrGroup: a.name}), rocl.Want(attrType))
+	if errors.Is(err, rocl.ErrNotFound) {
+		return a.t.newCoordinator(ctx, a.name)
+	}
+	return f.ID, err
+}
+
+func (g *Group) member() member { return member{Inst: g.inst, TID: g.t.ID(), ID: g.r.ID()} }
+
+func (a *groupAgent) handleLocked(v *groupMessage) {
+	if v.Op != opView && !a.attached {
+		return
+	}
+	switch v.Op {
+	case opView:
+		a.viewLocked(v)
+	case opChange:
+		if len(v.Members) == 1 {
+			a.version = v.Version
+			if m := v.Members[0]; v.Gone {
+				a.goneLocked(m, v.Left)
+			} else {
+				a.addLocked(m)
+				a.flushLocked() // some may have been held back for a smaller group
+			}
+		}
+	case opReserved:
+		if j := a.joins[v.token()]; j != nil {
+			delete(a.joins, v.token())
+			j.reply <- v.Inst
+		}
+	case opSynced:
+		if s := a.syncing; s != nil && s.token == v.token() {
+			close(s.done)
+			a.syncing, a.nextSync = a.nextSync, nil
+			a.sendSyncLocked()
+		}
+	case opRelease:
+		a.frozen = a.frozen || v.Freeze
+		a.endLocked(v.Tokens, nil)
+	case opMismatch:
+		err := fmt.Errorf("%w: %d", ErrBarrierCount, v.Count)
+		if a.frozen {
+			err = ErrFrozen
+		}
+		a.endLocked(v.Tokens, err)
+	}
+}
+
+// viewLocked takes the members from the coordinator, and sends again what an earlier one has
+// not answered.
+func (a *groupAgent) viewLocked(v *groupMessage) {
+	a.attached = true
+	a.version = v.Version
+	now := make(map[TID]bool, len(v.Members))
+	for _, m := range v.Members {
+		now[m.ID] = true
+	}
+	var gone []member
+	for _, m := range a.members {
+		if !now[m.ID] {
+			gone = append(gone, m)
+		}
+	}
+	for _, m := range v.Members {
+		a.addLocked(m)
+	}
+	a.frozen = a.frozen || v.Freeze
+	a.sent = 0
+	for _, m := range gone {
+		a.goneLocked(m, false)
+	}
+	a.flushLocked()
+	for token, j := range a.joins {
+		a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}, Inst: j.taken})
+	}
+	a.sendSyncLocked()
+}
+
+func (a *groupAgent) addLocked(m member) {
+	a.members[m.Inst] = m
+	a.sorted = nil
+	delete(a.departed, m.Inst)
+	if g := a.local[m.ID]; g != nil && !g.isIn {
+		g.isIn = true
+		close(g.joined)
+	}
+}
+
+// goneLocked says that a member has ended or has left. All arrivals at the barrier are void.
+func (a *groupAgent) goneLocked(m member, left bool) {
+	was := m.public()
+	was.Left = left
+	if a.members[m.Inst].ID == m.ID {
+		delete(a.members, m.Inst)
+		a.departed[m.Inst] = was
+		a.sorted = nil
+	}
+	if done := a.leaves[m.ID]; done != nil {
+		close(done)
+		delete(a.leaves, m.ID)
+	}
+	if a.frozen && a.broken == nil {
+		a.broken = &MemberError{Group: a.name, Members: []Member{was}}
+	}
+	a.sent = 0
+	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
+		a.removeLocked(g, ErrNotInGroup)
+	}
+	for _, g := range a.local {
+		g.untold = append(g.untold, was)
+		if len(g.untold) > mostUntold {
+			g.untold = slices.Delete(g.untold, 0, 1)
+		}
+	}
+	still := a.waiting[:0]
+	for _, g := range a.waiting {
+		if err := a.lackLocked(g, g.count); err != nil {
+			g.endLocked(err)
+		} else {
+			still = append(still, g)
+		}
+	}
+	clear(a.waiting[len(still):])
+	a.waiting = still
+	a.flushLocked()
+	if len(a.members) == 0 {
+		a.frozen, a.broken = false, nil
+	}
+}
+
+// mostUntold is how many ends a member's next barrier knows of.
+const mostUntold = 64
+
+// lackLocked returns an error if members that g has not been told of are missing in a barrier.
+func (a *groupAgent) lackLocked(g *Group, count int) error {
+	if a.broken != nil {
+		return a.broken
+	}
+	if len(g.untold) == 0 || count <= len(a.members) {
+		return nil
+	}
+	err := &MemberError{Group: a.name, Members: g.untold}
+	g.untold = nil
+	return err
+}
+
+// endLocked ends the barrier of a member, which is no more among those that wait.
+func (g *Group) endLocked(err error) {
+	g.waiting = false
+	if err == nil {
+		g.untold = nil
+	}
+	g.wake <- err
+}
+
+// endLocked ends the barrier of the members with tokens.
+func (a *groupAgent) endLocked(tokens []uint64, err error) {
+	var ended []*Group
+	still := a.waiting[:0]
+	for i, g := range a.waiting {
+		for i < a.sent && len(tokens) > 0 && tokens[0] < g.token {
+			tokens = tokens[1:] // one that was cancelled
+		}
+		if i < a.sent && len(tokens) > 0 && tokens[0] == g.token {
+			tokens = tokens[1:]
+			ended = append(ended, g)
+		} else {
+			still = append(still, g)
+		}
+	}
+	clear(a.waiting[len(still):])
+	a.waiting = still
+	a.sent -= len(ended)
+	for _, g := range ended {
+		g.endLocked(err)
+	}
+}
+
+// flushLocked lets the members go on that a barrier of members of this task makes complete,
+// and tells the coordinator of the others, unless more are to come that it must wait for.
+func (a *groupAgent) flushLocked() {
+	if len(a.waiting) == 0 {
+		return
+	}
+	count, freeze := a.waiting[0].count, a.waiting[0].freeze
+	for !freeze && len(a.waiting)-a.sent >= count {
+		for _, g := range a.waiting[a.sent : a.sent+count] {
+			g.endLocked(nil)
+		}
+		a.waiting = slices.Delete(a.waiting, a.sent, a.sent+count)
+	}
+	isHeld := count >= len(a.members) && len(a.waiting) < len(a.local)
+	if !a.attached || isHeld || a.sent == len(a.waiting) {
+		return
+	}
+	v := groupMessage{Op: opArrive, Version: a.version, Count: count, Freeze: freeze, Tokens: make([]uint64, 0, len(a.waiting)-a.sent)}
+	for _, g := range a.waiting[a.sent:] {
+		a.last++
+		g.token = a.last
+		v.Tokens = append(v.Tokens, g.token)
+	}
+	a.sent = len(a.waiting)
+	a.sendLocked(v)
+}
+
+// barrier waits in the barrier for count members.
+func (a *groupAgent) barrier(ctx context.Context, g *Group, count int, freeze bool) error {
+	a.mu.Lock()
+	err := g.closed
+	switch {
+	case err != nil:
+	case g.waiting:
+		err = fmt.Errorf("%w: the member waits in a barrier already", ErrBadParam)
+	case freeze && a.frozen:
+		err = ErrFrozen
+	default:
+		err = a.lackLocked(g, count)
+	}
+	if err == nil && len(a.waiting) > 0 && (a.waiting[0].count != count || a.waiting[0].freeze != freeze) {
+		err = fmt.Errorf("%w: %d", ErrBarrierCount, a.waiting[0].count)
+	}
+	if err != nil {
+		a.mu.Unlock()
+		return err
+	}
+	g.waiting, g.count, g.freeze = true, count, freeze
+	a.waiting = append(a.waiting, g)
+	a.flushLocked()
+	a.mu.Unlock()
+	select {
+	case err := <-g.wake:
+		return err
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !g.waiting {
+		return <-g.wake
+	}
+	a.withdrawLocked(g)
+	return context.Cause(ctx)
+}
+
+// withdrawLocked takes a member out of the barrier in which it waits.
+func (a *groupAgent) withdrawLocked(g *Group) {
+	g.waiting = false
+	i := slices.Index(a.waiting, g)
+	a.waiting = slices.Delete(a.waiting, i, i+1)
+	if i < a.sent {
+		a.sent--
+		a.sendLocked(groupMessage{Op: opCancel, Tokens: []uint64{g.token}})
+	}
+}
+
+// removeLocked ends a membership here.
+func (a *groupAgent) removeLocked(g *Group, err error) {
+	g.closed = err
+	delete(a.local, g.r.ID())
+	if g.waiting {
+		a.withdrawLocked(g)
+		g.endLocked(err)
+	}
+}
+
+// drop ends the membership of a thread that has ended.
+func (a *groupAgent) drop(g *Group) {
+	a.mu.Lock()
+	if g.closed == nil {
+		a.removeLocked(g, ErrNotInGroup)
+		a.flushLocked() // the others may have been held back for it
+	}
+	a.mu.Unlock()
+	_ = g.r.Close() // the coordinator monitors it
+}
+
+func (a *groupAgent) leave(ctx context.Context, g *Group) error {
+	a.mu.Lock()
+	if g.closed != nil {
+		defer a.mu.Unlock()
+		return g.closed
+	}
+	a.removeLocked(g, ErrNotInGroup)
+	a.flushLocked()
+	var done chan struct{}
+	if a.attached {
+		done = make(chan struct{})
+		a.leaves[g.r.ID()] = done
+		a.sendLocked(groupMessage{Op: opLeave, Members: []member{g.member()}})
+	}
+	a.mu.Unlock()
+	if done != nil {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		case <-a.t.ended.Done():
+		}
+	}
+	return g.r.Close()
+}
+
+// connectLocked wakes the agent's goroutine where it has no coordinator.
+func (a *groupAgent) connectLocked() {
+	if a.coordinator.IsZero() {
+		_ = rocl.SendValue(a.t.ended, a.r, a.r.ID(), ownTag, groupMessage{Op: opConnect})
+	}
+}
+
+// wait waits for an answer of the coordinator.
+func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error) {
+	select {
+	case v = <-c:
+		return v, nil
+	case <-a.t.ended.Done():
+		return v, ErrExited
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failure != nil {
+		return v, fmt.Errorf("%w; no coordinator of the group: %w", context.Cause(ctx), a.failure)
+	}
+	return v, context.Cause(ctx)
+}
+
+// reserve asks for an instance number. taken is one that was not free, or -1.
+func (a *groupAgent) reserve(ctx context.Context, taken int) (inst int, token uint64, err error) {
+	j := &groupJoin{taken: taken, reply: make(chan int, 1)}
+	a.mu.Lock()
+	a.last++
+	token = a.last
+	a.joins[token] = j
+	a.connectLocked()
+	a.sendLocked(groupMessage{Op: opJoin, Tokens: []uint64{token}, Inst: taken})
+	a.mu.Unlock()
+	inst, err = wait(ctx, a, j.reply)
+	if err == nil && inst < 0 {
+		err = ErrFrozen
+	}
+	if err != nil {
+		a.cancel(token)
+	}
+	return inst, token, err
+}
+
+// cancel gives a reservation back.
+func (a *groupAgent) cancel(token uint64) {
+	a.mu.Lock()
+	delete(a.joins, token)
+	a.sendLocked(groupMessage{Op: opCancel, Tokens: []uint64{token}})
+	a.mu.Unlock()
+}
+
+func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
+	taken := -1
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		inst, token, err := a.reserve(ctx, taken)
+		if err != nil {
+			return nil, err
+		}
+		attrs := a.t.attrs(typeGroup, rocl.Attrs{attrGroup: a.name, attrInstance: strconv.Itoa(inst), attrTID: t.ID().String()})
+		r, err := a.t.c.Register(ctx, attrs, rocl.Unique(attrType, attrVM, attrGroup, attrInstance))
+		if errors.Is(err, rocl.ErrExists) { // a member is leaving, or has joined through the coordinator before
+			a.cancel(token)
+			taken = inst
+			select {
+			case <-time.After(pause):
+				continue
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		if err != nil {
+			a.cancel(token)
+			return nil, err
+		}
+		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
+		a.mu.Lock()
+		a.local[r.ID()] = g
+		a.connectLocked()
+		a.sendLocked(groupMessage{Op: opJoined, Tokens: []uint64{token}, Members: []member{g.member()}})
+		a.mu.Unlock()
+		if _, err := wait(ctx, a, g.joined); err != nil {
+			a.drop(g)
+			return nil, err
+		}
+		return g, nil
+	}
+}
+
+// sendSyncLocked asks for the answer that a.syncing waits for.
+func (a *groupAgent) sendSyncLocked() {
+	if s := a.syncing; s != nil {
+		a.last++
+		s.token = a.last
+		a.sendLocked(groupMessage{Op: opSync, Tokens: []uint64{s.token}})
+	}
+}
+
+// list returns the members in the order of their numbers, as the coordinator knows them after
+// the call has begun. Callers must not change the result.
+func (a *groupAgent) list(ctx context.Context, g *Group) ([]member, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if g.closed != nil {
+		return nil, g.closed
+	}
+	if !a.frozen {
+		s := a.nextSync // one answer is for all that ask while another is under way
+		if s == nil {
+			s = &groupSync{done: make(chan struct{})}
+			if a.syncing == nil {
+				a.syncing = s
+				a.sendSyncLocked()
+			} else {
+				a.nextSync = s
+			}
+		}
+		a.mu.Unlock()
+		_, err := wait(ctx, a, s.done)
+		a.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if a.sorted == nil {
+		a.sorted = slices.SortedFunc(maps.Values(a.members), func(x, y member) int { return cmp.Compare(x.Inst, y.Inst) })
+	}
+	return a.sorted, nil
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Gather, Scatter and Reduce send between the resources of members, which receive nothing else:
+// what the user receives is never mixed with it. The tag of these messages has the user's tag in
+// its lower 32 bits, and the operation above.
+const (
+	collectGather = (iota + 1) << 32
+	collectScatter
+	collectReduce
+)
+
+// root returns the members and the one that is the root.
+func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member, err error) {
+	if tag < 0 || tag > MaxTag || root < 0 {
+		return nil, r, ErrBadParam
+	}
+	if ms, err = g.a.list(ctx, g); err != nil {
+		return nil, r, err
+	}
+	i := slices.IndexFunc(ms, func(m member) bool { return m.Inst == root })
+	if i >= 0 {
+		return ms, ms[i], nil
+	}
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	if m, ok := g.a.departed[root]; ok {
+		return nil, r, &MemberError{Group: g.Name(), Members: []Member{m}}
+	}
+	return nil, r, fmt.Errorf("root %d: %w", root, ErrNoInstance)
+}
+
+// gone makes the error of a send to a member, or of a receive from it, a *MemberError where
+// the member has ended.
+func (g *Group) gone(m member, err error) error {
+	if !isEnd(err) {
+		return err
+	}
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	was := m.public()
+	was.Left = g.a.departed[m.Inst].Left && g.a.departed[m.Inst].TID == m.TID
+	return &MemberError{Group: g.Name(), Members: []Member{was}}
+}
+
+func sendPart[T any](ctx context.Context, g *Group, to member, tag uint64, data []T) error {
+	return g.gone(to, rocl.SendValue(ctx, g.r, to.ID, tag, data))
+}
+
+func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]T, error) {
+	m, err := g.r.Recv(ctx, rocl.From(from.ID), rocl.Tag(tag))
+	if err != nil {
+		if errors.Is(err, rocl.ErrClosed) {
+			return nil, ErrNotInGroup
+		}
+		return nil, g.gone(from, err)
+	}
+	defer m.Release()
+	v, err := rocl.Value[[]T](m)
+	if err != nil {
+		return nil, fmt.Errorf("data of member %d (%v): %w", from.Inst, from.TID, err)
+	}
+	return v, nil
+}
+
+// collect calls f with the data of each member at the root, in the order of the instance
+// numbers. It receives from all that live also where some have ended, so that nothing of theirs
+// is left for a later operation.
+func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own []T, f func(member, []T) error) error {
+	gone := &MemberError{Group: g.Name()}
+	var failed error
+	for _, m := range ms {
+		data, err := own, error(nil)
+		if m.ID != g.r.ID() {
+			data, err = recvPart[T](ctx, g, m, tag)
+		}
+		var e *MemberError
+		switch {
+		case errors.As(err, &e):
+			gone.Members = append(gone.Members, e.Members...)
+			continue
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil && failed == nil && len(gone.Members) == 0:
+			err = f(m, data)
+		}
+		if failed == nil {
+			failed = err
+		}
+	}
+	if len(gone.Members) > 0 {
+		return gone
+	}
+	return failed
+}
+
+// Gather sends data to the member with the instance number root. All members must call it. At
+// the root it waits for all, and returns what each gave, by the instance number, where nil
+// stands for a number that no member has. At the others it returns nil as soon as data is sent.
+//
+// tag, 0 to MaxTag, must be the same for all; operations with different tags may be under way
+// at the same time. Those with the same tag are matched in the order in which each member makes
+// them. After one whose ctx has ended early another tag should be taken.
+//
+// The members are those of the moment at which the root calls. If one ends before it has called,
+// or if the root has ended, Gather fails with a *MemberError that names it; at the root it takes
+// what the others have sent. What members that have returned sent to a root that ends is lost.
+func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
+	ms, r, err := g.root(ctx, tag, root)
+	var parts [][]T
+	switch {
+	case err != nil:
+	case r.ID != g.r.ID():
+		err = sendPart(ctx, g, r, collectGather|uint64(tag), data)
+	default:
+		parts = make([][]T, ms[len(ms)-1].Inst+1)
+		err = collect(ctx, g, ms, collectGather|uint64(tag), slices.Clone(data), func(m member, data []T) error {
+			parts[m.Inst] = data
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, g.error("gather", err)
+	}
+	return parts, nil
+}
+
+// Scatter sends each member its part from the member with the instance number root, and returns
+// that of the caller. All members must call it. parts, which only the root needs to give, has a
+// part for each instance number; those of numbers that no member has are not sent. The part of
+// the root is not copied. tag is as that of Gather.
+//
+// If the root has ended, Scatter fails with a *MemberError that names it. At the root it fails
+// with one for members that have ended; the others get theirs.
+func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) ([]T, error) {
+	ms, r, err := g.root(ctx, tag, root)
+	var own []T
+	switch {
+	case err != nil:
+	case r.ID != g.r.ID():
+		own, err = recvPart[T](ctx, g, r, collectScatter|uint64(tag))
+	case len(parts) <= ms[len(ms)-1].Inst:
+		err = fmt.Errorf("%w: %d parts, and there is a member %d", ErrBadParam, len(parts), ms[len(ms)-1].Inst)
+	default:
+		own = parts[root]
+		gone := &MemberError{Group: g.Name()}
+		for _, m := range ms {
+			if m.ID == r.ID {
+				continue
+			}
+			var e *MemberError
+			if err = sendPart(ctx, g, m, collectScatter|uint64(tag), parts[m.Inst]); errors.As(err, &e) {
+				gone.Members = append(gone.Members, e.Members...)
+				err = nil
+			}
+			if err != nil {
+				break
+			}
+		}
+		if err == nil && len(gone.Members) > 0 {
+			err = gone
+		}
+	}
+	if err != nil {
+		return nil, g.error("scatter", err)
+	}
+	return own, nil
+}
+
+// Reduce combines the data of all members at the member with the instance number root, and
+// returns the result there, and nil at the others. All members must call it, with data of the
+// same length, which stays as it is. tag, the members, and errors are as with Gather.
+//
+// op combines two operands of that length: acc = acc op x. It is called at the root, for the
+// members in the order of their instance numbers: ((0 op 1) op 2) op 3. The result is the
+// same whenever the messages come. Max, Min, Sum and Product are such functions.
+func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op func(acc, x []T)) ([]T, error) {
+	ms, r, err := g.root(ctx, tag, root)
+	var acc []T
+	switch {
+	case err != nil:
+	case op == nil:
+		err = ErrBadParam
+	case r.ID != g.r.ID():
+		err = sendPart(ctx, g, r, collectReduce|uint64(tag), data)
+	default:
+		isFirst := true
+		err = collect(ctx, g, ms, collectReduce|uint64(tag), data, func(m member, x []T) error {
+			switch {
+			case len(x) != len(data):
+				return fmt.Errorf("%w: member %d (%v) has %d values, the root has %d", ErrBadParam, m.Inst, m.TID, len(x), len(data))
+			case !isFirst:
+				op(acc, x)
+			case m.ID == r.ID:
+				acc = slices.Clone(x)
+			default:
+				acc = x
+			}
+			isFirst = false
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, g.error("reduce", err)
+	}
+	if r.ID == g.r.ID() && acc == nil {
+		acc = []T{}
+	}
+	return acc, nil
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"slices"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A groupCoordinator numbers the members of a group and counts the arrivals at its barriers.
+// There is one in the virtual machine for each group, in a task that has or had members of it:
+// its resource is Unique. The agents of the group, one in each task that has members, send to
+// it. When its task has ended, they make another one, from what the directory knows, and send
+// again what has not been answered.
+//
+// A single goroutine does all of it, so that joins, ends and arrivals have one order. Each
+// change of the membership has a version. An arrival whose agent had not learned of the last
+// end of a member is dropped: the agent is being told of the end, and sends the arrival again
+// if its members still wait then.
+type groupCoordinator struct {
+	t    *Task
+	name string
+	r    *rocl.Resource
+
+	version  uint64
+	lastGone uint64 // version at which a member was gone last
+	members  map[TID]member
+	insts    map[int]TID
+	reserved map[int]arrival
+	leaving  map[TID]bool // have called Leave, and may be found still
+	low      int          // no number below is free
+	agents   map[TID]bool
+	frozen   bool
+
+	count   int // of the barrier for which pending wait
+	freeze  bool
+	pending []arrival
+}
+
+// arrival names what an agent has asked for.
+type arrival struct {
+	agent TID
+	token uint64
+}
+
+// newCoordinator makes this task the coordinator of a group. It fails with rocl.ErrExists where
+// there is one.
+func (t *Task) newCoordinator(ctx context.Context, name string) (TID, error) {
+	r, err := t.c.Register(ctx, t.attrs(typeCoordinator, rocl.Attrs{attrGroup: name}), rocl.Unique(attrType, attrVM, attrGroup))
+	if err != nil {
+		return TID{}, err
+	}
+	c := &groupCoordinator{
+		t: t, name: name, r: r, members: map[TID]member{}, insts: map[int]TID{}, reserved: map[int]arrival{},
+		leaving: map[TID]bool{}, agents: map[TID]bool{},
+	}
+	if err := c.scan(ctx); err != nil {
+		_ = r.Close()
+		return TID{}, err
+	}
+	t.work.Go(c.run)
+	return r.ID(), nil
+}
+
+// scan adds the members that the directory knows.
+func (c *groupCoordinator) scan(ctx context.Context) error {
+	ms, err := c.t.findMembers(ctx, c.name, nil)
+	for _, m := range ms {
+		c.add(m)
+	}
+	return err
+}
+
+func (c *groupCoordinator) run() {
+	defer c.r.Close()
+	for {
+		m, err := c.r.Recv(c.t.ended)
+		if err != nil {
+			return
+		}
+		from := m.From()
+		if m.IsGone() {
+			m.Release()
+			c.gone(from)
+			continue
+		}
+		v, err := rocl.Value[groupMessage](m)
+		m.Release()
+		if err != nil {
+			c.t.log.Warn("tpvm: group coordinator: invalid message", "group", c.name, "from", from, "err", err)
+			continue
+		}
+		c.handle(from, &v)
+	}
+}
+
+func (c *groupCoordinator) handle(from TID, v *groupMessage) {
+	if v.Op != opAttach && !c.agents[from] {
+		return // its end has been told before its last message
+	}
+	switch v.Op {
+	case opAttach:
+		if !c.agents[from] && !c.monitor(from) {
+			return
+		}
+		for _, m := range v.Members {
+			if m.ID.Context() == from.Context() {
+				c.add(m)
+			}
+		}
+		c.agents[from] = true
+		c.frozen = c.frozen || v.Freeze && len(c.members) > 0
+		view := groupMessage{Op: opView, Version: c.version, Freeze: c.frozen}
+		for _, m := range c.members {
+			view.Members = append(view.Members, m)
+		}
+		c.send(from, view)
+	case opJoin:
+		if v.Inst >= 0 {
+			_ = c.scan(c.t.ended)
+		}
+		c.send(from, groupMessage{Op: opReserved, Tokens: v.Tokens, Inst: c.reserve(arrival{from, v.token()})})
+	case opJoined:
+		c.cancel(from, v.Tokens)
+		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
+			c.add(v.Members[0])
+		}
+	case opLeave:
+		if len(v.Members) == 1 && v.Members[0].ID.Context() == from.Context() {
+			c.depart(v.Members[0].ID, true)
+		}
+	case opSync:
+		c.send(from, groupMessage{Op: opSynced, Tokens: v.Tokens})
+	case opCancel:
+		c.cancel(from, v.Tokens)
+	case opArrive:
+		c.arrive(from, v)
+	}
+}
+
+// send sends to an agent. Where that fails its end is told.
+func (c *groupCoordinator) send(to TID, v groupMessage) {
+	_ = rocl.SendValue(c.t.ended, c.r, to, ownTag, v)
+}
+
+func (c *groupCoordinator) sendAll(v groupMessage) {
+	for id := range c.agents {
+		c.send(id, v)
+	}
+}
+
+// monitor has the coordinator told of an end.
+func (c *groupCoordinator) monitor(id TID) bool {
+	_, err := c.r.Monitor(c.t.ended, id, ownTag)
+	return err == nil
+}
+
+// reserve returns the lowest number that is free; -1: the group is frozen.
+func (c *groupCoordinator) reserve(by arrival) int {
+	if c.frozen {
+		return -1
+	}
+	for ; ; c.low++ {
+		_, isMember := c.insts[c.low]
+		_, isReserved := c.reserved[c.low]
+		if !isMember && !isReserved {
+			c.reserved[c.low] = by
+			return c.low
+		}
+	}
+}
+
+func (c *groupCoordinator) free(inst int) { c.low = min(c.low, inst) }
+
+func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
+	is := func(a arrival) bool { return a.agent == from && slices.Contains(tokens, a.token) }
+	c.pending = slices.DeleteFunc(c.pending, is)
+	for inst, a := range c.reserved {
+		if is(a) {
+			delete(c.reserved, inst)
+			c.free(inst)
+		}
+	}
+}
+
+func (c *groupCoordinator) add(m member) {
+	if _, ok := c.members[m.ID]; ok || m.Inst < 0 || c.leaving[m.ID] {
+		return
+	}
+	if id, ok := c.insts[m.Inst]; ok { // its end has not been told yet
+		c.depart(id, false)
+	}
+	if !c.monitor(m.ID) {
+		c.free(m.Inst)
+		return
+	}
+	c.members[m.ID], c.insts[m.Inst] = m, m.ID
+	c.version++
+	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}})
+}
+
+// depart removes a member. The arrivals at the barrier are sent again.
+func (c *groupCoordinator) depart(id TID, left bool) {
+	m, ok := c.members[id]
+	if !ok {
+		return
+	}
+	delete(c.members, id)
+	delete(c.insts, m.Inst)
+	c.free(m.Inst)
+	if left {
+		c.leaving[id] = true // until its end is told
+	}
+	c.pending = nil
+	c.frozen = c.frozen && len(c.members) > 0
+	c.version++
+	c.lastGone = c.version
+	c.sendAll(groupMessage{Op: opChange, Version: c.version, Members: []member{m}, Gone: true, Left: left})
+}
+
+// gone says that a resource has ended.
+func (c *groupCoordinator) gone(id TID) {
+	if !c.agents[id] {
+		c.depart(id, false)
+		delete(c.leaving, id)
+		return
+	}
+	delete(c.agents, id)
+	for inst, a := range c.reserved {
+		if a.agent == id {
+			delete(c.reserved, inst)
+			c.free(inst)
+		}
+	}
+}
+
+// arrive counts arrivals at a barrier.
+func (c *groupCoordinator) arrive(from TID, v *groupMessage) {
+	if v.Version < c.lastGone || v.Count < 1 {
+		return
+	}
+	if len(c.pending) > 0 && (v.Count != c.count || v.Freeze != c.freeze) || v.Freeze && c.frozen {
+		c.send(from, groupMessage{Op: opMismatch, Tokens: v.Tokens, Count: c.count})
+		return
+	}
+	c.count, c.freeze = v.Count, v.Freeze
+	for _, t := range v.Tokens {
+		c.pending = append(c.pending, arrival{from, t})
+	}
+	for len(c.pending) >= c.count {
+		op := groupMessage{Op: opRelease}
+		if c.freeze {
+			if len(c.members) > c.count {
+				op.Op, op.Count = opMismatch, len(c.members)
+			} else {
+				c.frozen, op.Freeze = true, true
+			}
+		}
+		c.release(op, c.pending[:c.count])
+		c.pending = slices.Delete(c.pending, 0, c.count)
+	}
+}
+
+// release sends op to the agents of arrivals; to all, where the group is frozen now.
+func (c *groupCoordinator) release(op groupMessage, as []arrival) {
+	if op.Freeze {
+		for id := range c.agents {
+			if !slices.ContainsFunc(as, func(a arrival) bool { return a.agent == id }) {
+				c.send(id, op)
+			}
+		}
+	}
+	for len(as) > 0 {
+		agent := as[0].agent
+		op.Tokens = op.Tokens[:0]
+		rest := as[:0:0]
+		for _, a := range as {
+			if a.agent == agent {
+				op.Tokens = append(op.Tokens, a.token)
+			} else {
+				rest = append(rest, a)
+			}
+		}
+		c.send(agent, op)
+		as = rest
+	}
+}
