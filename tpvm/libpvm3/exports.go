@@ -630,7 +630,17 @@ func pvm_freecontext(c C.int) C.int {
 
 //export pvm_setopt
 func pvm_setopt(what, value C.int) C.int {
-	return C.int(lib.call("pvm_setopt", func() (int, error) { return lib.setOption(int(what), int(value)) }))
+	return C.int(lib.call("pvm_setopt", func() (int, error) {
+		old, err := lib.setOption(int(what), int(value))
+		if err == nil && int(what) == optNoReset {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err = lib.enrol(ctx); err == nil {
+				err = lib.setNoReset(ctx, value != 0)
+			}
+		}
+		return old, err
+	}))
 }
 
 //export pvm_getopt
@@ -661,25 +671,6 @@ func pvm_strerror() *C.char {
 	results.strerror = C.CString(code(*lib.errno).Error())
 	return results.strerror
 }
-
-// Types of values.
-const (
-	typeStr = iota
-	typeByte
-	typeShort
-	typeInt
-	typeFloat
-	typeCplx
-	typeDouble
-	typeDcplx
-	typeLong
-	typeUshort
-	typeUint
-	typeUlong
-)
-
-// sizes are the sizes of the types in memory.
-var sizes = [...]int{1, 1, 2, 4, 4, 8, 8, 16, 8, 2, 4, 8}
 
 //export pvm_psend
 func pvm_psend(tid, tag C.int, p unsafe.Pointer, count, typ C.int) C.int {
@@ -725,76 +716,6 @@ func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, r
 		}
 		return done(err)
 	}))
-}
-
-// wireSize returns how many bytes a value of a type takes in a message.
-func wireSize(enc pack.Encoding, typ int) int {
-	if enc != pack.Default {
-		return sizes[typ]
-	}
-	switch typ {
-	case typeShort, typeUshort, typeLong, typeUlong:
-		return 4
-	}
-	return sizes[typ]
-}
-
-// packType packs count values of a type.
-func packType(b *pack.Buffer, p unsafe.Pointer, n, typ int) error {
-	switch typ {
-	case typeStr, typeByte:
-		return pack.Pack(b, unsafe.Slice((*byte)(p), n), 1)
-	case typeShort:
-		return pack.Pack(b, unsafe.Slice((*int16)(p), n), 1)
-	case typeUshort:
-		return pack.Pack(b, unsafe.Slice((*uint16)(p), n), 1)
-	case typeInt:
-		return pack.Pack(b, unsafe.Slice((*int32)(p), n), 1)
-	case typeUint:
-		return pack.Pack(b, unsafe.Slice((*uint32)(p), n), 1)
-	case typeFloat:
-		return pack.Pack(b, unsafe.Slice((*float32)(p), n), 1)
-	case typeDouble:
-		return pack.Pack(b, unsafe.Slice((*float64)(p), n), 1)
-	case typeCplx:
-		return pack.Pack(b, unsafe.Slice((*complex64)(p), n), 1)
-	case typeDcplx:
-		return pack.Pack(b, unsafe.Slice((*complex128)(p), n), 1)
-	case typeLong:
-		return pack.Pack(b, unsafe.Slice((*int64)(p), n), 1)
-	case typeUlong:
-		return pack.Pack(b, unsafe.Slice((*uint64)(p), n), 1)
-	}
-	return badParam
-}
-
-// unpackType unpacks n values of a type.
-func unpackType(r *pack.Reader, p unsafe.Pointer, n, typ int) error {
-	switch typ {
-	case typeStr, typeByte:
-		return pack.Unpack(r, unsafe.Slice((*byte)(p), n), 1)
-	case typeShort:
-		return pack.Unpack(r, unsafe.Slice((*int16)(p), n), 1)
-	case typeUshort:
-		return pack.Unpack(r, unsafe.Slice((*uint16)(p), n), 1)
-	case typeInt:
-		return pack.Unpack(r, unsafe.Slice((*int32)(p), n), 1)
-	case typeUint:
-		return pack.Unpack(r, unsafe.Slice((*uint32)(p), n), 1)
-	case typeFloat:
-		return pack.Unpack(r, unsafe.Slice((*float32)(p), n), 1)
-	case typeDouble:
-		return pack.Unpack(r, unsafe.Slice((*float64)(p), n), 1)
-	case typeCplx:
-		return pack.Unpack(r, unsafe.Slice((*complex64)(p), n), 1)
-	case typeDcplx:
-		return pack.Unpack(r, unsafe.Slice((*complex128)(p), n), 1)
-	case typeLong:
-		return pack.Unpack(r, unsafe.Slice((*int64)(p), n), 1)
-	case typeUlong:
-		return pack.Unpack(r, unsafe.Slice((*uint64)(p), n), 1)
-	}
-	return badParam
 }
 
 // memory returns the values that a packing call means.
@@ -1014,7 +935,7 @@ func pvm_gsize(group *C.char) C.int { return grouped("pvm_gsize", group, lib.gro
 
 //export pvm_freezegroup
 func pvm_freezegroup(group *C.char, count C.int) C.int {
-	return grouped("pvm_freezegroup", group, func(ctx context.Context, g string) (int, error) { return lib.freeze(g, int(count)) })
+	return grouped("pvm_freezegroup", group, func(ctx context.Context, g string) (int, error) { return lib.freeze(ctx, g, int(count)) })
 }
 
 //export pvm_getinst
@@ -1029,7 +950,7 @@ func pvm_gettid(group *C.char, inst C.int) C.int {
 
 //export pvm_barrier
 func pvm_barrier(group *C.char, count C.int) C.int {
-	return grouped("pvm_barrier", group, func(ctx context.Context, g string) (int, error) { return lib.barrier(g, int(count)) })
+	return grouped("pvm_barrier", group, func(ctx context.Context, g string) (int, error) { return lib.barrier(ctx, g, int(count)) })
 }
 
 //export pvm_bcast
@@ -1068,7 +989,7 @@ func libpvm3Reduce(f, data unsafe.Pointer, count, typ, tag C.int, group *C.char,
 
 //export pvm_putinfo
 func pvm_putinfo(key *C.char, bufid, flags C.int) C.int {
-	return C.int(lib.enrolled("pvm_putinfo", func(ctx context.Context) (int, error) {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		k, err := name(key, badParam)
 		if err != nil {
 			return 0, err
@@ -1095,13 +1016,13 @@ func pvm_delinfo(key *C.char, index, flags C.int) C.int {
 		if err != nil {
 			return 0, err
 		}
-		return done(lib.deleteInfo(ctx, k, int(index), int(flags)))
+		return done(lib.deleteInfo(ctx, k, int(index)))
 	}))
 }
 
 //export pvm_getmboxinfo
 func pvm_getmboxinfo(pattern *C.char, nclasses *C.int, classes **C.struct_pvmmboxinfo) C.int {
-	return C.int(lib.enrolled("pvm_getmboxinfo", func(ctx context.Context) (int, error) {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		cs, err := lib.boxes(ctx, C.GoString(pattern))
 		if err != nil {
 			return 0, err
@@ -1159,7 +1080,7 @@ func pvm_getnoresets(tids **C.int, count *C.int) C.int {
 
 //export pvm_insert
 func pvm_insert(key *C.char, index, data C.int) C.int {
-	return C.int(lib.enrolled("pvm_insert", func(ctx context.Context) (int, error) {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		k, err := name(key, badParam)
 		if err != nil {
 			return 0, err
@@ -1170,7 +1091,7 @@ func pvm_insert(key *C.char, index, data C.int) C.int {
 
 //export pvm_lookup
 func pvm_lookup(key *C.char, index C.int, data *C.int) C.int {
-	return C.int(lib.enrolled("pvm_lookup", func(ctx context.Context) (int, error) {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		k, err := name(key, badParam)
 		if err != nil {
 			return 0, err
@@ -1185,12 +1106,12 @@ func pvm_lookup(key *C.char, index C.int, data *C.int) C.int {
 
 //export pvm_delete
 func pvm_delete(key *C.char, index C.int) C.int {
-	return C.int(lib.enrolled("pvm_delete", func(ctx context.Context) (int, error) {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		k, err := name(key, badParam)
 		if err != nil {
 			return 0, err
 		}
-		return done(lib.deleteInfo(ctx, k, int(index), 0))
+		return done(lib.deleteInfo(ctx, k, int(index)))
 	}))
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,11 +146,7 @@ func (l *library) spawn(ctx context.Context, name string, args []string, flags i
 	}
 	switch {
 	case flags&spawnHost != 0:
-		host := where
-		if host == "." {
-			host = l.task.Host()
-		}
-		opts = append(opts, tpvm.OnHost(host))
+		opts = append(opts, tpvm.OnHost(where))
 	case flags&spawnArch != 0:
 		hs, err := l.hosts(ctx)
 		if err != nil {
@@ -210,12 +207,11 @@ func fill(tids []int, n int, c code) []int {
 	return tids[:n]
 }
 
-// goArch returns Go's name for PVM's name of an architecture.
+// goArch returns the GOOS/GOARCH for PVM's name of an architecture.
 func goArch(name string) string {
 	for g, p := range arches {
 		if p == name {
-			_, arch, _ := strings.Cut(g, "/")
-			return arch
+			return g
 		}
 	}
 	return name
@@ -335,3 +331,21 @@ func (l *library) halt(ctx context.Context) error {
 func (l *library) notifyHosts(ctx context.Context, what, tag int, tids []int, cancel bool) error {
 	return notImpl
 }
+
+// changeHost adds a host to the virtual machine, or removes it. A host is in it as long as a
+// node of the cluster runs there, which the library neither starts nor ends.
+func (l *library) changeHost(ctx context.Context, host string, add bool) (int, error) {
+	_, err := l.hostNamed(ctx, host)
+	switch {
+	case add && err == nil:
+		return 0, dupHost
+	case add && codeOf(err) == noHost:
+		return 0, cantStart
+	case err != nil:
+		return 0, err
+	}
+	return 0, notImpl
+}
+
+// catchOutput has the output of the tasks that this one spawns written to w.
+func (l *library) catchOutput(w io.Writer) error { return notImpl }
