@@ -7,11 +7,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"syscall"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
@@ -28,10 +29,12 @@ type spawnPrograms struct {
 	Pod           TID // of the spawner
 	MsgContext    uint32
 	EndWithParent bool
-	Output        TID // of the task that gathers the output; zero: none does
+	Output        output
+	First, Count  int  // index of the first of these in the spawn, and how many the spawn has in all
+	OnHosts       bool // the spawn is spread over several hosts
 }
 
-// mostPrograms is how many programs one request may start.
+// mostPrograms is how many programs of a task's pod run at once, unless WithMaxPrograms says.
 const mostPrograms = 1 << 12
 
 // enrolment is what a started program tells its launcher.
@@ -44,42 +47,43 @@ type start struct {
 	Pod           TID // of the spawner
 	MsgContext    uint32
 	EndWithParent bool
-	Output        TID
+	Output        output
+	Launcher      TID    // the pod that started the program
+	Stream        uint64 // the launcher's number for the program's output; 0: it is not gathered
 }
 
 // A child is a program that a pod has started.
 type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
-	enrolled chan TID      // gets the identifier when the program enrols
-	exited   chan struct{} // closed when the process has ended and its output was passed on
-	err      error         // of the process; after exited
+	host     string
+	index    int           // in its spawn
+	enrolled chan struct{} // closed when the program has enrolled
+	id       TID           // of the task; after enrolled
+	exited   chan struct{} // closed when the process has ended
+	status   Status        // of the process; after exited
+	streams  []*stream     // its output, where it is gathered
 }
 
-func askPrograms(ctx context.Context, t *Thread, pod TID, name string, n int, number uint64, s *spawn) (started, error) {
-	q := spawnPrograms{
-		Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: n, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(),
-		MsgContext: t.msgContext.Load(), EndWithParent: s.endWithParent, Output: t.task.collector(),
+// hasEnrolled reports whether the program has become a task.
+func (c *child) hasEnrolled() bool {
+	select {
+	case <-c.enrolled:
+		return true
+	default:
+		return false
 	}
-	if pod == t.task.pod.r.ID() {
-		return t.task.pod.startPrograms(ctx, q), nil
-	}
-	return ask[started](ctx, t.task, pod, podPrograms, q)
 }
 
 // startPrograms starts programs and waits until they have enrolled.
 func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
-	if q.N < 1 || q.N > mostPrograms {
-		a.Errors = []string{ErrBadParam.Error()}
-		return a
-	}
-	path, err := lookPath(q.Name, q.Dir)
-	if err != nil {
-		a.Errors = []string{fmt.Sprintf("%v: %q on %s: %v", ErrNoProgram, q.Name, p.t.host, err)}
-		return a
-	}
-	ids, errs := make([]TID, q.N), make([]error, q.N)
-	together(q.N, func(i int) { ids[i], errs[i] = p.startProgram(ctx, path, q) })
+	cs, errs := p.launchAll(ctx, q)
+	ids := make([]TID, len(cs))
+	together(len(cs), func(i int) {
+		if errs[i] == nil {
+			ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i])
+		}
+	})
 	for i, err := range errs {
 		if err != nil {
 			a.Errors = append(a.Errors, err.Error())
@@ -88,6 +92,47 @@ func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
 		}
 	}
 	return a
+}
+
+// launchAll starts the programs of a request. For each it returns a child or an error.
+func (p *pod) launchAll(ctx context.Context, q spawnPrograms) (cs []*child, errs []error) {
+	if q.N < 1 || q.N > mostThreads {
+		return []*child{nil}, []error{ErrBadParam}
+	}
+	cs, errs = make([]*child, q.N), make([]error, q.N)
+	path, err := lookPath(q.Name, q.Dir)
+	if err != nil {
+		err = fmt.Errorf("%w: %q on %s: %w", ErrNoProgram, q.Name, p.t.host, err)
+		for i := range errs {
+			errs[i] = err
+		}
+		return cs, errs
+	}
+	together(min(q.N, launchers), func(l int) {
+		for i := l; i < q.N; i += launchers {
+			if cs[i], errs[i] = p.launch(ctx, path, q, i); errs[i] != nil {
+				errs[i] = startError(path, p.t.host, errs[i])
+			}
+		}
+	})
+	if q.EndWithParent {
+		p.endWithParent(q.Parent, cs)
+	}
+	return cs, errs
+}
+
+// launchers is how many programs a request starts at the same time.
+const launchers = 16
+
+// startError says that a program was not started. The errors of this package stay in front,
+// where remoteError recognises them.
+func startError(path, host string, err error) error {
+	for _, s := range sentinels {
+		if errors.Is(err, s) {
+			return fmt.Errorf("%w: start %s on %s", err, path, host)
+		}
+	}
+	return fmt.Errorf("start %s on %s: %w", path, host, err)
 }
 
 // lookPath finds a program: by its path, beside the program of this task, or in PATH.
@@ -108,98 +153,190 @@ func lookPath(name, dir string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// startProgram starts one program and waits until it has enrolled or ended.
-func (p *pod) startProgram(ctx context.Context, path string, q spawnPrograms) (TID, error) {
-	c, err := p.launch(ctx, path, q)
-	if err != nil {
-		return TID{}, fmt.Errorf("start %s on %s: %w", path, p.t.host, err)
-	}
-	defer func() { _ = c.tmp.Close() }()
+// awaitEnrolment waits until a program has enrolled or ended.
+func (p *pod) awaitEnrolment(ctx context.Context, c *child) (TID, error) {
 	select {
-	case id := <-c.enrolled:
-		return id, nil
+	case <-c.enrolled:
 	case <-c.exited:
-		select {
-		case id := <-c.enrolled: // and has ended since
-			return id, nil
-		default:
+		if !c.hasEnrolled() {
+			return TID{}, fmt.Errorf("%w: %s on %s: %v", ErrNotEnrolled, c.cmd.Path, p.t.host, c.status)
 		}
-		return TID{}, fmt.Errorf("%w: %s on %s: %s", ErrNotEnrolled, path, p.t.host, exitText(c.err))
 	case <-ctx.Done():
-		return TID{}, fmt.Errorf("%s on %s has not enrolled: %w", path, p.t.host, context.Cause(ctx))
+		_ = c.tmp.Close()
+		return TID{}, fmt.Errorf("%s on %s has not enrolled: %w", c.cmd.Path, p.t.host, context.Cause(ctx))
 	}
+	return c.id, nil
 }
 
-func exitText(err error) string {
-	if err == nil {
-		return "exit status 0"
-	}
-	return err.Error()
-}
-
-// launch starts a program, with a resource by which it finds its parent.
-func (p *pod) launch(ctx context.Context, path string, q spawnPrograms) (*child, error) {
+// launch starts the program number i of a request, with a resource by which it finds its
+// parent.
+func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (_ *child, err error) {
+	c := &child{index: q.First + i, host: p.t.host, enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.mu.Lock()
-	draining := p.draining
-	p.mu.Unlock()
-	if draining {
-		return nil, ErrExited
+	switch {
+	case p.draining:
+		err = ErrExited
+	case len(p.children) >= p.maxPrograms:
+		err = fmt.Errorf("%w: %d", ErrTooMany, p.maxPrograms)
+	default:
+		p.children[c] = struct{}{}
 	}
-	token := rand.Text()
-	c := &child{enrolled: make(chan TID, 1), exited: make(chan struct{})}
-	st, err := codec.Append(nil, &start{
-		Parent: q.Parent, Spawn: q.Spawn, Pod: q.Pod, MsgContext: q.MsgContext, EndWithParent: q.EndWithParent, Output: q.Output,
-	})
+	p.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	a := p.t.attrs(typeStart, rocl.Attrs{attrToken: token, attrParentOf: q.Parent.String(), attrName: q.Name, attrStart: string(st)})
-	if c.tmp, err = p.t.c.Register(ctx, a); err != nil {
-		return nil, err
-	}
-	p.t.work.Go(func() {
-		_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
-			var id TID
-			answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
-				id = e.ID
-				return done{}
-			})
-			select {
-			case c.enrolled <- id: // behind the reply, since the resource is closed next
-			default: // a second one of the same process
-			}
-		})
-	})
+	defer func() {
+		if err != nil {
+			p.mu.Lock()
+			delete(p.children, c)
+			p.mu.Unlock()
+			close(c.exited)
+		}
+	}()
+	token := rand.Text()
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
 	c.cmd.Env = append(append(os.Environ(), q.Env...), EnvToken+"="+token, EnvVM+"="+p.t.vm)
-	finish, err := p.t.connectOutput(c.cmd, q)
-	if err == nil {
-		err = c.cmd.Start()
-	}
-	if err != nil {
-		_ = c.tmp.Close()
-		if finish != nil {
-			finish(false)
-		}
+	if err := p.connectOutput(ctx, c, q); err != nil {
 		return nil, err
 	}
-	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
-	p.mu.Lock()
-	p.children[c] = struct{}{}
-	p.mu.Unlock()
-	go func() { // outlives the task where the program does
-		if finish != nil {
-			finish(true)
+	defer func() {
+		for _, s := range c.streams {
+			s.started(err == nil)
 		}
-		c.err = c.cmd.Wait()
+	}()
+	st := start{
+		Parent: q.Parent, Spawn: q.Spawn, Pod: q.Pod, MsgContext: q.MsgContext, EndWithParent: q.EndWithParent,
+		Output: q.Output, Launcher: p.r.ID(), Stream: c.stream(),
+	}
+	encoded, err := codec.Append(nil, &st)
+	if err != nil {
+		return nil, err
+	}
+	a := p.t.attrs(typeStart, rocl.Attrs{attrToken: token, attrParentOf: q.Parent.String(), attrName: filepath.Base(q.Name), attrStart: string(encoded)})
+	if c.tmp, err = p.t.c.Register(ctx, a); err != nil {
+		return nil, err
+	}
+	p.t.work.Go(func() { p.handleEnrolment(c) })
+	if err := p.begin(c, q); err != nil {
+		_ = c.tmp.Close()
+		return nil, err
+	}
+	p.statuses.add(c)
+	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
+	go func() {                                                  // outlives the task where the program does
+		err := c.cmd.Wait()
+		c.status = statusOf(c.cmd.ProcessState, err)
 		p.mu.Lock()
 		delete(p.children, c)
 		p.mu.Unlock()
+		p.statuses.ended(c)
 		close(c.exited)
 	}()
+	p.t.work.Go(func() {
+		select {
+		case <-c.enrolled:
+		case <-c.exited:
+		case <-p.t.ended.Done():
+		}
+		_ = c.tmp.Close()
+	})
 	return c, nil
 }
+
+// handleEnrolment answers the program when it enrols, and keeps its identifier.
+func (p *pod) handleEnrolment(c *child) {
+	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
+		var id TID
+		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
+			id = e.ID
+			return done{}
+		})
+		if id.IsZero() || c.hasEnrolled() { // a second one of the same process
+			return
+		}
+		c.id = id
+		p.statuses.enrolled(c)
+		for _, s := range c.streams {
+			s.enrolled(id)
+		}
+		close(c.enrolled) // behind the reply, since the resource is closed next
+	})
+}
+
+// begin starts the process. Where it shall end with a parent in this process, the kernel ends
+// it when this process is killed, whether it has enrolled or not.
+func (p *pod) begin(c *child, q spawnPrograms) error {
+	if !q.EndWithParent || q.Pod != p.r.ID() {
+		return c.cmd.Start()
+	}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	p.forker.Do(func() {
+		p.t.work.Go(func() {
+			runtime.LockOSThread() // the kernel watches the thread that starts the process
+			defer runtime.UnlockOSThread()
+			for {
+				select {
+				case f := <-p.forks:
+					f()
+				case <-p.t.ended.Done():
+					return
+				}
+			}
+		})
+	})
+	err := make(chan error, 1)
+	select {
+	case p.forks <- func() { err <- c.cmd.Start() }:
+		return <-err
+	case <-p.t.ended.Done():
+		return ErrExited
+	}
+}
+
+// endWithParent has programs that have not enrolled get SIGTERM when their parent has ended.
+// A program that enrols does it by itself from then on.
+func (p *pod) endWithParent(parent TID, cs []*child) {
+	p.t.work.Go(func() {
+		r, err := p.t.c.Register(p.t.ended, nil)
+		if err != nil {
+			return
+		}
+		defer r.Close()
+		ctx, cancel := context.WithCancel(p.t.ended)
+		defer cancel()
+		if _, err := r.Monitor(ctx, parent, 0); err != nil {
+			return
+		}
+		p.t.work.Go(func() {
+			defer cancel()
+			for _, c := range cs {
+				if c == nil {
+					continue
+				}
+				select {
+				case <-c.enrolled:
+				case <-c.exited:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		m, err := r.Recv(ctx)
+		if err != nil {
+			return
+		}
+		m.Release()
+		for _, c := range cs {
+			if c != nil && !c.hasEnrolled() {
+				_ = c.signal(syscall.SIGTERM)
+			}
+		}
+	})
+}
+
+// signal signals the process of a child that has not been waited for.
+func (c *child) signal(s syscall.Signal) error { return c.cmd.Process.Signal(s) }
 
 // foundStart is the start of this program by a launcher.
 type foundStart struct {
@@ -235,17 +372,3 @@ func (t *Task) tellStart(ctx context.Context, s *foundStart) error {
 	}
 	return nil
 }
-
-// drain waits for the programs whose output the task passes on, until ctx ends.
-func (p *pod) drain(ctx context.Context) error { return nil }
-
-// collector returns the task that gathers the output of programs that this one starts.
-func (t *Task) collector() TID { return TID{} }
-
-// connectOutput says where the output of a program goes.
-func (t *Task) connectOutput(cmd *exec.Cmd, q spawnPrograms) (finish func(started bool), err error) {
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return nil, nil
-}
-
-var _ io.Writer

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rocl-go/rocl"
@@ -32,8 +33,17 @@ type pod struct {
 	contexts map[MsgContext]*rocl.Resource
 	children map[*child]struct{}
 	draining bool
-	spawns   map[uint64]*spawned // the latest keptSpawns, by number
-	last     uint64              // number of the last spawn
+	statuses statuses // has a lock of its own
+	launched launched
+	streams  map[*stream]struct{} // the output that this pod passes on
+
+	maxPrograms int
+	forker      sync.Once
+	forks       chan func()
+	lastStream  atomic.Uint64
+
+	spawns map[uint64]*spawned // the latest keptSpawns, by number
+	last   uint64              // number of the last spawn
 }
 
 // spawned is what a pod remembers of a Spawn by its task.
@@ -83,6 +93,9 @@ const (
 	podPrograms        // spawnPrograms: start programs
 	podSignal          // signal: of a task or thread
 	podSiblings        // siblings: of a Spawn by this task
+	podStart           // spawnPrograms: start programs without waiting for their enrolment
+	podWait            // waitFor: how a program that the pod has started ended
+	podEnrolled        // waitFor: the task that such a program has become
 )
 
 // spawnThreads asks a pod for threads.
@@ -115,14 +128,18 @@ type done struct{ Error string }
 // mostThreads is how many threads one request may start.
 const mostThreads = 1 << 20
 
-func (t *Task) startPod(ctx context.Context, onSignal func(syscall.Signal)) error {
+func (t *Task) startPod(ctx context.Context, f *config) error {
 	p := &pod{
-		t: t, onSignal: onSignal, exports: map[string]*export{}, threads: map[TID]*Thread{},
+		t: t, onSignal: f.onSignal, maxPrograms: f.maxPrograms, forks: make(chan func()),
+		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		spawns: map[uint64]*spawned{},
 	}
 	p.infos = t.newKeeper(p)
-	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrLaunch: "yes", attrArch: arch})
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrArch: arch})
+	if !f.noLaunch {
+		a[attrLaunch] = "yes"
+	}
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
 		return err
@@ -141,11 +158,25 @@ func (p *pod) handle(m *rocl.Message) {
 	case podPrograms:
 		answer(p, p.r, m, p.startPrograms)
 	case podSignal:
-		answer(p, p.r, m, p.signal)
+		var act func()
+		answer(p, p.r, m, func(ctx context.Context, q signal) (d done) {
+			d, act = p.signal(ctx, q)
+			return d
+		})
+		if act != nil { // the signal may end this process: the reply goes first
+			_ = p.r.Flush(p.t.ended)
+			go act() // it may exit the task, which waits for this goroutine
+		}
 	case podSiblings:
 		answer(p, p.r, m, p.siblings)
 	case podInfo:
 		answer(p, p.r, m, p.infos.answer)
+	case podStart:
+		answer(p, p.r, m, p.startOnly)
+	case podWait:
+		answer(p, p.r, m, p.wait)
+	case podEnrolled:
+		answer(p, p.r, m, p.awaitTask)
 	default:
 		p.t.log.Warn("tpvm: pod: unknown request", "from", m.From(), "tag", m.Tag())
 	}
@@ -244,20 +275,24 @@ func (p *pod) all() []*Thread {
 	return slices.Collect(maps.Values(p.threads))
 }
 
-// signal signals a task, or ends a thread.
-func (p *pod) signal(_ context.Context, q signal) done {
+// signal ends a thread, or signals a program that the pod has started. For the task itself it
+// returns a function that does.
+func (p *pod) signal(_ context.Context, q signal) (d done, act func()) {
 	p.mu.Lock()
 	th := p.threads[q.ID]
 	p.mu.Unlock()
 	switch {
 	case th == nil:
-		return done{Error: ErrNoTask.Error()}
+		if c := p.statuses.get(q.ID); c != nil && c.signal(syscall.Signal(q.Signal)) == nil {
+			return d, nil
+		}
+		return done{Error: ErrNoTask.Error()}, nil
 	case th.isMain:
-		go p.onSignal(syscall.Signal(q.Signal)) // the reply goes first, or is lost
+		return d, func() { p.onSignal(syscall.Signal(q.Signal)) }
 	default:
 		th.kill(ErrKilled)
 	}
-	return done{}
+	return d, nil
 }
 
 // newContext registers a message context.
@@ -296,8 +331,10 @@ func (p *pod) freeContext(c MsgContext) error {
 func (t *Thread) Kill(ctx context.Context, id TID) error { return t.Signal(ctx, id, syscall.SIGTERM) }
 
 // Signal sends a signal to the process of a task, on whatever host. Any signal ends a thread.
+// SIGKILL, SIGSTOP and SIGCONT reach also a process that is stopped, where the task that
+// started it still runs.
 func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
-	pod, err := t.task.podOf(ctx, id)
+	pod, err := t.task.signaller(ctx, id, s)
 	if err == nil {
 		var d done
 		if d, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)}); err == nil && d.Error != "" {
@@ -310,19 +347,35 @@ func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
 	return nil
 }
 
-// podOf returns the pod of a task or thread.
-func (t *Task) podOf(ctx context.Context, id TID) (TID, error) {
-	f, err := t.c.Lookup(ctx, id, attrType, attrVM, attrPod)
-	if errors.Is(err, rocl.ErrNotFound) {
-		return TID{}, ErrNoTask
-	}
+// signaller returns the pod that signals a task or thread: its own or, for signals that a
+// process cannot handle by itself, that of its launcher while it lives.
+func (t *Task) signaller(ctx context.Context, id TID, s syscall.Signal) (TID, error) {
+	f, err := t.lookUp(ctx, id)
 	if err != nil {
 		return TID{}, err
 	}
-	typ, vm := attr(f, attrType), attr(f, attrVM)
-	g, err := rocl.ParseGID(attr(f, attrPod))
-	if err != nil || vm != t.vm || typ != typeTask && typ != typeThread {
-		return TID{}, ErrNoTask
+	if s == syscall.SIGKILL || s == syscall.SIGSTOP || s == syscall.SIGCONT {
+		if l, err := rocl.ParseGID(attr(f, attrLauncher)); err == nil && !l.IsZero() {
+			if _, err := t.c.Lookup(ctx, l, attrType); err == nil {
+				return l, nil
+			}
+		}
 	}
-	return g, nil
+	return rocl.ParseGID(attr(f, attrPod))
+}
+
+// lookUp finds a task, a thread, or a program that has not enrolled, of this virtual machine.
+func (t *Task) lookUp(ctx context.Context, id TID) (rocl.Found, error) {
+	f, err := t.c.Lookup(ctx, id)
+	if errors.Is(err, rocl.ErrNotFound) {
+		return f, ErrNoTask
+	}
+	if err != nil {
+		return f, err
+	}
+	switch typ := attr(f, attrType); {
+	case attr(f, attrVM) != t.vm, typ != typeTask && typ != typeThread && typ != typeStart:
+		return f, ErrNoTask
+	}
+	return f, nil
 }

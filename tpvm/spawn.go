@@ -26,6 +26,7 @@ type spawn struct {
 	noThreads     bool
 	noPrograms    bool
 	endWithParent bool
+	noOutput      bool
 }
 
 // A SpawnOption changes one default of Spawn.
@@ -63,6 +64,9 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
+// NoOutput discards what programs print.
+func NoOutput() SpawnOption { return func(s *spawn) { s.noOutput = true } }
+
 // A place is a pod on which something may be started.
 type place struct {
 	pod  TID
@@ -95,23 +99,20 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
-	share := func(i int) int { // how many the place i gets
-		c := n / len(places)
-		if i < n%len(places) {
-			c++
-		}
-		return c
-	}
-	if n < len(places) {
-		places = places[:n]
-	}
+	places = places[:min(n, len(places))]
+	share := func(i int) (first, count int) { return shareOf(n, len(places), i) }
 	answers := make([]started, len(places))
 	errs := make([]error, len(places))
+	out, release := t.task.outputs(s)
+	defer release()
 	ask := func(i int) {
+		first, count := share(i)
 		if isProgram {
-			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, name, share(i), number, s)
+			q := t.programs(name, n, number, s, out)
+			q.First, q.N, q.OnHosts = first, count, len(places) > 1
+			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, q)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: share(i), Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
+			q := spawnThreads{Name: name, Args: s.args, N: count, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
 			answers[i], errs[i] = askThreads(ctx, t, places[i].pod, q)
 		}
 	}
@@ -121,8 +122,12 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	failed := false
 	for i, a := range answers {
 		ids = append(ids, a.IDs...)
+		if isProgram {
+			t.task.pod.launched.add(places[i].pod, a.IDs...)
+		}
 		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
-		for k := len(a.IDs); k < share(i); k++ {
+		_, count := share(i)
+		for k := len(a.IDs); k < count; k++ {
 			err := errs[i]
 			if j := k - len(a.IDs); err == nil && len(a.Errors) > 0 {
 				err = remoteError(a.Errors[min(j, len(a.Errors)-1)])
@@ -139,6 +144,16 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 		return ids, e
 	}
 	return ids, nil
+}
+
+// shareOf returns which of n the place i of several gets: count of them, from the first on.
+func shareOf(n, places, i int) (first, count int) {
+	count = n / places
+	first = i*count + min(i, n%places)
+	if i < n%places {
+		count++
+	}
+	return first, count
 }
 
 // together calls f for 0 to n-1, at once where there are several.
@@ -167,7 +182,7 @@ func askThreads(ctx context.Context, t *Thread, pod TID, q spawnThreads) (starte
 }
 
 // sentinels are the errors that remoteError recognises.
-var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost}
+var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam}
 
 // remoteErr is an error that another task has told.
 type remoteErr struct {
@@ -207,6 +222,9 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	}
 	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
 		return nil, false, err
+	}
+	if own := (place{pod: t.pod.r.ID(), node: t.node}); nodes == nil || nodes[t.node] { // also WithoutLaunch
+		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p == own }), 0, own)
 	}
 	seen := map[string]bool{}
 	ps = slices.DeleteFunc(ps, func(p place) bool { // one for each host

@@ -34,9 +34,9 @@ const (
 	typeTask     = "task"      // a process
 	typePod      = "systhread" // the pod controller of a process
 	typeExport   = "threaddef" // an exported function
+	typeObserver = "observer"  // a process that looks at the others
 	typeThread   = "thread"    // a goroutine
 	typeStart    = "tmp"       // a program that has been started and has not enrolled
-	typeOutput   = "output"    // a task that gathers the output of others
 	typeContext  = "msgctx"    // a message context
 	typeInfo     = "mbox"      // an entry of the mailbox
 	attrType     = "type"
@@ -53,6 +53,7 @@ const (
 	attrLaunch   = "launch"
 	attrArch     = "arch"
 	attrNumber   = "number"
+	attrLauncher = "launcher"
 )
 
 // TID identifies a task or a thread: it is the identifier of its resource. The zero TID
@@ -65,6 +66,9 @@ type config struct {
 	vm, name string
 	onSignal func(syscall.Signal)
 	log      *slog.Logger
+
+	maxPrograms        int
+	noLaunch, isHidden bool
 }
 
 // An Option changes one default of Enrol.
@@ -94,21 +98,34 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // error. Nothing is logged by default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
+// WithMaxPrograms limits how many programs that this task has started run at once, for itself
+// and for others; 4096 if not given.
+func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
+
+// WithoutLaunch has the task start programs for itself only, as a task should that soon ends.
+func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
+
+// Observing has the task not be listed, and start programs for itself only: it looks at the
+// virtual machine rather than being a part of it.
+func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
+
 // A Task is a process of the virtual machine. Its methods, and those of its Thread, which
 // stands for the process itself, may be called by several goroutines.
 type Task struct {
 	*Thread
-	c      *rocl.Context
-	owns   bool // the context
-	vm     string
-	host   string
-	node   string
-	pod    *pod
-	output TID // of the task that gathers the output of programs that this one starts
-	log    *slog.Logger
-	ended  context.Context // until Exit
-	end    context.CancelFunc
-	work   sync.WaitGroup // goroutines of the task, which ended ends
+	c     *rocl.Context
+	owns  bool // the context
+	vm    string
+	host  string
+	node  string
+	pod   *pod
+	log   *slog.Logger
+	ended context.Context // until Exit
+	end   context.CancelFunc
+	work  sync.WaitGroup // goroutines of the task, which ended ends
+
+	launch   *foundStart // of this process, where its output is gathered; else nil
+	takeOver sync.Once   // passes it on
 
 	messages sync.Pool // of *Message that were released
 	packers  sync.Pool // of *pack.Buffer
@@ -118,6 +135,10 @@ type Task struct {
 
 	groupsMu sync.Mutex
 	agents   map[string]*groupAgent // of groups, by name
+	output   output                 // what gathers the output of programs that this task starts
+	catch    *collector             // the same, where this task does it
+	caught   []*collector           // all of this task that have not ended
+	own      []*os.File             // its launcher's ends of the pipes to which this process writes
 }
 
 // Enrol joins the virtual machine: it registers the process as a task, and starts its pod
@@ -127,7 +148,7 @@ type Task struct {
 // A process may enrol several times; each task is a participant of its own. Only the first is
 // the one that its parent's Spawn returns.
 func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
-	f := config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), log: slog.New(slog.DiscardHandler)}
+	f := config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(&f)
 	}
@@ -148,7 +169,7 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
 	}
-	if err := t.enrol(ctx, f.name, f.onSignal); err != nil {
+	if err := t.enrol(ctx, &f); err != nil {
 		t.end()
 		t.work.Wait()
 		if t.owns {
@@ -166,23 +187,29 @@ func userName() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-func (t *Task) enrol(ctx context.Context, name string, onSignal func(syscall.Signal)) error {
-	if err := t.startPod(ctx, onSignal); err != nil {
+func (t *Task) enrol(ctx context.Context, conf *config) error {
+	if err := t.startPod(ctx, conf); err != nil {
 		return err
 	}
 	start, err := t.findStart(ctx)
 	if err != nil {
 		return err
 	}
-	f := family{name: name, args: os.Args[1:]}
+	f := family{name: conf.name, args: os.Args[1:]}
+	more := rocl.Attrs{attrPID: strconv.Itoa(os.Getpid())}
 	if start != nil {
 		f.parent, f.spawn, f.pod = start.Parent, start.Spawn, start.Pod
+		more[attrLauncher] = start.Launcher.String()
 	}
-	th, err := t.newThread(ctx, typeTask, f, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid())})
+	typ := typeTask
+	if conf.isHidden {
+		typ = typeObserver
+	}
+	th, err := t.newThread(ctx, typ, f, more)
 	if err != nil {
 		return err
 	}
-	th.ctx = t.ended
+	th.ctx, th.isMain = t.ended, true
 	t.Thread = th
 	t.pod.add(th)
 	if start == nil {
@@ -190,6 +217,7 @@ func (t *Task) enrol(ctx context.Context, name string, onSignal func(syscall.Sig
 	}
 	th.msgContext.Store(start.MsgContext & (1<<contextBits - 1))
 	t.output = start.Output
+	t.watchLauncher(start)
 	if start.EndWithParent {
 		if err := t.endWith(start.Parent); err != nil {
 			return err
@@ -299,7 +327,7 @@ func (t *Task) Exit(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	errs = append(errs, t.pod.drain(ctx))
+	errs = append(errs, t.drain(ctx))
 	t.pod.infos.handOver(ctx)
 	t.end()
 	for _, th := range t.pod.all() {
@@ -307,6 +335,7 @@ func (t *Task) Exit(ctx context.Context) error {
 	}
 	t.work.Wait()
 	t.pod.infos.close()
+	t.disownOutput()
 	for _, th := range slices.Backward(t.pod.all()) {
 		_ = th.r.Close()
 	}

@@ -48,7 +48,7 @@ func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.At
 	if err != nil {
 		return nil, err
 	}
-	return &Thread{task: t, r: r, family: f, isMain: typ == typeTask}, nil
+	return &Thread{task: t, r: r, family: f}, nil
 }
 
 // ID returns the identifier of the thread.

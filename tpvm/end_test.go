@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+func init() {
+	// family spawns a program that enrols and starts one that does not, tells its own parent of
+	// them, and stays. Both end with it if its argument says so.
+	programs["family"] = func() error {
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		var opts []tpvm.SpawnOption
+		if t.Args()[0] == "end" {
+			opts = append(opts, tpvm.EndWithParent())
+		}
+		ids, err := t.Spawn(ctx, self, 1, append(opts, program("reports"), tpvm.Args(t.ID().String()))...)
+		if err != nil {
+			return err
+		}
+		ps, err := t.Start(ctx, self, 1, append(opts, program("sleeps"))...)
+		if err != nil {
+			return err
+		}
+		b := t.Buffer(pack.Default)
+		if err := errors.Join(b.PackString(ids[0].String()), pack.Pack(b, []int32{int32(ps[0].PID())}, 1)); err != nil {
+			return err
+		}
+		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+			return err
+		}
+		select {}
+	}
+	// reports waits for a message, sends to its parent, and tells how that went.
+	programs["reports"] = func() error {
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		m, err := t.Recv(ctx, tpvm.AnyTask, 2)
+		if err != nil {
+			return err
+		}
+		from := m.From()
+		m.Release()
+		err = t.Send(ctx, t.Parent(), 5, nil)
+		tag := 3
+		if errors.Is(err, rocl.ErrGone) {
+			tag = 4
+		}
+		return errors.Join(t.Send(ctx, from, tag, nil), t.Exit(ctx))
+	}
+}
+
+// family spawns a parent, and returns it with its children: a task, and a process that is none.
+func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, pid int) {
+	t.Helper()
+	ctx := deadline(t)
+	ids, err := task.Spawn(ctx, self(t), 1, tpvm.Args(how), program("family"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := task.Recv(ctx, ids[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	s, err := m.UnpackString()
+	n := make([]int32, 1)
+	if err := errors.Join(err, pack.Unpack(&m.Reader, n, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if child, err = rocl.ParseGID(s); err != nil {
+		t.Fatal(err)
+	}
+	return ids[0], child, int(n[0])
+}
+
+// kill kills the process of a task that this one has spawned.
+func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
+	t.Helper()
+	if err := task.Signal(deadline(t), id, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := task.Wait(deadline(t), id); err != nil || s.Signal != syscall.SIGKILL {
+		t.Fatal(s, err)
+	}
+}
+
+// Programs that shall end with their parent do so when it is killed: those that have enrolled,
+// and those that never do.
+func TestEndWithParent(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	parent, child, pid := family(t, task, "end")
+	sibling, other, otherPID := family(t, task, "end") // has another parent
+	if _, err := task.Notify(ctx, 9, child); err != nil {
+		t.Fatal(err)
+	}
+	process, err := pidfd(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, task, parent)
+	m, err := task.Recv(ctx, child, 9)
+	if err != nil || !m.IsGone() {
+		t.Fatal(m, err)
+	}
+	m.Release()
+	if err := process.wait(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(otherPID, 0); err != nil {
+		t.Error("the child of a sibling has ended too:", err)
+	}
+	if err := task.Send(ctx, other, 2, nil); err != nil {
+		t.Error(err)
+	}
+	if m, err = task.Recv(ctx, other, 3); err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	if process, err = pidfd(otherPID); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, task, sibling)
+	if err := process.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Programs that shall not end with their parent go on when it is killed, and learn that it has
+// ended when they send to it.
+func TestParentKilled(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	parent, child, pid := family(t, task, "stay")
+	kill(t, task, parent)
+	if err := task.Send(ctx, child, 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := task.Recv(ctx, child, tpvm.AnyTag)
+	if err != nil || m.Tag() != 4 {
+		t.Fatal("the send to the parent that was killed has not failed with ErrGone:", m, err)
+	}
+	m.Release()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error("a child that is no task has ended with its parent:", err)
+	}
+}

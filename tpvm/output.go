@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+)
+
+// output says where the output of programs goes: to a collector, in the process of the task
+// that gathers it. The zero output is that of the launcher's process.
+type output struct {
+	To      TID  // the collector
+	IsSplit bool // standard error apart from standard output
+	IsNone  bool // it is discarded
+}
+
+// Tags of messages to a collector. What is outBegin and outEnrolled goes to its control
+// resource, for which output that is not taken is no hindrance; the rest, with the number of
+// the stream in front, goes to its data resource.
+const (
+	outBegin    = iota // beginStream: a call
+	outEnrolled        // enrolledStream: a call
+	outText            // whole lines, the last one with or without its end; the first is empty
+	outCut             // the beginning of a line that is too long, or more of it
+	outEnd
+	outGone // of a monitor
+)
+
+// maxLine is the longest line that is gathered as one; a longer one is cut.
+const maxLine = 16 << 10
+
+// collectorMailbox is how much output waits for a collector. Beyond it the programs wait.
+const collectorMailbox = 256 << 10
+
+// beginStream announces the output of a program, or that another pod goes on with it.
+type beginStream struct {
+	Launcher     TID    // the pod that started the program
+	Number       uint64 // the launcher's, of the output
+	Name, Host   string
+	Node         string
+	Index, Count int
+	OnHosts      bool
+	IsError      bool // only standard error
+	Pod          TID  // of the spawner
+	Spawn        uint64
+	Task         TID // where the program itself goes on; else zero
+}
+
+// begun is the reply to beginStream: where the output goes, and the number for it.
+type begun struct {
+	Data   TID
+	Stream uint64
+	Error  string
+}
+
+// enrolledStream tells which task a program has become.
+type enrolledStream struct {
+	Stream uint64
+	Task   TID
+}
+
+// OutputKind says what an Output tells.
+type OutputKind int
+
+const (
+	OutputBegin OutputKind = iota // a program's output begins
+	OutputLine                    // a line
+	OutputEnd                     // the program's output has ended
+)
+
+// An Output is a line that a program has printed, or the beginning or the end of its output.
+type Output struct {
+	Kind        OutputKind
+	Task        TID    // zero until the program has enrolled
+	Name        string // of the program
+	Index       int    // in its spawn
+	Host        string
+	Label       string // the name, and what tells the program from others: worker.3, worker.3@host
+	IsError     bool   // standard error; only with CatchSplit
+	IsContinued bool   // Text goes on with a line that was too long
+	Text        []byte // without the end of the line; valid during the call
+}
+
+// Catchout gathers what programs print that the task spawns from now on, and what is printed
+// by those that they spawn in turn, on whatever host: standard output and standard error. Each
+// line is written to w with a label in front, such as "[worker.3] "; the label has the name of
+// the program, its index where Spawn started several, and its host where they are on several
+// hosts. Lines of different programs do not mix. A line longer than 16 KiB is cut, and goes on
+// with a label such as "[worker.3+] ". The last line of a program is written also where it has
+// no end. w is written to by one goroutine at a time. A nil w ends the gathering for what is
+// spawned from then on.
+//
+// A program waits while w does not take its output; some hundred KiB are kept for all.
+//
+// Exit waits for the output of the programs that still run, until its ctx ends. Programs whose
+// output is not gathered have the standard output and error of the process that starts them.
+//
+// The pod that has started a program passes its output on. When that task ends before the
+// program, the program does it itself if it has enrolled, so that nothing is lost and it is
+// not ended by SIGPIPE; when the gathering task has ended too, its output is discarded. A
+// program that has not enrolled gets SIGPIPE when it prints after its launcher has ended, as
+// in any pipeline.
+func (t *Task) Catchout(w io.Writer) error {
+	if w == nil {
+		return t.setCatch(nil, false)
+	}
+	return t.setCatch(writeLabelled(w, nil), false)
+}
+
+// CatchSplit is Catchout with standard error written to another writer. The order between the
+// two is not kept.
+func (t *Task) CatchSplit(stdout, stderr io.Writer) error {
+	if stdout == nil || stderr == nil {
+		return fmt.Errorf("tpvm: catch output: %w", ErrBadParam)
+	}
+	return t.setCatch(writeLabelled(stdout, stderr), true)
+}
+
+// CatchLines is Catchout with a function that is called for each line, and when the output of
+// a program begins and ends, by one goroutine at a time. The programs wait for it. isSplit
+// tells standard error from standard output, whose order is not kept then.
+func (t *Task) CatchLines(f func(*Output), isSplit bool) error {
+	if f == nil {
+		return fmt.Errorf("tpvm: catch output: %w", ErrBadParam)
+	}
+	return t.setCatch(func(o *Output, isCut bool) error {
+		if o.Kind != OutputLine {
+			f(o)
+			return nil
+		}
+		for line := range bytes.Lines(o.Text) {
+			l := *o
+			l.Text = bytes.TrimSuffix(line, []byte("\n"))
+			f(&l)
+			o.IsContinued = false
+		}
+		return nil
+	}, isSplit)
+}
+
+// writeLabelled returns a sink that writes lines with their labels to out and err, or to out
+// if err is nil.
+func writeLabelled(out, err io.Writer) sink {
+	var b bytes.Buffer
+	return func(o *Output, isCut bool) error {
+		if o.Kind != OutputLine {
+			return nil
+		}
+		b.Reset()
+		more := ""
+		if o.IsContinued {
+			more = "+"
+		}
+		for line := range bytes.Lines(o.Text) {
+			fmt.Fprintf(&b, "[%s%s] %s", o.Label, more, line)
+			more = ""
+		}
+		if b.Len() > 0 && b.Bytes()[b.Len()-1] != '\n' {
+			b.WriteByte('\n')
+		}
+		w := out
+		if o.IsError && err != nil {
+			w = err
+		}
+		_, werr := w.Write(b.Bytes())
+		return werr
+	}
+}
+
+// A sink takes output as it comes: Text has one line or several. isCut says that the last one
+// goes on.
+type sink func(o *Output, isCut bool) error
+
+// setCatch makes f the sink for programs that are spawned from now on.
+func (t *Task) setCatch(f sink, isSplit bool) error {
+	var c *collector
+	var out output
+	if f != nil {
+		var err error
+		if c, err = t.newCollector(f); err != nil {
+			return fmt.Errorf("tpvm: catch output: %w", err)
+		}
+		out = output{To: c.r.ID(), IsSplit: isSplit}
+	}
+	t.mu.Lock()
+	old := t.catch
+	t.catch, t.output = c, out
+	t.mu.Unlock()
+	if old != nil {
+		old.release() // the reference of t.catch
+	}
+	return nil
+}
+
+// outputs returns where the output of a spawn goes. release is called when its programs have
+// begun theirs.
+func (t *Task) outputs(s *spawn) (out output, release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.noOutput {
+		return output{IsNone: true}, func() {}
+	}
+	c := t.catch
+	if c == nil {
+		return t.output, func() {}
+	}
+	c.hold()
+	return t.output, c.release
+}
+
+// A collector gathers output for a task. It lives while it is the one that Catchout has set,
+// and while it has streams.
+type collector struct {
+	t    *Task
+	r    *rocl.Resource // control
+	data *rocl.Resource
+	sink sink // called by the goroutine that handles data
+
+	mu      sync.Mutex
+	streams map[uint64]*caught
+	last    uint64
+	refs    int           // of Catchout, and of spawns that begin
+	watched map[TID]watch // pods and tasks that are monitored
+	groups  map[group]int // the ordinal of each spawn that has streams
+	members map[group]int // its streams
+	idle    chan struct{} // closed when there are neither streams nor references
+	err     error         // of the sink; the output goes on being taken
+}
+
+// watch is a monitor of a pod or a task that several streams need.
+type watch struct {
+	stop func()
+	n    int
+}
+
+// group is a spawn of a program.
+type group struct {
+	pod   TID
+	spawn uint64
+	name  string
+}
+
+// caught is the output of a program, as its collector knows it.
+type caught struct {
+	beginStream
+	sender      TID // the pod that passes it on; zero: none, until the task does
+	group       group
+	label       string
+	hasBegun    bool // the sink knows
+	isContinued bool
+}
+
+func (t *Task) newCollector(f sink) (*collector, error) {
+	r, err := t.c.Register(t.ended, nil)
+	if err != nil {
+		return nil, err
+	}
+	data, err := t.c.Register(t.ended, nil, rocl.MailboxLimit(collectorMailbox))
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	c := &collector{
+		t: t, r: r, data: data, sink: f, streams: map[uint64]*caught{}, refs: 1, watched: map[TID]watch{},
+		groups: map[group]int{}, members: map[group]int{}, idle: make(chan struct{}),
+	}
+	t.mu.Lock()
+	t.caught = append(t.caught, c)
+	t.mu.Unlock()
+	t.work.Go(func() { _ = r.Handle(t.ended, c.control) })
+	t.work.Go(func() { _ = data.Handle(t.ended, c.receive) })
+	return c, nil
+}
+
+func (c *collector) hold() {
+	c.mu.Lock()
+	c.refs++
+	c.mu.Unlock()
+}
+
+func (c *collector) release() {
+	c.mu.Lock()
+	c.refs--
+	c.endLocked()
+	c.mu.Unlock()
+}
+
+// endLocked ends the collector where nothing needs it.
+func (c *collector) endLocked() {
+	if c.refs > 0 || len(c.streams) > 0 {
+		return
+	}
+	select {
+	case <-c.idle:
+		return
+	default:
+	}
+	close(c.idle)
+	c.t.work.Go(func() {
+		_ = c.r.Close()
+		_ = c.data.Close()
+		c.t.mu.Lock()
+		c.t.caught = slices.DeleteFunc(c.t.caught, func(o *collector) bool { return o == c && c.err == nil })
+		c.t.mu.Unlock()
+	})
+}
+
+// control handles a request to the collector.
+func (c *collector) control(m *rocl.Message) {
+	switch m.Tag() {
+	case outBegin:
+		answer(c.t.pod, c.r, m, func(_ context.Context, q beginStream) begun { return c.begin(m.From(), q) })
+	case outEnrolled:
+		answer(c.t.pod, c.r, m, func(_ context.Context, q enrolledStream) done {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if s := c.streams[q.Stream]; s != nil && s.sender == m.From() {
+				s.Task = q.Task
+			}
+			return done{}
+		})
+	}
+}
+
+// receive handles output.
+func (c *collector) receive(m *rocl.Message) {
+	if m.IsGone() {
+		c.gone(m.From())
+		return
+	}
+	p := m.Bytes()
+	if len(p) < 8 {
+		return
+	}
+	n := binary.LittleEndian.Uint64(p)
+	c.mu.Lock()
+	s := c.streams[n]
+	if s != nil && s.sender != m.From() {
+		s = nil
+	}
+	c.mu.Unlock()
+	if s == nil {
+		c.t.log.Warn("tpvm: output: unknown stream", "from", m.From(), "stream", n)
+		return
+	}
+	if !s.hasBegun {
+		s.hasBegun = true
+		c.put(s, OutputBegin, nil, false)
+	}
+	switch p = p[8:]; m.Tag() {
+	case outText, outCut:
+		c.text(s, p, m.Tag() == outCut)
+	case outEnd:
+		c.end(n, s)
+	}
+}
+
+// begin adds a stream, or changes its sender.
+func (c *collector) begin(from TID, q beginStream) begun {
+	q.Name = filepath.Base(q.Name)
+	c.mu.Lock()
+	for n, s := range c.streams {
+		if s.Launcher == q.Launcher && s.Number == q.Number && !q.Task.IsZero() {
+			was := s.sender
+			s.sender, s.Task = from, q.Task
+			c.watchLocked(from)
+			c.mu.Unlock()
+			c.unwatch(cmp.Or(was, q.Task))
+			return begun{Data: c.data.ID(), Stream: n}
+		}
+	}
+	if c.refs == 0 && len(c.streams) == 0 {
+		c.mu.Unlock()
+		return begun{Error: ErrExited.Error()}
+	}
+	c.last++
+	n := c.last
+	s := &caught{beginStream: q, sender: from, group: group{pod: q.Pod, spawn: q.Spawn, name: q.Name}}
+	s.label = c.labelLocked(s)
+	c.streams[n] = s
+	c.watchLocked(from)
+	c.mu.Unlock()
+	return begun{Data: c.data.ID(), Stream: n}
+}
+
+// labelLocked names the program of a stream. Spawns of the same program that print at the same
+// time are told apart by #2, #3 and so on.
+func (c *collector) labelLocked(s *caught) string {
+	c.members[s.group]++
+	ordinal := c.groups[s.group]
+	if ordinal == 0 {
+		used := map[int]bool{}
+		for g, o := range c.groups {
+			if g.name == s.group.name {
+				used[o] = true
+			}
+		}
+		for ordinal = 1; used[ordinal]; ordinal++ {
+		}
+		c.groups[s.group] = ordinal
+	}
+	var b strings.Builder
+	b.WriteString(s.Name)
+	if ordinal > 1 {
+		fmt.Fprintf(&b, "#%d", ordinal)
+	}
+	if s.Count > 1 {
+		fmt.Fprintf(&b, ".%d", s.Index)
+	}
+	if s.OnHosts || s.Node != c.t.node {
+		b.WriteString("@" + s.Host)
+	}
+	return b.String()
+}
+
+// watchLocked has the collector told when a pod or a task has ended.
+func (c *collector) watchLocked(id TID) {
+	w := c.watched[id]
+	if w.n++; w.n == 1 {
+		stop, err := c.data.Monitor(c.t.ended, id, outGone)
+		if err != nil {
+			stop = func() {}
+		}
+		w.stop = stop
+	}
+	c.watched[id] = w
+}
+
+func (c *collector) unwatch(id TID) {
+	c.mu.Lock()
+	w, ok := c.watched[id]
+	if w.n--; ok && w.n > 0 {
+		c.watched[id] = w
+	} else {
+		delete(c.watched, id)
+	}
+	c.mu.Unlock()
+	if ok && w.n == 0 {
+		w.stop()
+	}
+}
+
+// gone handles the end of a pod or a task. The output of a program that has enrolled goes on
+// when its launcher has ended: the program passes it on.
+func (c *collector) gone(id TID) {
+	c.mu.Lock()
+	delete(c.watched, id)
+	var ended []uint64
+	for n, s := range c.streams {
+		switch {
+		case s.sender == id && !s.Task.IsZero() && s.Launcher == id:
+			s.sender = TID{}
+			c.watchLocked(s.Task)
+		case s.sender == id, s.sender.IsZero() && s.Task == id:
+			ended = append(ended, n)
+		}
+	}
+	c.mu.Unlock()
+	slices.Sort(ended)
+	for _, n := range ended {
+		c.mu.Lock()
+		s := c.streams[n]
+		c.mu.Unlock()
+		c.end(n, s)
+	}
+}
+
+// end removes a stream.
+func (c *collector) end(n uint64, s *caught) {
+	if s.hasBegun {
+		c.put(s, OutputEnd, nil, false)
+	}
+	c.mu.Lock()
+	watched := cmp.Or(s.sender, s.Task)
+	c.mu.Unlock()
+	c.unwatch(watched)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.streams, n)
+	if c.members[s.group]--; c.members[s.group] == 0 {
+		delete(c.members, s.group)
+		delete(c.groups, s.group)
+	}
+	c.endLocked()
+}
+
+func (c *collector) text(s *caught, p []byte, isCut bool) {
+	c.put(s, OutputLine, p, isCut)
+	s.isContinued = isCut
+}
+
+// put gives output to the sink, until that fails.
+func (c *collector) put(s *caught, k OutputKind, p []byte, isCut bool) {
+	c.mu.Lock()
+	failed, task := c.err != nil, s.Task
+	c.mu.Unlock()
+	if failed || k == OutputLine && len(p) == 0 { // the first of a stream
+		return
+	}
+	err := c.sink(&Output{
+		Kind: k, Task: task, Name: s.Name, Index: s.Index, Host: s.Host, Label: s.label,
+		IsError: s.IsError, IsContinued: s.isContinued, Text: p,
+	}, isCut)
+	if err != nil {
+		c.mu.Lock()
+		c.err = err
+		c.mu.Unlock()
+		c.t.log.Warn("tpvm: output is not written", "err", err)
+	}
+}
+
+// drain waits for the output that the task gathers, and hands over what it passes on.
+func (t *Task) drain(ctx context.Context) error {
+	t.pod.mu.Lock()
+	t.pod.draining = true
+	t.pod.mu.Unlock()
+	_ = t.setCatch(nil, false)
+	t.mu.Lock()
+	own := slices.Clone(t.caught)
+	t.mu.Unlock()
+	var errs []error
+	for _, c := range own {
+		select {
+		case <-c.idle:
+		case <-ctx.Done():
+			c.mu.Lock()
+			n := len(c.streams)
+			c.mu.Unlock()
+			errs = append(errs, fmt.Errorf("the output of %d programs has not ended: %w", n, context.Cause(ctx)))
+		}
+		c.mu.Lock()
+		if c.err != nil {
+			errs = append(errs, fmt.Errorf("the output was not written: %w", c.err))
+		}
+		c.mu.Unlock()
+	}
+	t.passOwnLast(ctx)
+	t.pod.handOver(ctx)
+	return errors.Join(errs...)
+}

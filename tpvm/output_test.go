@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+func init() {
+	programs["prints"] = func() error { // both outputs, with a last line without its end
+		t, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		fmt.Println("to output")
+		fmt.Fprintln(os.Stderr, "to error")
+		fmt.Print("no end")
+		return t.Exit(context.Background())
+	}
+	programs["long"] = func() error { // a line without end, of a program that does not enrol
+		_, err := fmt.Print(strings.Repeat("x", 40_000), "\nshort\n")
+		return err
+	}
+	programs["endless"] = func() error { // prints until it is killed
+		t, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		line := []byte(strings.Repeat("y", 1000) + "\n")
+		for {
+			if _, err := os.Stdout.Write(line); err != nil {
+				return errors.Join(err, t.Exit(context.Background()))
+			}
+		}
+	}
+	programs["spawns"] = func() error { // spawns what its arguments say, and ends before it
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		ids, err := t.Spawn(ctx, self, 1, tpvm.Args("waits"), program(t.Args()[0]))
+		if err != nil {
+			return err
+		}
+		fmt.Println("spawned")
+		b := t.Buffer(pack.Default)
+		if err := b.PackString(ids[0].String()); err != nil {
+			return err
+		}
+		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+			return err
+		}
+		if len(t.Args()) > 1 && t.Args()[1] == "stays" {
+			<-ctx.Done()
+			select {}
+		}
+		return t.Exit(ctx)
+	}
+	programs["told"] = func() error { // prints a line for each message with tag 1, until one with tag 2
+		ctx := context.Background()
+		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		if err != nil {
+			return err
+		}
+		for n := 1; ; n++ {
+			m, err := t.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
+			if err != nil {
+				return err
+			}
+			from, tag := m.From(), m.Tag()
+			m.Release()
+			if tag == 2 {
+				return t.Exit(ctx)
+			}
+			fmt.Println("line", n)
+			if err := t.Send(ctx, from, 3, nil); err != nil {
+				return err
+			}
+		}
+	}
+	programs["exits"] = func() error {
+		code, err := strconv.Atoi(os.Args[1])
+		if err == nil {
+			os.Exit(code)
+		}
+		return err
+	}
+	programs["sleeps"] = func() error { select {} }
+	programs["sleeps as task"] = func() error {
+		if _, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))); err != nil {
+			return err
+		}
+		select {}
+	}
+}
+
+// program says which of programs the test binary is.
+func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=" + name) }
+
+// self is the test binary.
+func self(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// alone opens a context on a node of the test's own, for real processes.
+func alone(t testing.TB) *rocl.Context {
+	t.Helper()
+	c, err := rocl.Open(deadline(t), rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// lines gathers what is written, by line.
+type lines struct {
+	mu  sync.Mutex
+	s   strings.Builder
+	got chan struct{}
+}
+
+func newLines() *lines { return &lines{got: make(chan struct{}, 1)} }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.got <- struct{}{}:
+	default:
+	}
+	return l.s.Write(p)
+}
+
+func (l *lines) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
+}
+
+// await waits until a line was written.
+func (l *lines) await(t testing.TB, line string) {
+	t.Helper()
+	for ctx := deadline(t); !slices.Contains(l.all(), line); {
+		select {
+		case <-l.got:
+		case <-ctx.Done():
+			t.Fatalf("there is no line %q in %q", line, l.all())
+		}
+	}
+}
+
+// exit exits a task whose programs may still print, which Exit waits for.
+func exit(t testing.TB, task *tpvm.Task) {
+	t.Helper()
+	if err := task.Exit(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The output of programs comes line by line with labels in front, partial last lines too, and
+// Exit waits for it.
+func TestCatchout(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	l := newLines()
+	if err := task.Catchout(l); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Spawn(ctx, self(t), 2, program("prints")); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, task)
+	got := l.all()
+	base := filepath.Base(self(t))
+	for i := range 2 {
+		label := fmt.Sprintf("[%s.%d] ", base, i)
+		var own []string
+		for _, s := range got {
+			if rest, ok := strings.CutPrefix(s, label); ok {
+				own = append(own, rest)
+			}
+		}
+		if want := []string{"to output", "to error", "no end"}; !slices.Equal(own, want) {
+			t.Errorf("program %d printed %q, want %q (of %q)", i, own, want, got)
+		}
+	}
+	if len(got) != 6 {
+		t.Errorf("%d lines: %q", len(got), got)
+	}
+}
+
+// A line that is longer than what is kept is cut, and standard error may go elsewhere.
+func TestCatchoutCutsAndSplits(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	out, err := newLines(), newLines()
+	if err := task.CatchSplit(out, err); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Start(ctx, self(t), 1, program("long")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Start(ctx, self(t), 1, program("silent")); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, task)
+	n, text := 0, ""
+	for i, s := range out.all() {
+		label, rest, ok := strings.Cut(s, "] ")
+		if !ok || strings.HasSuffix(label, "+") != (n > 0 && i > 0 && text != "" && len(text) < 40_000) {
+			t.Errorf("line %d: %.60q", i, s)
+		}
+		n++
+		text += rest
+	}
+	if text != strings.Repeat("x", 40_000)+"short" || n != 4 {
+		t.Errorf("%d lines, %d bytes", n, len(text))
+	}
+	if got := err.all(); len(got) != 1 || !strings.HasSuffix(got[0], "] does not enrol") {
+		t.Errorf("standard error: %q", got)
+	}
+}
+
+// What descendants print is gathered as well, also when their parent, which started them, has
+// ended: they pass it on themselves then.
+func TestCatchoutOfDescendants(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	l := newLines()
+	if err := task.Catchout(l); err != nil {
+		t.Fatal(err)
+	}
+	for _, kill := range []bool{false, true} {
+		args := []string{"told"}
+		if kill {
+			args = append(args, "stays")
+		}
+		parents, err := task.Spawn(ctx, self(t), 1, tpvm.Args(args...), program("spawns"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		parent := parents[0]
+		m, err := task.Recv(ctx, parent, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := m.UnpackString()
+		m.Release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := rocl.ParseGID(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kill {
+			if err := task.Signal(ctx, parent, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		status, err := task.Wait(ctx, parent)
+		if want := (tpvm.Status{}); !kill && (err != nil || status != want) {
+			t.Fatal(status, err)
+		} else if kill && (err != nil || status.Signal != syscall.SIGKILL) {
+			t.Fatal(status, err)
+		}
+		for range 3 { // the child prints behind its launcher's end
+			if err := task.Send(ctx, id, 1, nil); err != nil {
+				t.Fatal(err)
+			}
+			if m, err = task.Recv(ctx, id, 3); err != nil {
+				t.Fatal(err)
+			}
+			m.Release()
+		}
+		if err := task.Send(ctx, id, 2, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exit(t, task)
+	base := filepath.Base(self(t))
+	count := map[string]int{}
+	for _, s := range l.all() {
+		_, rest, _ := strings.Cut(s, "] ")
+		count[rest]++
+		if !strings.HasPrefix(s, "["+base) {
+			t.Errorf("line %q", s)
+		}
+	}
+	if count["spawned"] != 2 || count["line 1"] != 2 || count["line 2"] != 2 || count["line 3"] != 2 {
+		t.Errorf("gathered %v of %q", count, l.all())
+	}
+}
+
+// stuck is a writer that takes nothing until it is released.
+type stuck struct {
+	begun chan struct{}
+	once  sync.Once
+	free  chan struct{}
+	mu    sync.Mutex
+	bytes int
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.begun) })
+	<-s.free
+	s.mu.Lock()
+	s.bytes += len(p)
+	s.mu.Unlock()
+	return len(p), nil
+}
+
+// The output of a task that never ends, and that nobody reads, takes little memory, and the
+// task can be killed meanwhile.
+func TestEndlessOutput(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	s := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
+	if err := task.Catchout(s); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self(t), 2, program("endless"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.begun
+	for _, id := range ids {
+		if err := task.Kill(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := task.Wait(ctx, id); err != nil || st.Signal != syscall.SIGTERM {
+			t.Error(st, err)
+		}
+	}
+	close(s.free)
+	exit(t, task)
+	// What was on the way: the pipes, what the pods had read, and the mailbox.
+	if most := 1 << 20; s.bytes == 0 || s.bytes > most {
+		t.Errorf("%d bytes were kept, more than %d", s.bytes, most)
+	}
+}
+
+// Exit does not wait longer than its context for output that does not end.
+func TestExitGivesUpOnOutput(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	l := newLines()
+	if err := task.Catchout(l); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := task.Start(ctx, self(t), 1, program("sleeps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := task.Exit(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("exit: %v", err)
+	}
+	if err := syscall.Kill(ps[0].PID(), syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+// CatchLines tells of the beginning and the end of each output as well.
+func TestCatchLines(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	var got []string
+	err := task.CatchLines(func(o *tpvm.Output) {
+		got = append(got, fmt.Sprint(o.Kind, o.Index, o.IsError, " ", string(o.Text), o.Task.IsZero()))
+	}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := task.Spawn(ctx, self(t), 1, program("prints"))
+	if err != nil || len(ids) != 1 {
+		t.Fatal(ids, err)
+	}
+	exit(t, task)
+	want := []string{"0 0 false true", "1 0 false to output", "1 0 false to error", "1 0 false no end", "2 0 false false"}
+	if len(got) != 5 || got[0][0] != '0' || got[4][0] != '2' || !strings.Contains(got[3], "no end") {
+		t.Errorf("got %q, want such as %q", got, want)
+	}
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Status tells how a program ended.
+type Status struct {
+	Code   int            // that it exited with; -1 where a signal ended it
+	Signal syscall.Signal // that ended it, or 0
+}
+
+// Success reports whether the program exited with code 0.
+func (s Status) Success() bool { return s.Code == 0 && s.Signal == 0 }
+
+// ExitCode returns the code as shells tell it: 128 and the number of the signal where one
+// ended the program.
+func (s Status) ExitCode() int {
+	if s.Signal != 0 {
+		return 128 + int(s.Signal)
+	}
+	return s.Code
+}
+
+func (s Status) String() string {
+	if s.Signal != 0 {
+		return "signal " + strconv.Itoa(int(s.Signal)) + " (" + s.Signal.String() + ")"
+	}
+	return "exit status " + strconv.Itoa(s.Code)
+}
+
+// statusOf returns how a process ended.
+func statusOf(p *os.ProcessState, err error) Status {
+	if p == nil {
+		return Status{Code: -1}
+	}
+	if w, ok := p.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return Status{Code: -1, Signal: w.Signal()}
+	}
+	return Status{Code: p.ExitCode()}
+}
+
+// keptStatuses is how many programs that have ended a pod remembers.
+const keptStatuses = 4096
+
+// statuses has the programs that a pod has started: those that run, and the latest that have
+// ended.
+type statuses struct {
+	mu    sync.Mutex
+	by    map[TID]*child // by the identifier of the start, and by that of the task
+	order []*child       // that have ended, the oldest first
+}
+
+func (s *statuses) add(c *child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[TID]*child{}
+	}
+	s.by[c.tmp.ID()] = c
+}
+
+func (s *statuses) enrolled(c *child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by[c.id] = c
+}
+
+func (s *statuses) ended(c *child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order = append(s.order, c)
+	if len(s.order) > keptStatuses {
+		old := s.order[0]
+		s.order[0] = nil
+		s.order = s.order[1:]
+		delete(s.by, old.tmp.ID())
+		delete(s.by, old.id)
+	}
+}
+
+// get returns the program with the identifier of its start or of its task, or nil.
+func (s *statuses) get(id TID) *child {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.by[id]
+}
+
+// launched has which pods have started the latest programs that a task has spawned.
+type launched struct {
+	mu    sync.Mutex
+	pods  map[TID]TID
+	order []TID // the oldest first
+}
+
+func (l *launched) add(pod TID, ids ...TID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pods == nil {
+		l.pods = map[TID]TID{}
+	}
+	for _, id := range ids {
+		l.pods[id] = pod
+		l.order = append(l.order, id)
+		if len(l.order) > 4*keptStatuses {
+			delete(l.pods, l.order[0])
+			l.order = l.order[1:]
+		}
+	}
+}
+
+func (l *launched) get(id TID) (TID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pod, ok := l.pods[id]
+	return pod, ok
+}
+
+// waitFor asks a pod about a program that it has started.
+type waitFor struct{ ID TID }
+
+// programEnd is the reply to podWait.
+type programEnd struct {
+	IsKnown bool
+	Status  Status
+}
+
+// enrolled is the reply to podEnrolled.
+type enrolled struct {
+	ID    TID
+	Error string
+}
+
+// wait waits until a program has ended.
+func (p *pod) wait(ctx context.Context, q waitFor) programEnd {
+	c := p.statuses.get(q.ID)
+	if c == nil {
+		return programEnd{}
+	}
+	select {
+	case <-c.exited:
+		return programEnd{IsKnown: true, Status: c.status}
+	case <-ctx.Done():
+		return programEnd{}
+	}
+}
+
+// awaitTask waits until a program has become a task.
+func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
+	c := p.statuses.get(q.ID)
+	if c == nil {
+		return enrolled{Error: ErrNoTask.Error()}
+	}
+	select {
+	case <-c.enrolled:
+		return enrolled{ID: c.id}
+	default:
+	}
+	id, err := p.awaitEnrolment(ctx, c)
+	if err != nil {
+		return enrolled{Error: err.Error()}
+	}
+	return enrolled{ID: id}
+}
+
+// Wait waits until the program of a task has ended, and returns how. It asks the task that
+// started the program, which remembers the latest 4096 that have ended: a program that ended
+// before the call is known as well. Wait fails with ErrNoStatus where the program was started
+// by hand, for a thread, and where the task that started the program has ended.
+func (t *Thread) Wait(ctx context.Context, id TID) (Status, error) {
+	s, err := t.wait(ctx, id)
+	if err != nil {
+		return s, fmt.Errorf("tpvm: wait for %v: %w", id, err)
+	}
+	return s, nil
+}
+
+func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
+	pod, ok := t.task.pod.launched.get(id)
+	if !ok {
+		f, err := t.task.lookUp(ctx, id)
+		switch {
+		case errors.Is(err, ErrNoTask): // has ended, or never was
+			return t.waitAnywhere(ctx, id)
+		case err != nil:
+			return Status{}, err
+		}
+		text := attr(f, attrLauncher)
+		if attr(f, attrType) == typeStart {
+			text = attr(f, attrPod)
+		}
+		if pod, err = rocl.ParseGID(text); text == "" || err != nil {
+			return Status{}, ErrNoStatus
+		}
+	}
+	e, err := t.askWait(ctx, pod, id)
+	if err == nil && !e.IsKnown {
+		err = ErrNoStatus
+	}
+	return e.Status, err
+}
+
+// askWait waits for a program that a pod has started.
+func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
+	if pod == t.task.pod.r.ID() {
+		e := t.task.pod.wait(ctx, waitFor{id})
+		return e, context.Cause(ctx)
+	}
+	e, err := ask[programEnd](ctx, t.task, pod, podWait, waitFor{id})
+	if isEnd(err) || errors.Is(err, rocl.ErrNoReply) {
+		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
+	}
+	return e, err
+}
+
+// waitAnywhere asks every pod of the virtual machine for a program.
+func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
+	pods, err := t.task.find(ctx, t.task.match(typePod, nil), nil)
+	if err != nil {
+		return Status{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ends := make([]programEnd, len(pods))
+	together(len(pods), func(i int) {
+		if ends[i], _ = t.askWait(ctx, pods[i].pod, id); ends[i].IsKnown {
+			cancel() // no other pod has started it
+		}
+	})
+	for _, e := range ends {
+		if e.IsKnown {
+			return e.Status, nil
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return Status{}, err
+	}
+	return Status{}, ErrNoStatus
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// A program that never enrols is started, and how it ends is told, also when that was before.
+func TestStart(t *testing.T) {
+	ctx := deadline(t)
+	c := alone(t)
+	task, other := enrol(t, c), enrol(t, c)
+	ps, err := task.Start(ctx, self(t), 3, tpvm.Args("7"), program("exits"))
+	if err != nil || len(ps) != 3 {
+		t.Fatal(ps, err)
+	}
+	for range 2 {
+		for i, p := range ps {
+			if s, err := p.Wait(ctx); err != nil || s.ExitCode() != 7 || s.Success() || p.Index() != i {
+				t.Error(p, s, err)
+			}
+			if s, err := other.Wait(ctx, p.ID()); err != nil || s.Code != 7 {
+				t.Error("asked by another task:", s, err)
+			}
+		}
+	}
+	if _, err := ps[0].Task(ctx); !errors.Is(err, tpvm.ErrNotEnrolled) {
+		t.Error(err)
+	}
+	ps, err = task.Start(ctx, self(t), 1, program("sleeps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Signal(ctx, ps[0].ID(), syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 130 || s.String() != "signal 2 (interrupt)" {
+		t.Error(s, err)
+	}
+	if _, err := other.Start(ctx, "no-such-program", 2); !errors.Is(err, tpvm.ErrNoProgram) {
+		t.Error(err)
+	}
+	if _, err := task.Wait(ctx, other.ID()); !errors.Is(err, tpvm.ErrNoStatus) {
+		t.Error("of a task that was started by hand:", err)
+	}
+	if _, err := task.Wait(ctx, task.Rocl().ID()); !errors.Is(err, tpvm.ErrNoStatus) {
+		t.Error("of what is no task:", err)
+	}
+}
+
+// A program that enrols is waited for by its task's identifier, wherever it was started.
+func TestWaitElsewhere(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	ps, err := a.Start(ctx, self(t), 4, tpvm.Args("3"), program("exits"))
+	if err != nil || len(ps) != 4 {
+		t.Fatal(ps, err)
+	}
+	for _, p := range ps {
+		if s, err := p.Wait(ctx); err != nil || s.Code != 3 {
+			t.Error(s, err)
+		}
+		if s, err := b.Wait(ctx, p.ID()); err != nil || s.Code != 3 {
+			t.Error(s, err)
+		}
+	}
+	ps, err = a.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ps {
+		if err := p.Signal(ctx, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		if s, err := p.Wait(ctx); err != nil || s.Signal != syscall.SIGKILL {
+			t.Error(s, err)
+		}
+	}
+}
+
+// SIGSTOP, SIGCONT and SIGKILL reach a process that cannot handle them.
+func TestSignalStopped(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), 1, program("sleeps as task"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
+		if err := task.Signal(ctx, ids[0], s); err != nil {
+			t.Error(s, err)
+		}
+	}
+	if s, err := task.Wait(ctx, ids[0]); err != nil || s.Signal != syscall.SIGKILL {
+		t.Error(s, err)
+	}
+}
+
+// More programs than a host may have are refused one by one: the others run.
+func TestSpawnTooMany(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t), tpvm.WithMaxPrograms(3))
+	ids, err := task.Spawn(ctx, self(t), 5, program("sleeps as task"))
+	var spawn *tpvm.SpawnError
+	if len(ids) != 3 || !errors.As(err, &spawn) || !errors.Is(err, tpvm.ErrTooMany) || len(spawn.Slots) != 5 {
+		t.Fatal(ids, err)
+	}
+	n := 0
+	for _, err := range spawn.Slots {
+		if err != nil {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d slots have failed: %v", n, err)
+	}
+	for _, id := range ids {
+		if err := task.Kill(ctx, id); err != nil {
+			t.Error(err)
+		}
+		if _, err := task.Wait(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if ps, err := task.Start(ctx, self(t), 3, tpvm.Args("0"), program("exits")); err != nil || len(ps) != 3 {
+		t.Error("when the others have ended:", ps, err)
+	}
+}
+
+// A program that cannot be executed, and a name that nobody exports, are errors of each slot.
+func TestSpawnMissing(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"no-such-program", "/no/such/program", script} {
+		var spawn *tpvm.SpawnError
+		if ids, err := task.Spawn(ctx, name, 2); len(ids) > 0 || !errors.As(err, &spawn) || len(spawn.Slots) != 2 || spawn.Slots[1] == nil {
+			t.Errorf("%s: %v %v", name, ids, err)
+		}
+	}
+	if _, err := task.Spawn(ctx, "nobody exports this", 1, tpvm.Threads()); !errors.Is(err, tpvm.ErrNoProgram) {
+		t.Error(err)
+	}
+}
+
+// An observer is not listed, and starts nothing for others.
+func TestObserving(t *testing.T) {
+	ctx := deadline(t)
+	c := alone(t)
+	seen, hidden := enrol(t, c), enrol(t, c, tpvm.Observing())
+	for i, err := range hidden.Tasks(ctx) {
+		if err != nil || i.ID != seen.ID() {
+			t.Error(i, err)
+		}
+	}
+	ps, err := hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := ps[0].Wait(ctx); err != nil || !s.Success() {
+		t.Error(s, err)
+	}
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// envOutput tells a program which of its files are its launcher's ends of the pipes that are
+// its standard output and error. The program holds them open, so that the pipes have a reader
+// when the launcher has ended, and goes on with reading them.
+const envOutput = "TPVM_OUTPUT"
+
+// A stream passes the output of a program on to a collector.
+type stream struct {
+	p      *pod
+	to     TID    // the collector
+	data   TID    // where it takes output
+	number uint64 // the collector's
+	own    uint64 // the launcher's
+	c      *child // nil: of this process
+	r      *os.File
+	w      *os.File      // the program's end; closed when it has been started
+	done   chan struct{} // closed when all has been passed on, or the stream was handed over
+	stop   func()        // ends the sending
+}
+
+// connectOutput says where the output of a program goes.
+func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) error {
+	if q.Output.IsNone {
+		return nil
+	}
+	if q.Output.To.IsZero() {
+		c.cmd.Stdout, c.cmd.Stderr = os.Stdout, os.Stderr
+		return nil
+	}
+	n := 1
+	if q.Output.IsSplit {
+		n = 2
+	}
+	number := p.lastStream.Add(2) // the one for standard error is next
+	var fds []string
+	for i := range n {
+		s, err := p.newStream(ctx, c, q, number+uint64(i), i == 1)
+		if isEnd(err) {
+			break // the task that gathered has ended: discarded
+		}
+		if err != nil {
+			for _, s := range c.streams {
+				s.started(false)
+			}
+			c.streams = nil
+			return fmt.Errorf("output: %w", err)
+		}
+		c.streams = append(c.streams, s)
+		fds = append(fds, strconv.Itoa(3+len(c.cmd.ExtraFiles)))
+		c.cmd.ExtraFiles = append(c.cmd.ExtraFiles, s.r)
+	}
+	if len(c.streams) > 0 {
+		c.cmd.Stdout, c.cmd.Stderr = c.streams[0].w, c.streams[len(c.streams)-1].w
+		c.cmd.Env = append(c.cmd.Env, envOutput+"="+strings.Join(fds, ","))
+	}
+	return nil
+}
+
+func (p *pod) newStream(ctx context.Context, c *child, q spawnPrograms, number uint64, isError bool) (*stream, error) {
+	s := &stream{p: p, to: q.Output.To, own: number, c: c, done: make(chan struct{})}
+	err := s.begin(ctx, beginStream{
+		Launcher: p.r.ID(), Number: number, Name: q.Name, Host: p.t.host, Node: p.t.node, Index: c.index, Count: q.Count,
+		OnHosts: q.OnHosts, IsError: isError, Pod: q.Pod, Spawn: q.Spawn,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.r, s.w, err = os.Pipe(); err != nil {
+		s.end()
+		return nil, err
+	}
+	return s, nil
+}
+
+// begin announces the stream to its collector.
+func (s *stream) begin(ctx context.Context, q beginStream) error {
+	b, err := ask[begun](ctx, s.p.t, s.to, outBegin, q)
+	if err == nil && b.Error != "" {
+		err = fmt.Errorf("%w: %w", rocl.ErrGone, remoteError(b.Error))
+	}
+	s.data, s.number = b.Data, b.Stream
+	return err
+}
+
+// send sends a message of the stream.
+func (s *stream) send(ctx context.Context, tag uint64, p []byte) error {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 8+len(p)), s.number)
+	return s.p.r.SendBytes(ctx, s.data, tag, append(b, p...))
+}
+
+func (s *stream) end() { _ = s.send(s.p.t.ended, outEnd, nil) }
+
+// enrolled tells the collector which task the program has become.
+func (s *stream) enrolled(id TID) {
+	_, _ = ask[done](s.p.t.ended, s.p.t, s.to, outEnrolled, enrolledStream{Stream: s.number, Task: id})
+}
+
+// started says that the program runs, or that it could not be started.
+func (s *stream) started(ok bool) {
+	_ = s.w.Close()
+	if !ok {
+		_ = s.r.Close()
+		s.end()
+		close(s.done)
+		return
+	}
+	// Starting the process has made the pipe a blocking one, which knows no deadlines.
+	if raw, err := s.r.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
+	}
+	s.pass()
+}
+
+// pass passes output on, in a goroutine, until it ends or is handed over.
+func (s *stream) pass() {
+	ctx, stop := context.WithCancel(s.p.t.ended)
+	s.stop = stop
+	s.p.mu.Lock()
+	s.p.streams[s] = struct{}{}
+	s.p.mu.Unlock()
+	s.p.t.work.Go(func() {
+		defer stop()
+		err := s.send(ctx, outText, nil)
+		if err == nil {
+			err = s.copy(ctx)
+		}
+		switch {
+		case err == nil:
+			s.end()
+		case s.c == nil:
+			discard(s.r)
+		case ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded): // the collector has ended
+			_, _ = io.Copy(io.Discard, s.r)
+		}
+		_ = s.r.Close()
+		s.p.mu.Lock()
+		delete(s.p.streams, s)
+		s.p.mu.Unlock()
+		close(s.done)
+	})
+}
+
+// copy sends whole lines, and longer ones in parts, until the output ends.
+func (s *stream) copy(ctx context.Context) error {
+	buf := make([]byte, maxLine)
+	n := 0
+	for {
+		k, err := s.r.Read(buf[n:])
+		if s.c == nil && errors.Is(err, os.ErrDeadlineExceeded) { // this process exits
+			if k = s.readRest(buf[n:]); k > 0 {
+				err = nil
+			} else {
+				discard(s.r)
+				err = io.EOF
+			}
+		}
+		n += k
+		end := bytes.LastIndexByte(buf[:n], '\n') + 1
+		tag := uint64(outText)
+		switch {
+		case err != nil:
+			end = n
+		case end == 0 && n == len(buf):
+			end, tag = n, outCut
+		}
+		if end > 0 {
+			if err := s.send(ctx, tag, buf[:end]); err != nil {
+				return err
+			}
+			n = copy(buf, buf[end:n])
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readRest reads what the pipe has, without waiting.
+func (s *stream) readRest(p []byte) (n int) {
+	raw, err := s.r.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), p) })
+	}
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// handOver ends the passing on of output that other tasks gather. Programs that have enrolled
+// go on with it themselves; the others are waited for, until ctx ends.
+func (p *pod) handOver(ctx context.Context) {
+	p.mu.Lock()
+	var all []*stream
+	for s := range p.streams {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		if s.c != nil && !s.c.hasEnrolled() {
+			select {
+			case <-s.done:
+			case <-s.c.enrolled:
+			case <-ctx.Done():
+			}
+		}
+		_ = s.r.SetReadDeadline(time.Unix(1, 0))
+	}
+	for _, s := range all {
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+			s.stop()
+		}
+	}
+}
+
+// stream returns the launcher's number of the child's output, or 0.
+func (c *child) stream() uint64 {
+	if len(c.streams) == 0 {
+		return 0
+	}
+	return c.streams[0].own
+}
+
+// watchLauncher has this process pass on its own output when its launcher has ended.
+func (t *Task) watchLauncher(st *foundStart) {
+	fds := os.Getenv(envOutput)
+	_ = os.Unsetenv(envOutput)
+	if fds == "" || st.Stream == 0 {
+		return
+	}
+	for fd := range strings.SplitSeq(fds, ",") {
+		n, err := strconv.Atoi(fd)
+		if err != nil || n < 3 || !isPipe(n) {
+			return
+		}
+		syscall.CloseOnExec(n)
+		t.own = append(t.own, os.NewFile(uintptr(n), "output"))
+	}
+	r, err := t.c.Register(t.ended, nil)
+	if err != nil {
+		return
+	}
+	if _, err := r.Monitor(t.ended, st.Launcher, 0); err != nil {
+		_ = r.Close()
+		return
+	}
+	t.work.Go(func() {
+		defer r.Close()
+		m, err := r.Recv(t.ended)
+		if err != nil {
+			return
+		}
+		m.Release()
+		t.takeOver.Do(func() { t.passOwn(st) })
+	})
+	t.launch = st
+}
+
+// passOwnLast passes on what this process has printed last, where its launcher has ended and
+// the task has not been told yet.
+func (t *Task) passOwnLast(ctx context.Context) {
+	if t.launch == nil {
+		return
+	}
+	if _, err := t.c.Lookup(ctx, t.launch.Launcher, attrType); errors.Is(err, rocl.ErrNotFound) {
+		t.takeOver.Do(func() { t.passOwn(t.launch) })
+	}
+}
+
+// passOwn passes the output of this process on.
+func (t *Task) passOwn(st *foundStart) {
+	for i, r := range t.own {
+		s := &stream{p: t.pod, to: st.Output.To, own: st.Stream + uint64(i), r: r, done: make(chan struct{})}
+		q := beginStream{Launcher: st.Launcher, Number: s.own, Name: t.Name(), Host: t.host, Node: t.node, Pod: st.Pod, Spawn: st.start.Spawn, IsError: i == 1, Task: t.ID()}
+		if err := s.begin(t.ended, q); err != nil {
+			discard(r)
+			_ = r.Close()
+			continue
+		}
+		s.pass()
+	}
+}
+
+// disownOutput closes this process's ends of the launcher's pipes. Where the launcher has
+// ended, what the process prints from then on is discarded.
+func (t *Task) disownOutput() {
+	for _, r := range t.own {
+		_ = r.Close()
+	}
+}
+
+func isPipe(fd int) bool {
+	var s syscall.Stat_t
+	return syscall.Fstat(fd, &s) == nil && s.Mode&syscall.S_IFMT == syscall.S_IFIFO
+}
+
+// discard has what this process writes to a pipe discarded from now on, where the pipe is its
+// standard output or error.
+func discard(r *os.File) {
+	var pipe syscall.Stat_t
+	raw, err := r.SyscallConn()
+	if err != nil || raw.Control(func(fd uintptr) { err = syscall.Fstat(int(fd), &pipe) }) != nil || err != nil {
+		return
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer null.Close()
+	for fd := 1; fd <= 2; fd++ {
+		var s syscall.Stat_t
+		if syscall.Fstat(fd, &s) == nil && s.Ino == pipe.Ino && s.Dev == pipe.Dev {
+			_ = syscall.Dup3(int(null.Fd()), fd, 0)
+		}
+	}
+}
