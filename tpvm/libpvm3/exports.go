@@ -1119,7 +1119,7 @@ func pvm_delete(key *C.char, index C.int) C.int {
 func libpvm3Catchout(file unsafe.Pointer) C.int {
 	return C.int(lib.enrolled("pvm_catchout", func(context.Context) (int, error) {
 		if file == nil {
-			return done(lib.catchOutput(nil))
+			return done(lib.task.Catchout(nil))
 		}
 		return done(lib.catchOutput(cfile{file}))
 	}))

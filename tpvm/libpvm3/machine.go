@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -346,6 +345,3 @@ func (l *library) changeHost(ctx context.Context, host string, add bool) (int, e
 	}
 	return 0, notImpl
 }
-
-// catchOutput has the output of the tasks that this one spawns written to w.
-func (l *library) catchOutput(w io.Writer) error { return notImpl }
