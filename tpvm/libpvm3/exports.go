@@ -709,7 +709,7 @@ func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, r
 		n := min(has, int(count))
 		set(rtid, info.src)
 		set(rtag, info.tag)
-		set(rcount, has)
+		set(rcount, b.size()) // in bytes, whatever the manual says
 		r, err := b.reader()
 		if err == nil && n > 0 {
 			err = unpackType(r, p, n, int(typ))
@@ -913,9 +913,9 @@ func name(s *C.char, none code) (string, error) {
 	return C.GoString(s), nil
 }
 
-// grouped makes a call about a group.
-func grouped(call string, group *C.char, f func(ctx context.Context, group string) (int, error)) C.int {
-	return C.int(lib.enrolled(call, func(ctx context.Context) (int, error) {
+// grouped makes a call about a group. PVM prints no errors of these.
+func grouped(group *C.char, f func(ctx context.Context, group string) (int, error)) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
 		g, err := name(group, nullGroup)
 		if err != nil {
 			return 0, err
@@ -925,56 +925,56 @@ func grouped(call string, group *C.char, f func(ctx context.Context, group strin
 }
 
 //export pvm_joingroup
-func pvm_joingroup(group *C.char) C.int { return grouped("pvm_joingroup", group, lib.join) }
+func pvm_joingroup(group *C.char) C.int { return grouped(group, lib.join) }
 
 //export pvm_lvgroup
-func pvm_lvgroup(group *C.char) C.int { return grouped("pvm_lvgroup", group, lib.leave) }
+func pvm_lvgroup(group *C.char) C.int { return grouped(group, lib.leave) }
 
 //export pvm_gsize
-func pvm_gsize(group *C.char) C.int { return grouped("pvm_gsize", group, lib.groupSize) }
+func pvm_gsize(group *C.char) C.int { return grouped(group, lib.groupSize) }
 
 //export pvm_freezegroup
 func pvm_freezegroup(group *C.char, count C.int) C.int {
-	return grouped("pvm_freezegroup", group, func(ctx context.Context, g string) (int, error) { return lib.freeze(ctx, g, int(count)) })
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.freeze(ctx, g, int(count)) })
 }
 
 //export pvm_getinst
 func pvm_getinst(group *C.char, tid C.int) C.int {
-	return grouped("pvm_getinst", group, func(ctx context.Context, g string) (int, error) { return lib.instance(ctx, g, int(tid)) })
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.instance(ctx, g, int(tid)) })
 }
 
 //export pvm_gettid
 func pvm_gettid(group *C.char, inst C.int) C.int {
-	return grouped("pvm_gettid", group, func(ctx context.Context, g string) (int, error) { return lib.member(ctx, g, int(inst)) })
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.member(ctx, g, int(inst)) })
 }
 
 //export pvm_barrier
 func pvm_barrier(group *C.char, count C.int) C.int {
-	return grouped("pvm_barrier", group, func(ctx context.Context, g string) (int, error) { return lib.barrier(ctx, g, int(count)) })
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.barrier(ctx, g, int(count)) })
 }
 
 //export pvm_bcast
 func pvm_bcast(group *C.char, tag C.int) C.int {
-	return grouped("pvm_bcast", group, func(ctx context.Context, g string) (int, error) { return lib.broadcast(ctx, g, int(tag)) })
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.broadcast(ctx, g, int(tag)) })
 }
 
 //export pvm_gather
 func pvm_gather(result, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
-	return grouped("pvm_gather", group, func(ctx context.Context, g string) (int, error) {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
 		return lib.gather(ctx, result, data, int(count), int(typ), int(tag), g, int(root))
 	})
 }
 
 //export pvm_scatter
 func pvm_scatter(result, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
-	return grouped("pvm_scatter", group, func(ctx context.Context, g string) (int, error) {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
 		return lib.scatter(ctx, result, data, int(count), int(typ), int(tag), g, int(root))
 	})
 }
 
 //export libpvm3Reduce
 func libpvm3Reduce(f, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
-	return grouped("pvm_reduce", group, func(ctx context.Context, g string) (int, error) {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
 		if f == nil {
 			return 0, badParam
 		}
@@ -1000,13 +1000,17 @@ func pvm_putinfo(key *C.char, bufid, flags C.int) C.int {
 
 //export pvm_recvinfo
 func pvm_recvinfo(key *C.char, index, flags C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+	cc := lib.quiet(func(ctx context.Context) (int, error) {
 		k, err := name(key, badParam)
 		if err != nil {
 			return 0, err
 		}
 		return lib.recvInfo(ctx, k, int(index), int(flags))
-	}))
+	})
+	if cc < 0 && code(cc) != notFound {
+		cc = lib.fail("pvm_recvinfo()", code(cc))
+	}
+	return C.int(cc)
 }
 
 //export pvm_delinfo

@@ -231,14 +231,11 @@ func (l *library) exit(ctx context.Context) error {
 		stop()
 	}
 	clear(l.notices)
-	err := l.task.Exit(ctx)
-	err = errors.Join(err, l.c.Close())
+	_ = l.task.Exit(ctx) // tells of messages to tasks that have ended, which vanish
+	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
 	l.pending = nil
 	l.handlers.exit()
-	if err != nil {
-		return sysErr
-	}
 	return nil
 }
 
@@ -381,14 +378,14 @@ func (b *buffer) matches(f tpvm.Filter) bool {
 // the active receive buffer, or 0 if wait is done before one comes. wait nil: does not wait.
 // Messages for a handler go to it.
 func (l *library) receive(ctx, wait context.Context, tid, tag int) (int, error) {
+	if old := l.buffers.recv; old != nil { // PVM frees it also where no message comes
+		l.buffers.drop(old)
+	}
 	b, err := l.await(ctx, wait, tid, tag)
 	if b == nil || err != nil {
 		return 0, err
 	}
 	l.pending = slices.DeleteFunc(l.pending, func(o *buffer) bool { return o == b })
-	if old := l.buffers.recv; old != nil && old != b {
-		l.buffers.drop(old)
-	}
 	l.buffers.recv = b
 	return b.id, nil
 }
@@ -537,6 +534,9 @@ func (l *library) source(ctx context.Context, b *buffer) error {
 // info returns what is known of a buffer.
 func (l *library) info(ctx context.Context, id int) (minfo, error) {
 	b := l.buffers.get(id)
+	if id <= 0 {
+		return minfo{}, badParam
+	}
 	if b == nil {
 		return minfo{}, noSuchBuf
 	}

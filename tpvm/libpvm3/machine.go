@@ -280,7 +280,7 @@ func (l *library) notify(ctx context.Context, what, tag int, tids []int) error {
 		if err == nil && !ok {
 			err = l.tell(tag, l.context, l.task.ID(), tid)
 		} else if err == nil {
-			l.notices[key], err = l.task.Notify(ctx, tag, id)
+			l.notices[key], err = l.task.Notify(context.Background(), tag, id) // until it is told or withdrawn
 		}
 		if err != nil {
 			return err

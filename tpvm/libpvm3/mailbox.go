@@ -16,7 +16,7 @@ const (
 	mboxFlags       = 0x3ff // the flags, below the index of PvmMboxDirectIndex
 	mboxIndexShift  = 10
 	noResetClass    = "###_PVM_NO_RESET_###"
-	mboxEntryFlags  = tpvm.Persistent | tpvm.MultiInstance | tpvm.OverWritable
+	mboxEntryFlags  = tpvm.Persistent | tpvm.MultiInstance | tpvm.OverWritable | tpvm.FirstAvail
 	mboxFirstAny    = -1 // the index of a 3.3 call that takes any
 	mboxLookupFlags = tpvm.FirstAvail | tpvm.ReadAndDelete | tpvm.WaitForInfo
 )
@@ -135,7 +135,7 @@ func (l *library) insert(ctx context.Context, name string, index, data int) (int
 	if used[index] {
 		return 0, denied
 	}
-	return l.task.PutInfoAt(ctx, name, index, m, 0)
+	return l.task.PutInfoAt(ctx, name, index, m, tpvm.Persistent|tpvm.MultiInstance)
 }
 
 // find returns the index and the int of an entry; index -1: the first.

@@ -212,7 +212,7 @@ int pvm_packf(const char *format, ...)
 			break;
 	}
 	va_end(args);
-	return cc < 0 ? lpvmerr("pvm_packf", cc) : 0;
+	return cc < 0 ? lpvmerr("pvm_packf()", cc) : 0;
 }
 
 int pvm_unpackf(const char *format, ...)
@@ -254,7 +254,7 @@ int pvm_unpackf(const char *format, ...)
 			break;
 	}
 	va_end(args);
-	return cc < 0 ? lpvmerr("pvm_unpackf", cc) : 0;
+	return cc < 0 ? lpvmerr("pvm_unpackf()", cc) : 0;
 }
 
 /* Functions of PVM's library that its header does not declare, and that programs call. */
