@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain
+.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain libpvm3
 
 test:    ; go test ./...
 race:    ; go test -race ./...
@@ -15,3 +15,6 @@ sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # 
 scaling: ; cd tests/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run
+libpvm3: # PVM's C library, into build/
+	go build -buildmode=c-shared -ldflags '-extldflags -Wl,-soname,libpvm3.so' -o build/libpvm3.so ./tpvm/libpvm3
+	rm -f build/libpvm3.h && ln -sf libpvm3.so build/libgpvm3.so && cp tpvm/libpvm3/pvm3.h build/

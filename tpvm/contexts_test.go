@@ -18,7 +18,7 @@ import (
 // report tells the parent the message context in which this program began, in that context. Its
 // first argument says what it does then, as PVM's inherit1 to inherit3 do: "spawn" a child;
 // "change" the context and spawn one; or nothing. What the child tells it tells its parent.
-func report(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
+func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
 	began := t.MsgContext()
 	tell := func(c tpvm.MsgContext) error {
 		return tpvm.SendValues(ctx, t.Thread, t.Parent(), 1, []uint32{uint32(c)})
@@ -62,7 +62,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		err = report(ctx, t, func(name string) error {
+		err = reportMsgContext(ctx, t, func(name string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return err

@@ -35,7 +35,7 @@ const (
 	// WaitForInfo waits until there is such an entry.
 	WaitForInfo
 
-	putFlags  = Persistent | MultiInstance | OverWritable
+	putFlags  = Persistent | MultiInstance | OverWritable | FirstAvail // the last is only listed, as with PVM
 	recvFlags = FirstAvail | ReadAndDelete | WaitForInfo
 )
 

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pvm runs the example programs of Debian's package pvm-examples, unmodified, over PVM
+// 3.4 and over libpvm3, and compares what they print and their exit codes. Numbers of tasks,
+// message contexts and times differ, and are masked; so does the order of lines of different
+// processes, so lines are sorted.
+//
+// The tests skip where gcc or one of the packages pvm, pvm-dev and pvm-examples is missing. With
+// ROCL_PVM=must they fail instead.
+package pvm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// patience is how long a program may run.
+const patience = time.Minute
+
+// A machine is a virtual machine: PVM's or ours.
+type machine struct {
+	name string
+	bin  string   // the programs
+	env  []string // of them
+	log  string   // where PVM writes what spawned programs print
+}
+
+// need skips the test where the reason is a missing tool, or fails with ROCL_PVM=must.
+func need(t testing.TB, ok bool, what string) {
+	t.Helper()
+	if ok {
+		return
+	}
+	if os.Getenv("ROCL_PVM") == "must" {
+		t.Fatalf("ROCL_PVM=must, and %s is missing", what)
+	}
+	t.Skipf("%s is missing: apt-get install gcc pvm pvm-dev pvm-examples", what)
+}
+
+const (
+	docs     = "/usr/share/doc/pvm-examples/"
+	pvmRoot  = "/usr/lib/pvm3"
+	plainOut = "-w -O1 -DHASSTDLIB -std=gnu89" // the programs are in the C of their time
+)
+
+// programs are the example programs, with their sources, and options of the compiler.
+var programs = map[string][]string{
+	"hello": nil, "hello_other": nil, "master1": nil, "slave1": nil, "spmd": nil, "timing": nil, "timing_slave": nil,
+	"gexample": nil, "inherit1": nil, "inherit2": nil, "inherit3": nil, "inherita": nil, "inheritb": nil,
+	"mbox": nil, "ptest": nil, "ge": nil, "gexamp": nil, "gs": nil, "joinleave": nil, "thb": nil, "tnb": nil,
+	"tst": nil, "tjl": nil, "trsg": nil,
+	"task0": {"taskf.c"}, "task1": {"taskf.c"}, "task_end": {"taskf.c"}, "rme": {"taskf.c"}, "gmbi": {"taskf.c"},
+	"lmbi": {"taskf.c"}, "mhf_server": nil, "mhf_tickle": nil,
+	"dbwtest": {"bwtest.c", "-DPACK", "-DENCODE=PvmDataDefault"},
+	"rbwtest": {"bwtest.c", "-DPACK", "-DENCODE=PvmDataRaw"},
+	"ibwtest": {"bwtest.c", "-DPACK", "-DENCODE=PvmDataInPlace"},
+	"pbwtest": {"bwtest.c"},
+	"starter": {"-include", "exit.h"}, // it calls exit without an argument
+	"calls":   nil,                    // ours: what calls return
+}
+
+// exitHeader lets a program call exit without an argument, as C did before it had prototypes.
+const exitHeader = "#include <stdlib.h>\n#define exit(...) (exit)(__VA_ARGS__ + 0)\n"
+
+// build compiles the programs of a directory of sources against a library.
+func build(t *testing.T, src, out, include, lib string) {
+	t.Helper()
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	work := make(chan string)
+	var wg sync.WaitGroup
+	for range runtime.NumCPU() {
+		wg.Go(func() {
+			for name := range work {
+				args := strings.Fields(plainOut)
+				args = append(args, "-I"+include, "-o", filepath.Join(out, name))
+				more := programs[name]
+				if len(more) == 0 || more[0] != "bwtest.c" {
+					args = append(args, name+".c")
+				}
+				args = append(append(args, more...), "-L"+lib, "-Wl,-rpath,"+lib, "-lgpvm3", "-lpvm3")
+				cmd := exec.Command("gcc", args...)
+				cmd.Dir = src
+				if b, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("gcc %s: %v\n%s", strings.Join(args, " "), err, b)
+				}
+			}
+		})
+	}
+	for name := range programs {
+		work <- name
+	}
+	close(work)
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// sources unpacks the example programs into one directory.
+func sources(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range []string{"examples.tar.gz", "gexamples.tar.gz"} {
+		b, err := exec.Command("tar", "-xzf", docs+f, "-C", dir, "--strip-components=1", "--wildcards", "*.c").CombinedOutput()
+		if err != nil {
+			t.Fatalf("tar %s: %v\n%s", f, err, b)
+		}
+	}
+	calls, err := os.ReadFile("testdata/calls.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"calls.c": calls, "exit.h": []byte(exitHeader)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// startPVM starts PVM's daemon.
+func startPVM(t *testing.T, src string) *machine {
+	t.Helper()
+	tmp := t.TempDir()
+	m := &machine{name: "PVM", bin: filepath.Join(tmp, "bin"), log: filepath.Join(tmp, fmt.Sprintf("pvml.%d", os.Getuid()))}
+	libs, err := filepath.Glob("/usr/lib/*/libpvm3.so")
+	if err != nil || len(libs) == 0 {
+		need(t, false, "libpvm3.so of pvm-dev")
+	}
+	build(t, src, m.bin, "/usr/include", filepath.Dir(libs[0]))
+	if err := os.Symlink(filepath.Join(pvmRoot, "lib/pvmgs"), filepath.Join(m.bin, "pvmgs")); err != nil {
+		t.Fatal(err)
+	}
+	m.env = append(os.Environ(), "PVM_ALLOW_ROOT=1", "PVM_ROOT="+pvmRoot, "PVM_TMP="+tmp, "PATH="+m.bin+":"+os.Getenv("PATH"))
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := filepath.Join(tmp, "hosts")
+	if err := os.WriteFile(hosts, []byte("* ep="+m.bin+" wd="+tmp+"\n"+host+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	console := func(in string, args ...string) string {
+		cmd := exec.Command("pvm", args...)
+		cmd.Env, cmd.Stdin, cmd.WaitDelay = m.env, strings.NewReader(in), time.Second
+		b, _ := cmd.CombinedOutput() // the console's status says nothing
+		return string(b)
+	}
+	if out := console("conf\nquit\n", hosts); !strings.Contains(out, "1 host") {
+		t.Fatalf("pvmd does not start:\n%s", out)
+	}
+	t.Cleanup(func() { console("halt\n") })
+	return m
+}
+
+// startOurs builds libpvm3 and starts a task that stays while the programs run, as pvmd does:
+// it keeps the persistent entries of the mailbox.
+func startOurs(t *testing.T, src string) *machine {
+	t.Helper()
+	tmp := t.TempDir()
+	m := &machine{name: "libpvm3", bin: filepath.Join(tmp, "bin")}
+	lib := filepath.Join(tmp, "lib")
+	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags", "-extldflags -Wl,-soname,libpvm3.so",
+		"-o", filepath.Join(lib, "libpvm3.so"), "github.com/rocl-go/rocl/tpvm/libpvm3")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build libpvm3: %v\n%s", err, b)
+	}
+	if err := os.Symlink("libpvm3.so", filepath.Join(lib, "libgpvm3.so")); err != nil {
+		t.Fatal(err)
+	}
+	header, err := filepath.Abs("../../tpvm/libpvm3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, src, m.bin, header, lib)
+	sock := filepath.Join(tmp, "rocl")
+	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"=tests-pvm", "PATH="+m.bin+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	keeper, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(sock)), tpvm.WithVM("tests-pvm"), tpvm.WithoutLaunch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := keeper.Exit(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// A run is one test's programs on one machine, and what they have printed.
+type run struct {
+	t   *testing.T
+	m   *machine
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (r *run) add(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out.WriteString(text)
+}
+
+// A process is a program that runs.
+type process struct {
+	r     *run
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	ended chan struct{}
+	mu    sync.Mutex
+	more  chan struct{} // closed when there is more output
+	text  bytes.Buffer
+}
+
+// Write takes output of the process.
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.more)
+	p.more = make(chan struct{})
+	return p.text.Write(b)
+}
+
+// start starts a program. Its output is written line by line.
+func (r *run) start(name string, args ...string) *process {
+	r.t.Helper()
+	p := &process{r: r, ended: make(chan struct{}), more: make(chan struct{})}
+	// The name is found in PATH, which is also argv[0]: some programs spawn it.
+	p.cmd = exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
+	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = r.m.env, r.m.bin, p, p
+	p.cmd.WaitDelay = patience // for programs that it has spawned and that have its output
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		r.t.Fatalf("%s: start %s: %v", r.m.name, name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	r.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	})
+	return p
+}
+
+// until waits for output that matches, and returns the submatches of the last one.
+func (p *process) until(pattern string) []string {
+	p.r.t.Helper()
+	re, late := regexp.MustCompile(pattern), time.After(patience)
+	for {
+		p.mu.Lock()
+		found, more := re.FindAllStringSubmatch(p.text.String(), -1), p.more
+		p.mu.Unlock()
+		if len(found) > 0 {
+			return found[len(found)-1]
+		}
+		select {
+		case <-more:
+		case <-late:
+			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.cmd.Args[2:], pattern, patience, p.text.String())
+		}
+	}
+}
+
+// say writes a line for the program to read.
+func (p *process) say(lines ...string) {
+	for _, l := range lines {
+		_, _ = io.WriteString(p.in, l+"\n") // one that has ended is found by wait
+	}
+}
+
+// wait waits for the end of the program and notes what it has printed.
+func (p *process) wait() {
+	p.r.t.Helper()
+	_ = p.in.Close()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.cmd.Args[2:], patience, p.text.String())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.r.add(p.text.String())
+	p.r.add(fmt.Sprintf("\n%s: exit code %d\n", p.cmd.Args[2], p.cmd.ProcessState.ExitCode()))
+}
+
+// run runs a program to its end.
+func (r *run) run(name string, args ...string) { r.t.Helper(); r.start(name, args...).wait() }
+
+var (
+	number  = regexp.MustCompile(`(\bt|0x)?[0-9a-f]{5,}|\b[0-9]{5,}\b`)
+	logged  = regexp.MustCompile(`(?m)^\[t80040000\] \S+ \S+ (\[t[0-9a-f]+\] )?`)
+	ownLog  = regexp.MustCompile(`(?m)^\[t80040000\] \S+ \S+ [^[].*\n`)
+	figures = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
+)
+
+// normal returns the lines of a text, masked and sorted.
+func normal(text string, m *machine, c example) (lines []string) {
+	text = strings.ReplaceAll(text, m.bin+"/", "")
+	s := bufio.NewScanner(strings.NewReader(text))
+	for s.Scan() {
+		l := s.Text()
+		if c.drop != nil && c.drop.MatchString(l) {
+			continue
+		}
+		l = number.ReplaceAllStringFunc(l, func(w string) string {
+			if !strings.ContainsAny(w, "0123456789") {
+				return w
+			}
+			return "N"
+		})
+		if c.timed {
+			l = figures.ReplaceAllString(l, "N")
+		}
+		if l = strings.Join(strings.Fields(l), " "); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	slices.Sort(lines)
+	if c.repeats {
+		lines = slices.Compact(lines)
+	}
+	return lines
+}
+
+// An example is a test of some programs.
+type example struct {
+	name    string
+	run     func(r *run)
+	drop    *regexp.Regexp // lines that are not compared
+	timed   bool           // all figures are masked
+	repeats bool           // lines are repeated as often as time permits
+}
+
+// do returns an example of one program that takes no input, or the lines given.
+func do(in string, args ...string) func(r *run) {
+	return func(r *run) {
+		p := r.start(args[0], args[1:]...)
+		if in != "" {
+			p.say(in)
+		}
+		p.wait()
+	}
+}
+
+// pair runs two instances of a program, the second when the first is in its group.
+func pair(name string) func(r *run) {
+	return func(r *run) {
+		a := r.start(name)
+		a.until(`myinst is 0`)
+		b := r.start(name)
+		a.wait()
+		b.wait()
+	}
+}
+
+// Those of the mailbox come first, because PVM's group server has an entry there.
+var examples = []example{
+	{name: "calls", run: do("", "calls")},
+	{name: "mbox", run: do("", "mbox")},
+	{name: "mbox default33", run: do("", "mbox", "default33")},
+	{name: "mbox noreset", run: do("", "mbox", "noreset", "querynoreset")},
+	{name: "mbox spawn", run: do("", "mbox", "spawn")},
+	{name: "mbox direct", run: do("", "mbox", "direct")},
+	{name: "mbox default", run: func(r *run) {
+		r.run("mbox", "default")
+		r.run("mbox", "info")
+		r.run("mbox", "delete")
+	}},
+	{name: "lmbi, gmbi", run: func(r *run) {
+		r.run("lmbi", "2", "pm", "e")
+		r.run("gmbi")
+		r.run("gmbi", "lmbi*")
+		r.run("rme", "nosuch", "0")
+	}},
+	{name: "task0, task1, rme, task_end", run: func(r *run) {
+		s := r.start("task0", "svc", "d")
+		s.until(`waiting for service request`)
+		r.run("task1", "svc")
+		r.run("task1", "nosvc")
+		r.run("gmbi", "svc")
+		r.run("rme", "svc", "0")
+		r.run("task_end", "svc", "0")
+		s.wait()
+		r.run("gmbi", "svc")
+	}},
+	// The table of handlers that the server prints is PVM's own, apart from the numbers of handlers.
+	{name: "mhf_server, mhf_tickle", drop: regexp.MustCompile(`pvm_delmhf|dhandles|free list|Enter Selection|^ +[0-9]\. |---`), run: func(r *run) {
+		s := r.start("mhf_server")
+		ctx := s.until(`just inserted server <mhf_server>.* context (\d+)\.`)[1]
+		c := r.start("mhf_tickle")
+		c.say("0")
+		s.until(`PMH: Are you talking`)
+		c.say("1", "50", ctx, "2") // a handler of strings for tag 50
+		s.until(`loaded SC2`)
+		c.say("1", "51", ctx, "6") // a handler of ints for tag 51
+		s.until(`loaded IC1`)
+		c.say("1", "51", ctx, "6") // once more
+		s.until(`handler already exists`)
+		c.say("4", "50", ctx, "2", "hello there")
+		s.until(`strings match <hello there>`)
+		c.say("4", "51", ctx, "6", "77")
+		s.until(`magic_numbers match 77`)
+		c.say("2", "9") // PVM's own are 0 to 8
+		s.until(`mhid = 9 `)
+		c.say("4", "50", ctx, "2", "nobody")
+		c.say("3") // leave and enrol again
+		s.until(`just registered server`)
+		c.say("", "9")
+		c.wait()
+		s.wait()
+	}},
+	{name: "hello", run: do("", "hello")},
+	{name: "master1", run: do("", "master1")},
+	{name: "spmd", run: do("", "starter", "-n", "4", "spmd")},
+	{name: "starter", run: do("", "starter", "-n", "3", "hello_other")},
+	{name: "inherit1", run: do("", "inherita", "inherit1")},
+	{name: "inherit3", run: do("", "inherita", "inherit3")},
+	{name: "inheritb", run: do("", "inheritb")},
+	{name: "timing", run: do("", "timing"), timed: true},
+	{name: "tst", run: do("", "tst")},
+	{name: "joinleave", run: do("", "joinleave", "300")},
+	// A member asks for others that may have left: also with PVM it finds them gone at times.
+	{name: "ge", run: do("", "ge", "4"), drop: regexp.MustCompile(`doesn't match up`)},
+	{name: "gexamp", run: do("", "gexamp", "4")},
+	{name: "gs", run: do("", "gs", "3"), repeats: true},
+	{name: "thb", run: do("", "thb", "3")},
+	{name: "tjl", run: do("", "tjl")},
+	{name: "gexample", run: do("100\n4", "gexample")},
+	{name: "trsg", run: do("4\n5", "trsg")},
+	{name: "ptest", run: func(r *run) {
+		var ps []*process
+		for range 4 {
+			ps = append(ps, r.start("ptest", "4"))
+		}
+		for _, p := range ps {
+			p.wait()
+		}
+	}},
+	{name: "dbwtest", run: pair("dbwtest"), timed: true, repeats: true},
+	{name: "rbwtest", run: pair("rbwtest"), timed: true, repeats: true},
+	{name: "ibwtest", run: pair("ibwtest"), timed: true, repeats: true},
+	{name: "pbwtest", run: pair("pbwtest"), timed: true, repeats: true},
+}
+
+// TestExamples runs every example program over PVM and over libpvm3.
+func TestExamples(t *testing.T) {
+	for _, tool := range []string{"gcc", "pvm", "stdbuf", "tar"} {
+		_, err := exec.LookPath(tool)
+		need(t, err == nil, tool)
+	}
+	_, err := os.Stat(docs + "examples.tar.gz")
+	need(t, err == nil, "pvm-examples")
+	_, err = os.Stat("/usr/include/pvm3.h")
+	need(t, err == nil, "pvm-dev")
+	src := sources(t)
+	theirs, ours := startPVM(t, src), startOurs(t, src)
+	for _, c := range examples {
+		t.Run(c.name, func(t *testing.T) {
+			began := size(theirs.log)
+			a, b := &run{t: t, m: theirs}, &run{t: t, m: ours}
+			c.run(a)
+			c.run(b)
+			got := normal(b.out.String(), ours, c)
+			var want []string
+			for late := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				want = normal(a.out.String()+printed(t, theirs.log, began), theirs, c) // pvmd writes its log later
+				if slices.Equal(got, want) {
+					return
+				}
+				if time.Now().After(late) {
+					break
+				}
+			}
+			t.Errorf("libpvm3 and PVM differ:\n%s", difference(want, got))
+		})
+	}
+}
+
+// size returns the size of a file, or 0.
+func size(path string) int64 {
+	if i, err := os.Stat(path); err == nil {
+		return i.Size()
+	}
+	return 0
+}
+
+// printed returns what spawned programs have printed since a log had a size.
+func printed(t *testing.T, log string, since int64) string {
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return logged.ReplaceAllString(ownLog.ReplaceAllString(string(b[since:]), ""), "")
+}
+
+// difference lists the lines that only one side has.
+func difference(want, got []string) string {
+	var s strings.Builder
+	for i, j := 0, 0; i < len(want) || j < len(got); {
+		switch {
+		case j == len(got) || i < len(want) && want[i] < got[j]:
+			fmt.Fprintf(&s, "only PVM:     %s\n", want[i])
+			i++
+		case i == len(want) || got[j] < want[i]:
+			fmt.Fprintf(&s, "only libpvm3: %s\n", got[j])
+			j++
+		default:
+			i, j = i+1, j+1
+		}
+	}
+	return s.String()
+}

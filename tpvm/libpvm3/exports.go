@@ -1,0 +1,1140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// #cgo CFLAGS: -Wno-unused
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
+
+// lib is the state of the process. PVM's functions have no argument for it.
+var lib = newLibrary((*int32)(unsafe.Pointer(&C.pvm_errno)), program{environ: exported, abort: func() { C.abort() }})
+
+func init() { C.shim_at_exit() }
+
+// exportList names the variables that spawned programs get, separated by colons.
+const exportList = "PVM_EXPORT"
+
+// getenv returns a variable as the program has set it. Go's environment is that of the start.
+func getenv(name string) (string, bool) {
+	n := C.CString(name)
+	defer C.free(unsafe.Pointer(n))
+	v := C.shim_getenv(n)
+	return C.GoString(v), v != nil
+}
+
+func setenv(name, value string) {
+	n, v := C.CString(name), C.CString(value)
+	defer C.free(unsafe.Pointer(n))
+	defer C.free(unsafe.Pointer(v))
+	C.shim_setenv(n, v)
+}
+
+// exported returns the variables that spawned programs get.
+func exported() (env []string) {
+	list, _ := getenv(exportList)
+	if list == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(list, ":") {
+		if v, ok := getenv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return append(env, exportList+"="+list)
+}
+
+// ints returns an array of C ints as Go ints.
+func ints(p *C.int, n C.int) []int {
+	if p == nil || n < 1 {
+		return nil
+	}
+	s := make([]int, n)
+	for i, v := range unsafe.Slice(p, n) {
+		s[i] = int(v)
+	}
+	return s
+}
+
+// array returns memory for n values that the program reads, and that the next call of the same
+// function frees, as PVM's functions do.
+func array[T any](last **T, n int) []T {
+	C.free(unsafe.Pointer(*last))
+	var z T
+	*last = (*T)(C.calloc(C.size_t(max(n, 1)), C.size_t(unsafe.Sizeof(z))))
+	return unsafe.Slice(*last, n)
+}
+
+// cstrings are strings that the program reads, until reset.
+type cstrings []*C.char
+
+func (s *cstrings) reset() {
+	for _, p := range *s {
+		C.free(unsafe.Pointer(p))
+	}
+	*s = (*s)[:0]
+}
+
+func (s *cstrings) add(text string) *C.char {
+	p := C.CString(text)
+	*s = append(*s, p)
+	return p
+}
+
+// results is what functions of PVM return pointers to.
+var results struct {
+	siblings    *C.int
+	hosts       *C.struct_pvmhostinfo
+	hostTexts   cstrings
+	tasks       *C.struct_pvmtaskinfo
+	taskTexts   cstrings
+	strerror    *C.char
+	noResets    *C.int
+	classes     *C.struct_pvmmboxinfo
+	classTexts  cstrings
+	classArrays []*C.int
+}
+
+// set stores a result where the program wants it.
+func set(p *C.int, v int) {
+	if p != nil {
+		*p = C.int(v)
+	}
+}
+
+func done(err error) (int, error) { return 0, err }
+
+//export libpvm3AtExit
+func libpvm3AtExit() { lib.atExit() }
+
+//export pvm_mytid
+func pvm_mytid() C.int {
+	return C.int(lib.enrolled("pvm_mytid", func(context.Context) (int, error) { return lib.tid, nil }))
+}
+
+//export pvm_exit
+func pvm_exit() C.int {
+	return C.int(lib.call("pvm_exit", func() (int, error) { return done(lib.exit(context.Background())) }))
+}
+
+//export pvm_parent
+func pvm_parent() C.int {
+	return C.int(lib.quiet(func(context.Context) (int, error) {
+		if lib.family.parent < 0 {
+			return 0, code(lib.family.parent)
+		}
+		return lib.family.parent, nil
+	}))
+}
+
+//export pvm_siblings
+func pvm_siblings(tids **C.int) C.int {
+	return C.int(lib.enrolled("pvm_siblings", func(ctx context.Context) (int, error) {
+		s, err := lib.siblings(ctx)
+		if err != nil {
+			return 0, err
+		}
+		a := array(&results.siblings, len(s))
+		for i, tid := range s {
+			a[i] = C.int(tid)
+		}
+		if tids != nil {
+			*tids = results.siblings
+		}
+		return len(s), nil
+	}))
+}
+
+//export pvm_spawn
+func pvm_spawn(task *C.char, argv **C.char, flag C.int, where *C.char, count C.int, tids *C.int) C.int {
+	var args []string
+	for argv != nil && *argv != nil {
+		args = append(args, C.GoString(*argv))
+		argv = (**C.char)(unsafe.Add(unsafe.Pointer(argv), unsafe.Sizeof(argv)))
+	}
+	return C.int(lib.enrolled("pvm_spawn", func(ctx context.Context) (int, error) {
+		all, started, err := lib.spawn(ctx, C.GoString(task), args, int(flag), C.GoString(where), int(count))
+		if err == nil && tids != nil {
+			for i, tid := range all {
+				unsafe.Slice(tids, count)[i] = C.int(tid)
+			}
+		}
+		return started, err
+	}))
+}
+
+//export pvm_kill
+func pvm_kill(tid C.int) C.int {
+	return C.int(lib.enrolled("pvm_kill", func(ctx context.Context) (int, error) {
+		return done(lib.signal(ctx, int(tid), syscall.SIGTERM))
+	}))
+}
+
+//export pvm_sendsig
+func pvm_sendsig(tid, signal C.int) C.int {
+	return C.int(lib.enrolled("pvm_sendsig", func(ctx context.Context) (int, error) {
+		return done(lib.signal(ctx, int(tid), syscall.Signal(signal)))
+	}))
+}
+
+//export pvm_pstat
+func pvm_pstat(tid C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) { return done(lib.status(ctx, int(tid))) }))
+}
+
+//export pvm_mstat
+func pvm_mstat(host *C.char) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		_, err := lib.hostNamed(ctx, C.GoString(host))
+		return done(err)
+	}))
+}
+
+//export pvm_tasks
+func pvm_tasks(where C.int, ntask *C.int, tasks **C.struct_pvmtaskinfo) C.int {
+	return C.int(lib.enrolled("pvm_tasks", func(ctx context.Context) (int, error) {
+		ts, err := lib.tasks(ctx, int(where))
+		if err != nil {
+			return 0, err
+		}
+		set(ntask, len(ts))
+		if tasks == nil {
+			return 0, nil
+		}
+		results.taskTexts.reset()
+		a := array(&results.tasks, len(ts))
+		for i, t := range ts {
+			a[i] = C.struct_pvmtaskinfo{
+				ti_tid: C.int(t.tid), ti_ptid: C.int(t.parent), ti_host: C.int(t.host), ti_flag: 4, // connected
+				ti_a_out: results.taskTexts.add(t.program), ti_pid: C.int(t.pid),
+			}
+		}
+		*tasks = results.tasks
+		return 0, nil
+	}))
+}
+
+//export pvm_config
+func pvm_config(nhost, narch *C.int, hosts **C.struct_pvmhostinfo) C.int {
+	return C.int(lib.enrolled("pvm_config", func(ctx context.Context) (int, error) {
+		hs, err := lib.hosts(ctx)
+		if err != nil {
+			return 0, err
+		}
+		arches := map[string]bool{}
+		for _, h := range hs {
+			arches[h.arch] = true
+		}
+		set(nhost, len(hs))
+		set(narch, len(arches))
+		if hosts == nil {
+			return 0, nil
+		}
+		results.hostTexts.reset()
+		a := array(&results.hosts, len(hs))
+		for i, h := range hs {
+			a[i] = C.struct_pvmhostinfo{
+				hi_tid: C.int(h.tid), hi_name: results.hostTexts.add(h.name), hi_arch: results.hostTexts.add(h.arch),
+				hi_speed: 1000, hi_dsig: signature,
+			}
+		}
+		*hosts = results.hosts
+		return 0, nil
+	}))
+}
+
+//export pvm_tidtohost
+func pvm_tidtohost(tid C.int) C.int {
+	return C.int(lib.enrolled("pvm_tidtohost", func(ctx context.Context) (int, error) { return lib.host(ctx, int(tid)) }))
+}
+
+//export pvm_notify
+func pvm_notify(what, tag, count C.int, tids *C.int) C.int {
+	return C.int(lib.enrolled("pvm_notify", func(ctx context.Context) (int, error) {
+		return done(lib.notify(ctx, int(what), int(tag), ints(tids, count)))
+	}))
+}
+
+//export pvm_export
+func pvm_export(name *C.char) C.int {
+	return C.int(lib.call("pvm_export", func() (int, error) {
+		if name == nil || *name == 0 {
+			return 0, badParam
+		}
+		list, _ := getenv(exportList)
+		if n := C.GoString(name); list == "" {
+			setenv(exportList, n)
+		} else if !strings.Contains(":"+list+":", ":"+n+":") {
+			setenv(exportList, list+":"+n)
+		}
+		return 0, nil
+	}))
+}
+
+//export pvm_unexport
+func pvm_unexport(name *C.char) C.int {
+	return C.int(lib.call("pvm_unexport", func() (int, error) {
+		if name == nil || *name == 0 {
+			return 0, badParam
+		}
+		list, _ := getenv(exportList)
+		var rest []string
+		for n := range strings.SplitSeq(list, ":") {
+			if n != "" && n != C.GoString(name) {
+				rest = append(rest, n)
+			}
+		}
+		setenv(exportList, strings.Join(rest, ":"))
+		return 0, nil
+	}))
+}
+
+//export pvm_archcode
+func pvm_archcode(arch *C.char) C.int {
+	return C.int(lib.enrolled("pvm_archcode", func(ctx context.Context) (int, error) {
+		hs, err := lib.hosts(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, h := range hs {
+			if h.arch == C.GoString(arch) {
+				return signature, nil
+			}
+		}
+		return 0, notFound
+	}))
+}
+
+//export pvm_hostsync
+func pvm_hostsync(host C.int, clock, delta *C.struct_timeval) C.int {
+	return C.int(lib.enrolled("pvm_hostsync", func(context.Context) (int, error) {
+		if int(host) != lib.tid&^(1<<18-1) {
+			return 0, notImpl // the clock of another host
+		}
+		now := time.Now()
+		if clock != nil {
+			*clock = C.struct_timeval{tv_sec: C.long(now.Unix()), tv_usec: C.long(now.Nanosecond() / 1000)}
+		}
+		if delta != nil {
+			*delta = C.struct_timeval{}
+		}
+		return 0, nil
+	}))
+}
+
+//export pvm_halt
+func pvm_halt() C.int {
+	return C.int(lib.enrolled("pvm_halt", func(ctx context.Context) (int, error) { return done(lib.halt(ctx)) }))
+}
+
+//export pvm_start_pvmd
+func pvm_start_pvmd(argc C.int, argv **C.char, block C.int) C.int {
+	return C.int(lib.enrolled("pvm_start_pvmd", func(context.Context) (int, error) { return 0, dupHost })) // none is needed
+}
+
+// unsupported is the result of calls that have no meaning without pvmd.
+func unsupported(name string) C.int {
+	return C.int(lib.call(name, func() (int, error) { return 0, notImpl }))
+}
+
+//export pvm_reg_hoster
+func pvm_reg_hoster() C.int { return unsupported("pvm_reg_hoster") }
+
+//export pvm_reg_rm
+func pvm_reg_rm(hosts **C.struct_pvmhostinfo) C.int { return unsupported("pvm_reg_rm") }
+
+//export pvm_reg_tasker
+func pvm_reg_tasker() C.int { return unsupported("pvm_reg_tasker") }
+
+//export pvm_reg_tracer
+func pvm_reg_tracer(tctx, ttag, octx, otag C.int, mask *C.char, buffer, options C.int) C.int {
+	return unsupported("pvm_reg_tracer")
+}
+
+//export pvm_tickle
+func pvm_tickle(narg C.int, args, nresult, res *C.int) C.int { return unsupported("pvm_tickle") }
+
+//export pvm_getfds
+func pvm_getfds(fds **C.int) C.int { return unsupported("pvm_getfds") }
+
+//export pvm_addhosts
+func pvm_addhosts(hosts **C.char, count C.int, infos *C.int) C.int {
+	return changeHosts("pvm_addhosts", hosts, count, infos, true)
+}
+
+//export pvm_delhosts
+func pvm_delhosts(hosts **C.char, count C.int, infos *C.int) C.int {
+	return changeHosts("pvm_delhosts", hosts, count, infos, false)
+}
+
+func changeHosts(name string, hosts **C.char, count C.int, infos *C.int, add bool) C.int {
+	return C.int(lib.enrolled(name, func(ctx context.Context) (int, error) {
+		if count < 1 || hosts == nil {
+			return 0, badParam
+		}
+		n := 0
+		for i, h := range unsafe.Slice(hosts, count) {
+			result, err := lib.changeHost(ctx, C.GoString(h), add)
+			if err != nil {
+				result = int(codeOf(err))
+			} else {
+				n++
+			}
+			if infos != nil {
+				unsafe.Slice(infos, count)[i] = C.int(result)
+			}
+		}
+		return n, nil
+	}))
+}
+
+//export pvm_initsend
+func pvm_initsend(encoding C.int) C.int {
+	return C.int(lib.call("pvm_initsend", func() (int, error) { return lib.buffers.initSend(int(encoding)) }))
+}
+
+//export pvm_mkbuf
+func pvm_mkbuf(encoding C.int) C.int {
+	return C.int(lib.call("pvm_mkbuf", func() (int, error) {
+		b, err := lib.buffers.make(int(encoding))
+		return b.number(), err
+	}))
+}
+
+//export pvm_freebuf
+func pvm_freebuf(bufid C.int) C.int {
+	return C.int(lib.call("pvm_freebuf", func() (int, error) { return done(lib.buffers.free(int(bufid))) }))
+}
+
+//export pvm_getsbuf
+func pvm_getsbuf() C.int {
+	return C.int(lib.call("pvm_getsbuf", func() (int, error) { return lib.buffers.send.number(), nil }))
+}
+
+//export pvm_setsbuf
+func pvm_setsbuf(bufid C.int) C.int {
+	return C.int(lib.call("pvm_setsbuf", func() (int, error) { return lib.buffers.setSend(int(bufid)) }))
+}
+
+//export pvm_getrbuf
+func pvm_getrbuf() C.int {
+	return C.int(lib.call("pvm_getrbuf", func() (int, error) { return lib.buffers.recv.number(), nil }))
+}
+
+//export pvm_setrbuf
+func pvm_setrbuf(bufid C.int) C.int {
+	return C.int(lib.call("pvm_setrbuf", func() (int, error) { return lib.buffers.setRecv(int(bufid)) }))
+}
+
+//export pvm_bufinfo
+func pvm_bufinfo(bufid C.int, bytes, tag, tid *C.int) C.int {
+	return C.int(lib.call("pvm_bufinfo", func() (int, error) {
+		i, err := lib.info(context.Background(), int(bufid))
+		if err == nil {
+			set(bytes, i.len)
+			set(tag, i.tag)
+			set(tid, i.src)
+		}
+		return 0, err
+	}))
+}
+
+//export pvm_getminfo
+func pvm_getminfo(bufid C.int, info *C.struct_pvmminfo) C.int {
+	return C.int(lib.call("pvm_getminfo", func() (int, error) {
+		if info == nil {
+			return 0, badParam
+		}
+		i, err := lib.info(context.Background(), int(bufid))
+		if err == nil {
+			*info = C.struct_pvmminfo{
+				len: C.int(i.len), ctx: C.int(i.ctx), tag: C.int(i.tag), wid: C.int(i.wid),
+				enc: C.int(i.enc), crc: C.int(i.crc), src: C.int(i.src), dst: C.int(i.dst),
+			}
+		}
+		return 0, err
+	}))
+}
+
+//export pvm_setminfo
+func pvm_setminfo(bufid C.int, info *C.struct_pvmminfo) C.int {
+	return C.int(lib.call("pvm_setminfo", func() (int, error) {
+		b := lib.buffers.get(int(bufid))
+		if info == nil {
+			return 0, badParam
+		}
+		if b == nil {
+			return 0, noSuchBuf
+		}
+		b.info = minfo{
+			len: b.size(), ctx: int(info.ctx), tag: int(info.tag), wid: int(info.wid),
+			enc: b.info.enc, crc: int(info.crc), src: int(info.src), dst: int(info.dst),
+		}
+		return 0, nil
+	}))
+}
+
+//export pvm_send
+func pvm_send(tid, tag C.int) C.int {
+	return C.int(lib.enrolled("pvm_send", func(ctx context.Context) (int, error) { return done(lib.send(ctx, int(tid), int(tag))) }))
+}
+
+//export pvm_mcast
+func pvm_mcast(tids *C.int, count, tag C.int) C.int {
+	return C.int(lib.enrolled("pvm_mcast", func(ctx context.Context) (int, error) {
+		return done(lib.mcast(ctx, ints(tids, count), int(tag)))
+	}))
+}
+
+//export pvm_recv
+func pvm_recv(tid, tag C.int) C.int {
+	return C.int(lib.enrolled("pvm_recv", func(ctx context.Context) (int, error) {
+		return lib.receive(ctx, context.Background(), int(tid), int(tag))
+	}))
+}
+
+//export pvm_nrecv
+func pvm_nrecv(tid, tag C.int) C.int {
+	return C.int(lib.enrolled("pvm_nrecv", func(ctx context.Context) (int, error) {
+		return lib.receive(ctx, nil, int(tid), int(tag))
+	}))
+}
+
+//export pvm_trecv
+func pvm_trecv(tid, tag C.int, timeout *C.struct_timeval) C.int {
+	return C.int(lib.enrolled("pvm_trecv", func(ctx context.Context) (int, error) {
+		if timeout == nil {
+			return lib.receive(ctx, context.Background(), int(tid), int(tag))
+		}
+		if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
+			return 0, badParam
+		}
+		wait, cancel := context.WithTimeout(context.Background(),
+			time.Duration(timeout.tv_sec)*time.Second+time.Duration(timeout.tv_usec)*time.Microsecond)
+		defer cancel()
+		return lib.receive(ctx, wait, int(tid), int(tag))
+	}))
+}
+
+//export pvm_probe
+func pvm_probe(tid, tag C.int) C.int {
+	return C.int(lib.enrolled("pvm_probe", func(ctx context.Context) (int, error) {
+		b, err := lib.await(ctx, nil, int(tid), int(tag))
+		return b.number(), err
+	}))
+}
+
+//export libpvm3SetMatch
+func libpvm3SetMatch(f unsafe.Pointer) {
+	lib.mu.Lock()
+	defer lib.mu.Unlock()
+	lib.match = nil
+	if f != nil {
+		lib.match = func(bufid, tid, tag int) int {
+			return int(C.shim_match(C.match_function(f), C.int(bufid), C.int(tid), C.int(tag)))
+		}
+	}
+}
+
+//export libpvm3AddHandler
+func libpvm3AddHandler(tid, tag, ctx C.int, f unsafe.Pointer) C.int {
+	return C.int(lib.enrolled("pvm_addmhf", func(c context.Context) (int, error) {
+		if f == nil || tag < -1 || ctx < -1 {
+			return 0, badParam
+		}
+		h := handler{src: int(tid), tag: int(tag), ctx: int(ctx)}
+		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(max(ctx, 0)), AnyContext: ctx == -1}
+		if tid != -1 {
+			id, ok, err := lib.lookup(c, int(tid))
+			if err != nil {
+				return 0, err
+			}
+			if !ok {
+				return 0, notFound
+			}
+			h.filter.From = id
+		}
+		h.call = func(bufid int) { C.shim_handler(C.handler_function(f), C.int(bufid)) }
+		return lib.handlers.add(h)
+	}))
+}
+
+//export pvm_delmhf
+func pvm_delmhf(id C.int) C.int {
+	return C.int(lib.call("pvm_delmhf", func() (int, error) { return done(lib.handlers.remove(int(id))) }))
+}
+
+//export pvmdisplaymhfinfo
+func pvmdisplaymhfinfo(name, text *C.char, tid C.int) C.int {
+	var s strings.Builder
+	lib.mu.Lock()
+	lib.handlers.display(&s, C.GoString(name), C.GoString(text), int(tid))
+	lib.mu.Unlock()
+	t := C.CString(s.String())
+	defer C.free(unsafe.Pointer(t))
+	C.shim_stdout(t)
+	return 0
+}
+
+//export pvm_newcontext
+func pvm_newcontext() C.int {
+	return C.int(lib.enrolled("pvm_newcontext", func(ctx context.Context) (int, error) {
+		c, err := lib.task.NewContext(ctx)
+		return int(c), err
+	}))
+}
+
+//export pvm_getcontext
+func pvm_getcontext() C.int {
+	return C.int(lib.enrolled("pvm_getcontext", func(context.Context) (int, error) { return lib.context, nil }))
+}
+
+//export pvm_setcontext
+func pvm_setcontext(c C.int) C.int {
+	return C.int(lib.enrolled("pvm_setcontext", func(context.Context) (int, error) {
+		if c < 0 {
+			return 0, badParam
+		}
+		if _, err := lib.task.SetContext(tpvm.MsgContext(c)); err != nil {
+			return 0, err
+		}
+		old := lib.context
+		lib.context = int(c)
+		return old, nil
+	}))
+}
+
+//export pvm_freecontext
+func pvm_freecontext(c C.int) C.int {
+	return C.int(lib.enrolled("pvm_freecontext", func(context.Context) (int, error) {
+		if c <= 0 || lib.task.FreeContext(tpvm.MsgContext(c)) != nil {
+			return 0, notFound
+		}
+		if int(c) == lib.context {
+			lib.context = 0
+			_, _ = lib.task.SetContext(0)
+		}
+		return 0, nil
+	}))
+}
+
+//export pvm_setopt
+func pvm_setopt(what, value C.int) C.int {
+	return C.int(lib.call("pvm_setopt", func() (int, error) {
+		old, err := lib.setOption(int(what), int(value))
+		if err == nil && int(what) == optNoReset {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err = lib.enrol(ctx); err == nil {
+				err = lib.setNoReset(ctx, value != 0)
+			}
+		}
+		return old, err
+	}))
+}
+
+//export pvm_getopt
+func pvm_getopt(what C.int) C.int {
+	return C.int(lib.call("pvm_getopt", func() (int, error) { return lib.getOption(int(what)) }))
+}
+
+//export pvm_perror
+func pvm_perror(text *C.char) C.int {
+	s := "(null)"
+	if text != nil {
+		s = C.GoString(text)
+	}
+	lib.mu.Lock()
+	defer lib.mu.Unlock()
+	lib.perror(s)
+	return 0
+}
+
+//export lpvmerr
+func lpvmerr(text *C.char, c C.int) C.int {
+	return C.int(lib.fail(C.GoString(text), code(c)))
+}
+
+//export pvm_strerror
+func pvm_strerror() *C.char {
+	C.free(unsafe.Pointer(results.strerror))
+	results.strerror = C.CString(code(*lib.errno).Error())
+	return results.strerror
+}
+
+//export pvm_psend
+func pvm_psend(tid, tag C.int, p unsafe.Pointer, count, typ C.int) C.int {
+	return C.int(lib.enrolled("pvm_psend", func(ctx context.Context) (int, error) {
+		if tag < 0 || count < 0 || typ < 0 || int(typ) >= len(sizes) || p == nil && count > 0 {
+			return 0, badParam
+		}
+		b := pack.NewBuffer(pack.InPlace)
+		if err := packType(b, p, int(count), int(typ)); err != nil {
+			return 0, err
+		}
+		return done(lib.sendTo(ctx, int(tid), int(tag), b))
+	}))
+}
+
+//export pvm_precv
+func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, rcount *C.int) C.int {
+	return C.int(lib.enrolled("pvm_precv", func(ctx context.Context) (int, error) {
+		if count < 0 || typ < 0 || int(typ) >= len(sizes) || p == nil && count > 0 {
+			return 0, badParam
+		}
+		active := lib.buffers.recv
+		lib.buffers.recv = nil
+		id, err := lib.receive(ctx, context.Background(), int(tid), int(tag))
+		b := lib.buffers.recv
+		lib.buffers.recv = active
+		if err != nil {
+			return 0, err
+		}
+		defer lib.buffers.drop(b)
+		info, err := lib.info(ctx, id)
+		if err != nil {
+			return 0, err
+		}
+		has := b.size() / wireSize(b.encoding(), int(typ))
+		n := min(has, int(count))
+		set(rtid, info.src)
+		set(rtag, info.tag)
+		set(rcount, b.size()) // in bytes, whatever the manual says
+		r, err := b.reader()
+		if err == nil && n > 0 {
+			err = unpackType(r, p, n, int(typ))
+		}
+		return done(err)
+	}))
+}
+
+// memory returns the values that a packing call means.
+func memory[T, C any](p *C, count, stride int) ([]T, error) {
+	if count < 0 || count > 0 && p == nil || stride < 0 {
+		return nil, badParam
+	}
+	if count == 0 {
+		return nil, nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(p)), (count-1)*stride+1), nil
+}
+
+func pk[T pack.Number, P any](name string, p *P, count, stride C.int) C.int {
+	return C.int(lib.call(name, func() (int, error) {
+		v, err := memory[T](p, int(count), int(stride))
+		if err == nil {
+			err = packValues(&lib.buffers, v, int(count), int(stride))
+		}
+		return 0, err
+	}))
+}
+
+func upk[T pack.Number, P any](name string, p *P, count, stride C.int) C.int {
+	return C.int(lib.call(name, func() (int, error) {
+		v, err := memory[T](p, int(count), int(stride))
+		if err == nil {
+			err = unpackValues(&lib.buffers, v, int(count), int(stride))
+		}
+		return 0, err
+	}))
+}
+
+//export pvm_pkbyte
+func pvm_pkbyte(p *C.char, count, stride C.int) C.int {
+	return pk[byte]("pvm_pkbyte", p, count, stride)
+}
+
+//export pvm_pkcplx
+func pvm_pkcplx(p *C.float, count, stride C.int) C.int {
+	return pk[complex64]("pvm_pkcplx", p, count, stride)
+}
+
+//export pvm_pkdcplx
+func pvm_pkdcplx(p *C.double, count, stride C.int) C.int {
+	return pk[complex128]("pvm_pkdcplx", p, count, stride)
+}
+
+//export pvm_pkdouble
+func pvm_pkdouble(p *C.double, count, stride C.int) C.int {
+	return pk[float64]("pvm_pkdouble", p, count, stride)
+}
+
+//export pvm_pkfloat
+func pvm_pkfloat(p *C.float, count, stride C.int) C.int {
+	return pk[float32]("pvm_pkfloat", p, count, stride)
+}
+
+//export pvm_pkint
+func pvm_pkint(p *C.int, count, stride C.int) C.int { return pk[int32]("pvm_pkint", p, count, stride) }
+
+//export pvm_pklong
+func pvm_pklong(p *C.long, count, stride C.int) C.int {
+	return pk[int64]("pvm_pklong", p, count, stride)
+}
+
+//export pvm_pkshort
+func pvm_pkshort(p *C.short, count, stride C.int) C.int {
+	return pk[int16]("pvm_pkshort", p, count, stride)
+}
+
+//export pvm_pkuint
+func pvm_pkuint(p *C.uint, count, stride C.int) C.int {
+	return pk[uint32]("pvm_pkuint", p, count, stride)
+}
+
+//export pvm_pkulong
+func pvm_pkulong(p *C.ulong, count, stride C.int) C.int {
+	return pk[uint64]("pvm_pkulong", p, count, stride)
+}
+
+//export pvm_pkushort
+func pvm_pkushort(p *C.ushort, count, stride C.int) C.int {
+	return pk[uint16]("pvm_pkushort", p, count, stride)
+}
+
+//export pvm_upkbyte
+func pvm_upkbyte(p *C.char, count, stride C.int) C.int {
+	return upk[byte]("pvm_upkbyte", p, count, stride)
+}
+
+//export pvm_upkcplx
+func pvm_upkcplx(p *C.float, count, stride C.int) C.int {
+	return upk[complex64]("pvm_upkcplx", p, count, stride)
+}
+
+//export pvm_upkdcplx
+func pvm_upkdcplx(p *C.double, count, stride C.int) C.int {
+	return upk[complex128]("pvm_upkdcplx", p, count, stride)
+}
+
+//export pvm_upkdouble
+func pvm_upkdouble(p *C.double, count, stride C.int) C.int {
+	return upk[float64]("pvm_upkdouble", p, count, stride)
+}
+
+//export pvm_upkfloat
+func pvm_upkfloat(p *C.float, count, stride C.int) C.int {
+	return upk[float32]("pvm_upkfloat", p, count, stride)
+}
+
+//export pvm_upkint
+func pvm_upkint(p *C.int, count, stride C.int) C.int {
+	return upk[int32]("pvm_upkint", p, count, stride)
+}
+
+//export pvm_upklong
+func pvm_upklong(p *C.long, count, stride C.int) C.int {
+	return upk[int64]("pvm_upklong", p, count, stride)
+}
+
+//export pvm_upkshort
+func pvm_upkshort(p *C.short, count, stride C.int) C.int {
+	return upk[int16]("pvm_upkshort", p, count, stride)
+}
+
+//export pvm_upkuint
+func pvm_upkuint(p *C.uint, count, stride C.int) C.int {
+	return upk[uint32]("pvm_upkuint", p, count, stride)
+}
+
+//export pvm_upkulong
+func pvm_upkulong(p *C.ulong, count, stride C.int) C.int {
+	return upk[uint64]("pvm_upkulong", p, count, stride)
+}
+
+//export pvm_upkushort
+func pvm_upkushort(p *C.ushort, count, stride C.int) C.int {
+	return upk[uint16]("pvm_upkushort", p, count, stride)
+}
+
+//export pvm_pkstr
+func pvm_pkstr(s *C.char) C.int {
+	return C.int(lib.call("pvm_pkstr", func() (int, error) {
+		b, err := lib.buffers.toPack()
+		if err == nil && s == nil {
+			err = badParam
+		}
+		if err == nil {
+			err = b.PackString(C.GoString(s))
+		}
+		return 0, err
+	}))
+}
+
+//export pvm_upkstr
+func pvm_upkstr(s *C.char) C.int {
+	return C.int(lib.call("pvm_upkstr", func() (int, error) {
+		r, err := lib.buffers.toUnpack()
+		if err == nil && s == nil {
+			err = badParam
+		}
+		if err != nil {
+			return 0, err
+		}
+		text, err := r.UnpackString()
+		if err == nil {
+			d := unsafe.Slice((*byte)(unsafe.Pointer(s)), len(text)+1)
+			d[copy(d, text)] = 0
+		}
+		return 0, err
+	}))
+}
+
+//export pvm_pkmesg
+func pvm_pkmesg(bufid C.int) C.int {
+	return C.int(lib.call("pvm_pkmesg", func() (int, error) { return done(lib.packMessage(int(bufid), false)) }))
+}
+
+//export pvm_pkmesgbody
+func pvm_pkmesgbody(bufid C.int) C.int {
+	return C.int(lib.call("pvm_pkmesgbody", func() (int, error) { return done(lib.packMessage(int(bufid), true)) }))
+}
+
+//export pvm_upkmesg
+func pvm_upkmesg() C.int {
+	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
+}
+
+// name returns a name of a group or of a mailbox, or an error where there is none.
+func name(s *C.char, none code) (string, error) {
+	if s == nil || *s == 0 {
+		return "", none
+	}
+	return C.GoString(s), nil
+}
+
+// grouped makes a call about a group. PVM prints no errors of these.
+func grouped(group *C.char, f func(ctx context.Context, group string) (int, error)) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		g, err := name(group, nullGroup)
+		if err != nil {
+			return 0, err
+		}
+		return f(ctx, g)
+	}))
+}
+
+//export pvm_joingroup
+func pvm_joingroup(group *C.char) C.int { return grouped(group, lib.join) }
+
+//export pvm_lvgroup
+func pvm_lvgroup(group *C.char) C.int { return grouped(group, lib.leave) }
+
+//export pvm_gsize
+func pvm_gsize(group *C.char) C.int { return grouped(group, lib.groupSize) }
+
+//export pvm_freezegroup
+func pvm_freezegroup(group *C.char, count C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.freeze(ctx, g, int(count)) })
+}
+
+//export pvm_getinst
+func pvm_getinst(group *C.char, tid C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.instance(ctx, g, int(tid)) })
+}
+
+//export pvm_gettid
+func pvm_gettid(group *C.char, inst C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.member(ctx, g, int(inst)) })
+}
+
+//export pvm_barrier
+func pvm_barrier(group *C.char, count C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.barrier(ctx, g, int(count)) })
+}
+
+//export pvm_bcast
+func pvm_bcast(group *C.char, tag C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) { return lib.broadcast(ctx, g, int(tag)) })
+}
+
+//export pvm_gather
+func pvm_gather(result, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
+		return lib.gather(ctx, result, data, int(count), int(typ), int(tag), g, int(root))
+	})
+}
+
+//export pvm_scatter
+func pvm_scatter(result, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
+		return lib.scatter(ctx, result, data, int(count), int(typ), int(tag), g, int(root))
+	})
+}
+
+//export libpvm3Reduce
+func libpvm3Reduce(f, data unsafe.Pointer, count, typ, tag C.int, group *C.char, root C.int) C.int {
+	return grouped(group, func(ctx context.Context, g string) (int, error) {
+		if f == nil {
+			return 0, badParam
+		}
+		combine := func(typ int, x, y unsafe.Pointer, n int) code {
+			t, c, info := C.int(typ), C.int(n), C.int(0)
+			C.shim_reduce(C.reduce_function(f), &t, x, y, &c, &info)
+			return code(info)
+		}
+		return lib.reduce(ctx, combine, data, int(count), int(typ), int(tag), g, int(root))
+	})
+}
+
+//export pvm_putinfo
+func pvm_putinfo(key *C.char, bufid, flags C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		return lib.putInfo(ctx, k, int(bufid), int(flags))
+	}))
+}
+
+//export pvm_recvinfo
+func pvm_recvinfo(key *C.char, index, flags C.int) C.int {
+	cc := lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		return lib.recvInfo(ctx, k, int(index), int(flags))
+	})
+	if cc < 0 && code(cc) != notFound {
+		cc = lib.fail("pvm_recvinfo()", code(cc))
+	}
+	return C.int(cc)
+}
+
+//export pvm_delinfo
+func pvm_delinfo(key *C.char, index, flags C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		return done(lib.deleteInfo(ctx, k, int(index)))
+	}))
+}
+
+//export pvm_getmboxinfo
+func pvm_getmboxinfo(pattern *C.char, nclasses *C.int, classes **C.struct_pvmmboxinfo) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		cs, err := lib.boxes(ctx, C.GoString(pattern))
+		if err != nil {
+			return 0, err
+		}
+		set(nclasses, len(cs))
+		if classes == nil {
+			return 0, nil
+		}
+		results.classTexts.reset()
+		for _, a := range results.classArrays {
+			C.free(unsafe.Pointer(a))
+		}
+		results.classArrays = nil
+		keep := func(vs []int) *C.int {
+			var p *C.int
+			for i, v := range vs {
+				if i == 0 {
+					array(&p, len(vs))
+				}
+				unsafe.Slice(p, len(vs))[i] = C.int(v)
+			}
+			results.classArrays = append(results.classArrays, p)
+			return p
+		}
+		a := array(&results.classes, len(cs))
+		for i, c := range cs {
+			a[i] = C.struct_pvmmboxinfo{
+				mi_name: results.classTexts.add(c.name), mi_nentries: C.int(len(c.indices)),
+				mi_indices: keep(c.indices), mi_owners: keep(c.owners), mi_flags: keep(c.flags),
+			}
+		}
+		*classes = results.classes
+		return 0, nil
+	}))
+}
+
+//export pvm_getnoresets
+func pvm_getnoresets(tids **C.int, count *C.int) C.int {
+	return C.int(lib.enrolled("pvm_getnoresets", func(ctx context.Context) (int, error) {
+		s, err := lib.noResets(ctx)
+		if err != nil {
+			return 0, err
+		}
+		a := array(&results.noResets, len(s))
+		for i, tid := range s {
+			a[i] = C.int(tid)
+		}
+		set(count, len(s))
+		if tids != nil {
+			*tids = results.noResets
+		}
+		return 0, nil
+	}))
+}
+
+//export pvm_insert
+func pvm_insert(key *C.char, index, data C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		return lib.insert(ctx, k, int(index), int(data))
+	}))
+}
+
+//export pvm_lookup
+func pvm_lookup(key *C.char, index C.int, data *C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		i, v, err := lib.find(ctx, k, int(index))
+		if err == nil {
+			set(data, v)
+		}
+		return i, err
+	}))
+}
+
+//export pvm_delete
+func pvm_delete(key *C.char, index C.int) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		k, err := name(key, badParam)
+		if err != nil {
+			return 0, err
+		}
+		return done(lib.deleteInfo(ctx, k, int(index)))
+	}))
+}
+
+//export libpvm3Catchout
+func libpvm3Catchout(file unsafe.Pointer) C.int {
+	return C.int(lib.enrolled("pvm_catchout", func(context.Context) (int, error) {
+		if file == nil {
+			return done(lib.task.Catchout(nil))
+		}
+		return done(lib.catchOutput(cfile{file}))
+	}))
+}
+
+// cfile writes to a FILE of the program.
+type cfile struct{ f unsafe.Pointer }
+
+func (f cfile) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		C.shim_write(f.f, (*C.char)(unsafe.Pointer(&p[0])), C.int(len(p)))
+	}
+	return len(p), nil
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package numbers gives tasks and hosts of a virtual machine numbers like PVM's: a positive
+// int of which bits 18 to 29 are the host's, and the lower 18 the task's on that host.
+//
+// The number of a task follows from its identifier and from the number of its host. Every
+// process therefore computes the same one, without asking, and also for a task that has ended.
+// A host gets its number from the first process that needs one: the least that no other host
+// of the virtual machine has. Each process registers a resource with the number of its host,
+// so the number stays as long as a process on the host runs.
+//
+//	type=tidhost  vm, node, index   the number of a host
+//	type=tid      vm, index, local  the number of a task of libpvm3, unique; its context's
+//
+// A task that has not claimed its number, such as a thread or a program in Go, may have the
+// same number as another, with a probability of one to 262,144 for each pair on a host. Task
+// returns one of the two.
+package numbers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+)
+
+const (
+	localBits = 18
+	localMask = 1<<localBits - 1
+	hostMax   = 1<<12 - 1
+
+	typeHost = "tidhost"
+	typeTask = "tid"
+)
+
+// ErrFull is returned when the virtual machine has more hosts than there are numbers.
+var ErrFull = errors.New("numbers: no number is free")
+
+// Numbers are the numbers of one virtual machine, as a process sees them. Its methods may be
+// called by several goroutines.
+type Numbers struct {
+	c  *rocl.Context
+	vm string
+
+	mu     sync.Mutex
+	hosts  map[uint64]int          // node: number
+	nodes  map[int]uint64          // number: node
+	tasks  map[int]rocl.GID        // number: task
+	number map[rocl.GID]int        // task: number
+	owned  map[*rocl.Resource]bool // the claims of this process
+}
+
+// New returns the numbers of the virtual machine vm. It registers what it must with c.
+func New(c *rocl.Context, vm string) *Numbers {
+	return &Numbers{
+		c: c, vm: vm, hosts: map[uint64]int{}, nodes: map[int]uint64{}, tasks: map[int]rocl.GID{},
+		number: map[rocl.GID]int{}, owned: map[*rocl.Resource]bool{},
+	}
+}
+
+// local returns the lower bits of the number of a task.
+func local(id rocl.GID) int {
+	// A server of the directory counts its contexts from 1. Its epoch spreads those that a
+	// later server counts, and the serial the tasks and threads of one context.
+	n, epoch := id.Ctx()&(1<<24-1), id.Ctx()>>24
+	return int((n + epoch*4099 + uint64(id.Serial())*40503) & localMask)
+}
+
+// Claim claims the number of the main task of the context, before the task is registered: it
+// fails with rocl.ErrExists if another task of libpvm3 has the same. The caller then tries
+// another context.
+func (n *Numbers) Claim(ctx context.Context) error {
+	h, err := n.Host(ctx, uint64(n.c.ID().Node()))
+	if err != nil {
+		return err
+	}
+	r, err := n.c.Register(ctx, rocl.Attrs{
+		"type": typeTask, "vm": n.vm, "index": strconv.Itoa(h), "local": strconv.Itoa(local(n.c.ID())),
+	}, rocl.Unique("type", "vm", "index", "local"))
+	if errors.Is(err, rocl.ErrPartial) {
+		err = nil // a node that cannot be asked has tasks of another host
+	}
+	if r != nil {
+		n.own(r)
+	}
+	return err
+}
+
+func (n *Numbers) own(r *rocl.Resource) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.owned[r] = true
+}
+
+// Host returns the number of a node, from 1 to 4095.
+func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
+	n.mu.Lock()
+	h, ok := n.hosts[node]
+	n.mu.Unlock()
+	if ok {
+		return h, nil
+	}
+	name := fmt.Sprintf("%012x", node)
+	for range 100 { // until a claim holds, or another process's is found
+		used := map[int]bool{}
+		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typeHost, "vm": n.vm}) {
+			if err != nil {
+				if errors.Is(err, rocl.ErrPartial) {
+					break
+				}
+				return 0, fmt.Errorf("numbers: host %s: %w", name, err)
+			}
+			i, _ := strconv.Atoi(get(f, "index"))
+			if get(f, "node") == name && i > 0 && i <= hostMax {
+				return n.keepHost(ctx, node, i)
+			}
+			used[i] = true
+		}
+		i := 1
+		for used[i] {
+			i++
+		}
+		if i > hostMax {
+			return 0, fmt.Errorf("numbers: host %s: %w", name, ErrFull)
+		}
+		r, err := n.c.Register(ctx, n.hostAttrs(node, i), rocl.Unique("type", "vm", "index"))
+		if errors.Is(err, rocl.ErrExists) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("numbers: host %s: %w", name, err)
+		}
+		n.own(r)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.hosts[node], n.nodes[i] = i, node
+		return i, nil
+	}
+	return 0, fmt.Errorf("numbers: host %s: %w", name, ErrFull)
+}
+
+func (n *Numbers) hostAttrs(node uint64, i int) rocl.Attrs {
+	return rocl.Attrs{"type": typeHost, "vm": n.vm, "node": fmt.Sprintf("%012x", node), "index": strconv.Itoa(i)}
+}
+
+// keepHost notes the number of a node, which another process has claimed. For the own node it
+// registers the number once more, so that it stays when that process has ended.
+func (n *Numbers) keepHost(ctx context.Context, node uint64, i int) (int, error) {
+	if node == uint64(n.c.ID().Node()) {
+		r, err := n.c.Register(ctx, n.hostAttrs(node, i))
+		if err != nil {
+			return 0, err
+		}
+		n.own(r)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts[node], n.nodes[i] = i, node
+	return i, nil
+}
+
+// Node returns the node whose number is the host's part of tid, or false if the number is
+// not that of a host which this process has met.
+func (n *Numbers) Node(tid int) (uint64, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	node, ok := n.nodes[tid>>localBits&hostMax]
+	return node, ok
+}
+
+// HostTID returns the number that stands for a host itself, as PVM's pvmd has one.
+func HostTID(host int) int { return host << localBits }
+
+// IsHost reports whether tid is the number of a host.
+func IsHost(tid int) bool { return tid > 0 && tid&localMask == 0 }
+
+// Valid reports whether tid can be the number of a task.
+func Valid(tid int) bool { return tid > localMask && tid < 1<<30 }
+
+// Number returns the number of a task.
+func (n *Numbers) Number(ctx context.Context, id rocl.GID) (int, error) {
+	if id.IsZero() {
+		return 0, nil
+	}
+	n.mu.Lock()
+	i, ok := n.number[id]
+	n.mu.Unlock()
+	if ok {
+		return i, nil
+	}
+	h, err := n.Host(ctx, uint64(id.Node()))
+	if err != nil {
+		return 0, err
+	}
+	i = h<<localBits | local(id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.number[id], n.tasks[i] = i, id
+	return i, nil
+}
+
+// Task returns the task or thread whose number is tid. It fails with rocl.ErrNotFound if none
+// that runs has it, and none is known that had it.
+func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
+	n.mu.Lock()
+	id, ok := n.tasks[tid]
+	n.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	if !Valid(tid) || IsHost(tid) {
+		return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
+	}
+	for _, typ := range []string{"task", "thread"} {
+		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typ, "vm": n.vm}) {
+			if err != nil {
+				if errors.Is(err, rocl.ErrPartial) {
+					break
+				}
+				return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, err)
+			}
+			if local(f.ID) != tid&localMask {
+				continue
+			}
+			if i, err := n.Number(ctx, f.ID); err == nil && i == tid {
+				return f.ID, nil
+			}
+		}
+	}
+	return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
+}
+
+// Forget forgets which task has a number, because the task has ended. Its number is then
+// looked for again.
+func (n *Numbers) Forget(tid int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.tasks, tid)
+}
+
+// get returns the value of an attribute, or "".
+func get(f rocl.Found, name string) string {
+	v, _ := f.Attrs.Get(name)
+	return string(v)
+}

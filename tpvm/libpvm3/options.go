@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// The options that mean something here. The others are kept for pvm_getopt.
+const (
+	optRoute     = 1
+	optAutoErr   = 3
+	optShowTids  = 18
+	optPollType  = 19
+	optPollTime  = 20
+	optNoReset   = 25
+	optionCount  = 26
+	routeMost    = 3
+	autoErrMost  = 3
+	defaultFrags = 4080
+)
+
+// defaultOptions are PVM's.
+var defaultOptions = [optionCount]int{optRoute: 2, optAutoErr: 1, 10: defaultFrags, optShowTids: 1}
+
+// getOption returns the value of an option.
+func (l *library) getOption(what int) (int, error) {
+	if what < 1 || what >= optionCount || what == optPollType || what == optPollTime {
+		return 0, badParam
+	}
+	return l.options[what], nil
+}
+
+// setOption sets an option and returns the value before. rocl chooses the route, the size of
+// fragments, and how to wait, so those are kept without a meaning.
+func (l *library) setOption(what, value int) (int, error) {
+	old, err := l.getOption(what)
+	if err != nil {
+		return 0, err
+	}
+	if what == optRoute && (value < 1 || value > routeMost) || what == optAutoErr && (value < 0 || value > autoErrMost) {
+		return 0, badParam
+	}
+	l.options[what] = value
+	return old, nil
+}

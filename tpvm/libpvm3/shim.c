@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+//go:build cgo
+
+/* shim.c: what Go cannot export to C. */
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <unistd.h>
+#include "shim.h"
+#include "_cgo_export.h"
+
+int pvm_errno;
+int pvmdebmask;
+
+int shim_handler(handler_function f, int bufid) { return f(bufid); }
+
+int shim_match(match_function f, int bufid, int tid, int tag) { return f(bufid, tid, tag); }
+
+void shim_reduce(reduce_function f, int *type, void *x, void *y, int *count, int *info) { f(type, x, y, count, info); }
+
+void shim_write(void *file, const char *p, int n)
+{
+	fwrite(p, 1, n, file);
+	fflush(file);
+}
+
+void shim_stdout(const char *text) { fputs(text, stdout); }
+
+const char *shim_getenv(const char *name) { return getenv(name); }
+
+void shim_setenv(const char *name, const char *value) { setenv(name, value, 1); }
+
+static pid_t owner;
+
+/* at_exit does nothing in a process that a fork has left with one thread of the library's. */
+static void at_exit(void)
+{
+	if (getpid() == owner)
+		libpvm3AtExit();
+}
+
+void shim_at_exit(void)
+{
+	owner = getpid();
+	atexit(at_exit);
+}
+
+int pvm_addmhf(int tid, int tag, int context, int (*handler)(int)) { return libpvm3AddHandler(tid, tag, context, (void *)handler); }
+
+int (*pvm_recvf(int (*match)(int, int, int)))(int, int, int)
+{
+	static match_function current;
+	match_function old = current;
+
+	current = match;
+	libpvm3SetMatch((void *)match);
+	return old;
+}
+
+int pvm_reduce(void (*function)(int *, void *, void *, int *, int *), void *data, int count, int type, int tag, char *group, int root)
+{
+	return libpvm3Reduce((void *)function, data, count, type, tag, group, root);
+}
+
+int pvm_catchout(FILE *file) { return libpvm3Catchout(file); }
+
+/*
+ * A format of pvm_packf and pvm_unpackf is a list of
+ *
+ *	% [count | *] [. stride | . *] [h | l | u ...] type
+ *
+ * with the types c (bytes), d (int), u (unsigned), f (float), x (complex), s (string), and +
+ * (pvm_initsend, in pvm_packf only). An asterisk takes an int argument. In pvm_packf an
+ * integer or a float without a count is an argument itself; all others are pointers.
+ */
+struct conversion {
+	int count, stride;
+	int counted; /* a count was given */
+	int isShort, isLong, isUnsigned;
+	char type;
+};
+
+static int number(const char **p, va_list *args, int *given)
+{
+	int n = 0;
+
+	if (**p == '*') {
+		(*p)++;
+		*given = 1;
+		return va_arg(*args, int);
+	}
+	while (isdigit((unsigned char)**p)) {
+		*given = 1;
+		n = n * 10 + *(*p)++ - '0';
+	}
+	return n;
+}
+
+/* next reads a conversion: 1, 0 at the end, or PvmBadParam. */
+static int next(const char **p, va_list *args, struct conversion *c)
+{
+	int given = 0;
+
+	while (isspace((unsigned char)**p))
+		(*p)++;
+	if (**p == 0)
+		return 0;
+	if (*(*p)++ != '%')
+		return PvmBadParam;
+	memset(c, 0, sizeof *c);
+	c->stride = 1;
+	c->count = number(p, args, &c->counted);
+	if (!c->counted)
+		c->count = 1;
+	if (**p == '.') {
+		(*p)++;
+		c->stride = number(p, args, &given);
+		c->counted = 1;
+	}
+	for (;; (*p)++) {
+		if (**p == 'h')
+			c->isShort = 1;
+		else if (**p == 'l')
+			c->isLong = 1;
+		else if (**p == 'u' && (*p)[1] == 'd')
+			c->isUnsigned = 1;
+		else
+			break;
+	}
+	if (**p == 0)
+		return PvmBadParam;
+	c->type = *(*p)++;
+	if (c->type == 'u') {
+		c->isUnsigned = 1;
+		c->type = 'd';
+	}
+	return 1;
+}
+
+static int pack_pointer(struct conversion *c, void *v)
+{
+	int n = c->count, s = c->stride;
+
+	switch (c->type) {
+	case 'c':
+		return pvm_pkbyte(v, n, s);
+	case 'd':
+		if (c->isShort)
+			return c->isUnsigned ? pvm_pkushort(v, n, s) : pvm_pkshort(v, n, s);
+		if (c->isLong)
+			return c->isUnsigned ? pvm_pkulong(v, n, s) : pvm_pklong(v, n, s);
+		return c->isUnsigned ? pvm_pkuint(v, n, s) : pvm_pkint(v, n, s);
+	case 'f':
+		return c->isLong ? pvm_pkdouble(v, n, s) : pvm_pkfloat(v, n, s);
+	case 'x':
+		return c->isLong ? pvm_pkdcplx(v, n, s) : pvm_pkcplx(v, n, s);
+	case 's':
+		return pvm_pkstr(v);
+	}
+	return PvmBadParam;
+}
+
+static int pack_value(struct conversion *c, va_list *args)
+{
+	struct conversion one = *c;
+
+	switch (c->type) {
+	case '+':
+		return pvm_initsend(va_arg(*args, int));
+	case 'c': {
+		char v = va_arg(*args, int);
+		return pack_pointer(&one, &v);
+	}
+	case 'd':
+		if (c->isLong) {
+			long v = va_arg(*args, long);
+			return pack_pointer(&one, &v);
+		}
+		if (c->isShort) {
+			short v = va_arg(*args, int);
+			return pack_pointer(&one, &v);
+		} else {
+			int v = va_arg(*args, int);
+			return pack_pointer(&one, &v);
+		}
+	case 'f':
+		if (c->isLong) {
+			double v = va_arg(*args, double);
+			return pack_pointer(&one, &v);
+		} else {
+			float v = va_arg(*args, double);
+			return pack_pointer(&one, &v);
+		}
+	}
+	return pack_pointer(c, va_arg(*args, void *));
+}
+
+int pvm_packf(const char *format, ...)
+{
+	va_list args;
+	struct conversion c;
+	int cc;
+
+	va_start(args, format);
+	while ((cc = next(&format, &args, &c)) > 0) {
+		if (c.counted)
+			cc = pack_pointer(&c, va_arg(args, void *));
+		else
+			cc = pack_value(&c, &args);
+		if (cc < 0)
+			break;
+	}
+	va_end(args);
+	return cc < 0 ? lpvmerr("pvm_packf()", cc) : 0;
+}
+
+int pvm_unpackf(const char *format, ...)
+{
+	va_list args;
+	struct conversion c;
+	int cc;
+
+	va_start(args, format);
+	while ((cc = next(&format, &args, &c)) > 0) {
+		void *v = va_arg(args, void *);
+		int n = c.count, s = c.stride;
+
+		switch (c.type) {
+		case 'c':
+			cc = pvm_upkbyte(v, n, s);
+			break;
+		case 'd':
+			if (c.isShort)
+				cc = c.isUnsigned ? pvm_upkushort(v, n, s) : pvm_upkshort(v, n, s);
+			else if (c.isLong)
+				cc = c.isUnsigned ? pvm_upkulong(v, n, s) : pvm_upklong(v, n, s);
+			else
+				cc = c.isUnsigned ? pvm_upkuint(v, n, s) : pvm_upkint(v, n, s);
+			break;
+		case 'f':
+			cc = c.isLong ? pvm_upkdouble(v, n, s) : pvm_upkfloat(v, n, s);
+			break;
+		case 'x':
+			cc = c.isLong ? pvm_upkdcplx(v, n, s) : pvm_upkcplx(v, n, s);
+			break;
+		case 's':
+			cc = pvm_upkstr(v);
+			break;
+		default:
+			cc = PvmBadParam;
+		}
+		if (cc < 0)
+			break;
+	}
+	va_end(args);
+	return cc < 0 ? lpvmerr("pvm_unpackf()", cc) : 0;
+}
+
+/* Functions of PVM's library that its header does not declare, and that programs call. */
+
+void pvmsleep(int seconds) { sleep(seconds); }
+
+void pvmgetclock(struct timeval *t) { gettimeofday(t, NULL); }
+
+char *pvmgetrsh(void)
+{
+	char *s = getenv("PVM_RSH");
+
+	return s ? s : "/usr/bin/ssh";
+}
+
+char *pvmgettmp(void)
+{
+	char *s = getenv("PVM_TMP");
+
+	return s ? s : "/tmp";
+}
+
+char *pvmtmpnam(char *name)
+{
+	static char own[PVMTMPNAMLEN];
+	int fd;
+
+	if (!name)
+		name = own;
+	snprintf(name, PVMTMPNAMLEN, "%s/pvmXXXXXX", pvmgettmp());
+	if ((fd = mkstemp(name)) < 0)
+		return NULL;
+	close(fd);
+	unlink(name);
+	return name;
+}
+
+char *pvm_version(void) { return PVM_VER; }
+
+int pvm_getmwid(int bufid)
+{
+	struct pvmminfo info;
+	int cc = pvm_getminfo(bufid, &info);
+
+	return cc < 0 ? cc : info.wid;
+}
+
+int pvm_setmwid(int bufid, int wid)
+{
+	struct pvmminfo info;
+	int cc = pvm_getminfo(bufid, &info);
+
+	if (cc < 0)
+		return cc;
+	info.wid = wid;
+	return pvm_setminfo(bufid, &info);
+}
+
+/* REDUCE defines a function for pvm_reduce; by its operator for each type. */
+#define EACH(T, op) \
+	{ \
+		T *a = x, *b = y; \
+		for (i = 0; i < n; i++) \
+			op; \
+		break; \
+	}
+#define MULTIPLY_COMPLEX \
+	{ \
+		double re = a[2 * i] * b[2 * i] - a[2 * i + 1] * b[2 * i + 1]; \
+		a[2 * i + 1] = a[2 * i] * b[2 * i + 1] + a[2 * i + 1] * b[2 * i]; \
+		a[2 * i] = re; \
+	}
+#define ADD_COMPLEX \
+	{ \
+		a[2 * i] += b[2 * i]; \
+		a[2 * i + 1] += b[2 * i + 1]; \
+	}
+#define NORM(p) ((p)[2 * i] * (p)[2 * i] + (p)[2 * i + 1] * (p)[2 * i + 1])
+#define CHOOSE_COMPLEX(cmp) \
+	if (NORM(b) cmp NORM(a)) { \
+		a[2 * i] = b[2 * i]; \
+		a[2 * i + 1] = b[2 * i + 1]; \
+	}
+#define REDUCE(name, op, complex) \
+	void name(int *type, void *x, void *y, int *count, int *info) \
+	{ \
+		int i, n = *count; \
+		*info = PvmOk; \
+		switch (*type) { \
+		case PVM_BYTE: EACH(char, op) \
+		case PVM_SHORT: EACH(short, op) \
+		case PVM_INT: EACH(int, op) \
+		case PVM_LONG: EACH(long, op) \
+		case PVM_USHORT: EACH(unsigned short, op) \
+		case PVM_UINT: EACH(unsigned int, op) \
+		case PVM_ULONG: EACH(unsigned long, op) \
+		case PVM_FLOAT: EACH(float, op) \
+		case PVM_DOUBLE: EACH(double, op) \
+		case PVM_CPLX: EACH(float, complex) \
+		case PVM_DCPLX: EACH(double, complex) \
+		default: *info = PvmBadParam; \
+		} \
+	}
+
+REDUCE(PvmMax, if (b[i] > a[i]) a[i] = b[i], CHOOSE_COMPLEX(>))
+REDUCE(PvmMin, if (b[i] < a[i]) a[i] = b[i], CHOOSE_COMPLEX(<))
+REDUCE(PvmSum, a[i] += b[i], ADD_COMPLEX)
+REDUCE(PvmProduct, a[i] *= b[i], MULTIPLY_COMPLEX)
