@@ -54,9 +54,9 @@ func need(t testing.TB, ok bool, what string) {
 }
 
 const (
-	docs     = "/usr/share/doc/pvm-examples/"
-	pvmRoot  = "/usr/lib/pvm3"
-	plainOut = "-w -O1 -DHASSTDLIB -std=gnu89" // the programs are in the C of their time
+	docs    = "/usr/share/doc/pvm-examples/"
+	pvmRoot = "/usr/lib/pvm3"
+	cflags  = "-w -O1 -DHASSTDLIB -std=gnu89" // the programs are in the C of their time
 )
 
 // programs are the example programs, with their sources, and options of the compiler.
@@ -89,7 +89,7 @@ func build(t *testing.T, src, out, include, lib string) {
 	for range runtime.NumCPU() {
 		wg.Go(func() {
 			for name := range work {
-				args := strings.Fields(plainOut)
+				args := strings.Fields(cflags)
 				args = append(args, "-I"+include, "-o", filepath.Join(out, name))
 				more := programs[name]
 				if len(more) == 0 || more[0] != "bwtest.c" {

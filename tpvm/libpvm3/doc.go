@@ -25,6 +25,24 @@
 // task, even for one that has ended. Each task of libpvm3 claims its number, so that no two
 // have the same at a time.
 //
+// # What differs from PVM
+//
+//   - No call starts or ends hosts: pvm_addhosts fails with PvmDupHost or PvmCantStart,
+//     pvm_delhosts with PvmNotImpl. A host is a node of rocl's cluster.
+//   - pvm_notify knows PvmTaskExit; the kinds of hosts and routes fail with PvmNotImpl. So do
+//     pvm_getfds, pvm_tickle, pvm_reg_hoster, pvm_reg_rm, pvm_reg_tasker and pvm_reg_tracer,
+//     and pvm_hostsync of another host.
+//   - What spawned tasks print goes where their parent's output goes, unless pvm_catchout
+//     gathers it. PVM writes it to a file in /tmp.
+//   - pvm_recv from a task that has ended fails with PvmNoTask. PVM waits for ever.
+//   - A persistent entry of the mailbox lasts while a task of the virtual machine runs.
+//   - pvm_spawn returns when the children have enrolled. One that ends without enrolling gets a
+//     number that nobody else has.
+//   - With PvmDataInPlace, strides and strings are packed too. A negative long in PvmDataDefault
+//     stays negative.
+//   - Options of pvm_setopt other than PvmAutoErr, PvmShowTids and PvmNoReset are kept without a
+//     meaning: rocl chooses routes, fragments and how to wait.
+//
 // # Threads
 //
 // As with PVM, one thread calls the library. Calls of several threads are safe, but share the

@@ -382,19 +382,13 @@ func changeHosts(name string, hosts **C.char, count C.int, infos *C.int, add boo
 		if count < 1 || hosts == nil {
 			return 0, badParam
 		}
-		n := 0
 		for i, h := range unsafe.Slice(hosts, count) {
-			result, err := lib.changeHost(ctx, C.GoString(h), add)
-			if err != nil {
-				result = int(codeOf(err))
-			} else {
-				n++
-			}
+			c := lib.changeHost(ctx, C.GoString(h), add)
 			if infos != nil {
-				unsafe.Slice(infos, count)[i] = C.int(result)
+				unsafe.Slice(infos, count)[i] = C.int(c)
 			}
 		}
-		return n, nil
+		return 0, nil
 	}))
 }
 

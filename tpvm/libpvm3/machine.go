@@ -331,17 +331,17 @@ func (l *library) notifyHosts(ctx context.Context, what, tag int, tids []int, ca
 	return notImpl
 }
 
-// changeHost adds a host to the virtual machine, or removes it. A host is in it as long as a
-// node of the cluster runs there, which the library neither starts nor ends.
-func (l *library) changeHost(ctx context.Context, host string, add bool) (int, error) {
+// changeHost returns why a host cannot be added to the virtual machine, or removed: a host is in
+// it as long as a node of the cluster runs there, which the library neither starts nor ends.
+func (l *library) changeHost(ctx context.Context, host string, add bool) code {
 	_, err := l.hostNamed(ctx, host)
 	switch {
 	case add && err == nil:
-		return 0, dupHost
+		return dupHost
 	case add && codeOf(err) == noHost:
-		return 0, cantStart
+		return cantStart
 	case err != nil:
-		return 0, err
+		return codeOf(err)
 	}
-	return 0, notImpl
+	return notImpl
 }

@@ -125,17 +125,17 @@ static void messages(void)
 		pvm_pkint(&i, 1, 1);
 		pvm_send(me, i);
 	}
-	SIGN(pvm_probe(-1, 9));
-	SIGN(pvm_probe(-1, 9));
 	old = pvm_recvf(match_tag_9);
 	SIGN(pvm_recv(-1, -1));
 	pvm_recvf(old);
 	pvm_upkint(&n, 1, 1);
 	printf("recvf %d\n", n);
+	SIGN(pvm_probe(-1, 8));
+	SIGN(pvm_probe(-1, 8));
 	SIGN(pvm_trecv(me, -1, &brief));
 	pvm_upkint(&n, 1, 1);
 	printf("first %d\n", n);
-	SIGN(pvm_nrecv(-1, 10));
+	SIGN(pvm_recv(-1, 10));
 	SHOW(pvm_psend(me, 3, a, 4, PVM_INT));
 	SHOW(pvm_precv(-1, 3, b, 4, PVM_INT, &tid, &tag, &n));
 	printf("%d %d %d %d mine %d tag %d count %d\n", b[0], b[1], b[2], b[3], tid == me, tag, n);
