@@ -75,6 +75,7 @@ func height(pkg string) int {
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
 	"buffers":   {"golang.org/x/sys"},
+	"tpvm":      {"golang.org/x/sys"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},
