@@ -28,6 +28,9 @@
 //	type=thread     a thread; its identifier is the thread's
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number
+//	type=group      a member of a group; group, inst, which is Unique in it, and tid, the thread
+//	type=grouptask  a task that has had members of a group; group
+//	type=groupsync  the coordinator of a group, in one of these tasks; group
 //
 // A host is a node of the cluster. Spawn of a program runs it on hosts where a task is: the
 // pod controller of a task there starts it.

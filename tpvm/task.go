@@ -309,7 +309,9 @@ func (t *Task) Exit(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	if t.owns {
-		errs = append(errs, t.c.Close())
+		if err := t.c.Close(); err != nil { // counts what Flush has found undeliverable
+			t.log.Warn("tpvm: exit: closing the context", "err", err)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tpvm: exit %v: %w", t.ID(), err)
