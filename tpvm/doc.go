@@ -53,6 +53,9 @@
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number
 //	type=mbox       an entry of the mailbox; name, index, owner, flags, and a small message
+//	type=group      a member of a group; group, inst, which is Unique in it, and tid, the thread
+//	type=grouptask  a task that has had members of a group; group
+//	type=groupsync  the coordinator of a group, in one of these tasks; group
 //
 // # Hosts
 //

@@ -91,7 +91,8 @@ func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 //
 // The methods of Thread take the name of a group, and are for threads that are not members,
 // too. PvmNoGroup is ErrNoGroup, PvmNoInst is ErrNoInstance, PvmDupGroup is ErrInGroup or
-// ErrFrozen, PvmNotInGroup is ErrNotInGroup, PvmMismatch is ErrBarrierCount.
+// ErrFrozen, PvmNotInGroup is ErrNotInGroup, PvmMismatch is ErrBarrierCount. pvm_gsize of a
+// group that has no members is PvmNoGroup; GroupSize returns 0.
 type Group struct {
 	t    *Thread
 	a    *groupAgent

@@ -18,17 +18,17 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// threads are threads that a test uses from its own goroutine.
-type threads struct {
+// A team is threads that a test uses from its own goroutine.
+type team struct {
 	t     testing.TB
 	tasks []*tpvm.Task
 	n     int
 }
 
 // newThreads enrols tasks, on as many nodes.
-func newThreads(t testing.TB, tasks int) *threads {
+func newThreads(t testing.TB, tasks int) *team {
 	c := rocltest.Cluster(t, tasks)
-	ts := &threads{t: t}
+	ts := &team{t: t}
 	for i := range tasks {
 		ts.tasks = append(ts.tasks, enrol(t, c.Open(i)))
 	}
@@ -42,7 +42,7 @@ type handle struct {
 }
 
 // start starts a thread of a task, which lives until end, or the end of the test.
-func (ts *threads) start(task int) handle {
+func (ts *team) start(task int) handle {
 	ts.t.Helper()
 	ctx := deadline(ts.t)
 	ts.n++
@@ -67,7 +67,7 @@ func (ts *threads) start(task int) handle {
 }
 
 // group starts n threads over the tasks and joins them to a group, in this order.
-func (ts *threads) group(name string, n int) (gs []*tpvm.Group, hs []handle) {
+func (ts *team) group(name string, n int) (gs []*tpvm.Group, hs []handle) {
 	ts.t.Helper()
 	for i := range n {
 		h := ts.start(i % len(ts.tasks))
@@ -471,12 +471,12 @@ func TestGroupBarrierCounts(t *testing.T) {
 // A member that is missing in a barrier is named to each of the others, once, however it ends
 // and whenever: before or while they wait. They meet again in a barrier of fewer.
 func TestGroupBarrierMemberGone(t *testing.T) {
-	ways := map[string]func(context.Context, *threads, *tpvm.Group, handle) error{
-		"returns": func(_ context.Context, _ *threads, _ *tpvm.Group, h handle) error { h.end(); return nil },
-		"killed": func(ctx context.Context, ts *threads, _ *tpvm.Group, h handle) error {
+	ways := map[string]func(context.Context, *team, *tpvm.Group, handle) error{
+		"returns": func(_ context.Context, _ *team, _ *tpvm.Group, h handle) error { h.end(); return nil },
+		"killed": func(ctx context.Context, ts *team, _ *tpvm.Group, h handle) error {
 			return ts.tasks[0].Kill(ctx, h.ID())
 		},
-		"leaves": func(ctx context.Context, _ *threads, g *tpvm.Group, _ handle) error { return g.Leave(ctx) },
+		"leaves": func(ctx context.Context, _ *team, g *tpvm.Group, _ handle) error { return g.Leave(ctx) },
 	}
 	for way, end := range ways {
 		for _, tasks := range []int{1, 3} {

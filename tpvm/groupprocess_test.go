@@ -342,7 +342,7 @@ func BenchmarkGroupJoin64(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = c.Close() })
-	ts := &threads{t: b, tasks: []*tpvm.Task{enrol(b, c)}}
+	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, c)}}
 	var hs []handle
 	for range 64 {
 		hs = append(hs, ts.start(0))
