@@ -444,3 +444,22 @@ func TestTenThousandThreads(t *testing.T) {
 		t.Error(sum, want)
 	}
 }
+
+// Exit returns when its context ends, though a thread does not.
+func TestExitInTime(t *testing.T) {
+	ctx := deadline(t)
+	a := enrol(t, rocltest.Cluster(t, 1).Open(0))
+	release := make(chan struct{})
+	if _, err := a.Export(ctx, "stays", func(context.Context, *tpvm.Thread) error { <-release; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Spawn(ctx, "stays", 1); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := a.Exit(short); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	close(release)
+}

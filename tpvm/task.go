@@ -367,7 +367,8 @@ func (x *export) Close() error {
 // Exit leaves the virtual machine. It ends the task's threads and waits for them, and for the
 // output of the programs that Catchout gathers. Messages that the task has sent and that have
 // not been delivered are waited for, until ctx ends, but for those to tasks and threads that have
-// ended. The process goes on.
+// ended. The process goes on. When ctx ends, Exit returns with its cause, also where a thread does
+// not return.
 func (t *Task) Exit(ctx context.Context) error {
 	t.mu.Lock()
 	exited := t.exited
@@ -388,6 +389,25 @@ func (t *Task) leave(ctx context.Context) error {
 	errs = append(errs, t.drain(ctx))
 	t.pod.infos.handOver(ctx)
 	t.end()
+	withdrawn := make(chan struct{})
+	go func() {
+		defer close(withdrawn)
+		t.withdraw()
+	}()
+	select {
+	case <-withdrawn:
+		errs = append(errs, delivered(t.c.Flush(ctx)))
+	case <-ctx.Done(): // a thread does not return, or no directory answers
+		errs = append(errs, context.Cause(ctx))
+	}
+	if t.owns {
+		errs = append(errs, delivered(t.c.Close()))
+	}
+	return errors.Join(errs...)
+}
+
+// withdraw ends the threads and withdraws what the task has registered.
+func (t *Task) withdraw() {
 	for _, th := range t.pod.all() {
 		th.kill(ErrExited)
 	}
@@ -398,11 +418,6 @@ func (t *Task) leave(ctx context.Context) error {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-	errs = append(errs, delivered(t.c.Flush(ctx)))
-	if t.owns {
-		errs = append(errs, delivered(t.c.Close()))
-	}
-	return errors.Join(errs...)
 }
 
 // delivered returns err, the outcome of a flush, unless all that it says is that receivers have

@@ -163,7 +163,9 @@ func tpvmTask(ctx context.Context, args []string) error {
 		return err
 	}
 	err = tpvmServe(ctx, t, args[2])
-	return errors.Join(err, t.Exit(ctx))
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // the parent, and with it the directory, may be gone
+	defer cancel()
+	return errors.Join(err, t.Exit(end))
 }
 
 func tpvmServe(ctx context.Context, t *tpvm.Task, peer string) error {
