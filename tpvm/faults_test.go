@@ -170,7 +170,7 @@ func TestFarmProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := task.Spawn(ctx, self, 3, tpvm.Env("TPVM_TEST_PROGRAM=worker"))
+	ids, err := task.Spawn(ctx, self, 3, tpvm.Env("TPVM_TEST_PROGRAM=squarer"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestFarmProcesses(t *testing.T) {
 }
 
 func init() {
-	programs["worker"] = func() error {
+	programs["squarer"] = func() error {
 		ctx := context.Background()
 		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
 		if err != nil {
