@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -480,6 +481,11 @@ func TestExamples(t *testing.T) {
 	need(t, err == nil, "pvm-examples")
 	_, err = os.Stat("/usr/include/pvm3.h")
 	need(t, err == nil, "pvm-dev")
+	name, err := os.Hostname()
+	if err == nil {
+		_, err = net.LookupHost(name) // pvmd does so, and does not start otherwise
+	}
+	need(t, err == nil, "an address of this machine's name")
 	src := sources(t)
 	theirs, ours := startPVM(t, src), startOurs(t, src)
 	for _, c := range examples {
