@@ -16,6 +16,7 @@
 //	                        └───────────────────────────moved────────────────────────  broken
 //
 //	waiting ──timeout, and nothing has travelled since the timer was set──► resting
+//	waiting ──timeout, and the other side looks for better routes──► attached
 //	resting ──stirred──► waiting
 //	found ──dialled──► waiting, and moving ──moved──► waiting, if a better route is known
 //	detached, attached, waiting, resting ──bound──► attached
@@ -219,6 +220,9 @@ func (m *Machine) Timeout(rx, tx uint32) Action {
 		return 0
 	case rx == m.rx && tx == m.tx:
 		m.state = Resting
+		return 0
+	case m.isTheirs || m.cause != nil: // Improve would leave it waiting for a timer that is not set
+		m.state = Attached
 		return 0
 	}
 	return m.Improve()

@@ -255,7 +255,13 @@ func TestLifeModel(t *testing.T) {
 				searcher = 0
 				act(f.Moved(!better(), n, 0))
 			},
-			"travels": func(t *rapid.T) { n++; act(f.Stirred(n, 0)) },
+			"travels": func(t *rapid.T) {
+				n++
+				wasResting := f.state == Resting
+				if act(f.Stirred(n, 0)); wasResting {
+					timed = n - 1 // what stirs the link counts as having travelled since
+				}
+			},
 			"timeout": func(t *rapid.T) {
 				if !hasTimer { // but one that was stopped too late may come at any time
 					act(f.Timeout(n+1, 0))
