@@ -119,7 +119,7 @@ func (h *handler) loop(ctx stdctx.Context, do func(*dispatch.Message)) error {
 		case ctx.Err() != nil, errors.Is(err, dispatch.ErrClosed):
 			return nil
 		default:
-			return fmt.Errorf("rocl: handling messages to %v: %w", h.r.id, err)
+			return err
 		}
 	}
 }

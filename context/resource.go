@@ -125,11 +125,7 @@ func (r *Resource) sendSlow(ctx stdctx.Context, to resource.GID, how func(*dispa
 // received from it, for as long as [WithGiveUp] says. No message is lost: receive
 // some of the others, and try again. See [dispatch.Mailbox.Recv].
 func (r *Resource) Recv(ctx stdctx.Context, sel ...dispatch.Select) (*dispatch.Message, error) {
-	m, err := r.box.Recv(ctx, sel...)
-	if err != nil {
-		return nil, fmt.Errorf("rocl: receiving at %v: %w", r.id, err)
-	}
-	return m, nil
+	return r.box.Recv(ctx, sel...)
 }
 
 // TryRecv is Recv that does not wait: without a message it returns rocl.ErrEmpty. It makes

@@ -192,7 +192,7 @@ func TestWokenAreCounted(t *testing.T) {
 			}
 			all.Wait()
 			mb.Close()
-			until(t, "no goroutine is counted as woken", func() bool { return a.woken.Load() == 0 })
+			until(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
 		})
 	}
 }
@@ -219,7 +219,7 @@ func TestTokenIsOfferedToParked(t *testing.T) {
 	}
 	d.endPark(isFired)
 	d.endPark(waits)
-	if n := d.woken.Load(); n != 0 {
+	if n := d.woken(); n != 0 {
 		t.Errorf("%d goroutines are counted as woken", n)
 	}
 }
@@ -244,7 +244,7 @@ func TestGiveWay(t *testing.T) {
 	}
 	d.endPark(second)
 	gives.Wait()
-	if poller.ready() || d.woken.Load() != 0 || d.gaveWay.Load() {
+	if poller.ready() || d.woken() != 0 || d.gaveWay.Load() {
 		t.Error("the poller has been fired, or goroutines are counted as woken")
 	}
 	d.unpark(other)

@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -620,20 +621,21 @@ func (m *Mailbox) nextNeedy() {
 // not fail if every context that its selectors name has room. No message is lost: receive
 // some of the others, and try again.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
-	f, err := merge(sel)
+	var own Select
+	f, err := merge(sel, &own)
 	if err != nil {
-		return nil, err
+		return nil, m.receiving(err)
 	}
 	m.mu.Lock()
-	if msg := m.match(&f); msg != nil {
+	if msg := m.match(f); msg != nil {
 		return m.leaveWith(msg), nil
 	}
 	if m.closed {
 		m.mu.Unlock()
-		return nil, ErrClosed
+		return nil, m.receiving(ErrClosed)
 	}
 	w := m.d.waiter()
-	w.sel = f
+	w.sel = *f
 	m.waiters.push(w)
 	if !m.isDoubting && f.namesOrigins() {
 		m.doubts()
@@ -666,7 +668,12 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	case err == nil: // fired without a message
 		err = ErrClosed
 	}
-	return nil, err
+	return nil, m.receiving(err)
+}
+
+// receiving returns the error of a receive that fails because of err.
+func (m *Mailbox) receiving(err error) error {
+	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
 // leaveWith lets msg leave the mailbox; it unlocks mu.
@@ -724,13 +731,14 @@ func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
 // looks once at what the transports have. If there still is none it returns an error, and mu
 // is not held.
 func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
-	f, err := merge(sel)
+	var own Select
+	f, err := merge(sel, &own)
 	if err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
 		m.mu.Lock()
-		if msg := m.find(&f); msg != nil {
+		if msg := m.find(f); msg != nil {
 			return msg, nil
 		}
 		closed := m.closed

@@ -75,7 +75,7 @@ func (w *waiter) ready() bool { return w.state.Load() == fired }
 func (w *waiter) fire() {
 	was := w.state.Swap(fired)
 	if was == parked {
-		w.d.woken.Add(1)
+		w.d.fired.Add(1)
 	}
 	w.wake(was)
 }
@@ -144,7 +144,9 @@ type progress struct {
 	alone    int                    // how often it was taken while the keeper rested; likewise
 	acksDue  atomic.Bool            // some link owes an acknowledgement
 	held     atomic.Int32           // messages that were received and not released; not those of parcels
-	woken    atomic.Int32           // goroutines that were fired while parked, and have not run yet
+	fired    atomic.Uint64          // goroutines that were fired while parked,
+	ran      atomic.Uint64          // and those of them that have run since
+	nudged   atomic.Uint64          // goroutines that were nudged while parked, and have run
 	gaveWay  atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
 	yields   atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
@@ -168,6 +170,10 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 	d.waiters.Put(w)
 }
 
+// woken returns how many goroutines were fired while parked and have not run yet. It may be
+// negative for a moment: a goroutine may run before it is counted as fired.
+func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
+
 // takes takes the token, to drive p, if nobody has it. The poller may have been closed since
 // the caller asked for it.
 func (d *Dispatcher) takes(p *subsys.Poller) bool {
@@ -179,6 +185,14 @@ func (d *Dispatcher) takes(p *subsys.Poller) bool {
 	}
 	d.token.Unlock()
 	return false
+}
+
+// pollable returns the poller if it has anything to poll, else nil.
+func (d *Dispatcher) pollable() *subsys.Poller {
+	if p := d.poller.Load(); p != nil && p.Len() > 0 {
+		return p
+	}
+	return nil
 }
 
 // take takes the token to work on what belongs to its holder, such as the inbound part of
@@ -211,7 +225,16 @@ func (d *Dispatcher) give() {
 // wait returns nil when w has been fired, or the cause when ctx ends first.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	done := ctx.Done()
-	isFlushed := !d.yields.Load() && d.woken.Load() <= 0
+	// With no connection to flush or to poll, w parks. This is park with fewer calls: the processor
+	// mispredicts each return after the goroutine has been switched.
+	if done == nil && d.streams.count.Load() == 0 && d.held.Load() == 0 && d.pollable() == nil && w.state.CompareAndSwap(awake, parked) {
+		<-w.ch
+		if d.endPark(w) {
+			return nil
+		}
+		d.nudged.Add(1)
+	}
+	isFlushed := !d.yields.Load() && d.woken() <= 0
 	if isFlushed {
 		d.flushAll(false)
 	} // otherwise the token holder flushes; this goroutine may become the holder
@@ -237,7 +260,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 			return context.Cause(ctx)
 		}
 		drives := false
-		if p := d.poller.Load(); p != nil && p.Len() > 0 {
+		if p := d.pollable(); p != nil {
 			if d.takes(p) {
 				isFlushed = true // drive does
 				switch then := d.drive(done, w, p); then {
@@ -291,28 +314,32 @@ func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 func (d *Dispatcher) awaitWake(done <-chan struct{}, w *waiter) {
 	if done == nil { // a third of what a select costs
 		<-w.ch
-		d.count.Woken.Add(1)
 	} else {
 		select {
 		case <-w.ch:
-			d.count.Woken.Add(1)
 		case <-done:
-			d.count.Sleeps.Add(1)
+			if !d.endPark(w) {
+				d.count.Sleeps.Add(1)
+			}
+			return
 		}
 	}
-	d.endPark(w)
+	if !d.endPark(w) {
+		d.nudged.Add(1)
+	}
 }
 
-// endPark makes w awake again. If w is the last woken goroutine and a goroutine has given way,
-// endPark offers the token.
-func (d *Dispatcher) endPark(w *waiter) {
-	if w.state.CompareAndSwap(parked, awake) {
-		return // nudged, or done has closed
+// endPark makes w awake again, and reports whether it has been fired. If w is the last woken
+// goroutine and a goroutine has given way, endPark offers the token.
+func (d *Dispatcher) endPark(w *waiter) (isFired bool) {
+	if w.state.Load() != fired && w.state.CompareAndSwap(parked, awake) {
+		return false // nudged, or done has closed
 	}
-	if d.woken.Add(-1) == 0 && d.gaveWay.Load() {
+	if d.ran.Add(1) == d.fired.Load() && d.gaveWay.Load() {
 		d.gaveWay.Store(false)
 		d.pass()
 	}
+	return true
 }
 
 // giveWay parks a goroutine that polled in vain while woken goroutines have not run. Its
@@ -323,7 +350,7 @@ func (d *Dispatcher) giveWay(done <-chan struct{}, w *waiter) {
 	if w.state.CompareAndSwap(awake, parked) {
 		d.list(w)
 		d.gaveWay.Store(true)
-		if d.woken.Load() <= 0 { // all of them ran before gaveWay was set: none offers the token
+		if d.woken() <= 0 { // all of them ran before gaveWay was set: none offers the token
 			d.endPark(w)
 		} else {
 			d.awaitWake(done, w)
@@ -403,7 +430,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (t
 	} else if d.alone++; d.alone%aloneMost == 0 {
 		p.Wake() // again, should somebody have polled it
 	}
-	if d.woken.Load() > 0 {
+	if d.woken() > 0 {
 		d.letWoken()
 	} else {
 		d.flushAll(false)
@@ -475,7 +502,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 		}
 		if n > 0 {
 			start, empty = time.Time{}, 0
-			if d.woken.Load() > 0 {
+			if d.woken() > 0 {
 				d.letWoken()
 			}
 			continue
@@ -486,7 +513,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 		if empty++; empty < fewPolls {
 			continue
 		}
-		if empty%wokenPolls == 0 && d.woken.Load() > 0 {
+		if empty%wokenPolls == 0 && d.woken() > 0 {
 			if entered {
 				d.patience.Leave()
 			}

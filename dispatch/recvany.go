@@ -53,7 +53,8 @@ func (m *Mailbox) receiver(msg *Message) *waiter {
 // message, one of them is chosen at random. It fails with ErrSelect if there is no mailbox, or
 // if they are of several Dispatchers.
 func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
-	f, err := merge(sel)
+	var own Select
+	f, err := merge(sel, &own)
 	if err != nil {
 		return -1, nil, err
 	}
@@ -71,7 +72,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 		i = (start + i) % len(boxes)
 		m := boxes[i]
 		m.mu.Lock()
-		if msg := m.match(&f); msg != nil {
+		if msg := m.match(f); msg != nil {
 			return i, m.leaveWith(msg), nil
 		}
 		m.mu.Unlock()
@@ -81,7 +82,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	members := make([]*waiter, len(boxes))
 	for i := range boxes {
 		i = (start + i) % len(boxes)
-		if !u.join(boxes[i], &f, &members[i]) {
+		if !u.join(boxes[i], f, &members[i]) {
 			break
 		}
 	}

@@ -114,18 +114,19 @@ func All(sel ...Select) Select {
 	return s
 }
 
-// merge returns the conjunction of a receive's selectors.
-func merge(sel []Select) (f Select, err error) {
+// merge returns the conjunction of a receive's selectors: the only one where it lies, or all in
+// f, which must be zero.
+func merge(sel []Select, f *Select) (*Select, error) {
 	switch len(sel) {
 	case 0:
 		return f, nil
 	case 1:
-		return sel[0], sel[0].err()
+		return &sel[0], sel[0].err()
 	}
 	for i := range sel { // one From and one Tag, mostly
 		s := &sel[i]
 		if s.more != nil || s.hasFrom && f.hasFrom || s.hasTag && f.hasTag {
-			f = All(sel...)
+			*f = All(sel...)
 			return f, f.err()
 		}
 		if s.hasFrom {

@@ -72,7 +72,7 @@ func TestSelectAlternatives(t *testing.T) {
 	for i := range 40 {
 		sel = append(sel, Any(TagMask(1<<i, 0), TagMask(1<<i, 1<<i), From(id(uint32(i)))))
 	}
-	if _, err := merge(sel); !errors.Is(err, ErrSelect) {
+	if _, err := merge(sel, new(Select)); !errors.Is(err, ErrSelect) {
 		t.Fatalf("3 to the power of 40 alternatives: %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestSelectAllocs(t *testing.T) {
 	a, sum := id(1), uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
 		for _, sel := range [][]Select{{}, {From(a)}, {Tag(1)}, {From(a), Tag(1)}, {Tags(1, 3)}, {TagMask(3, 1), From(a)}} {
-			f, err := merge(sel)
+			f, err := merge(sel, new(Select))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestSelectModel(t *testing.T) {
 			sel, is = append(sel, s), append(is, c)
 			within = within || s.err() != nil
 		}
-		f, err := merge(sel)
+		f, err := merge(sel, new(Select))
 		matched := false
 		expected := map[resource.GID]bool{}
 		for serial := range uint32(8) {
@@ -181,7 +181,7 @@ func TestSelectModel(t *testing.T) {
 				t.Fatalf("messages only of %v are expected, and %v match", c, expected)
 			}
 		}
-		if g, _ := merge(sel); !f.equals(&g) {
+		if g, _ := merge(sel, new(Select)); !f.equals(g) {
 			t.Fatal("a selector does not equal itself")
 		}
 	})

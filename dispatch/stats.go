@@ -40,12 +40,12 @@ func (d *Dispatcher) Stats() Stats {
 	d.calls.box.mu.Lock()
 	inFlight, late := d.calls.inFlight, d.calls.late
 	d.calls.box.mu.Unlock()
-	c := &d.count
+	c, woken := &d.count, d.ran.Load()+d.nudged.Load()
 	return Stats{
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), Polls: c.Polls.Load(),
-		Sleeps: c.Sleeps.Load() + c.Woken.Load(), Wakeups: c.Wakeups.Load() + c.Woken.Load(),
+		Sleeps: c.Sleeps.Load() + woken, Wakeups: c.Wakeups.Load() + woken,
 		Resumed: t.resumed, Resent: t.resent, Moved: t.moved, Undelivered: d.lost.Load(), Unreported: d.unreported.Load(), Links: links,
 		LateReplies: late, StuckReceives: t.stuck, Calls: inFlight,
 	}

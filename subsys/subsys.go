@@ -172,7 +172,6 @@ type Counters struct {
 	Polls    atomic.Uint64 // system calls that asked what is ready
 	Sleeps   atomic.Uint64 // times a waiter slept in the kernel or parked
 	Wakeups  atomic.Uint64 // times a sleeping waiter was woken by another goroutine
-	Woken    atomic.Uint64 // times both: a sleep that ended so, counted once
 	ConnsIn  atomic.Uint64
 	ConnsOut atomic.Uint64
 }

@@ -238,7 +238,7 @@ type Message struct {
 	m    *rocl.Message // nil: it is of the mailbox,
 	from TID           // where that put it
 	len  int
-	t    *Thread // that uses it again; nil: none does
+	task *Task // that uses it again; nil: none does
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.
@@ -270,8 +270,8 @@ func (m *Message) Release() {
 	}
 	m.m.Release()
 	m.m = nil
-	if m.t != nil {
-		m.t.spare.Store(m)
+	if m.task != nil {
+		m.task.messages.Put(m)
 	}
 }
 
@@ -286,9 +286,9 @@ func message(m *rocl.Message) (*Message, error) {
 
 // message is like the function, for a Message that is used again after its Release.
 func (t *Thread) message(m *rocl.Message) (*Message, error) {
-	msg := t.spare.Swap(nil)
+	msg, _ := t.task.messages.Get().(*Message)
 	if msg == nil {
-		msg = &Message{t: t}
+		msg = &Message{task: t.task}
 	}
 	if err := msg.init(m); err != nil {
 		return nil, err

@@ -146,7 +146,8 @@ type Task struct {
 	launch   *foundStart   // of this process, where its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes it on
 
-	packers sync.Pool // of *pack.Buffer
+	packers  sync.Pool // of *pack.Buffer
+	messages sync.Pool // of *Message
 
 	starter  HostStarter // of AddHosts
 	env      []string    // for programs that the pod starts

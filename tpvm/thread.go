@@ -26,7 +26,6 @@ type Thread struct {
 	msgContext atomic.Uint32
 	groups     threadGroups
 	selectors  selectors
-	spare      atomic.Pointer[Message]  // that was released
 	handlers   atomic.Pointer[handlers] // nil: there has been none
 }
 
