@@ -52,7 +52,7 @@ const (
 
 // tpvmBench measures package tpvm, row by row.
 func tpvmBench(ctx context.Context, o *options) (*Result, error) {
-	rows := []func(context.Context, *options) ([]*Result, error){tpvmTasks, tpvmThreadTrip, tpvmSpawns}
+	rows := []func(context.Context, *options) ([]*Result, error){tpvmTasks, tpvmThreadTrip, tpvmSpawns, tpvmBarrier}
 	var all []*Result
 	for _, row := range rows {
 		rs, err := row(ctx, o)
@@ -66,7 +66,6 @@ func tpvmBench(ctx context.Context, o *options) (*Result, error) {
 		return nil, err
 	}
 	all = append(all, pvm...)
-	// The barrier of 64 threads over 4 processes belongs here, behind the spawns.
 	for i := range all[1:] {
 		all[i].Also = all[i+1]
 	}
@@ -158,7 +157,7 @@ func tpvmTask(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := tpvm.Enrol(ctx, tpvm.WithRocl(tpvmOptions(args[0], policy)...))
+	t, err := tpvm.Enrol(ctx, exportBarrier(), tpvm.WithRocl(tpvmOptions(args[0], policy)...))
 	if err != nil {
 		return err
 	}
