@@ -53,6 +53,7 @@ var table = []struct {
 	{find, options{poll: "always", count: 10_000, nodes: 2}},
 	{find, options{poll: "always", count: 10_000, nodes: 2, sealed: true}},
 	{find, options{poll: "never", count: 3_000, nodes: 8}},
+	{tpvmBench, options{size: 64, count: 20_000}},
 }
 
 func allCommand() *cobra.Command {
