@@ -39,12 +39,7 @@ func runCommand() *cobra.Command {
 		Long: "Run a program -n times, spread over the hosts that have tasks, and print what each prints with its name in front.\n" +
 			"The programs need not use tpvm. They have no input. When tpvm is interrupted it ends them: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
 			"The exit code is that of the first program that fails, 128 and the signal's number where a signal ended it.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("run needs a program: %s", cmd.UseLine())
-			}
-			return nil
-		},
+		Args: atLeast(1, "a program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts, err := f.options()
 			if err != nil {
@@ -96,7 +91,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 // run runs a program n times, and returns the exit code as an error.
 func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsThem bool) (err error) {
 	ctx := cmd.Context()
-	t, err := enrol(cmd, false, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
+	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
