@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/freeaddr"
 )
 
 // The start-up file comes first. A bad line in it is reported with its place, and is no failure
@@ -81,4 +83,57 @@ func TestConsoleHelp(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(out, strings.Join(lines, "")) || !strings.Contains(out, "there is no tracing") {
 		t.Errorf("exit code %d: %q %q", code, out, errOut)
 	}
+}
+
+// Hosts are added and used, and halt ends their pods, but not one that an operator has started.
+func TestConsoleHosts(t *testing.T) {
+	s := newShell(t)
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := must(freeaddr.Loopback())
+	node := func(name string) *shell {
+		bind := own
+		if name != "" {
+			bind = must(freeaddr.Loopback())
+		}
+		return &shell{t: t, env: append(slices.Clone(s.env), "ROCL_SOCKET="+filepath.Join(dir, name+"s"), "ROCL_BIND="+bind,
+			"ROCL_JOIN="+own, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test")}
+	}
+	one, operated := node("1"), node("2")
+	ssh := filepath.Join(dir, "ssh")
+	script := "#!/bin/sh\nshift\nexport"
+	for _, v := range one.env[len(s.env):] {
+		script += " '" + v + "'"
+	}
+	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { one.run("", "delete", "one") }) // where halt has failed
+	main := node("")
+	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
+	serving, lines := operated.start("pod")
+	if l := next(t, lines); !strings.Contains(l, "tasks can start programs here") {
+		t.Fatal(l)
+	}
+	out, errOut, code := main.run("add one\nconf\nmstat one\nsetenv V x\nexport V\nspawn -one -> sh -c 'echo $V $ROCL_SOCKET'\nspawn -one sleep 1000\nhalt", "console")
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d: %s", code, errOut)
+	}
+	for _, want := range []string{"one: node ", " pod       one\n", "one   ok\n", "x " + filepath.Join(dir, "1s") + "\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in %s", want, out)
+		}
+	}
+	if _, errOut, code := one.run("", "kill", "1-1"); code != exitNoDirectory { // the pod served its node
+		t.Errorf("the added host: exit code %d: %s", code, errOut)
+	}
+	if _, errOut, code := operated.run("", "kill", "1-1"); code != exitFailed {
+		t.Errorf("the operator's host: exit code %d: %s", code, errOut)
+	}
+	_ = serving.Process.Signal(os.Interrupt)
+	rest(lines)
+	_ = serving.Wait()
 }

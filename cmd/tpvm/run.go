@@ -113,17 +113,14 @@ func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsTh
 	}
 	ps, err := t.Start(ctx, name, n, opts...)
 	if err != nil {
-		if err := end(ctx, ps); err != nil {
-			p.say("%s", text(err))
-		}
+		end(ctx, ps, p)
 		return err
 	}
 	code := wait(ctx, ps, p)
 	if ctx.Err() != nil {
 		if endsThem {
-			if err := end(ctx, ps); err != nil {
-				p.say("%s", text(err))
-			}
+			p.say("interrupted: ending what runs")
+			end(ctx, ps, p)
 		}
 		return exitError(exitInterrupted)
 	}
@@ -171,37 +168,35 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 }
 
 // end ends programs: by SIGTERM, and then by SIGKILL.
-func end(ctx context.Context, ps []*tpvm.Program) error {
+func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
 	ctx = context.WithoutCancel(ctx)
-	var mu sync.Mutex
-	var errs []error
 	var all sync.WaitGroup
-	for _, p := range ps {
+	for _, q := range ps {
 		all.Go(func() {
-			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-				ctx, cancel := context.WithTimeout(ctx, grace)
-				err := p.Signal(ctx, s)
-				if errors.Is(err, tpvm.ErrNoTask) { // it has ended
-					err = nil
-				} else if err == nil {
-					_, err = p.Wait(ctx)
-				}
-				late := errors.Is(err, context.DeadlineExceeded)
-				cancel()
-				if late && s == syscall.SIGTERM {
-					continue
-				}
-				if err != nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
-				return
+			err := endBy(ctx, q, syscall.SIGTERM)
+			if errors.Is(err, context.DeadlineExceeded) {
+				p.say("%v: does not end by SIGTERM, and is killed", q)
+				err = endBy(ctx, q, syscall.SIGKILL)
+			}
+			if err != nil {
+				p.say("%s", text(err))
 			}
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+}
+
+// endBy sends a signal to a program and waits until it has ended.
+func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := q.Signal(ctx, s); errors.Is(err, tpvm.ErrNoTask) { // it has ended
+		return nil
+	} else if err != nil {
+		return err
+	}
+	_, err := q.Wait(ctx)
+	return err
 }
 
 // progress prints how many programs run, on a terminal, below what they print.
