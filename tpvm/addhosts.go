@@ -49,6 +49,9 @@ type HostStarter interface {
 type SSH struct {
 	// Args is the command with its options; the host and the remote command are added.
 	Args []string
+	// Config is a file that has, for each host, the port, the user, the key and whatever else
+	// ssh_config(5) describes. ssh reads it in place of its own files, as with its option -F.
+	Config string
 }
 
 // Command implements HostStarter.
@@ -59,6 +62,9 @@ func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd 
 	}
 	if len(args) == 0 {
 		args = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"}
+	}
+	if s.Config != "" {
+		args = slices.Concat(args, []string{"-F", s.Config})
 	}
 	quoted := make([]string, len(argv))
 	for i, a := range argv {

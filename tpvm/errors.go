@@ -39,8 +39,9 @@ var (
 	ErrHandler = errors.New("tpvm: the thread has such a handler already")
 	// ErrForeign is returned by a receive of a message that is not of this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
-	// ErrTooMany is returned when the task that should start a program runs as many as it may.
-	ErrTooMany = errors.New("tpvm: the task of the host runs as many programs as it may")
+	// ErrTooMany is returned when a host holds no more programs: its pod runs as many as
+	// WithMaxPrograms allows, or the system refused the process for want of a resource.
+	ErrTooMany = errors.New("tpvm: the host holds no more programs")
 	// ErrNoStatus is returned for a task of which no running task knows how it ended.
 	ErrNoStatus = errors.New("tpvm: no running task has started the program")
 	// ErrKilled is the cause for which the context of a killed thread ends.

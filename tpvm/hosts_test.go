@@ -110,14 +110,20 @@ func freeAddress(t *testing.T) string {
 	return a
 }
 
-// host makes a host that a remote shell reaches. Its pod serves the node.
-func (f *farm) host(name string, more map[string]string) {
+// env returns the environment of commands on a host, whose pod serves the node.
+func (f *farm) env(name string) map[string]string {
 	f.t.Helper()
 	sock := filepath.Join(f.dir, name+".sock")
-	env := map[string]string{
+	return map[string]string{
 		"ROCL_SOCKET": sock, "ROCL_BIND": freeAddress(f.t), "ROCL_JOIN": f.address, "ROCL_KEY_FILE": f.key, "ROCL_CLUSTER": "farm",
 		"TPVM_TEST_SOCKET": sock, "TPVM_TEST_PROGRAM": "pod", "TPVM_TEST_PID": strconv.Itoa(os.Getpid()),
 	}
+}
+
+// host makes a host that the fake ssh reaches.
+func (f *farm) host(name string, more map[string]string) {
+	f.t.Helper()
+	env := f.env(name)
 	maps.Copy(env, more)
 	var s strings.Builder
 	for k, v := range env {

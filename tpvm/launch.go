@@ -135,6 +135,11 @@ func startError(path, host string, err error) error {
 			return fmt.Errorf("%w: start %s on %s", err, path, host)
 		}
 	}
+	for _, scarce := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, scarce) {
+			return fmt.Errorf("%w: start %s on %s: %w", ErrTooMany, path, host, err)
+		}
+	}
 	return fmt.Errorf("start %s on %s: %w", path, host, err)
 }
 
@@ -179,7 +184,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	case p.draining || p.ending:
 		err = ErrExited
 	case len(p.children) >= p.maxPrograms:
-		err = fmt.Errorf("%w: %d", ErrTooMany, p.maxPrograms)
+		err = fmt.Errorf("%w: %d run", ErrTooMany, p.maxPrograms)
 	default:
 		p.children[c] = struct{}{}
 	}

@@ -154,50 +154,38 @@ func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOpt
 func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
-	places, shares := t.task.pod.spread(places, n)
-	firsts := make([]int, len(places))
-	for i := 1; i < len(places); i++ {
-		firsts[i] = firsts[i-1] + shares[i-1]
-	}
-	share := func(i int) (first, count int) { return firsts[i], shares[i] } // of the place i
-	answers := make([]started, len(places))
-	errs := make([]error, len(places))
+	shares := t.task.pod.spread(places, n)
+	answers := make([]started, len(shares))
+	errs := make([]error, len(shares))
 	out, release := t.task.outputs(s)
 	defer release()
-	ask := func(i int) {
-		first, count := share(i)
+	own := t.task.pod
+	together(len(shares), func(i int) {
+		p := shares[i]
 		if isProgram {
 			q := t.programs(name, n, number, s, out)
-			q.First, q.N, q.OnHosts = first, count, len(places) > 1
-			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, q)
+			q.First, q.N, q.OnHosts = p.first, p.count, len(shares) > 1
+			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: count, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
-			answers[i], errs[i] = askThreads(ctx, t, places[i].pod, q)
+			q := spawnThreads{Name: name, Args: s.args, N: p.count, Parent: t.ID(), Spawn: number, Pod: own.r.ID(), MsgContext: t.msgContext.Load()}
+			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
-	}
-	together(len(places), ask)
+	})
 	e := &SpawnError{Name: name}
 	var ids []TID
 	failed := false
 	for i, a := range answers {
 		ids = append(ids, a.IDs...)
 		if isProgram {
-			t.task.pod.launched.add(places[i].pod, a.IDs...)
+			own.launched.add(shares[i].pod, a.IDs...)
 		}
 		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
-		_, count := share(i)
-		for k := len(a.IDs); k < count; k++ {
-			err := errs[i]
-			if j := k - len(a.IDs); err == nil && len(a.Errors) > 0 {
-				err = remoteError(a.Errors[min(j, len(a.Errors)-1)])
+		for k := len(a.IDs); k < shares[i].count; k++ {
+			text := ""
+			if len(a.Errors) > 0 {
+				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
-			if err == nil {
-				err = errors.New("the task answered for too few")
-			}
-			if errs[i] != nil {
-				err = fmt.Errorf("host %s: %w", places[i].host, err)
-			}
-			e.Slots = append(e.Slots, err)
+			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
 			failed = true
 		}
 	}
@@ -208,14 +196,16 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	return ids, nil
 }
 
-// shareOf returns which of n the place i of several gets: count of them, from the first on.
-func shareOf(n, places, i int) (first, count int) {
-	count = n / places
-	first = i*count + min(i, n%places)
-	if i < n%places {
-		count++
+// notStarted returns why a thread or program of a share was not started: the error of the
+// request to its pod, or what the pod has answered.
+func (s share) notStarted(err error, answer string) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("host %s: %w", s.host, err)
+	case answer != "":
+		return remoteError(answer)
 	}
-	return first, count
+	return fmt.Errorf("host %s: its pod answered for too few", s.host)
 }
 
 // together calls f for 0 to n-1, at once where there are several.
@@ -236,11 +226,13 @@ func together(n int, f func(int)) {
 	}
 }
 
-func askThreads(ctx context.Context, t *Thread, pod TID, q spawnThreads) (started, error) {
-	if pod == t.task.pod.r.ID() {
-		return t.task.pod.startThreads(ctx, q), nil
+// askPod returns the answer of a pod to a request: by a call of own where it is the task's own
+// pod, else by messages.
+func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, own func(context.Context, Q) A) (A, error) {
+	if pod == t.pod.r.ID() {
+		return own(ctx, q), nil
 	}
-	return ask[started](ctx, t.task, pod, podThreads, q)
+	return ask[A](ctx, t, pod, tag, q)
 }
 
 // sentinels are the errors that remoteError recognises.

@@ -212,11 +212,10 @@ func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 
 // askWait waits for a program that a pod has started.
 func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
-	if pod == t.task.pod.r.ID() {
-		e := t.task.pod.wait(ctx, waitFor{id})
-		return e, context.Cause(ctx)
+	e, err := askPod(ctx, t.task, pod, podWait, waitFor{id}, t.task.pod.wait)
+	if err == nil && !e.IsKnown {
+		err = context.Cause(ctx)
 	}
-	e, err := ask[programEnd](ctx, t.task, pod, podWait, waitFor{id})
 	if isEnd(err) || errors.Is(err, rocl.ErrNoReply) {
 		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
 	}
