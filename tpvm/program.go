@@ -153,14 +153,15 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %q: %w", name, err)
 	}
-	places = places[:min(n, len(places))]
 	number, record := t.task.pod.beginSpawn()
+	places, shares := t.task.pod.spread(places, n)
+	firsts := firstsOf(shares)
 	out, release := t.task.outputs(&s)
 	defer release()
 	answers, errs := make([]startedPrograms, len(places)), make([]error, len(places))
 	together(len(places), func(i int) {
 		q := t.programs(name, n, number, &s, out)
-		q.First, q.N = shareOf(n, len(places), i)
+		q.First, q.N = firsts[i], shares[i]
 		q.OnHosts = len(places) > 1
 		if pod := places[i].pod; pod == q.Pod {
 			answers[i] = t.task.pod.startOnly(ctx, q)
@@ -171,8 +172,8 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 	var ps []*Program
 	e, failed := &SpawnError{Name: name, Slots: make([]error, n)}, false
 	for i, a := range answers {
-		first, count := shareOf(n, len(places), i)
-		for k := range count {
+		first := firsts[i]
+		for k := range shares[i] {
 			err := errs[i]
 			switch {
 			case err != nil:

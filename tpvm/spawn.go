@@ -155,23 +155,18 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
 	places, shares := t.task.pod.spread(places, n)
-	firsts := make([]int, len(places))
-	for i := 1; i < len(places); i++ {
-		firsts[i] = firsts[i-1] + shares[i-1]
-	}
-	share := func(i int) (first, count int) { return firsts[i], shares[i] } // of the place i
+	firsts := firstsOf(shares)
 	answers := make([]started, len(places))
 	errs := make([]error, len(places))
 	out, release := t.task.outputs(s)
 	defer release()
 	ask := func(i int) {
-		first, count := share(i)
 		if isProgram {
 			q := t.programs(name, n, number, s, out)
-			q.First, q.N, q.OnHosts = first, count, len(places) > 1
+			q.First, q.N, q.OnHosts = firsts[i], shares[i], len(places) > 1
 			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, q)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: count, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
+			q := spawnThreads{Name: name, Args: s.args, N: shares[i], Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
 			answers[i], errs[i] = askThreads(ctx, t, places[i].pod, q)
 		}
 	}
@@ -185,8 +180,7 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 			t.task.pod.launched.add(places[i].pod, a.IDs...)
 		}
 		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
-		_, count := share(i)
-		for k := len(a.IDs); k < count; k++ {
+		for k := len(a.IDs); k < shares[i]; k++ {
 			err := errs[i]
 			if j := k - len(a.IDs); err == nil && len(a.Errors) > 0 {
 				err = remoteError(a.Errors[min(j, len(a.Errors)-1)])
@@ -208,14 +202,13 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	return ids, nil
 }
 
-// shareOf returns which of n the place i of several gets: count of them, from the first on.
-func shareOf(n, places, i int) (first, count int) {
-	count = n / places
-	first = i*count + min(i, n%places)
-	if i < n%places {
-		count++
+// firstsOf returns, for each place, the index in the spawn of the first that it gets.
+func firstsOf(shares []int) []int {
+	firsts := make([]int, len(shares))
+	for i := 1; i < len(shares); i++ {
+		firsts[i] = firsts[i-1] + shares[i-1]
 	}
-	return first, count
+	return firsts
 }
 
 // together calls f for 0 to n-1, at once where there are several.

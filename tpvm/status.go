@@ -217,7 +217,7 @@ func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
 		return e, context.Cause(ctx)
 	}
 	e, err := ask[programEnd](ctx, t.task, pod, podWait, waitFor{id})
-	if isEnd(err) || errors.Is(err, rocl.ErrNoReply) {
+	if IsGone(err) || errors.Is(err, rocl.ErrNoReply) {
 		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
 	}
 	return e, err
