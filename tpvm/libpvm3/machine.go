@@ -69,6 +69,9 @@ func hostOf(tid int) int { return tid &^ (1<<18 - 1) }
 
 // hosts returns the hosts of the virtual machine, by their numbers.
 func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
+	if l.task == nil { // another thread of the program has called pvm_exit
+		return nil, sysErr
+	}
 	if _, err := l.numbers.Host(ctx, uint64(l.task.ID().Node())); err != nil {
 		return nil, err
 	}
