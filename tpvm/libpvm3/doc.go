@@ -31,10 +31,10 @@
 //
 //   - A host is a node of rocl's cluster, and pvm_config lists all of them. pvm_addhosts starts a
 //     pod on a host, by ssh (see tpvm.Thread.AddHosts, TPVM_SSH and TPVM_POD), and takes names
-//     without options. It fails with PvmDupHost where programs can be started already, with
-//     PvmCantStart for whatever the remote shell fails.
+//     without options. The code of a host is PvmDupHost where programs can be started already,
+//     and PvmCantStart where the remote shell or the pod fails.
 //   - pvm_delhosts ends the pod that pvm_addhosts or tpvm pod has started, and the programs that
-//     it has started. It fails with PvmBadParam where there is no such pod, as on the own host.
+//     it has started. The code of a host without such a pod is PvmBadParam, as that of the own.
 //     A node that has a dirserver or a task of its own stays a host.
 //   - pvm_notify of hosts tells of nodes that join and are lost. Each message of PvmHostAdd tells
 //     of one. A pod that is started on a node of the cluster is no event.
@@ -42,12 +42,13 @@
 //
 // Tasks:
 //
-//   - pvm_spawn waits until the programs have enrolled, as pvm_send wants. A program that ends
-//     first, such as /bin/true, gets a number like any task, and is a task that has ended. For one
-//     that lives on, such as /bin/sleep, pvm_spawn waits ten seconds, or what TPVM_ENROL_TIME
-//     says ("500ms"). The number is good for pvm_kill, pvm_sendsig, pvm_pstat, pvm_tasks and
-//     pvm_notify. If the program enrols later, it gets another number, and pvm_notify tells of
-//     the end of the first.
+//   - pvm_spawn waits until the programs have enrolled, because only tasks have mailboxes. PVM does
+//     not wait. A program that ends without enrolling, such as /bin/true, gets a number too, by
+//     which pvm_pstat and pvm_notify tell that it has ended.
+//   - For a program that runs without enrolling, such as /bin/sleep, pvm_spawn waits ten seconds,
+//     or the duration in the environment variable TPVM_ENROL_TIME, such as 500ms. The number that
+//     it gets is good for pvm_kill, pvm_sendsig, pvm_pstat, pvm_tasks and pvm_notify. If the
+//     program enrols later, it gets another number, and pvm_notify tells of the end of the first.
 //   - pvm_spawn starts threads of a function that a program in Go exports under the name.
 //   - What spawned tasks print goes where their parent's output goes, unless pvm_catchout
 //     gathers it. PVM writes it to a file in /tmp.
@@ -56,7 +57,8 @@
 // Messages:
 //
 //   - pvm_recv from a task that has ended fails with PvmNoTask. PVM waits for ever.
-//   - A tid or tag less than -1 fails with PvmBadParam, as the manual says. PVM waits for ever.
+//   - pvm_recv with a tid that no task can have, or with a tag less than -1, fails with PvmBadParam,
+//     as the manual says. PVM waits for ever.
 //   - With PvmDataInPlace, strides and strings are packed too. A negative long in PvmDataDefault
 //     stays negative.
 //   - Buffers stay after pvm_exit.

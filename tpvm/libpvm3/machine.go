@@ -399,16 +399,19 @@ func hostCode(err error, other code) code {
 	return other
 }
 
-// halt ends every task of the virtual machine, this one last.
+// halt ends every task of the virtual machine, and every program that has not enrolled, this task
+// last.
 func (l *library) halt(ctx context.Context) error {
 	var errs []error
-	for i, err := range l.task.Tasks(ctx) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("halt: %w", err))
-			break
-		}
-		if i.ID != l.task.ID() && !i.IsThread {
-			errs = append(errs, l.task.Kill(ctx, i.ID))
+	for _, list := range []iter.Seq2[tpvm.TaskInfo, error]{l.task.Programs(ctx), l.task.Tasks(ctx)} {
+		for i, err := range list {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("halt: %w", err))
+				break
+			}
+			if i.ID != l.task.ID() && !i.IsThread {
+				errs = append(errs, l.task.Kill(ctx, i.ID))
+			}
 		}
 	}
 	return errors.Join(append(errs, l.task.Kill(ctx, l.task.ID()))...)
