@@ -489,7 +489,7 @@ func (t *Task) endPodAt(ctx context.Context, id TID) error {
 		return err
 	}
 	d, err := ask[done](ctx, t, id, podEnd, endPod{})
-	if err != nil && !isEnd(err) && !errors.Is(err, rocl.ErrNoReply) {
+	if err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
 		return err
 	}
 	if d.Error != "" {

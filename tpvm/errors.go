@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rocl-go/rocl"
 )
 
 var (
@@ -49,6 +51,12 @@ var (
 	// ErrExited is the cause for which the contexts of threads end when their task exits.
 	ErrExited = errors.New("tpvm: the task has exited")
 )
+
+// IsGone reports whether err tells that a task, a thread or a host has ended or is out of reach:
+// whether it matches rocl.ErrGone or rocl.ErrUnreachable.
+func IsGone(err error) bool {
+	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
+}
 
 // A SpawnError tells why some of the tasks or threads of a Spawn were not started.
 type SpawnError struct {

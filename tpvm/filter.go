@@ -73,7 +73,7 @@ func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error)
 	if err == nil {
 		var m *rocl.Message
 		if m, err = t.r.Recv(ctx, s); err == nil {
-			return message(m)
+			return newMessage(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
@@ -86,7 +86,7 @@ func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
 	if err == nil {
 		var m *rocl.Message
 		if m, err = t.r.TryRecv(s); err == nil {
-			return message(m)
+			return newMessage(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)

@@ -365,7 +365,7 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 		gone := &MemberError{Group: name}
 		for _, f := range failed {
 			i := slices.IndexFunc(ms, func(m Member) bool { return m.TID == f.To })
-			if i >= 0 && isEnd(f.Err) {
+			if i >= 0 && IsGone(f.Err) {
 				gone.Members = append(gone.Members, ms[i])
 			}
 		}

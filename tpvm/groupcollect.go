@@ -43,7 +43,7 @@ func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member,
 // gone makes the error of a send to a member, or of a receive from it, a *MemberError where
 // the member has ended.
 func (g *Group) gone(m member, err error) error {
-	if !isEnd(err) {
+	if !IsGone(err) {
 		return err
 	}
 	g.a.mu.Lock()

@@ -319,7 +319,7 @@ func (hs *handlers) work(h *handler) {
 }
 
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
-	m, err := message(rm)
+	m, err := newMessage(rm)
 	if err != nil {
 		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t, "err", err)
 		return

@@ -538,3 +538,28 @@ func TestTurns(t *testing.T) {
 
 // node12 is the number of a task's node, as Host.Node is.
 func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Node())) }
+
+// Programs that are started one at a time are dealt to the hosts in turn.
+func TestStartInTurn(t *testing.T) {
+	f := newFarm(t)
+	f.host("one", nil)
+	if _, err := f.add("one"); err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for range 4 {
+		ps, err := f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ps[0].Wait(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		if ps[0].ID().Node() == f.c.ID().Node() {
+			own++
+		}
+	}
+	if own != 2 {
+		t.Errorf("%d of 4 programs were started on the own host of 2", own)
+	}
+}

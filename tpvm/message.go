@@ -275,8 +275,8 @@ func (m *Message) Release() {
 	}
 }
 
-// message makes a rocl message a Message. Where it is none, it is released.
-func message(m *rocl.Message) (*Message, error) {
+// newMessage makes a rocl message a Message. Where it is none, it is released.
+func newMessage(m *rocl.Message) (*Message, error) {
 	msg := new(Message)
 	if err := msg.init(m); err != nil {
 		return nil, err
@@ -284,7 +284,7 @@ func message(m *rocl.Message) (*Message, error) {
 	return msg, nil
 }
 
-// message is like the function, for a Message that is used again after its Release.
+// message is newMessage for a Message that is used again after its Release.
 func (t *Thread) message(m *rocl.Message) (*Message, error) {
 	msg, _ := t.task.messages.Get().(*Message)
 	if msg == nil {
@@ -492,9 +492,4 @@ func (t *Thread) Notify(ctx context.Context, tag int, ids ...TID) (stop func(), 
 		stops = append(stops, s)
 	}
 	return stop, nil
-}
-
-// isEnd reports whether err tells that a target has ended.
-func isEnd(err error) bool {
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
 }

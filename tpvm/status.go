@@ -216,7 +216,7 @@ func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
 	if err == nil && !e.IsKnown {
 		err = context.Cause(ctx)
 	}
-	if isEnd(err) || errors.Is(err, rocl.ErrNoReply) {
+	if IsGone(err) || errors.Is(err, rocl.ErrNoReply) {
 		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
 	}
 	return e, err

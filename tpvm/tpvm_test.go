@@ -192,3 +192,16 @@ func TestSpawnPrograms(t *testing.T) {
 		t.Errorf("a missing program: %v", err)
 	}
 }
+
+func TestIsGone(t *testing.T) {
+	for _, err := range []error{rocl.ErrGone, rocl.ErrUnreachable} {
+		if !tpvm.IsGone(fmt.Errorf("send: %w", err)) {
+			t.Errorf("%v is not", err)
+		}
+	}
+	for _, err := range []error{nil, tpvm.ErrNoTask, rocl.ErrNotFound, context.Canceled} {
+		if tpvm.IsGone(err) {
+			t.Errorf("%v is", err)
+		}
+	}
+}

@@ -29,9 +29,9 @@ type box struct {
 
 // putInfo stores the message of a buffer in the mailbox, and returns its index.
 func (l *library) putInfo(ctx context.Context, name string, bufid, flags int) (int, error) {
-	b := l.buffers.get(bufid)
-	if b == nil {
-		return 0, noSuchBuf
+	b, err := l.buffers.existing(bufid)
+	if err != nil {
+		return 0, err
 	}
 	if flags < 0 {
 		return 0, badParam
@@ -140,6 +140,9 @@ func (l *library) insert(ctx context.Context, name string, index, data int) (int
 
 // find returns the index and the int of an entry; index -1: the first.
 func (l *library) find(ctx context.Context, name string, index int) (int, int, error) {
+	if index < mboxFirstAny {
+		return 0, 0, badParam
+	}
 	es, err := l.entries(ctx, name)
 	if err != nil {
 		return 0, 0, err
