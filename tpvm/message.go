@@ -140,10 +140,7 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	if b != nil {
 		n = b.Size()
 	}
-	m, err := t.task.c.Buffer(n + 1)
-	if errors.Is(err, rocl.ErrLimit) {
-		m, err = t.task.c.BufferWait(ctx, n+1)
-	}
+	m, err := t.task.c.BufferWait(ctx, n+1)
 	if err != nil {
 		return nil, err
 	}
