@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/rocl-go/rocl"
 )
@@ -214,16 +215,11 @@ func together(n int, f func(int)) {
 		f(0)
 		return
 	}
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i := range n {
-		go func() {
-			f(i)
-			done <- struct{}{}
-		}()
+		all.Go(func() { f(i) })
 	}
-	for range n {
-		<-done
-	}
+	all.Wait()
 }
 
 // askPod returns the answer of a pod to a request: by a call of own where it is the task's own
@@ -251,7 +247,7 @@ func (e *remoteErr) Unwrap() error { return e.is }
 // recognised by their text, which stands in front.
 func remoteError(text string) error {
 	for _, s := range sentinels {
-		if len(text) >= len(s.Error()) && text[:len(s.Error())] == s.Error() {
+		if strings.HasPrefix(text, s.Error()) {
 			return &remoteErr{text: text, is: s}
 		}
 	}
