@@ -317,7 +317,7 @@ func (t *Task) VM() string { return t.vm }
 // Host returns the name of the machine that the task runs on.
 func (t *Task) Host() string { return t.host }
 
-// Context returns the task's rocl context.
+// Rocl returns the task's rocl context.
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
 // A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the
