@@ -393,10 +393,7 @@ type hostPod struct {
 
 // pods returns the pods of the virtual machine that start programs.
 func (t *Task) pods(ctx context.Context) (ps []hostPod, err error) {
-	for f, err := range t.c.FindAll(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"})) {
-		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-			break
-		}
+	for f, err := range t.findAll(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"})) {
 		if err != nil {
 			return nil, err
 		}

@@ -381,14 +381,9 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 
 // findMembers asks the directory for members of a group.
 func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, err error) {
-	m := t.match(typeGroup, rocl.Match{attrGroup: name})
-	for k, v := range more {
-		m[k] = v
-	}
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
-		if errors.Is(err, rocl.ErrPartial) {
-			break // the members on nodes that answered
-		}
+	m := t.match(typeGroup, more)
+	m[attrGroup] = name
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
 		if err != nil {
 			return nil, err
 		}

@@ -90,10 +90,7 @@ const noOwner = "none"
 // task to another there may be two; one is returned.
 func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
 	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod))
-	for f, err := range t.c.FindAll(ctx, t.match(typeInfo, m), opts...) {
-		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-			break
-		}
+	for f, err := range t.findAll(ctx, t.match(typeInfo, m), opts...) {
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ package tpvm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -287,11 +286,8 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 
 // find returns the pods of the resources that match, on the nodes; nil: on any.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-				break
-			}
 			return nil, err
 		}
 		node := attr(f, attrNode)
@@ -393,11 +389,8 @@ type Host struct {
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
-	for f, err := range t.c.FindAll(ctx, m, conditions...) {
+	for f, err := range t.findAll(ctx, m, conditions...) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) {
-				break
-			}
 			return nil, err
 		}
 		hs = append(hs, host(f))

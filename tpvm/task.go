@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"maps"
 	"os"
@@ -309,6 +310,17 @@ func (t *Task) match(typ string, more rocl.Match) rocl.Match {
 	m := rocl.Match{attrType: typ, attrVM: t.vm}
 	maps.Copy(m, more)
 	return m
+}
+
+// findAll yields the resources that match on the nodes that answer.
+func (t *Task) findAll(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) iter.Seq2[rocl.Found, error] {
+	return func(yield func(rocl.Found, error) bool) {
+		for f, err := range t.c.FindAll(ctx, m, opts...) {
+			if errors.Is(err, rocl.ErrPartial) || !yield(f, err) {
+				return
+			}
+		}
+	}
 }
 
 // VM returns the name of the virtual machine.
