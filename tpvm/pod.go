@@ -142,7 +142,7 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
 	p.infos = t.newInfoStore(p)
-	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrArch: arch, attrLaunches: LauncherTask})
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
 	if !f.noLaunch {
 		a[attrLaunch] = "yes"
 	}
@@ -186,7 +186,7 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.awaitTask)
 	case podEnd:
 		answer(p, p.r, m, p.endPod)
-		if p.t.podAttrs[attrLaunches] == LauncherPod { // the reply goes first, or is lost
+		if p.t.podAttrs[attrServedBy] == LauncherPod { // the reply goes first, or is lost
 			p.ask.Do(func() { close(p.asked) })
 		}
 	default:

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +15,6 @@ import (
 
 	"github.com/rocl-go/rocl"
 )
-
-const arch = runtime.GOOS + "/" + runtime.GOARCH
 
 type spawn struct {
 	args          []string
@@ -113,10 +110,14 @@ func (s *spawn) String() string {
 type place struct {
 	pod      TID
 	node     string
-	host     string // its name, for errors
-	launcher string // of a place for programs
+	host     string // its own name
+	added    string // the name under which AddHosts added the host, or ""
+	launcher string // of a place for programs: what serves the pod
 	weight   int    // its share; 0 counts as 1
 }
+
+// name returns the name of the host, for errors.
+func (p place) name() string { return cmp.Or(p.added, p.host) }
 
 // Spawn starts n threads of the function that tasks export under a name, or, where no task
 // does, n tasks that run the program of that name, and returns their identifiers. They are
@@ -201,11 +202,11 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 func (s share) notStarted(err error, answer string) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("host %s: %w", s.host, err)
+		return fmt.Errorf("host %s: %w", s.name(), err)
 	case answer != "":
 		return remoteError(answer)
 	}
-	return fmt.Errorf("host %s: its pod answered for too few", s.host)
+	return fmt.Errorf("host %s: its pod answered for too few", s.name())
 }
 
 // together calls f for 0 to n-1, at once where there are several.
@@ -272,7 +273,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 			return nil, false, ErrNoProgram
 		}
 	}
-	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
+	if ps, err = t.pods(ctx, nodes); err != nil {
 		return nil, false, err
 	}
 	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also WithoutLaunch
@@ -284,9 +285,15 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	return ps, true, t.weigh(ctx, ps, s)
 }
 
-// find returns the pods of the resources that match, on the nodes; nil: on any.
+// pods returns the pods that start programs for any task, on the nodes; nil: on any.
+func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]place, error) {
+	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
+}
+
+// find returns the pods of the resources that match, on the nodes; nil: on any. The caller's own
+// is the first.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if err != nil {
 			return nil, err
 		}
@@ -300,7 +307,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node, host: cmp.Or(attr(f, attrAdded), attr(f, attrHost)), launcher: attr(f, attrLaunches)})
+		ps = append(ps, place{pod: id, node: node, host: attr(f, attrHost), added: attr(f, attrAdded), launcher: attr(f, attrServedBy)})
 	}
 	own := t.pod.r.ID()
 	slices.SortFunc(ps, func(a, b place) int {
@@ -340,7 +347,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	}
 	added := map[string]bool{} // nodes of hosts that were added under the name
 	if s.host != "" && s.host != "." {
-		pods, err := t.pods(ctx)
+		pods, err := t.pods(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -423,7 +430,7 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 			}
 		}
 	}
-	pods, err := t.task.pods(ctx)
+	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: hosts: %w", err)
 	}

@@ -51,12 +51,11 @@ const (
 	attrParentOf = "ptid"
 	attrToken    = "token"
 	attrStart    = "start"
-	attrLaunch   = "launch"
-	attrArch     = "arch"
-	attrLaunches = "launches" // what a pod with launch=yes is: see Host.Launcher
+	attrLaunch   = "launch"   // yes: the pod starts programs for any task
+	attrServedBy = "servedby" // what serves a pod: see Host.Launcher
 	attrAdded    = "added"    // the name under which AddHosts added the host of a pod
 	attrNumber   = "number"
-	attrLauncher = "launcher"
+	attrLauncher = "launcher" // the pod that has started a task
 )
 
 // TID identifies a task or a thread: it is the identifier of its resource. The zero TID
