@@ -91,33 +91,21 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 }
 
 func (a *groupAgent) run() {
-	defer a.r.Close()
-	for {
-		m, err := a.r.Recv(a.t.ended)
-		if err != nil {
-			return
-		}
-		from, isGone := m.From(), m.IsGone()
-		var v groupMessage
-		if !isGone {
-			err = v.decode(m.Bytes())
-		}
-		m.Release()
+	a.t.receiveGroup(a.r, a.name, func(from TID, v *groupMessage) {
 		a.mu.Lock()
 		switch {
-		case err != nil:
-			a.t.log.Warn("tpvm: group: invalid message", "group", a.name, "from", from, "err", err)
-		case from == a.coordinator && isGone:
+		case from != a.coordinator:
+		case v == nil:
 			a.lostLocked()
-		case from == a.coordinator:
-			a.handleLocked(&v)
+		default:
+			a.handleLocked(v)
 		}
 		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
 		a.unlock()
 		if needs {
 			a.connect(a.t.ended, from)
 		}
-	}
+	})
 }
 
 // sendLocked sends to the coordinator. Where that fails, its end is told.
@@ -132,12 +120,7 @@ func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
 		a.here.ask(&v)
 		return
 	}
-	p, err := v.appendTo(a.scratch[:0])
-	if err != nil {
-		return
-	}
-	a.scratch = p
-	_ = a.r.SendBytes(a.t.ended, to, ownTag, p)
+	v.send(a.t.ended, a.r, to, &a.scratch)
 }
 
 // unlock releases mu, after what the coordinator in this task has answered was handled.
