@@ -75,6 +75,14 @@ func (e *SpawnError) Error() string {
 	return s.String()
 }
 
+// orNil returns e, or nil where all were started.
+func (e *SpawnError) orNil() error {
+	if len(e.Unwrap()) == 0 {
+		return nil
+	}
+	return e
+}
+
 // Unwrap returns the errors of those that were not started.
 func (e *SpawnError) Unwrap() (errs []error) {
 	for _, err := range e.Slots {

@@ -106,13 +106,10 @@ const (
 
 // spawnThreads asks a pod for threads.
 type spawnThreads struct {
-	Name       string
-	Args       []string
-	N          int
-	Parent     TID
-	Spawn      uint64 // number of the spawn, for the pod
-	Pod        TID    // of the spawner
-	MsgContext uint32
+	parentage
+	Name string
+	Args []string
+	N    int
 }
 
 // started is the reply to spawnThreads and spawnPrograms: one for each, an identifier or why
@@ -247,12 +244,10 @@ func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
 }
 
 func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*Thread, error) {
-	fam := family{name: q.Name, args: q.Args, parent: q.Parent, spawn: q.Spawn, pod: q.Pod}
-	th, err := t.newThread(ctx, typeThread, fam, nil)
+	th, err := t.newThread(ctx, typeThread, family{name: q.Name, args: q.Args, parentage: q.parentage}, nil)
 	if err != nil {
 		return nil, err
 	}
-	th.msgContext.Store(q.MsgContext & (1<<contextBits - 1))
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
 	t.work.Go(func() {

@@ -164,17 +164,15 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	together(len(shares), func(i int) {
 		p := shares[i]
 		if isProgram {
-			q := t.programs(name, n, number, s, out)
-			q.First, q.N, q.OnHosts = p.first, p.count, len(shares) > 1
+			q := t.programs(name, n, p, number, s, out)
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: p.count, Parent: t.ID(), Spawn: number, Pod: own.r.ID(), MsgContext: t.msgContext.Load()}
+			q := spawnThreads{parentage: t.children(number), Name: name, Args: s.args, N: p.count}
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
 	})
 	e := &SpawnError{Name: name}
 	var ids []TID
-	failed := false
 	for i, a := range answers {
 		ids = append(ids, a.IDs...)
 		if isProgram {
@@ -187,14 +185,10 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
 			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
-			failed = true
 		}
 	}
 	record.ids = slices.Clone(ids)
-	if failed {
-		return ids, e
-	}
-	return ids, nil
+	return ids, e.orNil()
 }
 
 // notStarted returns why a thread or program of a share was not started: the error of the

@@ -47,8 +47,7 @@ const (
 	attrNode     = "node"
 	attrPod      = "systhread"
 	attrPID      = "pid"
-	attrParent   = "parent"
-	attrParentOf = "ptid"
+	attrParent   = "ptid"
 	attrToken    = "token"
 	attrStart    = "start"
 	attrLaunch   = "launch"   // yes: the pod starts programs for any task
@@ -242,7 +241,7 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	f := family{name: conf.name, args: os.Args[1:]}
 	more := rocl.Attrs{attrPID: strconv.Itoa(os.Getpid())}
 	if start != nil {
-		f.parent, f.spawn, f.pod = start.Parent, start.Spawn, start.Pod
+		f.parentage = start.parentage
 		more[attrLauncher] = start.Launcher.String()
 	}
 	typ := typeTask
@@ -264,7 +263,6 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	if start == nil {
 		return nil
 	}
-	th.msgContext.Store(start.MsgContext & (1<<contextBits - 1))
 	t.output = start.Output
 	t.watchLauncher(start)
 	if start.EndWithParent {
