@@ -122,26 +122,22 @@ func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, 
 // Threads makes no sense. The programs are in the order of their indexes. Where EndWithParent
 // is given and the program does not enrol, the task that started it ends it.
 func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOption) ([]*Program, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, slices.Concat(opts, []SpawnOption{Programs()}))
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads || s.noPrograms {
-		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, ErrBadParam)
-	}
-	s.noThreads = true
-	places, _, err := t.task.places(ctx, name, &s)
+	places, _, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %q: %w", name, err)
 	}
 	own := t.task.pod
 	shares := own.spread(places, n)
 	number, record := own.beginSpawn()
-	out, release := t.task.outputs(&s)
+	out, release := t.task.outputs(s)
 	defer release()
 	answers, errs := make([]startedPrograms, len(shares)), make([]error, len(shares))
 	together(len(shares), func(i int) {
-		q := t.programs(name, n, shares[i], number, &s, out)
+		q := t.programs(name, n, shares[i], number, s, out)
 		answers[i], errs[i] = askPod(ctx, t.task, shares[i].pod, podStart, q, own.startOnly)
 	})
 	var ps []*Program

@@ -79,7 +79,7 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
-// Self, as the name of what to spawn, is the program of the caller's process.
+// Self, as the name of what to spawn or to start, is the program of the caller's process.
 const Self = "."
 
 // NoOutput discards what programs print.
@@ -130,25 +130,31 @@ func (p place) name() string { return cmp.Or(p.added, p.host) }
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
 // of the others are returned with it.
 func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, opts)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads {
-		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, ErrBadParam)
-	}
-	if name == Self {
-		path, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("tpvm: spawn the own program: %w", err)
-		}
-		name, s.noThreads = path, true
-	}
-	places, isProgram, err := t.task.places(ctx, name, &s)
+	places, isProgram, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: spawn %q: %w", name, err)
 	}
-	return t.start(ctx, places, isProgram, name, n, &s)
+	return t.start(ctx, places, isProgram, name, n, s)
+}
+
+// newSpawn returns what the options of a spawn say, and the path of the program in place of Self.
+func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, err error) {
+	s = new(spawn)
+	for _, o := range opts {
+		o(s)
+	}
+	s.noThreads = s.noThreads || name == Self
+	if name == "" || n < 1 || n > mostThreads || s.noThreads && s.noPrograms {
+		return nil, name, ErrBadParam
+	}
+	if name == Self {
+		name, err = os.Executable()
+	}
+	return s, name, err
 }
 
 // start spreads n threads or programs over places.
