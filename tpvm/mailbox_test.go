@@ -5,7 +5,6 @@ package tpvm_test
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -207,17 +205,8 @@ func TestMailboxPersistent(t *testing.T) {
 // A Persistent entry of a process that is killed is there again.
 func TestMailboxKilled(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self, 1, tpvm.Env("TPVM_TEST_PROGRAM=putter"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), 1, program("putter"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +237,7 @@ func TestMailboxKilled(t *testing.T) {
 func init() {
 	programs["putter"] = func() error { // puts entries, and waits to be killed
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
