@@ -36,9 +36,9 @@
 // # Other ways to pass messages
 //
 // SendValues and RecvValues pack and send, and receive and unpack, in one call. AddHandler has a
-// function called for messages instead of a receive. PutInfo leaves a message in the mailbox of the
-// virtual machine, under a name, for any task to read or take; a Persistent one stays when the task
-// that put it has ended, as long as another task lives.
+// function called for messages instead of a receive. PutInfo leaves a message in the message box of
+// the virtual machine, under a name, for any task to read or take. A Persistent one stays when the
+// task that put it has ended, as long as another task lives.
 //
 // # What is registered
 //
@@ -52,7 +52,7 @@
 //	type=thread     a thread; its identifier is the thread's
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number
-//	type=mbox       an entry of the mailbox; name, index, owner, flags, and a small message
+//	type=mbox       an entry of the message box; name, index, owner, flags, and a small message
 //	type=group      a member of a group; group, inst, which is Unique in it, and tid, the thread
 //	type=grouptask  a task that has had members of a group; group
 //	type=groupsync  the coordinator of a group, in one of these tasks; group

@@ -25,14 +25,14 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
-	// ErrNoEntry is returned where the mailbox has no such entry.
-	ErrNoEntry = errors.New("tpvm: no such entry in the mailbox")
-	// ErrEntryExists is returned, with ErrDenied, when the mailbox has an entry that PutInfo must
-	// not replace.
-	ErrEntryExists = errors.New("tpvm: the mailbox has such an entry already")
-	// ErrDenied is returned when a mailbox entry must not be changed, because another task or
-	// thread owns it.
-	ErrDenied = errors.New("tpvm: the mailbox entry is another's")
+	// ErrNoEntry is returned where the message box has no such entry.
+	ErrNoEntry = errors.New("tpvm: no such entry in the message box")
+	// ErrEntryExists is returned, with ErrDenied, when the message box has an entry that PutInfo
+	// must not replace.
+	ErrEntryExists = errors.New("tpvm: the message box has such an entry already")
+	// ErrDenied is returned when an entry of the message box must not be changed, because another
+	// task or thread owns it.
+	ErrDenied = errors.New("tpvm: another task or thread owns the entry of the message box")
 	// ErrTruncated is returned when a message has more values than were asked for.
 	ErrTruncated = errors.New("tpvm: the message has more values")
 	// ErrHandler is returned when a thread has a handler for the same messages already.

@@ -17,8 +17,8 @@ func (t *Task) WaitChildren() {
 	}
 }
 
-// InfoMessage makes the payload of a mailbox entry a Message.
+// InfoMessage makes the payload of an entry of the message box a Message.
 func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{data: data}) }
 
-// EncodeInfo returns the payload of a mailbox entry.
+// EncodeInfo returns the payload of an entry of the message box.
 func EncodeInfo(b *pack.Buffer) ([]byte, error) { return encodeInfo(b) }

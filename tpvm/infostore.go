@@ -13,8 +13,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// An infoStore has the mailbox entries of a task's threads, and Persistent ones that it has taken
-// over from tasks that have ended. Of each Persistent entry another task's infoStore has a copy.
+// An infoStore has the entries of the message box that a task's threads own, and Persistent ones
+// that it has taken over from tasks that have ended. Of each Persistent entry another task's
+// infoStore has a copy.
 //
 // An entry is a resource of its infoStore's context. All that changes it goes through that
 // infoStore. An entry that moves, because another task replaces it or its task exits, is
@@ -338,7 +339,7 @@ func (k *infoStore) watchLocked() {
 		for e, err := range t.c.Watch(t.ended, t.match(typePod, nil), rocl.Want(attrPID)) {
 			if err != nil {
 				if t.ended.Err() == nil {
-					t.log.Warn("tpvm: mailbox: the tasks cannot be watched", "err", err)
+					t.log.Warn("tpvm: message box: the tasks cannot be watched", "err", err)
 				}
 				return
 			}
@@ -385,7 +386,7 @@ func (k *infoStore) lost(ctx context.Context, pod TID) {
 	for _, c := range cs {
 		c.Owner = TID{}
 		if err := k.hold(ctx, c, true); err != nil && !errors.Is(err, rocl.ErrExists) && ctx.Err() == nil {
-			k.p.t.log.Warn("tpvm: mailbox: entry lost", "name", c.Name, "index", c.Index, "err", err)
+			k.p.t.log.Warn("tpvm: message box: entry lost", "name", c.Name, "index", c.Index, "err", err)
 		}
 	}
 	k.secureAll(ctx, pod)

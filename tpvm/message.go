@@ -232,10 +232,10 @@ func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer
 // were packed. It belongs to its receiver until Release, and must not be touched afterwards.
 type Message struct {
 	pack.Reader
-	m    *rocl.Message // nil: it is of the mailbox,
-	from TID           // where that put it
+	m    *rocl.Message // nil: released, or of an entry of the message box
+	from TID           // the owner of that entry
 	len  int
-	t    *Thread // that uses it again; nil: none does
+	t    *Thread // uses the Message again after its Release; nil: no thread does
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.

@@ -39,7 +39,7 @@ const (
 	typeThread   = "thread"    // a goroutine
 	typeStart    = "tmp"       // a program that has been started and has not enrolled
 	typeContext  = "msgctx"    // a message context
-	typeInfo     = "mbox"      // an entry of the mailbox
+	typeInfo     = "mbox"      // an entry of the message box
 	attrType     = "type"
 	attrVM       = "vm"
 	attrName     = "name"

@@ -899,7 +899,7 @@ func pvm_upkmesg() C.int {
 	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
 }
 
-// name returns a name of a group or of a mailbox, or an error where there is none.
+// name returns a name of a group or of an entry, or an error where there is none.
 func name(s *C.char, none code) (string, error) {
 	if s == nil || *s == 0 {
 		return "", none

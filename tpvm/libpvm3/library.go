@@ -38,7 +38,7 @@ type library struct {
 	family  family
 
 	buffers    bufferTable
-	pending    []*buffer // received from the mailbox, not yet by the program
+	pending    []*buffer // received from the message box, not yet by the program
 	context    int       // the message context
 	handlers   handlers
 	match      matcher // of pvm_recvf, or nil

@@ -56,8 +56,8 @@ func put(t testing.TB, th *tpvm.Thread, name, s string, flags tpvm.InfoFlags, wa
 	}
 }
 
-// The mailbox does what pvm_putinfo(3) says, between tasks of two nodes.
-func TestMailbox(t *testing.T) {
+// The message box does what pvm_putinfo(3) says, between tasks of two nodes.
+func TestMessageBox(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
@@ -121,7 +121,7 @@ func TestMailbox(t *testing.T) {
 }
 
 // Receivers wait for an entry; where each deletes what it gets, each gets one.
-func TestMailboxWait(t *testing.T) {
+func TestMessageBoxWait(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	got := make(chan string, 4)
@@ -155,7 +155,7 @@ func TestMailboxWait(t *testing.T) {
 
 // The entries of a thread go with it, those of a task too, but for Persistent ones: another task
 // keeps them, and a third when that has exited.
-func TestMailboxPersistent(t *testing.T) {
+func TestMessageBoxPersistent(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
@@ -203,7 +203,7 @@ func TestMailboxPersistent(t *testing.T) {
 }
 
 // A Persistent entry of a process that is killed is there again.
-func TestMailboxKilled(t *testing.T) {
+func TestMessageBoxKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	ids, err := task.Spawn(ctx, self(t), 1, program("putter"))
