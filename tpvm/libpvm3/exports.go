@@ -547,7 +547,7 @@ func libpvm3AddHandler(tid, tag, ctx C.int, f unsafe.Pointer) C.int {
 			return 0, badParam
 		}
 		h := handler{src: int(tid), tag: int(tag), ctx: int(ctx)}
-		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(max(ctx, 0)), AnyContext: ctx == -1}
+		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(ctx)} // -1 is AnyContext
 		if tid != -1 {
 			id, ok, err := lib.lookup(c, int(tid))
 			if err != nil {
