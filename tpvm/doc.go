@@ -47,8 +47,9 @@
 //
 //	type=task       a process; its identifier is the task's; launcher, the pod that started it
 //	type=observer   a process that is not listed; see Observing
-//	type=systhread  the pod controller of a task, which starts and ends threads and programs
-//	type=threaddef  an exported function; name, and the pod controller
+//	type=systhread  the pod controller of a task, which starts and ends threads and programs;
+//	                launch=yes, if any task may ask it for programs, and servedby, see Hosts
+//	type=threaddef  an exported function; name, and systhread, the pod controller
 //	type=thread     a thread; its identifier is the thread's
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number

@@ -20,9 +20,8 @@ import (
 // members at barriers, so that one message tells the coordinator of all of them. Where all that
 // a barrier waits for are members of the task, it needs no message.
 //
-// It has a goroutine, which receives from the coordinator, and finds or makes another one when
-// that has ended. Methods that end in Locked need mu, which
-// unlock releases.
+// Its goroutine receives from the coordinator, and finds or makes another coordinator when that
+// has ended. Methods that end in Locked need mu, which unlock releases.
 type groupAgent struct {
 	t    *Task
 	name string
@@ -30,10 +29,10 @@ type groupAgent struct {
 
 	mu          sync.Mutex
 	coordinator TID               // zero: none
-	here        *groupCoordinator // that one, if it is in this task
+	here        *groupCoordinator // the coordinator, if it is in this task
 	scratch     []byte
 	attached    bool
-	failure     error // why there is none
+	failure     error // why there is no coordinator
 
 	version  uint64
 	members  map[int]member // by number
@@ -47,9 +46,9 @@ type groupAgent struct {
 	sent     int            // so many of them the coordinator has been told of
 	joins    map[uint64]*groupJoin
 	leaves   map[TID]chan struct{}
-	syncing  *groupSync // asked for
-	nextSync *groupSync // to be asked for then
-	last     uint64     // token
+	syncing  *groupSync // that the coordinator has been asked for
+	nextSync *groupSync // that it is asked for when it has answered syncing
+	last     uint64     // the last token
 }
 
 // groupJoin is a member that waits for its number.
@@ -362,8 +361,8 @@ func (a *groupAgent) endLocked(tokens []uint64, err error) {
 	}
 }
 
-// flushLocked lets the members go on that a barrier of members of this task makes complete,
-// and tells the coordinator of the others, unless more are to come that it must wait for.
+// flushLocked ends the barriers that members of this task complete by themselves. It tells the
+// coordinator of the other members that wait, unless more members of this task are still to come.
 func (a *groupAgent) flushLocked() {
 	if len(a.waiting) == 0 {
 		return

@@ -296,7 +296,7 @@ func (c *groupCoordinator) release(op groupMessage, as []arrival) {
 	for len(as) > 0 {
 		agent := as[0].agent
 		if i := slices.IndexFunc(as, func(a arrival) bool { return a.agent != c.own.r.ID() }); i > 0 {
-			agent = as[i].agent // the way to the other tasks is longer
+			agent = as[i].agent // messages to other tasks take longer than to the own agent
 		}
 		op.Tokens = op.Tokens[:0]
 		rest := as[:0:0]

@@ -26,12 +26,12 @@ type infoStore struct {
 
 	mu       sync.Mutex
 	held     map[TID]*heldInfo   // by the entry's resource
-	copies   map[infoKey]*copyOf // of entries that others keep
+	copies   map[infoKey]*copyOf // of entries that other tasks keep
 	watching bool                // watch runs
 	closing  bool                // the task exits
 }
 
-// An infoKey is what there is one entry of.
+// An infoKey names an entry: the message box has one entry for each name and index.
 type infoKey struct {
 	name  string
 	index int
@@ -276,8 +276,8 @@ func (k *infoStore) secureLocked(ctx context.Context, h *heldInfo) {
 	h.copy = TID{} // watch tells of the next pod
 }
 
-// others returns the other pods of the virtual machine: first, which is one that has been
-// chosen before, then those of other processes.
+// others returns the other pods of the virtual machine: the pod first, if it still runs, then the
+// pods of other processes, then those of this process.
 func (k *infoStore) others(ctx context.Context, first TID) []TID {
 	type pod struct {
 		id   TID
@@ -328,7 +328,8 @@ func (k *infoStore) watch() {
 	k.watchLocked()
 }
 
-// watchLocked starts to look after pods that end and begin, once. The lock of k must be held.
+// watchLocked starts the watch of pods that end and begin, unless it runs. The lock of k must be
+// held.
 func (k *infoStore) watchLocked() {
 	if k.watching || k.closing {
 		return
@@ -371,8 +372,8 @@ func (k *infoStore) reconcile(ctx context.Context) {
 	k.secureAll(ctx, TID{})
 }
 
-// lost takes over the entries of a pod that has ended, and gives copies to other pods where it
-// had them.
+// lost takes over the entries of a pod that has ended. Where that pod had copies of this task's
+// entries, other pods get them.
 func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.mu.Lock()
 	var cs []infoContent
@@ -392,8 +393,8 @@ func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.secureAll(ctx, pod)
 }
 
-// secureAll gives copies of the entries to other pods that the given pod has; zero: that none
-// has.
+// secureAll gives another pod a copy of each entry whose copy the given pod has had. With the zero
+// TID it does so for the entries of which no pod has a copy.
 func (k *infoStore) secureAll(ctx context.Context, pod TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()

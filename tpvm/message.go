@@ -17,10 +17,9 @@ import (
 // The tag of a rocl message has the tag of the user in its lower 31 bits, then bareFlag, then
 // the message context, and ownTag where the message is the library's.
 //
-// The payload has the packed values, and behind them a byte: the encoding, markBits, by which
-// messages of other programs are told apart, and typedFlag. A
-// message with bareFlag has no such byte: it is of encoding InPlace and untyped. So a buffer of
-// the caller is sent as it is.
+// The payload has the packed values, and behind them one byte: the encoding, typedFlag, and
+// markBits, which messages of programs without this package lack. A message with bareFlag has no
+// such byte: it is of encoding InPlace and untyped. So a buffer of the caller is sent as it is.
 const (
 	bareFlag     = 1 << 31
 	contextShift = 32
@@ -243,7 +242,8 @@ func (m *Message) Release() {
 	}
 }
 
-// message makes a rocl message a Message. Where it is none, it is released.
+// message returns the Message of a rocl message. It releases a rocl message that is not one of
+// this package.
 func message(m *rocl.Message) (*Message, error) {
 	msg := new(Message)
 	if err := msg.init(m); err != nil {

@@ -35,7 +35,7 @@ const (
 	typeTask     = "task"      // a process
 	typePod      = "systhread" // the pod controller of a process
 	typeExport   = "threaddef" // an exported function
-	typeObserver = "observer"  // a process that looks at the others
+	typeObserver = "observer"  // a process that is not listed
 	typeThread   = "thread"    // a goroutine
 	typeStart    = "tmp"       // a program that has been started and has not enrolled
 	typeContext  = "msgctx"    // a message context
@@ -116,8 +116,8 @@ func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs that this task has started run at once, for itself
-// and for others; 4096 if not given.
+// WithMaxPrograms limits how many programs run at once that this task has started, whichever task
+// has asked for them; 4096 if not given.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
 // WithoutLaunch has the task start programs for itself only, as a task should that soon ends.
@@ -167,7 +167,7 @@ type Task struct {
 // Exit must be called in the end.
 //
 // A process may enrol several times; each task is a participant of its own. Only the first is
-// the one that its parent's Spawn returns.
+// the task that its parent's Spawn returns.
 func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	f := configure(opts)
 	if t, err = newTask(ctx, f); err != nil {
