@@ -12,10 +12,13 @@
 //	defer t.Exit(ctx)
 //	t.Export(ctx, "square", square)
 //	ids, err := t.Spawn(ctx, "square", 8)
-//	b := t.Buffer(pack.Default)
-//	pack.Pack(b, []int32{1, 2, 3}, 1)
-//	err = t.Mcast(ctx, ids, 7, b)
-//	m, err := t.Recv(ctx, tpvm.AnyTask, 8)
+//	for i, id := range ids {
+//		err = t.SendPacked(ctx, id, 1, float64(i))
+//	}
+//	for _, id := range ids {
+//		var y float64
+//		_, err = t.RecvInto(ctx, id, 2, &y)
+//	}
 //
 // # Programs
 //
@@ -35,7 +38,8 @@
 //
 // # Other ways to pass messages
 //
-// SendValues and RecvValues pack and send, and receive and unpack, in one call. AddHandler has a
+// Send and Mcast send a pack.Buffer, and Recv receives a Message. Both hold any number of values, in
+// the encodings of package pack. SendValues and RecvValues are for one slice. AddHandler has a
 // function called for messages instead of a receive. PutInfo leaves a message in the message box of
 // the virtual machine, under a name, for any task to read or take. A Persistent one stays when the
 // task that put it has ended, as long as another task lives.

@@ -29,7 +29,18 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	dir, err := os.MkdirTemp("", "tpvm") // the node of the examples, which name none
+	if err == nil {
+		err = os.Setenv("ROCL_SOCKET", filepath.Join(dir, "s"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 var programs = map[string]func() error{
