@@ -35,7 +35,7 @@
 //   - What spawned tasks print goes where their parent's output goes, unless pvm_catchout
 //     gathers it. PVM writes it to a file in /tmp.
 //   - pvm_recv from a task that has ended fails with PvmNoTask. PVM waits for ever.
-//   - A persistent entry of the message box lasts while a task of the virtual machine runs.
+//   - A persistent entry of the mailbox lasts while a task of the virtual machine runs.
 //   - pvm_spawn returns when the children have enrolled. One that ends without enrolling gets a
 //     number that nobody else has.
 //   - With PvmDataInPlace, strides and strings are packed too. A negative long in PvmDataDefault
