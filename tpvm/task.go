@@ -151,12 +151,12 @@ type Task struct {
 	env      []string    // for programs that the pod starts
 	podAttrs rocl.Attrs  // of the pod, besides those of every pod
 
-	mu     sync.Mutex
-	exited bool
-	output output       // what gathers the output of programs that this task starts
-	catch  *collector   // the same, where this task does it
-	caught []*collector // all of this task that have not ended
-	own    []*os.File   // its launcher's ends of the pipes to which this process writes
+	mu         sync.Mutex
+	exited     bool
+	output     output       // where the output of programs goes that this task spawns
+	catch      *collector   // of that output; nil: of another task, or none
+	collectors []*collector // of this task that have not ended
+	own        []*os.File   // its launcher's ends of the pipes to which this process writes
 
 	groupsMu sync.Mutex
 	agents   map[string]*groupAgent // of groups, by name
