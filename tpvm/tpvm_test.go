@@ -81,6 +81,9 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() { // they may wait for what the test would have sent
+			task.KillChildren()
+		}
 		task.WaitChildren()
 		if err := task.Exit(deadline(t)); err != nil {
 			t.Error(err)
