@@ -27,14 +27,14 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
-	// ErrNoEntry is returned where the mailbox has no such entry.
-	ErrNoEntry = errors.New("tpvm: no such entry in the mailbox")
-	// ErrEntryExists is returned, with ErrDenied, when the mailbox has an entry that PutInfo must
-	// not replace.
-	ErrEntryExists = errors.New("tpvm: the mailbox has such an entry already")
-	// ErrDenied is returned when a mailbox entry must not be changed, because another task or
-	// thread owns it.
-	ErrDenied = errors.New("tpvm: the mailbox entry is another's")
+	// ErrNoEntry is returned where the message box has no such entry.
+	ErrNoEntry = errors.New("tpvm: no such entry in the message box")
+	// ErrEntryExists is returned, with ErrDenied, when the message box has an entry that PutInfo
+	// must not replace.
+	ErrEntryExists = errors.New("tpvm: the message box has such an entry already")
+	// ErrDenied is returned when an entry of the message box must not be changed, because another
+	// task or thread owns it.
+	ErrDenied = errors.New("tpvm: another task or thread owns the entry of the message box")
 	// ErrTruncated is returned when a message has more values than were asked for.
 	ErrTruncated = errors.New("tpvm: the message has more values")
 	// ErrHandler is returned when a thread has a handler for the same messages already.
@@ -81,6 +81,14 @@ func (e *SpawnError) Error() string {
 		}
 	}
 	return s.String()
+}
+
+// orNil returns e, or nil where all were started.
+func (e *SpawnError) orNil() error {
+	if len(e.Unwrap()) == 0 {
+		return nil
+	}
+	return e
 }
 
 // Unwrap returns the errors of those that were not started.

@@ -109,11 +109,11 @@ func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
 	return a
 }
 
-// programs returns a request for programs; the caller says which of the spawn.
-func (t *Thread) programs(name string, n int, number uint64, s *spawn, out output) spawnPrograms {
+// programs returns the request for a share of n programs.
+func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, out output) spawnPrograms {
 	return spawnPrograms{
-		Name: name, Args: s.args, Env: s.env, Dir: s.dir, Count: n, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(),
-		MsgContext: t.msgContext.Load(), EndWithParent: s.endWithParent, Output: out,
+		parentage: t.children(number), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
+		EndWithParent: s.endWithParent, Output: out, First: p.first, Count: n, OnHosts: p.count < n,
 	}
 }
 
@@ -122,31 +122,26 @@ func (t *Thread) programs(name string, n int, number uint64, s *spawn, out outpu
 // Threads makes no sense. The programs are in the order of their indexes. Where EndWithParent
 // is given and the program does not enrol, the task that started it ends it.
 func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOption) ([]*Program, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, slices.Concat(opts, []SpawnOption{Programs()}))
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads || s.noPrograms {
-		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, ErrBadParam)
-	}
-	s.noThreads = true
-	places, _, err := t.task.places(ctx, name, &s)
+	places, _, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %q: %w", name, err)
 	}
 	own := t.task.pod
 	shares := own.spread(places, n)
 	number, record := own.beginSpawn()
-	out, release := t.task.outputs(&s)
+	out, release := t.task.outputs(s)
 	defer release()
 	answers, errs := make([]startedPrograms, len(shares)), make([]error, len(shares))
 	together(len(shares), func(i int) {
-		q := t.programs(name, n, number, &s, out)
-		q.First, q.N, q.OnHosts = shares[i].first, shares[i].count, len(shares) > 1
+		q := t.programs(name, n, shares[i], number, s, out)
 		answers[i], errs[i] = askPod(ctx, t.task, shares[i].pod, podStart, q, own.startOnly)
 	})
 	var ps []*Program
-	e, failed := &SpawnError{Name: name, Slots: make([]error, n)}, false
+	e := &SpawnError{Name: name, Slots: make([]error, n)}
 	for i, share := range shares {
 		a := answers[i]
 		for k := range share.count {
@@ -155,7 +150,7 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 				got = a.Programs[k]
 			}
 			if got.ID.IsZero() {
-				e.Slots[share.first+k], failed = share.notStarted(errs[i], got.Error), true
+				e.Slots[share.first+k] = share.notStarted(errs[i], got.Error)
 				continue
 			}
 			own.launched.add(share.pod, got.ID)
@@ -168,8 +163,5 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 		together(len(ps), func(i int) { ids[i], _ = ps[i].Task(t.task.ended) })
 		record.ids = slices.DeleteFunc(ids, TID.IsZero)
 	})
-	if failed {
-		return ps, e
-	}
-	return ps, nil
+	return ps, e.orNil()
 }

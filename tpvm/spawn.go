@@ -5,19 +5,16 @@ package tpvm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/rocl-go/rocl"
 )
-
-const arch = runtime.GOOS + "/" + runtime.GOARCH
 
 type spawn struct {
 	args          []string
@@ -82,7 +79,7 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
-// Self, as the name of what to spawn, is the program of the caller's process.
+// Self, as the name of what to spawn or to start, is the program of the caller's process.
 const Self = "."
 
 // NoOutput discards what programs print.
@@ -113,10 +110,14 @@ func (s *spawn) String() string {
 type place struct {
 	pod      TID
 	node     string
-	host     string // its name, for errors
-	launcher string // of a place for programs
+	host     string // its own name
+	added    string // the name under which AddHosts added the host, or ""
+	launcher string // of a place for programs: what serves the pod
 	weight   int    // its share; 0 counts as 1
 }
+
+// name returns the name of the host, for errors.
+func (p place) name() string { return cmp.Or(p.added, p.host) }
 
 // Spawn starts n threads of the function that tasks export under a name, or, where no task
 // does, n tasks that run the program of that name, and returns their identifiers. They are
@@ -129,25 +130,31 @@ type place struct {
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
 // of the others are returned with it.
 func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, opts)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads {
-		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, ErrBadParam)
-	}
-	if name == Self {
-		path, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("tpvm: spawn the own program: %w", err)
-		}
-		name, s.noThreads = path, true
-	}
-	places, isProgram, err := t.task.places(ctx, name, &s)
+	places, isProgram, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: spawn %q: %w", name, err)
 	}
-	return t.start(ctx, places, isProgram, name, n, &s)
+	return t.start(ctx, places, isProgram, name, n, s)
+}
+
+// newSpawn returns what the options of a spawn say, and the path of the program in place of Self.
+func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, err error) {
+	s = new(spawn)
+	for _, o := range opts {
+		o(s)
+	}
+	s.noThreads = s.noThreads || name == Self
+	if name == "" || n < 1 || n > mostThreads || s.noThreads && s.noPrograms {
+		return nil, name, ErrBadParam
+	}
+	if name == Self {
+		name, err = os.Executable()
+	}
+	return s, name, err
 }
 
 // start spreads n threads or programs over places.
@@ -163,17 +170,15 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 	together(len(shares), func(i int) {
 		p := shares[i]
 		if isProgram {
-			q := t.programs(name, n, number, s, out)
-			q.First, q.N, q.OnHosts = p.first, p.count, len(shares) > 1
+			q := t.programs(name, n, p, number, s, out)
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: p.count, Parent: t.ID(), Spawn: number, Pod: own.r.ID(), MsgContext: t.msgContext.Load()}
+			q := spawnThreads{parentage: t.children(number), Name: name, Args: s.args, N: p.count}
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
 	})
 	e := &SpawnError{Name: name}
 	var ids []TID
-	failed := false
 	for i, a := range answers {
 		ids = append(ids, a.IDs...)
 		if isProgram {
@@ -186,14 +191,10 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
 			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
-			failed = true
 		}
 	}
 	record.ids = slices.Clone(ids)
-	if failed {
-		return ids, e
-	}
-	return ids, nil
+	return ids, e.orNil()
 }
 
 // notStarted returns why a thread or program of a share was not started: the error of the
@@ -201,11 +202,11 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 func (s share) notStarted(err error, answer string) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("host %s: %w", s.host, err)
+		return fmt.Errorf("host %s: %w", s.name(), err)
 	case answer != "":
 		return remoteError(answer)
 	}
-	return fmt.Errorf("host %s: its pod answered for too few", s.host)
+	return fmt.Errorf("host %s: its pod answered for too few", s.name())
 }
 
 // together calls f for 0 to n-1, at once where there are several.
@@ -214,16 +215,11 @@ func together(n int, f func(int)) {
 		f(0)
 		return
 	}
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i := range n {
-		go func() {
-			f(i)
-			done <- struct{}{}
-		}()
+		all.Go(func() { f(i) })
 	}
-	for range n {
-		<-done
-	}
+	all.Wait()
 }
 
 // askPod returns the answer of a pod to a request: by a call of own where it is the task's own
@@ -251,7 +247,7 @@ func (e *remoteErr) Unwrap() error { return e.is }
 // recognised by their text, which stands in front.
 func remoteError(text string) error {
 	for _, s := range sentinels {
-		if len(text) >= len(s.Error()) && text[:len(s.Error())] == s.Error() {
+		if strings.HasPrefix(text, s.Error()) {
 			return &remoteErr{text: text, is: s}
 		}
 	}
@@ -277,7 +273,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 			return nil, false, ErrNoProgram
 		}
 	}
-	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
+	if ps, err = t.pods(ctx, nodes); err != nil {
 		return nil, false, err
 	}
 	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also WithoutLaunch
@@ -289,13 +285,16 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	return ps, true, t.weigh(ctx, ps, s)
 }
 
-// find returns the pods of the resources that match, on the nodes; nil: on any.
+// pods returns the pods that start programs for any task, on the nodes; nil: on any.
+func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]place, error) {
+	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
+}
+
+// find returns the pods of the resources that match, on the nodes; nil: on any. The caller's own
+// is the first.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-				break
-			}
 			return nil, err
 		}
 		node := attr(f, attrNode)
@@ -308,7 +307,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node, host: cmp.Or(attr(f, attrAdded), attr(f, attrHost)), launcher: attr(f, attrLaunches)})
+		ps = append(ps, place{pod: id, node: node, host: attr(f, attrHost), added: attr(f, attrAdded), launcher: attr(f, attrServedBy)})
 	}
 	own := t.pod.r.ID()
 	slices.SortFunc(ps, func(a, b place) int {
@@ -348,7 +347,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	}
 	added := map[string]bool{} // nodes of hosts that were added under the name
 	if s.host != "" && s.host != "." {
-		pods, err := t.pods(ctx)
+		pods, err := t.pods(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -397,11 +396,8 @@ type Host struct {
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
-	for f, err := range t.c.FindAll(ctx, m, conditions...) {
+	for f, err := range t.findAll(ctx, m, conditions...) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) {
-				break
-			}
 			return nil, err
 		}
 		hs = append(hs, host(f))
@@ -434,7 +430,7 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 			}
 		}
 	}
-	pods, err := t.task.pods(ctx)
+	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: hosts: %w", err)
 	}

@@ -40,7 +40,7 @@ func (s Status) String() string {
 }
 
 // statusOf returns how a process ended.
-func statusOf(p *os.ProcessState, err error) Status {
+func statusOf(p *os.ProcessState) Status {
 	if p == nil {
 		return Status{Code: -1}
 	}

@@ -42,7 +42,7 @@
 //
 // Tasks:
 //
-//   - pvm_spawn waits until the programs have enrolled, because only tasks have mailboxes. PVM does
+//   - pvm_spawn waits until the programs have enrolled, because only tasks have message queues. PVM does
 //     not wait. A program that ends without enrolling, such as /bin/true, gets a number too, by
 //     which pvm_pstat and pvm_notify tell that it has ended.
 //   - For a program that runs without enrolling, such as /bin/sleep, pvm_spawn waits ten seconds,
@@ -62,7 +62,7 @@
 //   - With PvmDataInPlace, strides and strings are packed too. A negative long in PvmDataDefault
 //     stays negative.
 //   - Buffers stay after pvm_exit.
-//   - A persistent entry of the mailbox lasts while a task of the virtual machine runs.
+//   - A persistent entry of the message box lasts while a task of the virtual machine runs.
 //
 // Groups:
 //

@@ -566,7 +566,7 @@ func libpvm3AddHandler(tid, tag, ctx C.int, f unsafe.Pointer) C.int {
 			return 0, badParam
 		}
 		h := handler{src: int(tid), tag: int(tag), ctx: int(ctx)}
-		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(max(ctx, 0)), AnyContext: ctx == -1}
+		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(ctx)} // -1 is AnyContext
 		if tid != -1 {
 			id, ok, err := lib.lookup(c, int(tid))
 			if err != nil {
@@ -914,7 +914,7 @@ func pvm_upkmesg() C.int {
 	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
 }
 
-// name returns a name of a group or of a mailbox, or an error where there is none.
+// name returns a name of a group or of an entry, or an error where there is none.
 func name(s *C.char, none code) (string, error) {
 	if s == nil || *s == 0 {
 		return "", none

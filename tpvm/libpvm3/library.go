@@ -42,7 +42,7 @@ type library struct {
 	family  family
 
 	buffers    bufferTable
-	pending    []*buffer // received from the mailbox, not yet by the program
+	pending    []*buffer // received from the message box, not yet by the program
 	context    int       // the message context
 	handlers   handlers
 	match      matcher   // of pvm_recvf, or nil
@@ -382,7 +382,7 @@ func (l *library) filter(ctx context.Context, tid, tag int) (f tpvm.Filter, ok b
 // matches reports whether a message is one that the filter selects.
 func (b *buffer) matches(f tpvm.Filter) bool {
 	return (f.From.IsZero() || f.From == b.from) && (f.Tag == tpvm.AnyTag || f.Tag == b.info.tag) &&
-		(f.AnyContext || int(f.Context) == b.info.ctx)
+		(f.Context == tpvm.AnyContext || int(f.Context) == b.info.ctx)
 }
 
 // receive returns the number of a buffer with a message from a task with a tag, which becomes
