@@ -112,7 +112,7 @@ func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
 // programs returns the request for a share of n programs.
 func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, out output) spawnPrograms {
 	return spawnPrograms{
-		parentage: t.children(number), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
+		parentage: t.children(number, s), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
 		EndWithParent: s.endWithParent, Output: out, First: p.first, Count: n, OnHosts: p.count < n,
 	}
 }

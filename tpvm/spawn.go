@@ -29,6 +29,7 @@ type spawn struct {
 	noPrograms    bool
 	endWithParent bool
 	noOutput      bool
+	noParent      bool
 }
 
 // A SpawnOption changes one default of Spawn.
@@ -78,6 +79,11 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // EndWithParent has programs end when the task or thread that spawned them has ended: they get
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
+
+// NoParent has what is spawned not see its spawner: Parent returns the zero TID there, as where a
+// user has started the program. Nothing else changes: the spawner gets the output, Wait and
+// EndWithParent work, and TaskInfo.Parent is the spawner.
+func NoParent() SpawnOption { return func(s *spawn) { s.noParent = true } }
 
 // Self, as the name of what to spawn or to start, is the program of the caller's process.
 const Self = "."
@@ -173,7 +179,7 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 			q := t.programs(name, n, p, number, s, out)
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{parentage: t.children(number), Name: name, Args: s.args, N: p.count}
+			q := spawnThreads{parentage: t.children(number, s), Name: name, Args: s.args, N: p.count}
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
 	})

@@ -43,11 +43,12 @@ type parentage struct {
 	Spawn      uint64 // number of the Spawn, for the pod
 	Pod        TID    // of the parent's task
 	MsgContext uint32 // in which the thread or program begins
+	NoParent   bool   // the thread or program does not see Parent
 }
 
 // children returns the parentage of what a Spawn of the thread starts.
-func (t *Thread) children(spawn uint64) parentage {
-	return parentage{Parent: t.ID(), Spawn: spawn, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
+func (t *Thread) children(number uint64, s *spawn) parentage {
+	return parentage{Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load(), NoParent: s.noParent}
 }
 
 // newThread registers a thread.
@@ -69,8 +70,14 @@ func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.At
 // ID returns the identifier of the thread.
 func (t *Thread) ID() TID { return t.r.ID() }
 
-// Parent returns the task or thread that spawned the thread, or the zero TID if none did.
-func (t *Thread) Parent() TID { return t.family.Parent }
+// Parent returns the task or thread that spawned the thread, or the zero TID if none did, or if
+// it did so with NoParent.
+func (t *Thread) Parent() TID {
+	if t.family.NoParent {
+		return TID{}
+	}
+	return t.family.Parent
+}
 
 // Name returns the name under which the thread was spawned.
 func (t *Thread) Name() string { return t.family.name }

@@ -239,7 +239,7 @@ func (c *console) spawn(ctx context.Context, args []string) error {
 // start starts the programs of a request, whose output goes to w.
 func (c *console) start(r request, w io.Writer) ([]*tpvm.Program, error) {
 	opts := []tpvm.SpawnOption{
-		tpvm.OnHost(r.host), tpvm.OnArch(r.arch), tpvm.Dir(r.dir), tpvm.Args(r.args[1:]...), tpvm.Env(c.environment()...),
+		tpvm.NoParent(), tpvm.OnHost(r.host), tpvm.OnArch(r.arch), tpvm.Dir(r.dir), tpvm.Args(r.args[1:]...), tpvm.Env(c.environment()...),
 	}
 	if w == nil {
 		opts = append(opts, tpvm.NoOutput())

@@ -43,6 +43,16 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println(t.ID())
 		select {}
+	case "orphan": // enrols, prints its parent, and ends
+		err := tpvm.Run(context.Background(), func(_ context.Context, t *tpvm.Task) error {
+			fmt.Println("parent", t.Parent())
+			return nil
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -152,6 +162,19 @@ func TestRun(t *testing.T) {
 	}
 	if out, errOut, code = s.run("", "run", "--env", "WHAT=that", "--dir", "/", "--host", ".", "sh", "-c", "echo $WHAT; pwd"); code != 0 || out != "[sh] that\n[sh] /\n" {
 		t.Errorf("exit code %d: %q %q", code, out, errOut)
+	}
+}
+
+// A program that tpvm run or the console has started has no parent: it would send it messages that
+// nothing receives.
+func TestNoParent(t *testing.T) {
+	s := newShell(t)
+	want := fmt.Sprintln("parent", tpvm.TID{})
+	for _, args := range [][]string{{"run", "--env", "BE_TPVM=orphan", must(os.Executable())}, {"console"}} {
+		out, errOut, code := s.run("setenv BE_TPVM orphan\nspawn -> "+must(os.Executable()), args...)
+		if code != 0 || !strings.Contains(out, want) || errOut != "" {
+			t.Errorf("%s: exit code %d, %q, %q", args[0], code, out, errOut)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	if f.n < 1 {
 		return nil, usagef("-n %d is not more than zero", f.n)
 	}
-	opts := []tpvm.SpawnOption{tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
+	opts := []tpvm.SpawnOption{tpvm.NoParent(), tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
 	if len(f.where) > 0 {
 		m := rocl.Match{}
 		for _, w := range f.where {
