@@ -60,7 +60,8 @@ func init() { // help refers to the table
 	}
 }
 
-const aboutConsoleIDs = "An ID is one that 'ps' prints: whole, without the node in front, or with the beginning of it."
+const aboutConsoleIDs = "Give the identifier as 'ps' prints it (1000005-11), or with the node or the first digits of the node in front\n" +
+	"(2e49-1000005-11)."
 
 func (k command) usage() string { return strings.TrimSpace(k.name + " " + k.args) }
 
@@ -118,7 +119,7 @@ func (c *console) mstat(_ context.Context, args []string) error {
 		return err
 	}
 	return c.printStates("HOST", args, func(name string) string {
-		if slices.ContainsFunc(hs, func(h tpvm.Host) bool { return slices.Contains([]string{h.Added, h.Node, h.Name}, name) }) {
+		if findHost(hs, name) >= 0 {
 			return "ok"
 		}
 		return "no host of the virtual machine"

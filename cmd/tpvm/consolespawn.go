@@ -249,7 +249,7 @@ func (c *console) start(r request, w io.Writer) ([]*tpvm.Program, error) {
 	ctx, cancel := c.brief()
 	defer cancel()
 	ps, err := c.t.Start(ctx, r.args[0], r.n, opts...)
-	return ps, errors.Join(err, c.t.Catchout(nil))
+	return ps, errors.Join(explain(ctx, c.t, "start", r.args[0], r.host, err), c.t.Catchout(nil))
 }
 
 // enrolTime is how long spawn waits for tasks to print their identifiers.

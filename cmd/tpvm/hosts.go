@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -42,12 +44,31 @@ func hostsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				tellSilent(ctx, cmd, t)
 				return printHosts(cmd.OutOrStdout(), hs, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
+}
+
+// tellSilent says which nodes of the cluster do not answer. What runs there is not listed.
+func tellSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
+	var v rocl.Coverage
+	for _, err := range t.Rocl().FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}, rocl.Want(), rocl.Covered(&v)) {
+		if err != nil {
+			return
+		}
+	}
+	for _, n := range v.Failed {
+		fmt.Fprintf(cmd.ErrOrStderr(), "tpvm: node %012x does not answer\n", uint64(n))
+	}
+}
+
+// findHost returns the index of the host that a name or a node's number means, or -1.
+func findHost(hs []tpvm.Host, name string) int {
+	return slices.IndexFunc(hs, func(h tpvm.Host) bool { return slices.Contains([]string{h.Added, h.Node, h.Name}, name) })
 }
 
 func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {

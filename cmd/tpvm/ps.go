@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -88,35 +89,55 @@ func shorten(all []entry) map[tpvm.TID]string {
 	return names
 }
 
-// resolve returns which entry a text names: the whole identifier, or without its node, or with
-// the beginning of it.
+// resolve returns which entry a text names: by the whole identifier, without the node, or with
+// the first digits of the node.
 func resolve(all []entry, what string) (tpvm.TID, error) {
-	var found []tpvm.TID
+	var found, begun []entry
 	for _, e := range all {
 		node, rest, _ := strings.Cut(e.ID.String(), "-")
-		begun, tail, ok := strings.Cut(what, "-")
-		_, _, whole := strings.Cut(tail, "-")
+		digits, tail, _ := strings.Cut(what, "-")
 		switch {
 		case what == e.ID.String():
 			return e.ID, nil
-		case what == rest, ok && whole && begun != "" && strings.HasPrefix(node, begun) && tail == rest:
-			found = append(found, e.ID)
+		case what == rest, digits != "" && strings.HasPrefix(node, digits) && tail == rest:
+			found = append(found, e)
+		case what != "" && (strings.HasPrefix(rest, what) || strings.HasPrefix(e.ID.String(), what)):
+			begun = append(begun, e)
 		}
 	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
+	switch {
+	case len(found) == 1:
+		return found[0].ID, nil
+	case len(found) > 1:
+		return tpvm.TID{}, fmt.Errorf("%s is ambiguous: there are %s", usage.Quote(what), candidates(all, found))
+	case len(begun) > 0:
+		return tpvm.TID{}, fmt.Errorf("%s is incomplete: there are %s", usage.Quote(what), candidates(all, begun))
+	default:
 		if id, err := rocl.ParseGID(what); err == nil && !id.IsZero() {
 			return id, fmt.Errorf("%v: %w", id, tpvm.ErrNoTask)
 		}
-		return tpvm.TID{}, fmt.Errorf("%s: %w", display.Quote(what), tpvm.ErrNoTask)
+		return tpvm.TID{}, fmt.Errorf("%s: %w", usage.Quote(what), tpvm.ErrNoTask)
 	}
-	var names []string
-	for _, id := range found {
-		names = append(names, id.String())
+}
+
+// mostCandidates is how many identifiers an error lists.
+const mostCandidates = 5
+
+// candidates lists the identifiers of some of the entries.
+func candidates(all, some []entry) string {
+	names := shorten(all)
+	var b strings.Builder
+	for i, e := range some {
+		if i == mostCandidates {
+			fmt.Fprintf(&b, " and %d more", len(some)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s (%s)", names[e.ID], display.Quote(e.Name))
 	}
-	return tpvm.TID{}, fmt.Errorf("%s is not one task: %s", display.Quote(what), strings.Join(names, ", "))
+	return b.String()
 }
 
 func psCommand() *cobra.Command {

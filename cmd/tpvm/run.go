@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -45,7 +46,7 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(cmd, f.n, args[0], append(opts, tpvm.Args(args[1:]...)), f.endWithParent)
+			return f.run(cmd, args[0], append(opts, tpvm.Args(args[1:]...)))
 		},
 	}
 	fl := cmd.Flags()
@@ -88,14 +89,49 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	return opts, nil
 }
 
+// runError is an error of starting programs. It says run, as the user has.
+type runError struct{ error }
+
+func (e runError) Unwrap() error { return e.error }
+
+func (e runError) Error() string {
+	text := strings.TrimPrefix(e.error.Error(), "tpvm: ")
+	for _, verb := range []string{"start ", "spawn "} {
+		if object, ok := strings.CutPrefix(text, verb); ok {
+			return "run " + object
+		}
+	}
+	return text
+}
+
+// explain says why nothing is started on a host that a user has named, in place of ErrNoHost. It
+// returns any other error as it is.
+func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
+	if !errors.Is(err, tpvm.ErrNoHost) || host == "" || host == "." {
+		return err
+	}
+	hs, hostsErr := t.Hosts(ctx)
+	if hostsErr != nil {
+		return err
+	}
+	switch i := findHost(hs, host); {
+	case i < 0:
+		return fmt.Errorf("%s %s: there is no host %s; 'tpvm hosts' lists them", verb, usage.Quote(program), usage.Quote(host))
+	case hs[i].Launcher == "":
+		return fmt.Errorf("%s %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
+			verb, usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
+	}
+	return err
+}
+
 // run runs a program n times, and returns the exit code as an error.
-func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsThem bool) (err error) {
+func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption) (err error) {
 	ctx := cmd.Context()
 	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
-	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), n, filepath.Base(name))
+	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
 	defer p.close()
 	defer func() { // waits for the output
 		over := ctx
@@ -111,14 +147,14 @@ func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsTh
 	if err := t.CatchSplit(p.out, p.err); err != nil {
 		return err
 	}
-	ps, err := t.Start(ctx, name, n, opts...)
+	ps, err := t.Start(ctx, name, f.n, opts...)
 	if err != nil {
 		end(ctx, ps, p)
-		return err
+		return runError{explain(ctx, t, "run", name, f.host, err)}
 	}
 	code := wait(ctx, ps, p)
 	if ctx.Err() != nil {
-		if endsThem {
+		if f.endWithParent {
 			p.say("interrupted: ending what runs")
 			end(ctx, ps, p)
 		}
