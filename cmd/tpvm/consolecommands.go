@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,12 +146,13 @@ func (c *console) pstat(_ context.Context, args []string) error {
 
 // printStates prints a table of names and what f says of each.
 func (c *console) printStates(title string, names []string, f func(name string) string) error {
-	tw := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // what jobs print does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "%s\tSTATUS\n", title)
 	for _, n := range names {
 		fmt.Fprintf(tw, "%s\t%s\n", display.Quote(n), f(n))
 	}
-	return tw.Flush()
+	return errors.Join(tw.Flush(), printTo(c.out, "%s", &b))
 }
 
 func (c *console) echo(_ context.Context, args []string) error {

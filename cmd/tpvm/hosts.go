@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -81,11 +83,12 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 		}
 		return printJSON(w, all)
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // other output does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tHOST\tARCH\tCORES\tTASKS\tLAUNCHER\tADDED")
 	for _, h := range hs {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", h.Node, display.Quote(h.Name), display.Quote(h.Arch), h.Cores, h.Tasks,
 			display.Quote(cmp.Or(h.Launcher, "-")), display.Quote(cmp.Or(h.Added, "-")))
 	}
-	return tw.Flush()
+	return errors.Join(tw.Flush(), printTo(w, "%s", &b))
 }

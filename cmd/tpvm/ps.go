@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -200,7 +201,8 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 			roots = append(roots, e)
 		}
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // other output does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "ID\tPID\tHOST\tTASK")
 	hosts, tasks, threads := map[string]bool{}, 0, 0
 	var print func(es []entry, indent string)
@@ -262,7 +264,7 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	return printTo(w, "%s, %s on %s\n", count(tasks, "task"), count(threads, "thread"), count(len(hosts), "host"))
+	return printTo(w, "%s%s, %s on %s\n", &b, count(tasks, "task"), count(threads, "thread"), count(len(hosts), "host"))
 }
 
 func count(n int, what string) string {

@@ -121,7 +121,9 @@ func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, e
 		if err != nil {
 			return nil, err
 		}
-		p.name(i.ID, fmt.Sprintf("%s %d", i.Host, i.PID))
+		if !i.IsThread {
+			p.name(i.ID, fmt.Sprintf("%s %d", i.Host, i.PID))
+		}
 		if slices.Contains(own, i.ID) {
 			pids = append(pids, strconv.Itoa(i.PID))
 		}
