@@ -36,7 +36,7 @@ var consoleCommands []command
 
 func init() { // help refers to the table
 	consoleCommands = []command{
-		{"add", "HOST...", 1, many, "start programs on further hosts", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
+		{"add", "HOST...", 1, many, "add hosts on which tasks can start programs", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
 		{"alias", "[NAME [COMMAND [argument...]]]", 0, many, "list the aliases, print one, or define one", "", (*console).alias},
 		{"conf", "", 0, 0, "list the hosts of the virtual machine", "", (*console).conf},
 		{"delete", "HOST...", 1, many, "end the pods of hosts, and what these have started", "", (*console).delete},

@@ -38,7 +38,7 @@ func hostsCommand() *cobra.Command {
 		Short: "Print the hosts of the virtual machine",
 		Long: "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.\n" +
 			"This host is one of them also where nothing runs. LAUNCHER is what starts programs there for tasks of other\n" +
-			"hosts: a task, a pod, the dirserver, or - for nothing. ADDED is the name that 'tpvm add' was given.",
+			"hosts: a task, a pod or the dirserver; - means that nothing does. ADDED is the name that 'tpvm add' was given.",
 		Args: nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {

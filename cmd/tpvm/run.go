@@ -38,8 +38,9 @@ func runCommand() *cobra.Command {
 		Use:   "run [flags] PROGRAM [argument...]",
 		Short: "Run a program several times, and wait until all have ended",
 		Long: "Run a program -n times, spread over the hosts that have tasks, and print what each prints with its name in front.\n" +
-			"The programs need not use tpvm. They have no input. When tpvm is interrupted it ends them: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
-			"The exit code is that of the first program that fails, 128 and the signal's number where a signal ended it.",
+			"The programs need not use tpvm. Those that do have no parent, as where a user starts them. They have no input.\n" +
+			"When tpvm is interrupted, it ends the programs: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
+			"The exit code is that of the first program that fails. Where a signal ended that one, it is 128 plus the signal's number.",
 		Args: atLeast(1, "a program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts, err := f.options()

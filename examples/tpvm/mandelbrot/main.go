@@ -6,7 +6,7 @@
 //
 // It starts the processes itself, and prints their numbers. Any of them may be killed: the tiles that
 // it had in hand are rendered again by another thread. The picture takes ten to twenty seconds on two
-// processors, so that there is time for that; with -samples 1 it takes less than one.
+// processors, so that there is time for that; with -samples 1 it takes less than one second.
 //
 // Processes on other machines of the cluster take part if they have been started there before:
 //
