@@ -94,7 +94,7 @@ func open(t *testing.T, node example.Node) *rocl.Context {
 func TestWorkerKilled(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	v := small
-	v.X, v.Y, v.Samples = 400, 300, 4
+	v.X, v.Y, v.Samples = 400, 300, 3
 	cmd := node.Command(args(v, out, "-p", "3")...)
 	cmd.Stderr = nil // in place of the test's
 	r, err := cmd.StderrPipe()
