@@ -145,6 +145,8 @@ type Task struct {
 	launch   *foundStart   // of this process, where its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes it on
 
+	lost losses // if the task owns the context
+
 	packers  sync.Pool // of *pack.Buffer
 	messages sync.Pool // of *Message
 
@@ -197,21 +199,28 @@ func configure(opts []Option) *config {
 
 // newTask returns a task that has a context, and nothing registered.
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
-	c := f.c
-	if c == nil {
-		if c, err = rocl.Open(ctx, f.rocl...); err != nil {
+	t = &Task{
+		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
+		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
+	}
+	if t.owns {
+		opts := append([]rocl.Option{rocl.WithUndelivered(t.undelivered)}, f.rocl...)
+		if t.c, err = rocl.Open(ctx, opts...); err != nil {
 			return nil, err
 		}
 	}
-	t = &Task{
-		c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log, tookOver: make(chan struct{}),
-		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
-	}
+	t.node = fmt.Sprintf("%012x", uint64(t.c.ID().Node()))
 	t.ended, t.end = context.WithCancel(context.Background())
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
 	}
 	return t, nil
+}
+
+// undelivered records the report of a message for Exit. The pod and resources that use ownTag
+// send the library's own messages.
+func (t *Task) undelivered(u rocl.Undelivered) {
+	t.lost.record(u, u.Tag&ownTag != 0 || u.From == t.pod.r.ID())
 }
 
 // abandon gives back what a task has that could not enrol for the reason err.
@@ -374,11 +383,13 @@ func (x *export) Close() error {
 	return x.r.Close()
 }
 
-// Exit leaves the virtual machine. It ends the task's threads and waits for them, and for the
-// output of the programs that Catchout gathers. Messages that the task has sent and that have
-// not been delivered are waited for, until ctx ends, but for those to tasks and threads that have
-// ended. The process goes on. When ctx ends, Exit returns with its cause, also where a thread does
-// not return.
+// Exit leaves the virtual machine. It ends the task's threads and waits for them. It waits for
+// the output of the programs that Catchout gathers, and until the messages that the task has sent
+// are delivered. Messages to tasks and threads that have ended are not waited for, and are no
+// error. The process goes on.
+//
+// If ctx ends first, Exit returns the cause, even if a thread has not returned. If messages were
+// lost for another reason, such as a host out of reach, the error names their receivers.
 func (t *Task) Exit(ctx context.Context) error {
 	t.mu.Lock()
 	exited := t.exited
@@ -395,8 +406,7 @@ func (t *Task) Exit(ctx context.Context) error {
 
 // leave ends all that belongs to the task.
 func (t *Task) leave(ctx context.Context) error {
-	var errs []error
-	errs = append(errs, t.drain(ctx))
+	drained := t.drain(ctx)
 	t.pod.infos.handOver(ctx)
 	t.end()
 	withdrawn := make(chan struct{})
@@ -404,16 +414,17 @@ func (t *Task) leave(ctx context.Context) error {
 		defer close(withdrawn)
 		t.withdraw()
 	}()
+	var flushed, closed error
 	select {
 	case <-withdrawn:
-		errs = append(errs, delivered(t.c.Flush(ctx)))
+		flushed = t.c.Flush(ctx)
 	case <-ctx.Done(): // a thread does not return, or no directory answers
-		errs = append(errs, context.Cause(ctx))
+		flushed = context.Cause(ctx)
 	}
 	if t.owns {
-		errs = append(errs, delivered(t.c.Close()))
+		closed = t.c.Close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(drained, t.lost.err(ctx, flushed, closed))
 }
 
 // withdraw ends the threads and withdraws what the task has registered.
@@ -428,14 +439,4 @@ func (t *Task) withdraw() {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-}
-
-// delivered returns err, the outcome of a flush, unless all that it says is that receivers have
-// ended: a worker that was killed is no fault of the task that exits.
-func delivered(err error) error {
-	if errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) &&
-		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return nil
-	}
-	return err
 }
