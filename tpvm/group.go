@@ -108,6 +108,8 @@ type Group struct {
 	freeze  bool          // it is that of Freeze
 	token   uint64        // of the arrival, once it was sent
 	untold  []Member      // members that are gone, of which no barrier has told this one
+	absent  []absentee    // members that are gone, for collect
+	named   map[TID]bool  // resources of members whose end collect has told before the agent knew
 	wake    chan error    // the end of a barrier; has room for it
 }
 
@@ -203,6 +205,10 @@ func (g *Group) Thread() *Thread { return g.t }
 
 // Leave ends the membership. When Leave returns, the instance number is free for the next
 // that joins. A Barrier of the member fails with ErrNotInGroup.
+//
+// Leave waits until what the member has sent in Gather, Scatter and Reduce is delivered. So a root
+// that calls the operation later still finds the data. If ctx ends first, the membership ends as
+// that of a thread that has ended, and Leave returns the cause.
 func (g *Group) Leave(ctx context.Context) error {
 	s := &g.t.groups
 	s.mu.Lock()
