@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,6 +53,8 @@ type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
 	index    int           // in its spawn
+	isBegun  bool          // the process is being started, or has been; guarded by the mu of the pod
+	begun    chan struct{} // closed when the process has been started, or could not be
 	enrolled chan struct{} // closed when the program has enrolled
 	id       TID           // of the task; after enrolled
 	exited   chan struct{} // closed when the process has ended
@@ -197,7 +200,12 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		return nil, err
 	}
 	p.t.work.Go(func() { p.handleEnrolment(c) })
-	if err := p.begin(c, q); err != nil {
+	err = p.mayBegin(c)
+	if err == nil {
+		err = p.begin(c, q)
+		close(c.begun)
+	}
+	if err != nil {
 		_ = c.tmp.Close()
 		return nil, err
 	}
@@ -225,9 +233,33 @@ func (p *pod) newChild(index int) (*child, error) {
 	case len(p.children) >= p.maxPrograms:
 		return nil, fmt.Errorf("%w: %d run", ErrTooMany, p.maxPrograms)
 	}
-	c := &child{index: index, enrolled: make(chan struct{}), exited: make(chan struct{})}
+	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
 	return c, nil
+}
+
+// mayBegin fails if the pod has begun to end its programs. Otherwise the process of c must be
+// started next.
+func (p *pod) mayBegin(c *child) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending {
+		return ErrExited
+	}
+	c.isBegun = true
+	return nil
+}
+
+// running returns the programs whose processes have been started.
+func (p *pod) running() []*child {
+	p.mu.Lock()
+	cs := slices.Collect(maps.Keys(p.children))
+	cs = slices.DeleteFunc(cs, func(c *child) bool { return !c.isBegun })
+	p.mu.Unlock()
+	return slices.DeleteFunc(cs, func(c *child) bool {
+		<-c.begun
+		return c.cmd.Process == nil
+	})
 }
 
 // forget counts one program less.

@@ -102,12 +102,11 @@ func (p *pod) endPod(context.Context, endPod) done {
 func (p *pod) endChildren() {
 	p.mu.Lock()
 	p.ending = true
-	var cs []*child
-	for c := range p.children {
-		_ = c.cmd.Process.Signal(syscall.SIGTERM)
-		cs = append(cs, c)
-	}
 	p.mu.Unlock()
+	cs := p.running()
+	for _, c := range cs {
+		_ = c.signal(syscall.SIGTERM)
+	}
 	late := time.NewTimer(endTime)
 	defer late.Stop()
 	for _, c := range cs {
@@ -117,7 +116,7 @@ func (p *pod) endChildren() {
 		case <-late.C:
 		}
 		for _, c := range cs {
-			_ = c.cmd.Process.Kill()
+			_ = c.signal(syscall.SIGKILL)
 		}
 		return
 	}
