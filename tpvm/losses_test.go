@@ -15,18 +15,18 @@ import (
 )
 
 func init() {
-	// worker does what all members of a group do that end together.
-	programs["worker"] = func() error {
+	// leaver does what all members of a group do that end together.
+	programs["leaver"] = func() error {
 		ctx := context.Background()
 		t, err := joined()
 		if err != nil {
 			return err
 		}
-		g, err := t.Join(ctx, "workers")
+		g, err := t.Join(ctx, "leavers")
 		if err != nil {
 			return err
 		}
-		if err := g.Barrier(ctx, workers); err != nil {
+		if err := g.Barrier(ctx, leavers); err != nil {
 			return err
 		}
 		if _, err := tpvm.Reduce(ctx, g, 1, 0, []int{1}, tpvm.Sum); err != nil {
@@ -39,7 +39,7 @@ func init() {
 	}
 }
 
-const workers = 4
+const leavers = 4
 
 // Members that leave and exit at the same moment send to agents and coordinators that have just
 // ended. That is no error of Exit.
@@ -55,7 +55,7 @@ func TestMembersExitTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range rounds {
-		ids, err := task.Spawn(ctx, self(t), workers, program("worker"))
+		ids, err := task.Spawn(ctx, self(t), leavers, program("leaver"))
 		if err != nil {
 			t.Fatal(err)
 		}
