@@ -285,7 +285,7 @@ func (hs *handlers) work(h *handler) {
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	m, err := newMessage(rm)
 	if err != nil {
-		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t, "err", err)
+		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t.String(), "err", err)
 		return
 	}
 	defer m.Release()
@@ -295,7 +295,7 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			hs.t.task.log.Error("tpvm: handler panics", "thread", hs.t, "from", m.From(), "tag", m.Tag(), "panic", v)
+			hs.t.task.log.Error("tpvm: handler panics", "thread", hs.t.String(), "from", m.From(), "tag", m.Tag(), "panic", v)
 		}
 	}()
 	h.f(h.ctx, m)

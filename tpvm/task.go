@@ -106,8 +106,9 @@ func WithName(name string) Option { return func(f *config) { f.name = name } }
 // goroutine of its own. By default the signal is sent to the process.
 func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSignal = f } }
 
-// WithLogger sends what the task logs to l: threads that fail, programs that end with an
-// error. Nothing is logged by default.
+// WithLogger sends what the task logs to l: threads that fail or panic, handlers that panic, output
+// of programs that could not be written, and the like. By default the task logs to slog.Default().
+// A nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
 // WithExport has the task export f, as Export does, before the Spawn that has started the program
@@ -184,12 +185,15 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 
 // configure returns what the options and the environment say.
 func configure(opts []Option) *config {
-	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.New(slog.DiscardHandler)}
+	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
 	for _, o := range opts {
 		o(f)
 	}
 	if f.vm == "" {
 		f.vm = userName()
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
 	}
 	if f.onSignal == nil {
 		f.onSignal = func(s syscall.Signal) { _ = syscall.Kill(os.Getpid(), s) }
@@ -340,8 +344,9 @@ func (t *Task) Host() string { return t.host }
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
 // A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the
-// thread is killed and when its task exits; the function should return soon then. An error that
-// it returns, and a panic, are logged.
+// thread is killed and when its task exits; the function should return soon then. A panic, and an
+// error that it returns before ctx has ended, are logged; see WithLogger. The thread's parent is told
+// of the end by Notify, but not of the error.
 type ThreadFunc func(ctx context.Context, t *Thread) error
 
 // Export lets the tasks of the virtual machine start f as threads of this task, by name. The
