@@ -274,7 +274,7 @@ func (msg *Message) init(m *rocl.Message) error {
 		m.Release()
 		return err
 	}
-	msg.m, msg.len = m, len(p)
+	msg.m, msg.len = m, msg.Remaining()
 	return nil
 }
 
@@ -359,7 +359,7 @@ func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 type Info struct {
 	From TID
 	Tag  int
-	Len  int // bytes that the packed values take
+	Len  int // bytes that the packed values take; from Probe and in RecvFunc, with the description of a typed message
 }
 
 func infoOf(e rocl.Envelope) Info {

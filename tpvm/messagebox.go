@@ -298,10 +298,11 @@ func infoMessage(i foundInfo) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Message{from: i.Owner, len: len(p)}
+	m := &Message{from: i.Owner}
 	if err := m.Reader.Init(enc, typed, p); err != nil {
 		return nil, err
 	}
+	m.len = m.Remaining()
 	return m, nil
 }
 

@@ -148,8 +148,9 @@ type Task struct {
 
 	lost losses // if the task owns the context
 
-	packers  sync.Pool // of *pack.Buffer
-	messages sync.Pool // of *Message
+	packers      sync.Pool // of *pack.Buffer
+	typedPackers sync.Pool // of *pack.Buffer for typed messages
+	messages     sync.Pool // of *Message
 
 	starter  HostStarter // of AddHosts
 	env      []string    // for programs that the pod starts
