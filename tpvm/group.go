@@ -134,7 +134,7 @@ func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
 
 func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	if name == "" {
-		return nil, ErrBadParam
+		return nil, errNoName
 	}
 	s := &t.groups
 	s.mu.Lock()
@@ -253,7 +253,7 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // if the thread has left the group, and with the cause of ctx's end. A call that ends with ctx
 // does not count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
-	err := ErrBadParam
+	err := badParam("count %d is not positive", count)
 	if count >= 1 {
 		err = g.a.barrier(ctx, g, count, false)
 	}
@@ -274,7 +274,7 @@ func (g *Group) Freeze(ctx context.Context, size int) error {
 		size, err = g.Size(ctx)
 	}
 	if err == nil && size < 1 {
-		err = ErrBadParam
+		err = badParam("size %d is not positive", size)
 	}
 	if err == nil {
 		err = g.a.barrier(ctx, g, size, true)
@@ -417,7 +417,7 @@ func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error
 
 func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match) ([]Member, error) {
 	if name == "" {
-		return nil, ErrBadParam
+		return nil, errNoName
 	}
 	ms, err := t.task.findMembers(ctx, name, more)
 	if err != nil {
@@ -436,8 +436,8 @@ func (t *Thread) GroupSize(ctx context.Context, name string) (int, error) {
 	return len(ms), err
 }
 
-// groupMember finds the member with a value of an attribute.
-func (t *Thread) groupMember(ctx context.Context, name, attr, value string, none error) (Member, error) {
+// groupMember finds the member with a value of an attribute, which what describes for the error.
+func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string, none error) (Member, error) {
 	ms, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
 	if err == nil && len(ms) > 0 {
 		return ms[0], nil
@@ -448,20 +448,20 @@ func (t *Thread) groupMember(ctx context.Context, name, attr, value string, none
 			err = ErrNoGroup
 		}
 	}
-	return Member{}, fmt.Errorf("tpvm: group %q: %s %s: %w", name, attr, value, err)
+	return Member{}, fmt.Errorf("tpvm: group %q: %s%s: %w", name, what, value, err)
 }
 
 // GroupTID returns the identifier of the member of a group that has an instance number. It
 // fails with ErrNoInstance, or ErrNoGroup.
 func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, error) {
-	m, err := t.groupMember(ctx, name, attrInstance, strconv.Itoa(instance), ErrNoInstance)
+	m, err := t.groupMember(ctx, name, "instance ", attrInstance, strconv.Itoa(instance), ErrNoInstance)
 	return m.TID, err
 }
 
 // GroupInstance returns the instance number that a task or thread has in a group. It fails
 // with ErrNotInGroup, or ErrNoGroup.
 func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
-	m, err := t.groupMember(ctx, name, attrTID, id.String(), ErrNotInGroup)
+	m, err := t.groupMember(ctx, name, "", attrTID, id.String(), ErrNotInGroup)
 	if err != nil {
 		return -1, err
 	}

@@ -23,8 +23,11 @@ const (
 
 // root returns the members and the one that is the root.
 func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member, err error) {
-	if tag < 0 || tag > MaxTag || root < 0 {
-		return nil, r, ErrBadParam
+	switch {
+	case tag < 0 || tag > MaxTag:
+		return nil, r, badParam("tag %d: a tag is 0 to MaxTag", tag)
+	case root < 0:
+		return nil, r, badParam("root %d is negative", root)
 	}
 	if ms, err = g.a.list(ctx, g); err != nil {
 		return nil, r, err
@@ -288,7 +291,7 @@ func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op fu
 	switch {
 	case err != nil:
 	case op == nil:
-		err = ErrBadParam
+		err = errNoFunc
 	case r.ID != g.r.ID():
 		err = sendPart(ctx, g, r, collectReduce|uint64(tag), data)
 	default:

@@ -92,8 +92,12 @@ func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opt
 		o(h)
 	}
 	err = h.filter.check()
-	if err == nil && (f == nil || h.workers < 1) {
-		err = ErrBadParam
+	switch {
+	case err != nil:
+	case f == nil:
+		err = errNoFunc
+	case h.workers < 1:
+		err = badParam("%d workers are not positive", h.workers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: add a handler for tag %d: %w", tag, err)

@@ -99,9 +99,8 @@ func (p *pod) launchAll(ctx context.Context, q spawnPrograms) (cs []*child, errs
 		return []*child{nil}, []error{ErrBadParam}
 	}
 	cs, errs = make([]*child, q.N), make([]error, q.N)
-	path, err := lookPath(q.Name, q.Dir)
+	path, err := p.find(q)
 	if err != nil {
-		err = fmt.Errorf("%w: %q on %s: %w", ErrNoProgram, q.Name, p.t.host, err)
 		for i := range errs {
 			errs[i] = err
 		}
@@ -118,6 +117,33 @@ func (p *pod) launchAll(ctx context.Context, q spawnPrograms) (cs []*child, errs
 		p.endWithParent(q.Parent, cs)
 	}
 	return cs, errs
+}
+
+// find returns the path of the program of a request.
+func (p *pod) find(q spawnPrograms) (string, error) {
+	if q.Dir != "" {
+		if err := isDir(q.Dir); err != nil {
+			return "", fmt.Errorf("directory %s on %s: %w", q.Dir, p.t.host, err)
+		}
+	}
+	path, err := lookPath(q.Name, q.Dir)
+	if err != nil {
+		return "", fmt.Errorf("%w: %q on %s: %w", ErrNoProgram, q.Name, p.t.host, err)
+	}
+	return path, nil
+}
+
+// isDir fails unless path is a directory.
+func isDir(path string) error {
+	i, err := os.Stat(path)
+	var e *os.PathError
+	switch {
+	case errors.As(err, &e):
+		return e.Err
+	case err == nil && !i.IsDir():
+		return syscall.ENOTDIR
+	}
+	return err
 }
 
 // launchers is how many programs a request starts at the same time.

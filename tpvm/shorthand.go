@@ -39,7 +39,7 @@ func (t *Thread) RecvInto(ctx context.Context, from TID, tag int, into ...any) (
 	defer m.Release()
 	i := Info{From: m.From(), Tag: m.Tag(), Len: m.Len()}
 	if m.IsGone() {
-		return i, fmt.Errorf("tpvm: receive: %v: %w", i.From, rocl.ErrGone)
+		return i, fmt.Errorf("tpvm: receive %v: %v: %w", t.filter(from, tag), i.From, rocl.ErrGone)
 	}
 	if err := m.UnpackValues(into...); err != nil {
 		return i, fmt.Errorf("tpvm: message from %v with tag %d: %w", i.From, i.Tag, err)

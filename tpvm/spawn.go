@@ -184,13 +184,15 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 		if isProgram {
 			own.launched.add(shares[i].pod, a.IDs...)
 		}
-		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
+		for range a.IDs {
+			e.add(shares[i].name(), nil)
+		}
 		for k := len(a.IDs); k < shares[i].count; k++ {
 			text := ""
 			if len(a.Errors) > 0 {
 				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
-			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
+			e.add(shares[i].name(), shares[i].notStarted(errs[i], text))
 		}
 	}
 	record.ids = slices.Clone(ids)
@@ -234,24 +236,15 @@ func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, ow
 // sentinels are the errors that remoteError recognises.
 var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod}
 
-// remoteErr is an error that another task has told.
-type remoteErr struct {
-	text string
-	is   error
-}
-
-func (e *remoteErr) Error() string { return e.text }
-func (e *remoteErr) Unwrap() error { return e.is }
-
 // remoteError returns the error that another task has told of. The errors of this package are
 // recognised by their text, which stands in front.
 func remoteError(text string) error {
 	for _, s := range sentinels {
 		if strings.HasPrefix(text, s.Error()) {
-			return &remoteErr{text: text, is: s}
+			return &textError{text: text, is: s}
 		}
 	}
-	return &remoteErr{text: text}
+	return &textError{text: text}
 }
 
 // places returns where a spawn may start, one place for each task that exports the name or, if
@@ -280,7 +273,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
-		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: add the hosts by AddHosts or tpvm add", ErrNoHost, s)
+		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: run a task, tpvm pod or dirserver --tpvm there, or tpvm add from here", ErrNoHost, s)
 	}
 	return ps, true, t.weigh(ctx, ps, s)
 }

@@ -354,8 +354,11 @@ type ThreadFunc func(ctx context.Context, t *Thread) error
 // name is gone when the returned Closer has been closed, or the task has exited; threads that
 // run go on. Several tasks may export the same name: Spawn chooses.
 func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer, error) {
-	if name == "" || f == nil {
-		return nil, fmt.Errorf("tpvm: export %q: %w", name, ErrBadParam)
+	switch {
+	case name == "":
+		return nil, fmt.Errorf("tpvm: export: %w", errNoName)
+	case f == nil:
+		return nil, fmt.Errorf("tpvm: export %q: %w", name, errNoFunc)
 	}
 	x := &export{t: t, name: name, f: f}
 	t.pod.mu.Lock()

@@ -71,6 +71,9 @@ func (t *Thread) SendBytes(ctx context.Context, to TID, tag int, p []byte) error
 // reads it with View or UnpackBytes. If SendBuffer returns nil, it has taken over the caller's
 // reference to m; otherwise m stays the caller's.
 func (t *Thread) SendBuffer(ctx context.Context, to TID, tag int, m *rocl.Buffer) error {
+	if to.IsZero() {
+		return errZeroTID
+	}
 	tg, err := t.tag(tag)
 	if err == nil {
 		err = t.r.Send(ctx, to, tg|bareFlag, m)
