@@ -74,7 +74,7 @@ func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd 
 	return exec.CommandContext(ctx, args[0], args[1:]...)
 }
 
-// WithHostStarter replaces SSH as what AddHosts runs commands on other hosts by.
+// WithHostStarter sets what AddHosts uses to run commands on other hosts. The default is SSH{}.
 func WithHostStarter(s HostStarter) Option { return func(f *config) { f.starter = s } }
 
 // A HostError tells why a host could not be added or removed.

@@ -243,13 +243,12 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // same count, usually the number of members. With a lower count, the members that call first
 // go on together. With a higher one Barrier waits for others to join.
 //
-// Barrier fails with a *MemberError where members have ended, or have left, and too few for
-// count are there now. It does so once for each member: those that are left can meet in a
-// barrier of fewer next. A Barrier whose missing member is replaced in time does not fail. The
-// members that wait in the same barrier all fail, or all go on, if no process ends with which
-// the group was coordinated.
+// Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost member
+// makes one barrier fail; the remaining members may then call Barrier with a lower count. If a new
+// member joins in time, Barrier succeeds. All waiting members get the same result, unless the
+// coordinating task ends during the barrier.
 //
-// Barrier fails with ErrBarrierCount where members wait with another count, with ErrNotInGroup
+// Barrier fails with ErrBarrierCount if members wait with another count, with ErrNotInGroup
 // if the thread has left the group, and with the cause of ctx's end. A call that ends with ctx
 // does not count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {

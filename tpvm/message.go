@@ -407,10 +407,10 @@ func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
 	return e, nil
 }
 
-// RecvFunc waits for a message of the thread's message context for which match reports true, and
-// returns it (pvm_recvf). Messages for which match reports false are set aside while RecvFunc
-// waits, and are put back in their order before it returns. So no other goroutine should receive
-// meanwhile, and senders get room for as many messages as are set aside.
+// RecvFunc waits for a message in the thread's message context for which match returns true, and
+// returns it (pvm_recvf). Messages for which match returns false are put back, in order, before
+// RecvFunc returns; until then no other receive sees them, and they do not count against the
+// mailbox's limit.
 func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
 	f := t.filter(AnyTask, AnyTag)
 	s, err := t.selectors.get(f)
@@ -440,7 +440,7 @@ func (t *Thread) putBack(ms []*rocl.Message) {
 	}
 }
 
-// Notify has a message with a tag sent to the thread when a task or thread has ended,
+// Notify makes the library send the thread a message with a tag when a task or thread has ended,
 // whether it returned, exited, was killed or was lost with its host: one message From each of
 // ids, for which IsGone reports true, behind the last message that it sent here. For one that
 // has ended already, the message comes at once. stop withdraws what has not been told.

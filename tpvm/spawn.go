@@ -62,21 +62,21 @@ func Where(m rocl.Match, conditions ...rocl.FindOption) SpawnOption {
 	}
 }
 
-// ByCores has hosts with more processors get more: in proportion to their number. By default
-// each gets as many as any other.
+// ByCores spreads in proportion to the number of processors of each host. By default each gets as
+// many as any other.
 func ByCores() SpawnOption { return func(s *spawn) { s.byCores = true } }
 
 // Complement chooses the hosts that OnHost, OnArch and Where do not.
 func Complement() SpawnOption { return func(s *spawn) { s.complement = true } }
 
-// Programs has Spawn not look for exported functions.
+// Programs makes Spawn ignore exported functions.
 func Programs() SpawnOption { return func(s *spawn) { s.noThreads = true } }
 
-// Threads has Spawn not look for programs.
+// Threads makes Spawn ignore programs.
 func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 
-// EndWithParent has programs end when the task or thread that spawned them has ended: they get
-// SIGTERM. Without it they go on.
+// EndWithParent makes the programs get SIGTERM when the task or thread that spawned them has ended.
+// Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
 // Self, as the name of what to spawn or to start, is the program of the caller's process.
@@ -119,12 +119,14 @@ type place struct {
 // name returns the name of the host, for errors.
 func (p place) name() string { return cmp.Or(p.added, p.host) }
 
-// Spawn starts n threads of the function that tasks export under a name, or, where no task
-// does, n tasks that run the program of that name, and returns their identifiers. They are
-// spread evenly over the tasks that export the name, or over the hosts; options restrict these.
-// The name Self is the caller's own program.
-// The first goes to the caller's own task or host, and each Spawn of the task goes on where
-// the one before has ended, so that many of one thread or program are spread as well.
+// Spawn starts n threads of the function that tasks export under a name, or, if no task exports it,
+// n tasks that run the program of that name. It returns their identifiers. The name Self is the
+// caller's own program.
+//
+// The threads are spread evenly over the tasks that export the name, and programs over the hosts, in
+// rotation; options restrict these. The first thread goes to the caller's own task if that exports the
+// name, and the first program to its host. Successive calls continue the rotation: ten calls that
+// spawn one thread each are spread like one call that spawns ten.
 //
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
@@ -381,7 +383,7 @@ type Host struct {
 	Cores int
 	Tasks int // tasks of the virtual machine on it
 	// Launcher is what starts programs of Spawn there: LauncherPod, LauncherDirserver,
-	// LauncherTask, or "" where nothing does. AddHosts changes that.
+	// LauncherTask, or "" if nothing does. AddHosts changes that.
 	Launcher string
 	Added    string // the name under which AddHosts added the host
 }

@@ -111,21 +111,22 @@ func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSi
 // A nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithExport has the task export f, as Export does, before the Spawn that has started the program
-// returns: what spawned the program can spawn f at once. It is exported until Exit.
+// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the Spawn
+// that started this program has returned. A call of Export may come too late for that.
 func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs run at once that this task has started, whichever task
-// has asked for them; 4096 if not given.
+// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks, run at
+// once. The default is 4096.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
-// WithoutLaunch has the task start programs for itself only, as a task should that soon ends.
+// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task that
+// soon ends.
 func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
 
-// Observing has the task not be listed, and start programs for itself only: it looks at the
-// virtual machine rather than being a part of it.
+// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start programs
+// through it. Use it for monitoring commands.
 func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
 
 // A Task is a process of the virtual machine. Its methods, and those of its Thread, which
@@ -341,7 +342,8 @@ func (t *Task) VM() string { return t.vm }
 // Host returns the name of the machine that the task runs on.
 func (t *Task) Host() string { return t.host }
 
-// Rocl returns the task's rocl context.
+// Rocl returns the rocl context on which the task runs, for what this package does not offer. Do not
+// close it: Exit does, unless WithContext gave it.
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
 // A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the
