@@ -141,10 +141,11 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 		answers[i], errs[i] = askPod(ctx, t.task, shares[i].pod, podStart, q, own.startOnly)
 	})
 	var ps []*Program
-	e := &SpawnError{Name: name, Slots: make([]error, n)}
+	e := &SpawnError{Name: name, Slots: make([]error, n), hosts: make([]string, n)}
 	for i, share := range shares {
 		a := answers[i]
 		for k := range share.count {
+			e.hosts[share.first+k] = share.name()
 			var got startedProgram
 			if k < len(a.Programs) {
 				got = a.Programs[k]

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -116,11 +117,28 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 // errGoexit tells that the function of a thread has called runtime.Goexit.
 var errGoexit = errors.New("tpvm: the thread's goroutine ended")
 
+// panicError tells that the function of a thread has panicked.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
+
+// failed logs err, with which the function of the thread has ended. An error is expected of a thread
+// that was told to end.
+func (t *Thread) failed(err error) {
+	var p *panicError
+	if err != nil && (t.ctx.Err() == nil || errors.As(err, &p)) {
+		t.task.log.Error("tpvm: thread failed", "thread", t.String(), "err", err)
+	}
+}
+
 // run calls the function of the thread. A panic of f becomes an error.
 func (t *Thread) run(f ThreadFunc) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("tpvm: thread %v: panic: %v", t, v)
+			err = &panicError{v, debug.Stack()}
 		}
 	}()
 	return f(t.ctx, t)

@@ -177,7 +177,7 @@ func (l *library) enrol(ctx context.Context) error {
 	if err != nil {
 		return sysErr
 	}
-	t, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(vm))
+	t, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(vm), tpvm.WithLogger(nil))
 	if err == nil {
 		l.tid, err = n.Number(ctx, t.ID())
 	}
