@@ -74,12 +74,8 @@ func (s *Server) serveAsk(c *codec) error {
 			}
 			if err == nil {
 				var n int
-				var lost error
-				n, far, lost = cur.sendBatch(ctx, s, c, m.id, &pattern)
-				if stop(); lost != nil {
-					return lost
-				}
-				ok, told = n > 0, true
+				n, far = cur.batch(ctx, s, c, m.id, &pattern)
+				ok = n > 0
 			}
 		case msgTrace:
 			told, err = true, s.trace(ctx, c, &m)
@@ -90,9 +86,10 @@ func (s *Server) serveAsk(c *codec) error {
 			err = fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 		}
 		stop()
-		if told && err == nil && m.typ != msgList && m.typ != msgMore {
+		if told && err == nil {
 			continue
 		}
+		// Counted before it is answered: whoever has the answer finds it in the figures.
 		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
 		switch {
 		case err != nil:
@@ -100,13 +97,14 @@ func (s *Server) serveAsk(c *codec) error {
 			return err
 		case s.life.Err() != nil:
 			return nil // cut short by our end: let the next server be asked
-		case told:
 		case far != nil:
 			err = c.sendError(m.id, far)
-		case !ok && (m.typ == msgStart || m.typ == msgNext):
+		case !ok && (m.typ == msgStart || m.typ == msgNext || m.typ == msgList || m.typ == msgMore):
 			err = c.sendEnd(m.id, &cur.cov)
 		case !ok:
 			err = c.sendError(m.id, ErrNotFound)
+		case m.typ == msgList || m.typ == msgMore:
+			err = c.send()
 		default:
 			c.begin(msgAnswer, m.id)
 			c.out = AppendAnswer(c.out, &rec, &l)

@@ -42,9 +42,9 @@ func (p *parser) pattern() (resource.List, error) {
 	return l, nil
 }
 
-// sendBatch sends the next answers, or that there are no more. It reports how many it
-// sent. far is an error that is no answer.
-func (k *cursor) sendBatch(ctx context.Context, s *Server, c *codec, id uint64, pattern *resource.List) (n int, far, err error) {
+// batch writes the next answers to c.out, to be sent. It reports how many these are. far is an error that is no
+// answer.
+func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, pattern *resource.List) (n int, far error) {
 	most := batchBytes
 	if !k.begun {
 		k.begun, most = true, firstBatch
@@ -63,17 +63,15 @@ func (k *cursor) sendBatch(ctx context.Context, s *Server, c *codec, id uint64, 
 	}
 	if n == 0 { // what is elsewhere comes one by one: the first does not wait for the last
 		r, ok, far := k.next(ctx, s, pattern)
-		switch {
-		case s.life.Err() != nil:
-			return 0, ErrClosed, nil
-		case far != nil:
-			return 0, far, c.sendError(id, far)
-		case !ok:
-			return 0, nil, c.sendEnd(id, &k.cov)
+		if s.life.Err() != nil {
+			far = ErrClosed
+		}
+		if far != nil || !ok {
+			return 0, far
 		}
 		put(&r)
 	}
-	return n, nil, c.send()
+	return n, nil
 }
 
 // slabBytes is how much memory small answers of one batch share. A caller that keeps one
