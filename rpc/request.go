@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A request is one call as the server has it. It is the context of the handler, which may keep it
+// when it has returned: only the receiving goroutine and run touch what belongs to the message.
+type request struct {
+	context.Context
+	s      *Server
+	m      *rocl.Message
+	method *method
+	h      requestHeader
+	args   []byte
+	came   time.Time
+	info   Info
+	stop   context.CancelCauseFunc // ends Context; nil: the caller cannot
+}
+
+// begin has the request in m handled. It owns m.
+func (s *Server) begin(m *rocl.Message) {
+	r := &request{Context: s.life, s: s, m: m, came: time.Now()}
+	if err := r.parse(); err != nil {
+		r.fail(err)
+		m.Release()
+		return
+	}
+	if !s.running.begin() {
+		r.fail(ErrClosed)
+		m.Release()
+		return
+	}
+	if r.h.number != 0 || r.h.left > 0 {
+		r.limit()
+	}
+	if r.method.place == nil {
+		go r.run()
+	} else if err := r.method.place(r); err != nil {
+		r.fail(fmt.Errorf("%w: %w", ErrBusy, err))
+		r.end()
+	}
+}
+
+// parse reads the message.
+func (r *request) parse() (err error) {
+	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
+		r.info.Metadata, err = parseMetadata(r.h.meta)
+	}
+	if err != nil {
+		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
+		return err
+	}
+	if r.method = (*r.s.names.Load())[r.m.Tag()]; r.method == nil {
+		r.s.unknown.Add(1)
+		return ErrUnknownCall
+	}
+	r.info.Name, r.info.Caller, r.info.Provider = r.method.name, r.m.From(), r.s.ID()
+	return nil
+}
+
+// limit gives the handler a context that ends with the deadline of the caller, when the caller
+// cancels, and when its process ends.
+func (r *request) limit() {
+	ctx, stop := context.WithCancelCause(r.s.life)
+	if r.stop = stop; r.h.left > 0 {
+		timed, end := context.WithTimeout(ctx, r.h.left)
+		ctx = timed
+		r.stop = func(cause error) { stop(cause); end() }
+	}
+	r.Context = ctx
+	if r.h.number != 0 {
+		r.s.others.begin(r)
+	}
+}
+
+// Value returns the value of a key: the request itself for InfoFrom.
+func (r *request) Value(key any) any {
+	if key == (infoKey{}) {
+		return &r.info
+	}
+	return r.Context.Value(key)
+}
+
+// run runs the handler and replies.
+func (r *request) run() {
+	r.method.stats.running.Add(1)
+	b, err := r.serve()
+	r.method.stats.ended(r.came, err)
+	switch {
+	case err != nil:
+		r.fail(err)
+	case b != nil:
+		r.reply(b)
+	}
+	r.end()
+}
+
+// serve runs the handler. A handler that panics, or ends its goroutine, fails.
+func (r *request) serve() (b *rocl.Buffer, err error) {
+	hasReturned := false
+	defer func() {
+		if hasReturned {
+			return
+		}
+		v := recover()
+		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
+		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
+		if v == nil { // runtime.Goexit: run does not go on
+			r.method.stats.ended(r.came, err)
+			r.fail(err)
+			r.end()
+		}
+	}()
+	b, err = r.method.serve(r)
+	hasReturned = true
+	return b, err
+}
+
+// end gives back what the request holds.
+func (r *request) end() {
+	if r.h.number != 0 {
+		r.s.others.end(r)
+	}
+	if r.stop != nil {
+		r.stop(nil)
+	}
+	r.m.Release()
+	r.s.running.end()
+}
+
+// reply sends b, a whole reply.
+func (r *request) reply(b *rocl.Buffer) {
+	if err := r.s.r.Reply(r.s.life, r.m, b); err != nil {
+		b.Release()
+		r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
+		if r.s.life.Err() == nil {
+			r.fail(err) // such as a result that is too large
+		}
+	}
+}
+
+// fail replies that the call has failed.
+func (r *request) fail(err error) {
+	if !r.m.IsCall() {
+		return
+	}
+	var room [256]byte
+	p := r.s.words.appendError(room[:replyHead], err)
+	putReply(p, statusError, r.h.flags&flagChecksum)
+	if err := r.s.r.ReplyBytes(r.s.life, r.m, p); err != nil {
+		r.s.log.Debug("rpc: an error that could not be sent", "server", r.s.ID(), "to", r.m.From(), "error", err)
+	}
+}
+
+// Info tells a handler and interceptors of the call.
+type Info struct {
+	Name     string
+	Caller   rocl.GID // the resource that calls
+	Provider rocl.GID // the server's resource
+	Metadata Metadata // from the caller; not to be changed
+}
+
+type infoKey struct{}
+
+// InfoFrom returns what is known of the call whose handler got ctx. It returns nil if ctx is of
+// no handler.
+func InfoFrom(ctx context.Context) *Info {
+	i, _ := ctx.Value(infoKey{}).(*Info)
+	return i
+}
+
+// Callers are the requests that their callers can cancel.
+type callers struct {
+	mu       sync.Mutex
+	requests map[rocl.GID]map[uint64]*request // by caller and number
+	watched  map[rocl.GID]func()              // callers whose ends the server is told of
+}
+
+// begin lists r, and has the server told when its caller ends.
+func (c *callers) begin(r *request) {
+	from := r.m.From()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.requests == nil {
+		c.requests, c.watched = map[rocl.GID]map[uint64]*request{}, map[rocl.GID]func(){}
+	}
+	of := c.requests[from]
+	if of == nil {
+		of = map[uint64]*request{}
+		c.requests[from] = of
+	}
+	of[r.h.number] = r
+	if c.watched[from] == nil {
+		c.watched[from] = func() {}
+		r.s.receiver.Go(func() { c.watch(r.s, from) })
+	}
+}
+
+// watch asks rocl to tell the server when a caller has ended.
+func (c *callers) watch(s *Server, from rocl.GID) {
+	stop, err := s.r.Monitor(s.life, from, 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		delete(c.watched, from) // the next request asks again
+	} else if c.watched[from] != nil {
+		c.watched[from] = stop
+	}
+}
+
+// end takes r from the list. The map of a caller stays while the caller lives.
+func (c *callers) end(r *request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of := c.requests[r.m.From()]; of[r.h.number] == r {
+		delete(of, r.h.number)
+	}
+}
+
+// cancel ends the context of the request that the message m names.
+func (c *callers) cancel(m *rocl.Message) {
+	number, ok := parseCancel(m.Bytes())
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	r := c.requests[m.From()][number]
+	c.mu.Unlock()
+	if r != nil {
+		r.stop(context.Canceled)
+	}
+}
+
+// gone ends the contexts of the requests of a caller that has ended.
+func (c *callers) gone(from rocl.GID) {
+	c.mu.Lock()
+	var all []*request
+	for _, r := range c.requests[from] {
+		all = append(all, r)
+	}
+	delete(c.requests, from)
+	delete(c.watched, from)
+	c.mu.Unlock()
+	for r := range slices.Values(all) {
+		r.stop(rocl.ErrGone)
+	}
+}
+
+// A tally counts what is under way.
+type tally struct {
+	mu        sync.Mutex
+	n         int
+	isClosing bool
+	idle      chan struct{} // closed when n is 0 and isClosing; nil until close
+}
+
+// begin counts one more, unless close has been called.
+func (t *tally) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.isClosing {
+		return false
+	}
+	t.n++
+	return true
+}
+
+func (t *tally) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n--; t.n == 0 && t.isClosing {
+		close(t.idle)
+	}
+}
+
+// close refuses more, and waits until none is left or ctx ends.
+func (t *tally) close(ctx context.Context) error {
+	t.mu.Lock()
+	if !t.isClosing {
+		t.isClosing, t.idle = true, make(chan struct{})
+		if t.n == 0 {
+			close(t.idle)
+		}
+	}
+	left := t.n
+	t.mu.Unlock()
+	select {
+	case <-t.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-t.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d calls run: %w", left, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// deadline returns a context that ends when a test takes too long.
+func deadline(t testing.TB) context.Context {
+	ctx, end := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(end)
+	return ctx
+}
+
+// open opens a context of the node at a socket.
+func open(t testing.TB, sock string) *rocl.Context {
+	t.Helper()
+	c, err := rocl.Open(deadline(t), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// pair returns a server, and a client in another context of the process.
+func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
+	t.Helper()
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, c
+}
+
+type terms struct{ A, B int64 }
+
+func add(_ context.Context, t terms) (int64, error) { return t.A + t.B, nil }
+
+func TestCall(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{42, 58})
+		if err != nil || sum != 100 {
+			t.Fatalf("%d, %v", sum, err)
+		}
+	}
+	if st := s.Stats(); len(st) != 1 || st[0].Name != "add" || st[0].Calls != 100 || st[0].Errors != 0 || st[0].P50 <= 0 || st[0].P99 > st[0].Longest {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Deregister("add") || s.Deregister("add") {
+		t.Error("add was not registered once")
+	}
+	_, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	if !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"add"`) {
+		t.Error(err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	s, c := pair(t)
+	errs := map[string]error{}
+	if err := rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
+		if kind == "panic" {
+			panic("on purpose")
+		}
+		return "", fmt.Errorf("reading %s: %w", kind, errs[kind])
+	}); err != nil {
+		t.Fatal(err)
+	}
+	errs["not-exist"], errs["gone"], errs["other"] = fs.ErrNotExist, rocl.ErrGone, errors.New("something else")
+	for kind, want := range errs {
+		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", kind)
+		var e *rpc.Error
+		if !errors.As(err, &e) || e.Text != "reading "+kind+": "+want.Error() || e.Call != "fail" || e.Provider != s.ID() {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if kind != "other" && !errors.Is(err, want) || kind == "other" && errors.Is(err, rocl.ErrGone) {
+			t.Errorf("%s: the kind is lost: %v", kind, err)
+		}
+	}
+	if _, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", "panic"); !errors.Is(err, rpc.ErrPanic) || strings.Contains(err.Error(), "on purpose") {
+		t.Error(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, string](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil { // a string is any bytes
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, int32](deadline(t), c, s.ID(), "add", terms{1, 2}); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	s, c := pair(t)
+	ended := make(chan error, 1)
+	began := make(chan struct{}, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, ctx.Err()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(deadline(t))
+	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
+	<-began
+	cancel()
+	if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	<-began
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	s, c := pair(b)
+	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{42, 58}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Server is a provider of calls: a resource of rocl, and the functions that answer requests to it.
+// A process may have several servers, each with attributes of its own, by which callers find it.
+// Its methods may be called concurrently.
+//
+// One goroutine receives requests. Each handler runs in a goroutine of its own, unless [Inline] or
+// [InPool] says otherwise.
+type Server struct {
+	c      *rocl.Context
+	r      *rocl.Resource
+	log    *slog.Logger
+	words  vocabulary
+	around []Interceptor
+
+	life     context.Context // of handlers
+	end      context.CancelCauseFunc
+	receiver sync.WaitGroup
+	running  tally // requests
+	others   callers
+	unknown  atomic.Uint64 // requests for calls that the server does not offer
+
+	mu    sync.Mutex                         // held while names is replaced
+	names atomic.Pointer[map[uint64]*method] // of calls; a map does not change
+}
+
+// A ServerOption changes one default of [NewServer].
+type ServerOption func(*Server)
+
+// WithLogger sends what the server logs to l: handlers that panic, requests that are damaged.
+// Nothing is logged by default.
+func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
+
+// Attributes of a server's resource, besides those of the program.
+const (
+	attrServer = "rpc" // its value is the version
+)
+
+// NewServer registers a resource with attributes a, and rpc=1, and answers calls to it until Close.
+// It fails as [rocl.Context.Register] does.
+func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
+	s := &Server{c: c, log: slog.New(slog.DiscardHandler)}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.names.Store(&map[uint64]*method{})
+	for _, o := range opts {
+		o(s)
+	}
+	var attrs rocl.List
+	err := a.AppendAttrs(&attrs)
+	if err == nil {
+		err = attrs.Add(attrServer, []byte(strconv.Itoa(version)))
+	}
+	if err == nil {
+		s.r, err = c.Register(ctx, &attrs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rpc: new server: %w", err)
+	}
+	s.receiver.Go(s.receive)
+	return s, nil
+}
+
+// ID returns the identifier of the server's resource, to call.
+func (s *Server) ID() rocl.GID { return s.r.ID() }
+
+// Resource returns the server's resource, whose attributes may be changed.
+func (s *Server) Resource() *rocl.Resource { return s.r }
+
+// Close ends the server: requests that come from now on fail with ErrClosed or rocl.ErrGone. It waits
+// until the handlers that run have returned and their replies are sent. When ctx ends it ends their
+// contexts, waits for none of them, and returns the cause. Closing a closed server does nothing.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.running.close(ctx)
+	s.end(ErrClosed)
+	if e := s.r.Delete(context.WithoutCancel(ctx)); err == nil && !errors.Is(e, rocl.ErrClosed) {
+		err = e
+	}
+	s.receiver.Wait()
+	if err != nil {
+		return fmt.Errorf("rpc: close server %v: %w", s.ID(), err)
+	}
+	return nil
+}
+
+// A method is a call that a server offers.
+type method struct {
+	name  string
+	id    uint64
+	place runner
+	stats methodStats
+	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
+	// waits for none.
+	serve func(*request) (*rocl.Buffer, error)
+}
+
+// A runner has a request run, or fails where there is no room for it.
+type runner func(*request) error
+
+// register adds m.
+func (s *Server) register(m *method) error {
+	if m.id = callID(m.name); m.id < firstCall {
+		return fmt.Errorf("rpc: register %q: %w: %d is a tag of this package", m.name, ErrCollision, m.id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.names.Load()
+	switch had := old[m.id]; {
+	case had == nil:
+	case had.name == m.name:
+		return fmt.Errorf("rpc: register %q: %w", m.name, ErrExists)
+	default:
+		return fmt.Errorf("rpc: register %q: %w: %q has it too", m.name, ErrCollision, had.name)
+	}
+	names := make(map[uint64]*method, len(old)+1)
+	for id, m := range old {
+		names[id] = m
+	}
+	names[m.id] = m
+	s.names.Store(&names)
+	return nil
+}
+
+// Deregister withdraws a call. Requests that the server has begun to handle are answered; later
+// ones fail with ErrUnknownCall. It reports whether the call was registered.
+func (s *Server) Deregister(name string) bool {
+	id := callID(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.names.Load()
+	if old[id] == nil {
+		return false
+	}
+	names := make(map[uint64]*method, len(old))
+	for i, m := range old {
+		if i != id {
+			names[i] = m
+		}
+	}
+	s.names.Store(&names)
+	return true
+}
+
+// receive takes requests until the resource is closed. It runs the handlers that are placed Inline.
+func (s *Server) receive() {
+	for {
+		m, err := s.r.Recv(context.Background())
+		if err != nil {
+			if !errors.Is(err, rocl.ErrClosed) {
+				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
+			}
+			return
+		}
+		switch {
+		case m.IsGone():
+			s.others.gone(m.From())
+		case m.Tag() == tagCancel:
+			s.others.cancel(m)
+		default:
+			s.begin(m) // which keeps m
+			continue
+		}
+		m.Release()
+	}
+}

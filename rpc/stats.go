@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// MethodStats are the figures of one call of a server.
+type MethodStats struct {
+	Name    string
+	Calls   uint64 // handlers that have returned,
+	Errors  uint64 // with an error
+	Running int64
+	P50     time.Duration // from the request's arrival to the handler's return
+	P99     time.Duration
+	Longest time.Duration
+}
+
+// methodStats counts what MethodStats has.
+type methodStats struct {
+	errors  atomic.Uint64
+	running atomic.Int64
+	longest atomic.Int64
+	took    [spans]atomic.Uint64
+}
+
+// A span is a quarter of an octave of nanoseconds.
+const spans = 4 * 64
+
+func spanOf(d time.Duration) int {
+	n := uint64(max(d, 4))
+	octave := bits.Len64(n) - 1
+	return 4*octave + int(n>>(octave-2)&3)
+}
+
+// most returns the longest duration of a span.
+func most(span int) time.Duration {
+	octave, quarter := span/4, uint64(span%4)
+	return time.Duration((5+quarter)<<(octave-2) - 1)
+}
+
+func (s *methodStats) ended(came time.Time, err error) {
+	d := time.Since(came)
+	s.running.Add(-1)
+	s.took[spanOf(d)].Add(1)
+	if err != nil {
+		s.errors.Add(1)
+	}
+	for {
+		l := s.longest.Load()
+		if int64(d) <= l || s.longest.CompareAndSwap(l, int64(d)) {
+			return
+		}
+	}
+}
+
+func (s *methodStats) stats(name string) MethodStats {
+	out := MethodStats{Name: name, Errors: s.errors.Load(), Running: s.running.Load(), Longest: time.Duration(s.longest.Load())}
+	var took [spans]uint64
+	for i := range took {
+		took[i] = s.took[i].Load()
+		out.Calls += took[i]
+	}
+	quantile := func(q float64) time.Duration {
+		left := uint64(q * float64(out.Calls))
+		for i, n := range took {
+			if n > left {
+				return min(most(i), out.Longest)
+			}
+			left -= n
+		}
+		return out.Longest
+	}
+	out.P50, out.P99 = quantile(0.5), quantile(0.99)
+	return out
+}
+
+// Stats returns the figures of the calls that the server offers, in the order of their names.
+func (s *Server) Stats() []MethodStats {
+	var all []MethodStats
+	for _, m := range *s.names.Load() {
+		all = append(all, m.stats.stats(m.name))
+	}
+	sortStats(all)
+	return all
+}
+
+func sortStats(all []MethodStats) {
+	slices.SortFunc(all, func(a, b MethodStats) int { return cmp.Compare(a.Name, b.Name) })
+}
