@@ -25,6 +25,8 @@ type request struct {
 	came   time.Time
 	info   Info
 	stop   context.CancelCauseFunc // ends Context; nil: the caller cannot
+	// results are those of a stream; else nil.
+	results *results
 }
 
 // begin has the request in m handled. It owns m.
@@ -63,6 +65,12 @@ func (r *request) parse() (err error) {
 	if r.method = (*r.s.names.Load())[r.m.Tag()]; r.method == nil {
 		r.s.unknown.Add(1)
 		return ErrUnknownCall
+	}
+	if isStream := r.h.flags&flagStream != 0; isStream != r.method.isStream || isStream && (r.h.number == 0 || !r.m.IsCall()) {
+		return fmt.Errorf("%w: a stream of results is wanted: %t, and offered: %t", ErrUnknownCall, isStream, r.method.isStream)
+	}
+	if r.method.isStream {
+		r.results = newResults(r)
 	}
 	r.info.Name, r.info.Caller, r.info.Provider = r.method.name, r.m.From(), r.s.ID()
 	return nil
@@ -151,14 +159,23 @@ func (r *request) reply(b *rocl.Buffer) {
 
 // fail replies that the call has failed.
 func (r *request) fail(err error) {
-	if !r.m.IsCall() {
+	if r.results != nil {
+		r.results.close(err)
+		return
+	}
+	r.s.failMessage(r.m, r.h.flags, err)
+}
+
+// failMessage replies to a request that it has failed.
+func (s *Server) failMessage(m *rocl.Message, flags byte, err error) {
+	if !m.IsCall() {
 		return
 	}
 	var room [256]byte
-	p := r.s.words.appendError(room[:replyHead], err)
-	putReply(p, statusError, r.h.flags&flagChecksum)
-	if err := r.s.r.ReplyBytes(r.s.life, r.m, p); err != nil {
-		r.s.log.Debug("rpc: an error that could not be sent", "server", r.s.ID(), "to", r.m.From(), "error", err)
+	p := s.words.appendError(room[:replyHead], err)
+	putReply(p, statusError, flags&flagChecksum)
+	if err := s.r.ReplyBytes(s.life, m, p); err != nil {
+		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
 	}
 }
 
@@ -239,6 +256,22 @@ func (c *callers) cancel(m *rocl.Message) {
 	if r != nil {
 		r.stop(context.Canceled)
 	}
+}
+
+// more answers a message with tagNext. It owns m.
+func (s *Server) more(m *rocl.Message) {
+	var r *request
+	if number, ok := parseCancel(m.Bytes()); ok {
+		s.others.mu.Lock()
+		r = s.others.requests[m.From()][number]
+		s.others.mu.Unlock()
+	}
+	if r == nil || r.results == nil {
+		s.failMessage(m, 0, fmt.Errorf("%w: the stream has ended", context.Canceled))
+		m.Release()
+		return
+	}
+	r.results.next(m)
 }
 
 // gone ends the contexts of the requests of a caller that has ended.

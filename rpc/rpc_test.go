@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -170,6 +171,103 @@ func TestCancel(t *testing.T) {
 	<-began
 	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the handler's context ended with %v", err)
+	}
+}
+
+// count yields the numbers from 0 to n, and fails after them where n is odd.
+func count(ctx context.Context, n int64) iter.Seq2[int64, error] {
+	return func(yield func(int64, error) bool) {
+		for i := range n {
+			if !yield(i, nil) {
+				return
+			}
+		}
+		if n%2 != 0 {
+			yield(0, fs.ErrNotExist)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "count", count); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{0, 1, 2, 255, 256, 100_000, 100_001} {
+		var got int64
+		var err error
+		for v, e := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n) {
+			if e != nil {
+				err = e
+				break
+			}
+			if v != got {
+				t.Fatalf("%d of %d is %d", got, n, v)
+			}
+			got++
+		}
+		if got != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
+			t.Errorf("%d of %d results, then %v", got, n, err)
+		}
+	}
+}
+
+// A handler whose caller leaves the loop is told so, even where the results have no end.
+func TestStreamLeft(t *testing.T) {
+	s, c := pair(t)
+	left := make(chan error, 1)
+	if err := rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) {
+			for i := int64(0); yield(i, nil); i++ {
+			}
+			left <- context.Cause(ctx)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for v, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "forever", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v == 5000 {
+			break
+		}
+	}
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Errors of a stream that has no results come as those of any call.
+func TestStreamFails(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "panic", func(context.Context, terms) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	first := func(name string) error {
+		for _, err := range rpc.Stream[terms, int64](deadline(t), c, s.ID(), name, terms{}) {
+			return err
+		}
+		return nil
+	}
+	if err := first("panic"); !errors.Is(err, rpc.ErrPanic) {
+		t.Error(err)
+	}
+	for _, name := range []string{"add", "nothing"} {
+		if err := first(name); !errors.Is(err, rpc.ErrUnknownCall) {
+			t.Error(name, err)
+		}
+	}
+	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "panic", terms{}); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
+	}
+	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
+		if !errors.Is(err, rocl.ErrValue) {
+			t.Error(err)
+		}
 	}
 }
 

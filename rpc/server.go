@@ -104,7 +104,8 @@ type method struct {
 	stats methodStats
 	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
 	// waits for none.
-	serve func(*request) (*rocl.Buffer, error)
+	serve    func(*request) (*rocl.Buffer, error)
+	isStream bool // serve sends results itself, by way of request.results
 }
 
 // A runner has a request run, or fails where there is no room for it.
@@ -169,6 +170,9 @@ func (s *Server) receive() {
 			s.others.gone(m.From())
 		case m.Tag() == tagCancel:
 			s.others.cancel(m)
+		case m.Tag() == tagNext:
+			s.receiver.Go(func() { s.more(m) }) // which keeps m
+			continue
 		default:
 			s.begin(m) // which keeps m
 			continue
