@@ -17,6 +17,9 @@ type config struct {
 	in, out  any // rocl.Codec of the arguments and the result; nil: package codec
 	meta     Metadata
 	checksum bool
+
+	find      []rocl.FindOption // of providers
+	isNearest bool
 }
 
 func newConfig(opts []Option) (c config) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"iter"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -268,6 +269,116 @@ func TestStreamFails(t *testing.T) {
 		if !errors.Is(err, rocl.ErrValue) {
 			t.Error(err)
 		}
+	}
+}
+
+// Several providers of one name in a process are told apart by their attributes.
+func TestProviders(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	home := open(t, sock)
+	ids := map[rocl.GID]string{}
+	for i, on := range []*rocl.Context{home, home, open(t, sock)} {
+		name := fmt.Sprint("kv", i)
+		s, err := rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(deadline(t))
+		ids[s.ID()] = name
+		if err := rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
+			if name == "kv1" {
+				return "", rocl.ErrFull
+			}
+			return name, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := rpc.NewClient(deadline(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for id, name := range ids {
+		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"provider": name}, "name", struct{}{})
+		if a.Provider != id || name == "kv1" && !errors.Is(err, rocl.ErrFull) || name != "kv1" && (err != nil || a.Value != name) {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	got := map[rocl.GID]bool{}
+	for a, err := range rpc.CallAll[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}) {
+		if name := ids[a.Provider]; name == "" || got[a.Provider] || (err == nil) != (a.Value == name) {
+			t.Errorf("%v, %v", a, err)
+		}
+		got[a.Provider] = true
+	}
+	if len(got) != 3 {
+		t.Errorf("%d answers", len(got))
+	}
+	for range rpc.CallAll[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}) {
+		break
+	}
+	for range 20 {
+		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}, rpc.Nearest())
+		if a.Provider.Context() != home.ID() {
+			t.Fatalf("%v of another process, %v", a, err)
+		}
+	}
+	if _, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}); !errors.Is(err, rocl.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestOneWay(t *testing.T) {
+	s, c := pair(t)
+	got := make(chan string, 1)
+	if err := rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
+		got <- what + " " + rpc.InfoFrom(ctx).Metadata["who"]
+		return "nobody gets this", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-got; s != "hello me" {
+		t.Error(s)
+	}
+}
+
+func TestInterceptors(t *testing.T) {
+	var log []string
+	note := func(at string) rpc.Interceptor {
+		return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+			in := i.In.(*terms)
+			in.A++
+			log = append(log, at+" "+i.Name)
+			err := next(ctx)
+			*i.Out.(*int64) *= 10
+			log = append(log, at+" done")
+			return err
+		}
+	}
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	c, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	if err != nil || sum != 6000 {
+		t.Errorf("%d, %v", sum, err)
+	}
+	if want := []string{"client add", "outer add", "inner add", "inner done", "outer done", "client done"}; !slices.Equal(log, want) {
+		t.Errorf("%q", log)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -59,13 +58,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	for _, o := range opts {
 		o(s)
 	}
-	var attrs rocl.List
-	err := a.AppendAttrs(&attrs)
+	attrs, err := servers(a)
 	if err == nil {
-		err = attrs.Add(attrServer, []byte(strconv.Itoa(version)))
-	}
-	if err == nil {
-		s.r, err = c.Register(ctx, &attrs)
+		s.r, err = c.Register(ctx, attrs)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rpc: new server: %w", err)
