@@ -260,6 +260,7 @@ func Commands() []*cobra.Command {
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	add("findall", "FindAll of --count local resources: serving, from the index, over the socket", "adaptive", 0, 1000, findAll)
 	add("tpvm", "Messages and spawns of package tpvm, beside rocl's own messages, Go channels and PVM 3.4", "always", 64, 20_000, tpvmBench)
+	add("rpc", "Calls of package rpc, beside rocl's own messages and net/rpc, over shm and tcp", "always", 64, 20_000, rpcBench)
 	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
