@@ -36,14 +36,14 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		}
 		var result Out
 		if len(r.s.around) == 0 {
-			result, err = f(r, arg)
+			result, err = f(r.ctx, arg)
 		} else {
 			result, err = serveAround(r, f, arg)
 		}
 		if err != nil || !r.m.IsCall() {
 			return nil, err
 		}
-		b, err := out.encode(r, r.s.c, replyHead, result)
+		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
 		if err != nil {
 			return nil, fmt.Errorf("the result of %q: %w", name, err)
 		}
@@ -55,7 +55,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 
 // serveAround runs f within the interceptors of the server.
 func serveAround[In, Out any](r *request, f func(context.Context, In) (Out, error), in In) (out Out, err error) {
-	err = intercept(r, r.s.around, &Invocation{Info: r.info, In: &in, Out: &out}, func(ctx context.Context) (err error) {
+	err = intercept(r.ctx, r.s.around, &Invocation{Info: r.ctx.info, In: &in, Out: &out}, func(ctx context.Context) (err error) {
 		out, err = f(ctx, in)
 		return err
 	})

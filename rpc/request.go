@@ -5,41 +5,55 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
 )
 
-// A request is one call as the server has it. It is the context of the handler, which may keep it
-// when it has returned: only the receiving goroutine and run touch what belongs to the message.
+// A request is one call as the server has it.
 type request struct {
-	context.Context
 	s      *Server
 	m      *rocl.Message
 	method *method
 	h      requestHeader
 	args   []byte
-	came   time.Time
-	info   Info
-	stop   context.CancelCauseFunc // ends Context; nil: the caller cannot
+	ctx    *handlerContext
+	came   time.Time               // zero: the call is not timed
+	stop   context.CancelCauseFunc // ends ctx; nil: the caller cannot
 	// results are those of a stream; else nil.
 	results *results
 }
 
+// A handlerContext is the context of a handler, which may keep it when it has returned.
+type handlerContext struct {
+	context.Context
+	info Info
+}
+
+// Value returns the value of a key: what is known of the call for InfoFrom.
+func (c *handlerContext) Value(key any) any {
+	if key == (infoKey{}) {
+		return &c.info
+	}
+	return c.Context.Value(key)
+}
+
 // begin has the request in m handled. It owns m.
 func (s *Server) begin(m *rocl.Message) {
-	r := &request{Context: s.life, s: s, m: m, came: time.Now()}
-	if err := r.parse(); err != nil {
-		r.fail(err)
-		m.Release()
-		return
+	r := s.requests.Get().(*request)
+	r.m = m
+	err := r.parse()
+	if err == nil && !s.running.begin() {
+		err = ErrClosed
 	}
-	if !s.running.begin() {
-		r.fail(ErrClosed)
-		m.Release()
+	if err != nil {
+		r.fail(err)
+		r.free()
 		return
 	}
 	if r.h.number != 0 || r.h.left > 0 {
@@ -55,8 +69,9 @@ func (s *Server) begin(m *rocl.Message) {
 
 // parse reads the message.
 func (r *request) parse() (err error) {
+	var meta Metadata
 	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
-		r.info.Metadata, err = parseMetadata(r.h.meta)
+		meta, err = parseMetadata(r.h.meta)
 	}
 	if err != nil {
 		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
@@ -72,7 +87,10 @@ func (r *request) parse() (err error) {
 	if r.method.isStream {
 		r.results = newResults(r)
 	}
-	r.info.Name, r.info.Caller, r.info.Provider = r.method.name, r.m.From(), r.s.ID()
+	r.ctx = &handlerContext{r.s.life, Info{r.method.name, r.m.From(), r.s.ID(), meta}}
+	if r.method.isTimed() {
+		r.came = time.Now()
+	}
 	return nil
 }
 
@@ -85,23 +103,14 @@ func (r *request) limit() {
 		ctx = timed
 		r.stop = func(cause error) { stop(cause); end() }
 	}
-	r.Context = ctx
+	r.ctx.Context = ctx
 	if r.h.number != 0 {
 		r.s.others.begin(r)
 	}
 }
 
-// Value returns the value of a key: the request itself for InfoFrom.
-func (r *request) Value(key any) any {
-	if key == (infoKey{}) {
-		return &r.info
-	}
-	return r.Context.Value(key)
-}
-
 // run runs the handler and replies.
 func (r *request) run() {
-	r.method.stats.running.Add(1)
 	b, err := r.serve()
 	r.method.stats.ended(r.came, err)
 	switch {
@@ -142,8 +151,20 @@ func (r *request) end() {
 	if r.stop != nil {
 		r.stop(nil)
 	}
+	s := r.s
+	r.free()
+	s.running.end()
+}
+
+// free gives back the message, and the request where nothing else knows it.
+func (r *request) free() {
 	r.m.Release()
-	r.s.running.end()
+	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
+		return
+	}
+	s := r.s
+	*r = request{s: s}
+	s.requests.Put(r)
 }
 
 // reply sends b, a whole reply.
@@ -291,41 +312,37 @@ func (c *callers) gone(from rocl.GID) {
 
 // A tally counts what is under way.
 type tally struct {
-	mu        sync.Mutex
-	n         int
-	isClosing bool
-	idle      chan struct{} // closed when n is 0 and isClosing; nil until close
+	n    atomic.Int64  // less than 0 once close has been called: closing more than closing
+	once sync.Once     // closes idle
+	mu   sync.Mutex    // guards the making of idle
+	idle chan struct{} // closed when nothing is left after close; nil before
 }
+
+const closing = math.MinInt64 / 2
 
 // begin counts one more, unless close has been called.
 func (t *tally) begin() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.isClosing {
-		return false
+	if t.n.Add(1) > 0 {
+		return true
 	}
-	t.n++
-	return true
+	t.end()
+	return false
 }
 
 func (t *tally) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n--; t.n == 0 && t.isClosing {
-		close(t.idle)
+	if t.n.Add(-1) == closing {
+		t.once.Do(func() { close(t.idle) })
 	}
 }
 
 // close refuses more, and waits until none is left or ctx ends.
 func (t *tally) close(ctx context.Context) error {
 	t.mu.Lock()
-	if !t.isClosing {
-		t.isClosing, t.idle = true, make(chan struct{})
-		if t.n == 0 {
-			close(t.idle)
-		}
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+		t.n.Add(closing + 1) // end, which looks at it, may run at once
+		t.end()
 	}
-	left := t.n
 	t.mu.Unlock()
 	select {
 	case <-t.idle:
@@ -336,6 +353,6 @@ func (t *tally) close(ctx context.Context) error {
 	case <-t.idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%d calls run: %w", left, context.Cause(ctx))
+		return fmt.Errorf("%d calls run: %w", t.n.Load()-closing, context.Cause(ctx))
 	}
 }

@@ -30,6 +30,7 @@ type Server struct {
 	end      context.CancelCauseFunc
 	receiver sync.WaitGroup
 	running  tally // requests
+	requests sync.Pool
 	others   callers
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
@@ -55,6 +56,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s := &Server{c: c, log: slog.New(slog.DiscardHandler)}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
+	s.requests.New = func() any { return &request{s: s} }
 	for _, o := range opts {
 		o(s)
 	}

@@ -53,11 +53,11 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 			return nil
 		}
 		if len(s.around) == 0 {
-			err = run(r)
+			err = run(r.ctx)
 		} else {
-			err = intercept(r, s.around, &Invocation{Info: r.info, In: &arg}, run)
+			err = intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, run)
 		}
-		return nil, r.results.finish(r, err)
+		return nil, r.results.finish(r.ctx, err)
 	}
 	return s.register(m)
 }
@@ -184,7 +184,7 @@ func (s *results) send() {
 // sendBatch sends all results that are ready. mu must be held.
 func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
 	r := s.r
-	b, err := r.s.c.BufferWait(r, streamHead+len(s.ready))
+	b, err := r.s.c.BufferWait(r.ctx, streamHead+len(s.ready))
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
 	}
 	copy(p[streamHead:], s.ready)
 	putReply(p, statusResult, r.h.flags&flagChecksum)
-	if err := r.s.r.Reply(r, m, b); err != nil {
+	if err := r.s.r.Reply(r.ctx, m, b); err != nil {
 		b.Release()
 		return err
 	}
