@@ -329,6 +329,29 @@ func TestProviders(t *testing.T) {
 	}
 }
 
+func TestJSON(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
+	if err != nil || string(out) != "3" {
+		t.Errorf("%s, %v", out, err)
+	}
+	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
+		if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(bad)); !errors.Is(err, rocl.ErrValue) {
+			t.Error(bad, err)
+		}
+	}
+	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
+	}
+	st, err := rpc.StatsOf(deadline(t), c, s.ID())
+	if err != nil || len(st) != 1 || st[0].Name != "add" || st[0].Calls != 5 || st[0].Errors != 4 || st[0].Running != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
 func TestOneWay(t *testing.T) {
 	s, c := pair(t)
 	got := make(chan string, 1)

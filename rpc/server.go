@@ -67,6 +67,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	if err != nil {
 		return nil, fmt.Errorf("rpc: new server: %w", err)
 	}
+	if err := s.offerOwn(); err != nil {
+		return nil, err
+	}
 	s.receiver.Go(s.receive)
 	return s, nil
 }
@@ -102,7 +105,8 @@ type method struct {
 	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
 	// waits for none.
 	serve    func(*request) (*rocl.Buffer, error)
-	isStream bool // serve sends results itself, by way of request.results
+	json     func(context.Context, []byte) ([]byte, error) // the handler; nil: isStream
+	isStream bool                                          // serve sends results itself, by way of request.results
 }
 
 // A runner has a request run, or fails where there is no room for it.

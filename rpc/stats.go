@@ -12,13 +12,13 @@ import (
 
 // MethodStats are the figures of one call of a server.
 type MethodStats struct {
-	Name    string
-	Calls   uint64 // handlers that have returned,
-	Errors  uint64 // with an error
-	Running int64
-	P50     time.Duration // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
-	P99     time.Duration
-	Longest time.Duration
+	Name    string        `json:"name"`
+	Calls   uint64        `json:"calls"`   // handlers that have returned,
+	Errors  uint64        `json:"errors"`  // with an error
+	Running int64         `json:"running"` // handlers
+	P50     time.Duration `json:"p50"`     // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
+	P99     time.Duration `json:"p99"`
+	Longest time.Duration `json:"longest"`
 }
 
 // methodStats counts what MethodStats has.
@@ -97,16 +97,15 @@ func (s *methodStats) stats(name string) MethodStats {
 	return out
 }
 
-// Stats returns the figures of the calls that the server offers, in the order of their names.
+// Stats returns the figures of the calls that the server offers, in the order of their names. Those that
+// every server answers are not among them.
 func (s *Server) Stats() []MethodStats {
 	var all []MethodStats
 	for _, m := range *s.names.Load() {
-		all = append(all, m.stats.stats(m.name))
+		if m.name != ownStats && m.name != ownJSON {
+			all = append(all, m.stats.stats(m.name))
+		}
 	}
-	sortStats(all)
-	return all
-}
-
-func sortStats(all []MethodStats) {
 	slices.SortFunc(all, func(a, b MethodStats) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }

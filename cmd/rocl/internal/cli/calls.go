@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/rpc"
 	"github.com/spf13/cobra"
 )
 
@@ -74,18 +76,28 @@ func callCommand() *cobra.Command {
 	var raw bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "call name=value...",
-		Short: "Send standard input to a resource as one request, and print the reply",
-		Long: "Send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
+		Use:   "call [CALL] name=value...",
+		Short: "Call a server of package rpc, or send standard input to a resource as one request, and print the reply",
+		Long: "With a CALL: call what a server of package rpc that has these attributes offers under this name. Standard input\n" +
+			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON. 'rocl services' lists the calls.\n\n" +
+			"Without: send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
 			"The reply is printed with escapes where a terminal would do anything else than show it, or with --raw just as it is.\n" +
 			"--timeout bounds how long it takes to find the resource, and how long the reply takes. With --wait the command\n" +
 			"waits longer for the resource to appear, and for a directory.\n" +
 			"Exit code 1 if no resource matches, or it went before it replied, 2 if no directory serves the node,\n" +
 			"4 if the directory or the resource does not answer within --timeout, 5 if the resource is a 'rocl serve' whose command failed.",
-		Args: someAttributes,
+		Args: func(cmd *cobra.Command, args []string) error { return someAttributes(cmd, withoutCall(args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
-			l, err := attributes(args)
+			patterns := withoutCall(args)
+			isNamed := len(patterns) < len(args)
+			if isNamed {
+				if tag != 0 {
+					return Usagef("--tag is for requests without a CALL")
+				}
+				patterns = append(slices.Clone(patterns), rpcServer)
+			}
+			l, err := attributes(patterns)
 			if err != nil {
 				return err
 			}
@@ -104,6 +116,9 @@ func callCommand() *cobra.Command {
 			}
 			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{to, g.Timeout})
 			defer cancel()
+			if isNamed {
+				return callNamed(rctx, cmd.OutOrStdout(), c, to, args[0], request)
+			}
 			m, err := me.CallBytes(rctx, to, tag, request)
 			if late := (*lateError)(nil); errors.As(err, &late) {
 				return late
@@ -133,6 +148,35 @@ func callCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the reply as it is")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for such a resource, and for a directory, to appear")
 	return cmd
+}
+
+// rpcServer is the attribute of servers of package rpc.
+const rpcServer = "rpc=1"
+
+// withoutCall returns the arguments behind the name of a call.
+func withoutCall(args []string) []string {
+	if len(args) > 0 && !strings.Contains(args[0], "=") {
+		return args[1:]
+	}
+	return args
+}
+
+// callNamed calls a server of package rpc, and prints the result.
+func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, name string, args []byte) error {
+	client, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	out, err := rpc.CallJSON(ctx, client, to, name, args)
+	if late := (*lateError)(nil); errors.As(context.Cause(ctx), &late) && err != nil {
+		return late
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", out)
+	return err
 }
 
 // A lateError is returned when no reply comes within --timeout: exit code 4.
