@@ -47,13 +47,15 @@ func (c *handlerContext) Value(key any) any {
 func (s *Server) begin(m *rocl.Message) {
 	r := s.requests.Get().(*request)
 	r.m = m
-	err := r.parse()
-	if err == nil && !s.running.begin() {
-		err = ErrClosed
+	if !s.running.begin() {
+		r.fail(ErrClosed)
+		r.free()
+		return
 	}
-	if err != nil {
+	if err := r.parse(); err != nil {
 		r.fail(err)
 		r.free()
+		s.running.end()
 		return
 	}
 	if r.h.number != 0 || r.h.left > 0 {

@@ -14,13 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rpc"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // deadline returns a context that ends when a test takes too long.
 func deadline(t testing.TB) context.Context {

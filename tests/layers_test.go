@@ -36,6 +36,7 @@ var layers = map[string]int{
 	"":                   8,
 	"rocltest":           9,
 	"netrocl":            9,
+	"rpc":                9,
 	"tpvm/pack":          9,
 	"tpvm":               10,
 }
@@ -45,6 +46,7 @@ var layers = map[string]int{
 // is held to the same.
 var publicOnly = map[string][]string{
 	"tpvm": {"", "codec", "tpvm"},
+	"rpc":  {"", "codec", "rpc"},
 }
 
 // mayImport reports whether publicOnly lets a package import another one of the module.
@@ -76,6 +78,7 @@ func height(pkg string) int {
 var thirdParty = map[string][]string{
 	"buffers":   {"golang.org/x/sys"},
 	"tpvm":      {"golang.org/x/sys"},
+	"rpc":       {"github.com/cespare/xxhash/v2"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},
