@@ -84,6 +84,15 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
+	for n := 5; n != 2; { // until the directory has learned of it
+		n = 0
+		for _, err := range home.FindAll(t.Context(), service) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+	}
 	kept := listed(t, socket)
 	if len(kept) == 0 || len(kept) == len(names) {
 		t.Errorf("%d keys of %d are listed after a process was killed", len(kept), len(names))
