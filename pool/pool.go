@@ -99,7 +99,7 @@ func newPool(c PoolConfig, epoch time.Time, onPanic func(Panic)) *Pool {
 		waiting:  list.New(),
 		users:    make(map[string]int),
 		drained:  make(chan struct{}),
-		errFull:  fail("submit", c.Name, fmt.Sprintf("the queue is full (%d units)", c.Queue), ErrFull),
+		errFull:  fail("submit", c.Name, fmt.Sprintf("the queue is full (limit %d)", c.Queue), ErrFull),
 		errClose: fail("submit", c.Name, "closed", ErrClosed),
 	}
 }
@@ -164,7 +164,7 @@ func (p *Pool) submitLater(it item) error {
 	}
 	p.waiting.Remove(e)
 	p.figures.Rejected++
-	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (%d units): %v", p.config.Queue, it.ctx.Err()), ErrFull, it.ctx.Err())
+	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (limit %d): %v", p.config.Queue, it.ctx.Err()), ErrFull, it.ctx.Err())
 }
 
 func (p *Pool) fullLocked() bool { return p.config.Queue > 0 && p.q.len() >= p.config.Queue }
