@@ -149,7 +149,9 @@ func TestWaitClosed(t *testing.T) {
 		release := hold(t, s.Default())
 		submit(t, s.Default(), func(context.Context) {})
 		ended := make(chan error)
-		go func() { ended <- s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { t.Error("ran") }}) }()
+		go func() {
+			ended <- s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { t.Error("ran") }})
+		}()
 		synctest.Wait()
 		go closeSet(t, s)
 		wantError(t, <-ended, `pool: submit "small": closed`, ErrClosed)
