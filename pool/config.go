@@ -286,7 +286,10 @@ func (s *StreamConfig) complete(path string, pools []PoolConfig) error {
 			return configError(fmt.Sprintf("%s.cores[%d]", path, i), fmt.Sprintf("%d is no number of a core, or is named twice", core))
 		}
 	}
-	s.LockThread = s.LockThread || len(s.Cores) > 0
+	if len(s.Cores) == 0 {
+		s.Cores = nil
+	}
+	s.LockThread = s.LockThread || s.Cores != nil
 	return s.completeScheduler(path)
 }
 
@@ -311,6 +314,9 @@ func (s *StreamConfig) completeScheduler(path string) error {
 		if w < 1 || w > maxWeight {
 			return configError(fmt.Sprintf("%s.weights[%d]", path, i), fmt.Sprintf("must be from 1 to %d", maxWeight))
 		}
+	}
+	if len(s.Weights) == 0 {
+		s.Weights = nil
 	}
 	if s.Scheduler == ScheduleWeighted {
 		_, s.Weights = describe(s.scheduler(), len(s.Pools))

@@ -70,7 +70,7 @@ func value[T any](to *T) reader {
 		case string(raw) == "null":
 			return configError(path, "must not be null")
 		case errors.As(err, &wrong):
-			return configError(path, fmt.Sprintf("must be a %s, not a %s", jsonType(wrong.Type.Kind().String()), wrong.Value))
+			return configError(path, fmt.Sprintf("must be of type %s, not %s", jsonType(wrong.Type.Kind().String()), wrong.Value))
 		case err != nil:
 			return configError(path, err.Error())
 		}

@@ -246,7 +246,7 @@ func (p *Pool) countLocked() {
 }
 
 func (p *Pool) emptyLocked() bool {
-	return p.q.len() == 0 && p.figures.Running == 0 && p.waiting.Len() == 0
+	return p.q.len() == 0 && p.figures.Running == 0 // calls wait only while the queue is full
 }
 
 // checkDrainedLocked closes drained, once. A pool that is closed gets no unit any more.

@@ -31,8 +31,7 @@ func newSet(t testing.TB, c Config, opts ...Option) *Set {
 	return s
 }
 
-func closeSet(t testing.TB, s *Set) {
-	t.Helper()
+func closeSet(t interface{ Error(...any) }, s *Set) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {

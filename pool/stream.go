@@ -173,11 +173,12 @@ func (s *Stream) take(p *Pool) bool {
 		return false
 	}
 	s.pool, s.item, s.start = p, p.popLocked(), s.clock
-	p.dispatch()
+	p.mu.Unlock()
 	return true
 }
 
-// finish accounts for the unit that has run, if there is one.
+// finish accounts for the unit that has run, if there is one. Its end may let another unit of the
+// same key run, and the stream may go on with another pool.
 func (s *Stream) finish() {
 	p := s.pool
 	if p == nil {
@@ -201,9 +202,6 @@ func (s *Stream) park() bool {
 			return false
 		}
 	}
-	if s.stopping.Load() && s.state.CompareAndSwap(parked, running) {
-		return false
-	}
 	<-s.wake
 	s.state.Store(running)
 	if s.pool == nil {
@@ -213,7 +211,8 @@ func (s *Stream) park() bool {
 	return true
 }
 
-// park puts the seat in its pool's list of parked streams, except where the pool has a unit to run.
+// park puts the seat in its pool's list of parked streams, except where the pool has a unit to run or
+// the stream has left it.
 func (t *seat) park() bool {
 	p := t.pool
 	p.mu.Lock()

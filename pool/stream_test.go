@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 )
 
 // twoPools has a stream, which is held, in front of two pools with n units each, of which run is
@@ -181,5 +182,71 @@ func TestLockThread(t *testing.T) {
 	}
 	if len(threads["a"]) != 1 || len(threads["b"]) != 1 || fmt.Sprint(threads["a"]) == fmt.Sprint(threads["b"]) {
 		t.Errorf("threads %v", threads)
+	}
+}
+
+// TestParkRace submits a unit just as the stream has ended the one before and is about to park.
+func TestParkRace(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Pools: []string{"a", "b"}}}})
+	a, b := s.Pools()[0], s.Pools()[1]
+	ran := make(chan struct{}, 1)
+	for i := range 100_000 {
+		p := b
+		if i > 50_000 && i%2 == 0 {
+			p = a
+		}
+		submit(t, p, func(context.Context) { ran <- struct{}{} })
+		select {
+		case <-ran:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("unit %d does not run", i)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.parked); n > 1 {
+		t.Errorf("one stream is %d times in the list of the parked", n)
+	}
+}
+
+// TestKeyedHandedOn checks that a unit whose key becomes free goes to a parked stream, where the
+// stream that has freed the key goes on with another pool.
+func TestKeyedHandedOn(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "keyed", Policy: Keyed}, {Name: "first"}},
+		Streams: []StreamConfig{{Pools: []string{"first", "keyed"}}},
+	})
+	keyed, first := s.Pools()[0], s.Pools()[1]
+	release := hold(t, keyed)
+	ran := make(chan struct{})
+	submit(t, keyed, func(context.Context) { close(ran) })
+	submit(t, first, func(context.Context) { <-ran })
+	other, err := s.AddStream(StreamConfig{Pools: []string{"keyed"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other stream is parked", func() bool { return other.state.Load() == parked })
+	release()
+	select {
+	case <-ran:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a parked stream did not get the unit")
+	}
+}
+
+// TestRemoveParking removes streams that are about to park. Close waits for their goroutines.
+func TestRemoveParking(t *testing.T) {
+	s := newSet(t, Config{})
+	for i := range 5000 {
+		st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"default"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range i % 100 {
+			st.Pools() // takes a little time
+		}
+		if err := s.RemoveStream("s"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
