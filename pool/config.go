@@ -329,7 +329,8 @@ func (s *StreamConfig) refuseOther(path string) error {
 	if s.Scheduler != ScheduleOther {
 		return nil
 	}
-	return configError(path+".scheduler", `"other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`)
+	return configError(path+".scheduler",
+		`"other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`)
 }
 
 // maxWeight bounds the sum of weights.

@@ -164,7 +164,8 @@ func (p *Pool) submitLater(it item) error {
 	}
 	p.waiting.Remove(e)
 	p.figures.Rejected++
-	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (limit %d): %v", p.config.Queue, it.ctx.Err()), ErrFull, it.ctx.Err())
+	err := it.ctx.Err()
+	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (limit %d): %v", p.config.Queue, err), ErrFull, err)
 }
 
 func (p *Pool) fullLocked() bool { return p.config.Queue > 0 && p.q.len() >= p.config.Queue }

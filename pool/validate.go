@@ -66,7 +66,8 @@ func (c *Config) starving(pool string) (WarningKind, string) {
 	case !slices.ContainsFunc(servers, first):
 		return NeverFirst, "is never the first of a stream: its units wait while the pools before it have units"
 	case len(servers) == 1 && len(c.Streams[servers[0]].Pools) > 1:
-		return SharedStream, fmt.Sprintf("is served by stream %q only, which serves other pools too: a unit of theirs that blocks holds it up", c.Streams[servers[0]].Name)
+		return SharedStream, fmt.Sprintf("is served by stream %q only, which serves other pools too: "+
+			"a unit of theirs that blocks holds it up", c.Streams[servers[0]].Name)
 	}
 	return "", ""
 }
