@@ -134,7 +134,7 @@ func (p *Pool) Submit(ctx context.Context, u Unit) error {
 		p.mu.Unlock()
 		return p.errClose
 	case !p.fullLocked():
-		p.pushLocked(it)
+		p.q.push(it)
 		p.dispatch()
 		return nil
 	case p.config.WhenFull == WaitWhenFull:
@@ -170,9 +170,13 @@ func (p *Pool) submitLater(it item) error {
 
 func (p *Pool) fullLocked() bool { return p.config.Queue > 0 && p.q.len() >= p.config.Queue }
 
-func (p *Pool) pushLocked(it item) {
-	p.q.push(it)
-	p.ready.Store(int64(p.q.ready()))
+// unlock releases mu where the queue may have changed.
+func (p *Pool) unlock() {
+	p.figures.MostQueued = max(p.figures.MostQueued, p.q.len())
+	if n := int64(p.q.ready()); n != p.ready.Load() { // to write costs more than to read
+		p.ready.Store(n)
+	}
+	p.mu.Unlock()
 }
 
 // popLocked takes the unit that is to run next, and lets a call of Submit that waits have its place.
@@ -184,7 +188,6 @@ func (p *Pool) popLocked() item {
 		p.q.push(w.item)
 		w.done <- nil
 	}
-	p.ready.Store(int64(p.q.ready()))
 	return it
 }
 
@@ -194,8 +197,7 @@ func (p *Pool) dispatch() {
 	for {
 		w, s := p.assignLocked()
 		more := p.q.ready() > 0
-		p.figures.MostQueued = max(p.figures.MostQueued, p.q.len())
-		p.mu.Unlock()
+		p.unlock()
 		switch {
 		case w != nil:
 			go w.loop()
@@ -236,7 +238,6 @@ func (p *Pool) endedLocked(it *item, start, now time.Duration) {
 	f.WaitTime += start - it.at
 	f.RunTime += now - start
 	p.q.ended(it.Key)
-	p.ready.Store(int64(p.q.ready()))
 	p.countLocked()
 }
 

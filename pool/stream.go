@@ -173,7 +173,7 @@ func (s *Stream) take(p *Pool) bool {
 		return false
 	}
 	s.pool, s.item, s.start = p, p.popLocked(), s.clock
-	p.mu.Unlock()
+	p.unlock()
 	return true
 }
 
