@@ -4,9 +4,11 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/pool"
 )
 
 // An Option changes one default of [Register] or of a call.
@@ -34,6 +36,43 @@ func newConfig(opts []Option) (c config) {
 // that calls its own server waits for ever.
 func Inline() Option {
 	return func(c *config) { c.place = func(r *request) error { r.run(); return nil } }
+}
+
+// InPool has Register run the handlers of a call in a pool: so many at a time, in the order of its policy.
+// A request for which the pool has no room fails with ErrBusy. A pool that waits when it is full
+// (pool.WaitWhenFull) holds up all requests to the server instead, whose mailbox then fills, so that
+// callers wait. The deadline of a unit is that of the caller. Its key, for a pool of policy pool.Keyed, is the
+// caller: the calls of one client run one after another, in order. The pool must not be closed before the
+// server.
+func InPool(p *pool.Pool) Option {
+	return func(c *config) {
+		c.place = func(r *request) error {
+			u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(r.ctx.info.Caller.Serial())<<32 ^ r.ctx.info.Caller.Ctx() ^ uint64(r.ctx.info.Caller.Node())}
+			u.Deadline, _ = r.ctx.Deadline()
+			return p.Submit(r.ctx, u)
+		}
+	}
+}
+
+// InGoroutine has Register run each handler in a goroutine of its own: the default.
+func InGoroutine() Option { return func(c *config) { c.place = nil } }
+
+// Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that the server has
+// received run where they would have. It fails with ErrUnknownCall where the name is not registered.
+func (s *Server) Place(name string, o Option) error {
+	id := callID(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := maps.Clone(*s.names.Load())
+	m := names[id]
+	if m == nil {
+		return fmt.Errorf("rpc: place %q: %w", name, ErrUnknownCall)
+	}
+	moved := *m
+	moved.place = newConfig([]Option{o}).place
+	names[id] = &moved
+	s.names.Store(&names)
+	return nil
 }
 
 // WithCodecs has the arguments and the result encoded by the program's own codecs; nil stands for

@@ -28,7 +28,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, json: jsonOf(f)}
+	m := &method{name: name, place: cfg.place, stats: new(methodStats), json: jsonOf(f)}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		arg, err := in.decode(r.args)
 		if err != nil {

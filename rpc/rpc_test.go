@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"iter"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -345,6 +347,59 @@ func TestJSON(t *testing.T) {
 	st, err := rpc.StatsOf(deadline(t), c, s.ID())
 	if err != nil || len(st) != 1 || st[0].Name != "add" || st[0].Calls != 5 || st[0].Errors != 4 || st[0].Running != 0 {
 		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// A server whose only worker is busy refuses what its pool's queue has no room for, and goes on.
+func TestBusy(t *testing.T) {
+	s, c := pair(t)
+	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(deadline(t))
+	defer s.Close(deadline(t))
+	one, err := set.Pool("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-release
+		return struct{}{}, nil
+	}, rpc.InPool(one)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	var running []*rpc.Future[struct{}]
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	<-began
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	for one.Stats().Queued == 0 {
+		runtime.Gosched()
+	}
+	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
+		t.Error(err)
+	}
+	if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+		t.Error(sum, err)
+	}
+	if err := s.Place("wait", rpc.InGoroutine()); err != nil {
+		t.Fatal(err)
+	}
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	<-began
+	close(release)
+	for _, f := range running {
+		if _, err := f.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Place("nothing", rpc.Inline()); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
 	}
 }
 

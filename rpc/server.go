@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -101,7 +102,7 @@ type method struct {
 	name  string
 	id    uint64
 	place runner
-	stats methodStats
+	stats *methodStats
 	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
 	// waits for none.
 	serve    func(*request) (*rocl.Buffer, error)
@@ -127,10 +128,7 @@ func (s *Server) register(m *method) error {
 	default:
 		return fmt.Errorf("rpc: register %q: %w: %q has it too", m.name, ErrCollision, had.name)
 	}
-	names := make(map[uint64]*method, len(old)+1)
-	for id, m := range old {
-		names[id] = m
-	}
+	names := maps.Clone(old)
 	names[m.id] = m
 	s.names.Store(&names)
 	return nil
@@ -146,12 +144,8 @@ func (s *Server) Deregister(name string) bool {
 	if old[id] == nil {
 		return false
 	}
-	names := make(map[uint64]*method, len(old))
-	for i, m := range old {
-		if i != id {
-			names[i] = m
-		}
-	}
+	names := maps.Clone(old)
+	delete(names, id)
 	s.names.Store(&names)
 	return true
 }

@@ -35,7 +35,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, isStream: true}
+	m := &method{name: name, place: cfg.place, stats: new(methodStats), isStream: true}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		arg, err := in.decode(r.args)
 		if err != nil {

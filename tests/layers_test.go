@@ -18,7 +18,7 @@ const module = "github.com/rocl-go/rocl"
 // layers says how high a package stands: it may import only what is lower.
 // Transports stand beside each other and know nothing of one another.
 var layers = map[string]int{
-	"internal/netsource": -2, "internal/callqueue": -2, "internal/lock": -2,
+	"internal/netsource": -2, "internal/callqueue": -2, "internal/lock": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/image": 1,
 	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
@@ -45,8 +45,9 @@ var layers = map[string]int{
 // of the module they may import the packages listed, and nothing else. A package in a folder below
 // is held to the same.
 var publicOnly = map[string][]string{
+	"pool": {},
 	"tpvm": {"", "codec", "tpvm"},
-	"rpc":  {"", "codec", "rpc"},
+	"rpc":  {"", "codec", "pool", "rpc"},
 }
 
 // mayImport reports whether publicOnly lets a package import another one of the module.
@@ -79,6 +80,7 @@ var thirdParty = map[string][]string{
 	"buffers":   {"golang.org/x/sys"},
 	"tpvm":      {"golang.org/x/sys"},
 	"rpc":       {"github.com/cespare/xxhash/v2"},
+	"pool":      {"golang.org/x/sys"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},
