@@ -49,6 +49,9 @@ type HostStarter interface {
 type SSH struct {
 	// Args is the command with its options; the host and the remote command are added.
 	Args []string
+	// Config is a file that has, for each host, the port, the user, the key and whatever else
+	// ssh_config(5) describes. ssh reads it in place of its own files, as with its option -F.
+	Config string
 }
 
 // Command implements HostStarter.
@@ -59,6 +62,9 @@ func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd 
 	}
 	if len(args) == 0 {
 		args = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"}
+	}
+	if s.Config != "" {
+		args = slices.Concat(args, []string{"-F", s.Config})
 	}
 	quoted := make([]string, len(argv))
 	for i, a := range argv {
@@ -229,13 +235,13 @@ func (t *Task) foundPod(ctx context.Context, id TID) (node string, err error) {
 			}
 		}
 	}
-	pods, err := t.pods(ctx)
+	pods, err := t.pods(ctx, nil)
 	if err != nil {
 		return "", err
 	}
 	for _, p := range pods {
-		if p.node == node && p.id != id && p.launcher != LauncherTask {
-			return "", fmt.Errorf("%w: by the pod %v", ErrHostAdded, p.id)
+		if p.node == node && p.pod != id && p.launcher != LauncherTask {
+			return "", fmt.Errorf("%w: by the pod %v", ErrHostAdded, p.pod)
 		}
 	}
 	return node, nil
@@ -378,38 +384,13 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.b))
 }
 
-// A hostPod is a pod that starts programs.
-type hostPod struct {
-	id                    TID
-	node, host            string
-	launcher, added, arch string
-}
-
-// pods returns the pods of the virtual machine that start programs.
-func (t *Task) pods(ctx context.Context) (ps []hostPod, err error) {
-	for f, err := range t.c.FindAll(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"})) {
-		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		ps = append(ps, hostPod{
-			id: f.ID, node: attr(f, attrNode), host: attr(f, attrHost),
-			launcher: attr(f, attrLaunches), added: attr(f, attrAdded), arch: attr(f, attrArch),
-		})
-	}
-	slices.SortFunc(ps, func(a, b hostPod) int { return a.id.Compare(b.id) })
-	return ps, nil
-}
-
 // at returns the pods of a host by its name: that of AddHosts, its node's number, or else its
 // own, which several hosts may have.
-func at(name string, pods []hostPod) (ps []hostPod) {
-	for _, nameOf := range []func(hostPod) string{
-		func(p hostPod) string { return p.added },
-		func(p hostPod) string { return p.node },
-		func(p hostPod) string { return p.host },
+func at(name string, pods []place) (ps []place) {
+	for _, nameOf := range []func(place) string{
+		func(p place) string { return p.added },
+		func(p place) string { return p.node },
+		func(p place) string { return p.host },
 	} {
 		for _, p := range pods {
 			if name != "" && nameOf(p) == name {
@@ -431,7 +412,7 @@ func at(name string, pods []hostPod) (ps []hostPod) {
 // If some hosts could not be removed, the error is a *HostsError that says which and why: with
 // ErrNoPod there is no pod that AddHosts or tpvm pod has started.
 func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
-	pods, err := t.task.pods(ctx)
+	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("tpvm: delete hosts: %w", err)
 	}
@@ -447,14 +428,14 @@ func (t *Thread) DelHosts(ctx context.Context, names ...string) error {
 	return nil
 }
 
-func (t *Task) delHost(ctx context.Context, name string, pods []hostPod) *HostError {
+func (t *Task) delHost(ctx context.Context, name string, pods []place) *HostError {
 	found, ended := "", false
 	for _, p := range at(name, pods) {
 		if p.launcher != LauncherPod {
 			found = p.launcher
 			continue
 		}
-		if err := t.endPodAt(ctx, p.id); err != nil {
+		if err := t.endPodAt(ctx, p.pod); err != nil {
 			return &HostError{Host: name, Err: err}
 		}
 		ended = true
@@ -483,7 +464,7 @@ func (t *Task) endPodAt(ctx context.Context, id TID) error {
 		return err
 	}
 	d, err := ask[done](ctx, t, id, podEnd, endPod{})
-	if err != nil && !isEnd(err) && !errors.Is(err, rocl.ErrNoReply) {
+	if err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
 		return err
 	}
 	if d.Error != "" {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -14,12 +13,7 @@ import (
 // BenchmarkThreads measures a message there and back between two threads of one task.
 func BenchmarkThreads(b *testing.B) {
 	ctx := context.Background()
-	c, err := rocl.Open(ctx, rocl.WithSocket(b.TempDir()+"/s"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	t := enrol(b, c)
+	t := enrol(b, alone(b))
 	done := make(chan error, 1)
 	if _, err := t.Export(ctx, "echo", func(_ context.Context, th *tpvm.Thread) error {
 		r := th.Buffer(pack.Raw)

@@ -5,7 +5,6 @@ package tpvm_test
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"testing"
 
@@ -15,9 +14,10 @@ import (
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// report tells the parent the message context in which this program began, in that context. Its
-// first argument says what it does then, as PVM's inherit1 to inherit3 do: "spawn" a child;
-// "change" the context and spawn one; or nothing. What the child tells it tells its parent.
+// reportMsgContext tells the parent the message context in which this program began, in that
+// context. The program's first argument says what it does then, as PVM's inherit1 to inherit3 do:
+// "spawn" a child; "change" the context and spawn one; or nothing. What a child reports, the
+// program passes on to its own parent.
 func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
 	began := t.MsgContext()
 	tell := func(c tpvm.MsgContext) error {
@@ -58,16 +58,12 @@ func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string)
 func init() {
 	programs["inherit"] = func() error {
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
 		err = reportMsgContext(ctx, t, func(name string) error {
-			self, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			_, err = t.Spawn(ctx, self, 1, tpvm.Args(name), tpvm.Env("TPVM_TEST_PROGRAM=inherit"))
+			_, err := t.Spawn(ctx, tpvm.Self, 1, tpvm.Args(name), program("inherit"))
 			return err
 		})
 		t.WaitChildren()
@@ -79,16 +75,7 @@ func init() {
 // the time (PVM's inherita and inherit1), or one that it has made (inherit3).
 func TestInherit(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := enrol(t, alone(t))
 	mine, err := task.NewContext(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +85,7 @@ func TestInherit(t *testing.T) {
 		t.Fatal(old, err)
 	}
 	for _, what := range []string{"spawn", "change"} {
-		ids, err := task.Spawn(ctx, self, 1, tpvm.Args(what), tpvm.Env("TPVM_TEST_PROGRAM=inherit"))
+		ids, err := task.Spawn(ctx, self(t), 1, tpvm.Args(what), program("inherit"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,10 +12,13 @@
 //	defer t.Exit(ctx)
 //	t.Export(ctx, "square", square)
 //	ids, err := t.Spawn(ctx, "square", 8)
-//	b := t.Buffer(pack.Default)
-//	pack.Pack(b, []int32{1, 2, 3}, 1)
-//	err = t.Mcast(ctx, ids, 7, b)
-//	m, err := t.Recv(ctx, tpvm.AnyTask, 8)
+//	for i, id := range ids {
+//		err = t.SendPacked(ctx, id, 1, float64(i))
+//	}
+//	for _, id := range ids {
+//		var y float64
+//		_, err = t.RecvInto(ctx, id, 2, &y)
+//	}
 //
 // # Programs
 //
@@ -35,10 +38,11 @@
 //
 // # Other ways to pass messages
 //
-// SendValues and RecvValues pack and send, and receive and unpack, in one call. AddHandler has a
-// function called for messages instead of a receive. PutInfo leaves a message in the mailbox of the
-// virtual machine, under a name, for any task to read or take; a Persistent one stays when the task
-// that put it has ended, as long as another task lives.
+// Send and Mcast send a pack.Buffer, and Recv receives a Message. Both hold any number of values, in
+// the encodings of package pack. SendValues and RecvValues are for one slice. AddHandler has a
+// function called for messages instead of a receive. PutInfo leaves a message in the message box of
+// the virtual machine, under a name, for any task to read or take. A Persistent one stays when the
+// task that put it has ended, as long as another task lives.
 //
 // # What is registered
 //
@@ -47,12 +51,13 @@
 //
 //	type=task       a process; its identifier is the task's; launcher, the pod that started it
 //	type=observer   a process that is not listed; see Observing
-//	type=systhread  the pod controller of a task, which starts and ends threads and programs
-//	type=threaddef  an exported function; name, and the pod controller
+//	type=systhread  the pod controller of a task, which starts and ends threads and programs;
+//	                launch=yes, if any task may ask it for programs, and servedby, see Hosts
+//	type=threaddef  an exported function; name, and systhread, the pod controller
 //	type=thread     a thread; its identifier is the thread's
 //	type=tmp        a program that has been started, until it enrols; token, pid, ptid
 //	type=msgctx     a message context; number
-//	type=mbox       an entry of the mailbox; name, index, owner, flags, and a small message
+//	type=mbox       an entry of the message box; name, index, owner, flags, and a small message
 //	type=group      a member of a group; group, inst, which is Unique in it, and tid, the thread
 //	type=grouptask  a task that has had members of a group; group
 //	type=groupsync  the coordinator of a group, in one of these tasks; group

@@ -5,7 +5,6 @@ package tpvm_test
 import (
 	"context"
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 
@@ -19,11 +18,7 @@ func init() {
 	// them, and stays. Both end with it if its argument says so.
 	programs["family"] = func() error {
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
-		if err != nil {
-			return err
-		}
-		self, err := os.Executable()
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -31,11 +26,11 @@ func init() {
 		if t.Args()[0] == "end" {
 			opts = append(opts, tpvm.EndWithParent())
 		}
-		ids, err := t.Spawn(ctx, self, 1, append(opts, program("reports"), tpvm.Args(t.Args()[0]))...)
+		ids, err := t.Spawn(ctx, tpvm.Self, 1, append(opts, program("reports"), tpvm.Args(t.Args()[0]))...)
 		if err != nil {
 			return err
 		}
-		ps, err := t.Start(ctx, self, 1, append(opts, program("sleeps"))...)
+		ps, err := t.Start(ctx, tpvm.Self, 1, append(opts, program("sleeps"))...)
 		if err != nil {
 			return err
 		}
@@ -51,7 +46,7 @@ func init() {
 	// reports waits for a message, sends to its parent, and tells how that went.
 	programs["reports"] = func() error {
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rocl-go/rocl"
 )
 
 var (
@@ -25,22 +27,23 @@ var (
 	ErrNotEnrolled = errors.New("tpvm: the program ended before it enrolled")
 	// ErrNoTask is returned for an identifier that is not that of a task or thread that runs.
 	ErrNoTask = errors.New("tpvm: no such task or thread")
-	// ErrNoEntry is returned where the mailbox has no such entry.
-	ErrNoEntry = errors.New("tpvm: no such entry in the mailbox")
-	// ErrEntryExists is returned, with ErrDenied, when the mailbox has an entry that PutInfo must
-	// not replace.
-	ErrEntryExists = errors.New("tpvm: the mailbox has such an entry already")
-	// ErrDenied is returned when a mailbox entry must not be changed, because another task or
-	// thread owns it.
-	ErrDenied = errors.New("tpvm: the mailbox entry is another's")
+	// ErrNoEntry is returned where the message box has no such entry.
+	ErrNoEntry = errors.New("tpvm: no such entry in the message box")
+	// ErrEntryExists is returned, with ErrDenied, when the message box has an entry that PutInfo
+	// must not replace.
+	ErrEntryExists = errors.New("tpvm: the message box has such an entry already")
+	// ErrDenied is returned when an entry of the message box must not be changed, because another
+	// task or thread owns it.
+	ErrDenied = errors.New("tpvm: another task or thread owns the entry of the message box")
 	// ErrTruncated is returned when a message has more values than were asked for.
 	ErrTruncated = errors.New("tpvm: the message has more values")
 	// ErrHandler is returned when a thread has a handler for the same messages already.
 	ErrHandler = errors.New("tpvm: the thread has such a handler already")
 	// ErrForeign is returned by a receive of a message that is not of this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
-	// ErrTooMany is returned when the task that should start a program runs as many as it may.
-	ErrTooMany = errors.New("tpvm: the task of the host runs as many programs as it may")
+	// ErrTooMany is returned when a host holds no more programs: its pod runs as many as
+	// WithMaxPrograms allows, or the system refused the process for want of a resource.
+	ErrTooMany = errors.New("tpvm: the host holds no more programs")
 	// ErrNoStatus is returned for a task of which no running task knows how it ended.
 	ErrNoStatus = errors.New("tpvm: no running task has started the program")
 	// ErrKilled is the cause for which the context of a killed thread ends.
@@ -48,6 +51,12 @@ var (
 	// ErrExited is the cause for which the contexts of threads end when their task exits.
 	ErrExited = errors.New("tpvm: the task has exited")
 )
+
+// IsGone reports whether err tells that a task, a thread or a host has ended or is out of reach:
+// whether it matches rocl.ErrGone or rocl.ErrUnreachable.
+func IsGone(err error) bool {
+	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
+}
 
 // A SpawnError tells why some of the tasks or threads of a Spawn were not started.
 type SpawnError struct {
@@ -72,6 +81,14 @@ func (e *SpawnError) Error() string {
 		}
 	}
 	return s.String()
+}
+
+// orNil returns e, or nil where all were started.
+func (e *SpawnError) orNil() error {
+	if len(e.Unwrap()) == 0 {
+		return nil
+	}
+	return e
 }
 
 // Unwrap returns the errors of those that were not started.

@@ -2,23 +2,36 @@
 
 package tpvm
 
-import "github.com/rocl-go/rocl/tpvm/pack"
+import (
+	"maps"
+	"slices"
+	"syscall"
+
+	"github.com/rocl-go/rocl/tpvm/pack"
+)
 
 // WaitChildren waits until the programs that the task has started have ended.
 func (t *Task) WaitChildren() {
-	t.pod.mu.Lock()
-	var cs []*child
-	for c := range t.pod.children {
-		cs = append(cs, c)
-	}
-	t.pod.mu.Unlock()
-	for _, c := range cs {
+	for _, c := range t.running() {
 		<-c.exited
 	}
 }
 
-// InfoMessage makes the payload of a mailbox entry a Message.
+// KillChildren kills the programs that the task has started.
+func (t *Task) KillChildren() {
+	for _, c := range t.running() {
+		_ = c.signal(syscall.SIGKILL)
+	}
+}
+
+func (t *Task) running() []*child {
+	t.pod.mu.Lock()
+	defer t.pod.mu.Unlock()
+	return slices.Collect(maps.Keys(t.pod.children))
+}
+
+// InfoMessage makes the payload of an entry of the message box a Message.
 func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{data: data}) }
 
-// EncodeInfo returns the payload of a mailbox entry.
+// EncodeInfo returns the payload of an entry of the message box.
 func EncodeInfo(b *pack.Buffer) ([]byte, error) { return encodeInfo(b) }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -160,17 +159,8 @@ func TestFarmThreads(t *testing.T) {
 // The same with a process that is killed.
 func TestFarmProcesses(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self, 3, tpvm.Env("TPVM_TEST_PROGRAM=squarer"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), 3, program("squarer"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +169,7 @@ func TestFarmProcesses(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_ = c.Flush(ctx)                           // what was sent to the killed one is undelivered, or not
+	_ = task.Rocl().Flush(ctx)                 // what was sent to the killed one is undelivered, or not
 	if sum != sumOfSquares(200) || again > 1 { // 0: it was through before the signal
 		t.Error(sum, again)
 	}
@@ -188,7 +178,7 @@ func TestFarmProcesses(t *testing.T) {
 func init() {
 	programs["squarer"] = func() error {
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}

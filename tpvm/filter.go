@@ -4,62 +4,83 @@ package tpvm
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 
 	"github.com/rocl-go/rocl"
 )
 
-// A Filter selects messages in whichever message context. Recv selects in one.
+// AnyContext, as the message context of a handler or a Filter, is any message context.
+const AnyContext MsgContext = math.MaxUint32
+
+// A Filter selects messages by their sender, their tag and their message context. Recv selects in
+// the message context of the thread.
 type Filter struct {
-	From       TID // or AnyTask
-	Tag        int // or AnyTag
-	Context    MsgContext
-	AnyContext bool // Context is not looked at
+	From    TID        // or AnyTask
+	Tag     int        // or AnyTag
+	Context MsgContext // or AnyContext
 }
 
 // Matches reports whether the Filter selects m.
-func (f Filter) Matches(m *Message) bool {
-	return (f.From.IsZero() || f.From == m.From()) &&
-		(f.Tag == AnyTag || f.Tag == m.Tag()) &&
-		(f.AnyContext || f.Context == m.Context())
+func (f Filter) Matches(m *Message) bool { return m.m != nil && f.matches(m.m.From(), m.m.Tag()) }
+
+// matches is Matches with a rocl tag.
+func (f Filter) matches(from TID, tag uint64) bool {
+	return tag&ownTag == 0 && (f.From.IsZero() || f.From == from) &&
+		(f.Tag == AnyTag || uint64(f.Tag) == tag&tagMask) &&
+		(f.Context == AnyContext || uint64(f.Context) == tag&contextMask>>contextShift)
 }
 
-// selects returns the condition of the Filter.
-func (f Filter) selects() (rocl.Select, error) {
+// meets reports whether there are messages that both f and o select.
+func (f Filter) meets(o Filter) bool {
+	return (f.From.IsZero() || o.From.IsZero() || f.From == o.From) &&
+		(f.Tag == AnyTag || o.Tag == AnyTag || f.Tag == o.Tag) &&
+		(f.Context == AnyContext || o.Context == AnyContext || f.Context == o.Context)
+}
+
+// check fails with ErrBadParam where no message can have such a tag or context.
+func (f Filter) check() error {
+	switch {
+	case f.Tag < AnyTag || f.Tag > MaxTag:
+		return fmt.Errorf("tag %d: %w", f.Tag, ErrBadParam)
+	case f.Context >= 1<<contextBits && f.Context != AnyContext:
+		return fmt.Errorf("message context %d: %w", f.Context, ErrBadParam)
+	}
+	return nil
+}
+
+// selector returns the condition of a Filter that check accepts. One tag is two of rocl, so that
+// the condition of one context is one by which the mailbox finds messages without looking at all.
+func (f Filter) selector() rocl.Select {
 	var s rocl.Select
-	if f.Tag != AnyTag && (f.Tag < 0 || f.Tag > MaxTag) {
-		return s, fmt.Errorf("tag %d: %w", f.Tag, ErrBadParam)
+	mc := uint64(f.Context) << contextShift
+	switch {
+	case f.Context == AnyContext && f.Tag == AnyTag:
+		s = rocl.TagMask(ownTag, 0)
+	case f.Context == AnyContext:
+		s = rocl.TagMask(ownTag|tagMask, uint64(f.Tag))
+	case f.Tag == AnyTag:
+		s = rocl.Tags(mc, mc|bareFlag|tagMask)
+	default:
+		s = rocl.Tag(mc|uint64(f.Tag), mc|bareFlag|uint64(f.Tag))
 	}
-	if f.Context >= 1<<contextBits {
-		return s, fmt.Errorf("message context %d: %w", f.Context, ErrBadParam)
-	}
-	mask, value := uint64(ownTag), uint64(0)
-	if f.Tag != AnyTag {
-		mask, value = mask|tagMask, uint64(f.Tag)
-	}
-	if !f.AnyContext {
-		mask, value = mask|contextMask, value|uint64(f.Context)<<contextShift
-	}
-	s = rocl.TagMask(mask, value)
 	if !f.From.IsZero() {
 		s = rocl.All(rocl.From(f.From), s)
 	}
-	return s, nil
+	return s
 }
 
-// filter returns the condition for what any of the Filters selects.
-func filter(fs []Filter) (rocl.Select, error) {
-	var all []rocl.Select
-	for _, f := range fs {
-		s, err := f.selects()
-		if err != nil {
-			return s, err
-		}
-		all = append(all, s)
+// anyOf returns the condition for what at least one of the Filters selects.
+func anyOf(fs []Filter) (rocl.Select, error) {
+	if len(fs) == 0 {
+		return rocl.Select{}, fmt.Errorf("no filter: %w", ErrBadParam)
 	}
-	if len(all) == 0 {
-		return rocl.Select{}, errors.New("no filter")
+	all := make([]rocl.Select, len(fs))
+	for i, f := range fs {
+		if err := f.check(); err != nil {
+			return rocl.Select{}, err
+		}
+		all[i] = f.selector()
 	}
 	if len(all) == 1 {
 		return all[0], nil
@@ -69,11 +90,11 @@ func filter(fs []Filter) (rocl.Select, error) {
 
 // RecvFilter is Recv for messages that at least one of the Filters selects.
 func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error) {
-	s, err := filter(fs)
+	s, err := anyOf(fs)
 	if err == nil {
 		var m *rocl.Message
 		if m, err = t.r.Recv(ctx, s); err == nil {
-			return message(m)
+			return newMessage(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
@@ -82,21 +103,20 @@ func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error)
 // TryRecvFilter is RecvFilter without waiting: it fails with rocl.ErrEmpty where no such message
 // is there.
 func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
-	s, err := filter(fs)
+	s, err := anyOf(fs)
 	if err == nil {
 		var m *rocl.Message
 		if m, err = t.r.TryRecv(s); err == nil {
-			return message(m)
+			return newMessage(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
 }
 
-// PutBack gives a message back that the thread has received, as if it had not been. See
-// [rocl.Resource.PutBack].
-func (t *Thread) PutBack(m *Message) error { return t.r.PutBack(m.m) }
-
-// Context returns the message context in which the message was sent.
+// Context returns the message context in which the message was sent; 0 for one of the message box.
 func (m *Message) Context() MsgContext {
+	if m.m == nil {
+		return 0
+	}
 	return MsgContext(m.m.Tag() & contextMask >> contextShift)
 }

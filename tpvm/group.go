@@ -68,13 +68,13 @@ func (e *MemberError) Error() string {
 // Is reports whether target is ErrMemberGone.
 func (e *MemberError) Is(target error) bool { return target == ErrMemberGone }
 
-// A Group is the membership of a thread in a group: a set of tasks and threads of the virtual
-// machine with a name, who are numbered. Its methods may be called by several goroutines, but
-// a member is in one barrier at a time.
+// A Group is the membership of a thread in a group: a set of tasks and threads with a common name,
+// each with an instance number. Its methods may be called by several goroutines, but a member is
+// in one barrier at a time.
 //
 // There is no server for all groups. Each member is a resource of its task, with the
 // attributes group, inst and tid. One of the tasks that have members counts the arrivals at
-// barriers, and assigns instance numbers; when it has ended, another one goes on.
+// barriers, and assigns instance numbers. When that task has ended, another one takes over.
 //
 //	pvm_joingroup    Thread.Join
 //	pvm_lvgroup      Group.Leave, Thread.LeaveGroup
@@ -217,7 +217,7 @@ func (g *Group) Leave(ctx context.Context) error {
 }
 
 // LeaveGroup is Leave by the name of the group. It fails with ErrNotInGroup if the thread is
-// not a member, and with ErrNoGroup if nobody is.
+// not a member, and with ErrNoGroup if the group has no members.
 func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 	if g, ok := t.Group(name); ok {
 		return g.Leave(ctx)
@@ -244,8 +244,8 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // the group was coordinated.
 //
 // Barrier fails with ErrBarrierCount where members wait with another count, with ErrNotInGroup
-// if the member is none any more, and with the cause of ctx's end. A call that ends with ctx does
-// not count, unless the barrier becomes complete in another task at that moment.
+// if the thread has left the group, and with the cause of ctx's end. A call that ends with ctx
+// does not count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
 	err := ErrBadParam
 	if count >= 1 {
@@ -258,9 +258,9 @@ func (g *Group) Barrier(ctx context.Context, count int) error {
 }
 
 // Freeze makes the group one of a fixed size, or, where size is -1, of its present one. All
-// members must call it; it is a barrier. Afterwards nobody can join. Size, TID and the like
-// need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends or
-// leaves, each later barrier fails with a *MemberError. A group that is frozen stays so until
+// members must call it; it is a barrier. Afterwards Join fails with ErrFrozen. Size, TID and the
+// like need no message, which makes Gather, Scatter, Reduce and Bcast faster. When a member ends
+// or leaves, each later barrier fails with a *MemberError. A group that is frozen stays so until
 // all members have left. Freezing it again fails with ErrFrozen.
 func (g *Group) Freeze(ctx context.Context, size int) error {
 	err := error(nil)
@@ -283,8 +283,9 @@ func (g *Group) error(op string, err error) error {
 	return fmt.Errorf("tpvm: %s of group %q as member %d: %w", op, g.Name(), g.inst, err)
 }
 
-// Members returns the members, in the order of their instance numbers. A member whose Join has
-// returned before is among them; one that has ended is, until the group has learned of it.
+// Members returns the members, in the order of their instance numbers. A member whose Join
+// returned before the call is among them. A member that has ended is listed until the group has
+// learned of its end.
 func (g *Group) Members(ctx context.Context) ([]Member, error) {
 	ms, err := g.a.list(ctx, g)
 	if err != nil {
@@ -365,7 +366,7 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 		gone := &MemberError{Group: name}
 		for _, f := range failed {
 			i := slices.IndexFunc(ms, func(m Member) bool { return m.TID == f.To })
-			if i >= 0 && isEnd(f.Err) {
+			if i >= 0 && IsGone(f.Err) {
 				gone.Members = append(gone.Members, ms[i])
 			}
 		}
@@ -381,14 +382,9 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 
 // findMembers asks the directory for members of a group.
 func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (ms []member, err error) {
-	m := t.match(typeGroup, rocl.Match{attrGroup: name})
-	for k, v := range more {
-		m[k] = v
-	}
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
-		if errors.Is(err, rocl.ErrPartial) {
-			break // the members on nodes that answered
-		}
+	m := t.match(typeGroup, more)
+	m[attrGroup] = name
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrInstance, attrTID)) {
 		if err != nil {
 			return nil, err
 		}

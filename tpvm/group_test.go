@@ -326,7 +326,7 @@ func TestGroupMany(t *testing.T) {
 	wg.Wait()
 }
 
-// Nobody leaves a barrier before all have come, again and again.
+// No member leaves a barrier before all have come, in barrier after barrier.
 func TestGroupBarrier(t *testing.T) {
 	ctx := deadline(t)
 	const n, rounds = 12, 100

@@ -20,9 +20,8 @@ import (
 // members at barriers, so that one message tells the coordinator of all of them. Where all that
 // a barrier waits for are members of the task, it needs no message.
 //
-// It has a goroutine, which receives from the coordinator, and finds or makes another one when
-// that has ended. Methods that end in Locked need mu, which
-// unlock releases.
+// Its goroutine receives from the coordinator, and finds or makes another coordinator when that
+// has ended. Methods that end in Locked need mu, which unlock releases.
 type groupAgent struct {
 	t    *Task
 	name string
@@ -30,10 +29,10 @@ type groupAgent struct {
 
 	mu          sync.Mutex
 	coordinator TID               // zero: none
-	here        *groupCoordinator // that one, if it is in this task
+	here        *groupCoordinator // the coordinator, if it is in this task
 	scratch     []byte
 	attached    bool
-	failure     error // why there is none
+	failure     error // why there is no coordinator
 
 	version  uint64
 	members  map[int]member // by number
@@ -47,9 +46,9 @@ type groupAgent struct {
 	sent     int            // so many of them the coordinator has been told of
 	joins    map[uint64]*groupJoin
 	leaves   map[TID]chan struct{}
-	syncing  *groupSync // asked for
-	nextSync *groupSync // to be asked for then
-	last     uint64     // token
+	syncing  *groupSync // that the coordinator has been asked for
+	nextSync *groupSync // that it is asked for when it has answered syncing
+	last     uint64     // the last token
 }
 
 // groupJoin is a member that waits for its number.
@@ -91,33 +90,21 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 }
 
 func (a *groupAgent) run() {
-	defer a.r.Close()
-	for {
-		m, err := a.r.Recv(a.t.ended)
-		if err != nil {
-			return
-		}
-		from, isGone := m.From(), m.IsGone()
-		var v groupMessage
-		if !isGone {
-			err = v.decode(m.Bytes())
-		}
-		m.Release()
+	a.t.receiveGroup(a.r, a.name, func(from TID, v *groupMessage) {
 		a.mu.Lock()
 		switch {
-		case err != nil:
-			a.t.log.Warn("tpvm: group: invalid message", "group", a.name, "from", from, "err", err)
-		case from == a.coordinator && isGone:
+		case from != a.coordinator:
+		case v == nil:
 			a.lostLocked()
-		case from == a.coordinator:
-			a.handleLocked(&v)
+		default:
+			a.handleLocked(v)
 		}
 		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
 		a.unlock()
 		if needs {
 			a.connect(a.t.ended, from)
 		}
-	}
+	})
 }
 
 // sendLocked sends to the coordinator. Where that fails, its end is told.
@@ -132,12 +119,7 @@ func (a *groupAgent) sendToLocked(to TID, v groupMessage) {
 		a.here.ask(&v)
 		return
 	}
-	p, err := v.appendTo(a.scratch[:0])
-	if err != nil {
-		return
-	}
-	a.scratch = p
-	_ = a.r.SendBytes(a.t.ended, to, ownTag, p)
+	v.send(a.t.ended, a.r, to, &a.scratch)
 }
 
 // unlock releases mu, after what the coordinator in this task has answered was handled.
@@ -379,8 +361,8 @@ func (a *groupAgent) endLocked(tokens []uint64, err error) {
 	}
 }
 
-// flushLocked lets the members go on that a barrier of members of this task makes complete,
-// and tells the coordinator of the others, unless more are to come that it must wait for.
+// flushLocked ends the barriers that members of this task complete by themselves. It tells the
+// coordinator of the other members that wait, unless more members of this task are still to come.
 func (a *groupAgent) flushLocked() {
 	if len(a.waiting) == 0 {
 		return

@@ -43,7 +43,7 @@ func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member,
 // gone makes the error of a send to a member, or of a receive from it, a *MemberError where
 // the member has ended.
 func (g *Group) gone(m member, err error) error {
-	if !isEnd(err) {
+	if !IsGone(err) {
 		return err
 	}
 	g.a.mu.Lock()
@@ -112,9 +112,11 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 // at the same time. Those with the same tag are matched in the order in which each member makes
 // them. After one whose ctx has ended early another tag should be taken.
 //
-// The members are those of the moment at which the root calls. If one ends before it has called,
-// or if the root has ended, Gather fails with a *MemberError that names it; at the root it takes
-// what the others have sent. What members that have returned sent to a root that ends is lost.
+// The members are those of the moment at which the root calls: what a member has sent that left
+// before is not among the parts. So members meet in a Barrier before they leave. If a member ends
+// before it has called, or if the root has ended, Gather fails with a *MemberError that names it;
+// at the root it takes what the others have sent. What members that have returned sent to a root
+// that ends is lost.
 func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var parts [][]T

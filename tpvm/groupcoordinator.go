@@ -79,27 +79,12 @@ func (c *groupCoordinator) scan(ctx context.Context) error {
 }
 
 func (c *groupCoordinator) run() {
-	defer c.r.Close()
-	for {
-		m, err := c.r.Recv(c.t.ended)
-		if err != nil {
-			return
-		}
-		from, isGone := m.From(), m.IsGone()
-		var v groupMessage
-		if !isGone {
-			err = v.decode(m.Bytes())
-		}
-		m.Release()
-		if err != nil {
-			c.t.log.Warn("tpvm: group coordinator: invalid message", "group", c.name, "from", from, "err", err)
-			continue
-		}
+	c.t.receiveGroup(c.r, c.name, func(from TID, v *groupMessage) {
 		c.mu.Lock()
-		if isGone {
+		if v == nil {
 			c.gone(from)
 		} else {
-			c.handle(from, &v)
+			c.handle(from, v)
 		}
 		isForOwn := len(c.inbox) > 0
 		c.mu.Unlock()
@@ -107,7 +92,7 @@ func (c *groupCoordinator) run() {
 			c.own.mu.Lock()
 			c.own.unlock()
 		}
-	}
+	})
 }
 
 // ask works on a message of the agent of the same task. What that is answered is in the inbox.
@@ -178,12 +163,7 @@ func (c *groupCoordinator) send(to TID, v groupMessage) {
 		c.inbox = append(c.inbox, v)
 		return
 	}
-	p, err := v.appendTo(c.scratch[:0])
-	if err != nil {
-		return
-	}
-	c.scratch = p
-	_ = c.r.SendBytes(c.t.ended, to, ownTag, p)
+	v.send(c.t.ended, c.r, to, &c.scratch)
 }
 
 func (c *groupCoordinator) sendAll(v groupMessage) {
@@ -316,7 +296,7 @@ func (c *groupCoordinator) release(op groupMessage, as []arrival) {
 	for len(as) > 0 {
 		agent := as[0].agent
 		if i := slices.IndexFunc(as, func(a arrival) bool { return a.agent != c.own.r.ID() }); i > 0 {
-			agent = as[i].agent // the way to the other tasks is longer
+			agent = as[i].agent // messages to other tasks take longer than to the own agent
 		}
 		op.Tokens = op.Tokens[:0]
 		rest := as[:0:0]

@@ -3,9 +3,11 @@
 package tpvm
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
 )
 
@@ -68,6 +70,41 @@ func (m *groupMessage) token() uint64 {
 		return 0
 	}
 	return m.Tokens[0]
+}
+
+// send sends the message to an agent or a coordinator. scratch is memory for the encoded message.
+// Where it cannot be sent, the end of the receiver is told.
+func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scratch *[]byte) {
+	p, err := m.appendTo((*scratch)[:0])
+	if err != nil {
+		return
+	}
+	*scratch = p
+	_ = r.SendBytes(ctx, to, ownTag, p)
+}
+
+// receiveGroup closes r when the task ends. Until then it calls handle for each message to r of an
+// agent or a coordinator, and with nil when one of those that r monitors has ended.
+func (t *Task) receiveGroup(r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
+	defer r.Close()
+	for {
+		received, err := r.Recv(t.ended)
+		if err != nil {
+			return
+		}
+		from := received.From()
+		var m *groupMessage
+		if !received.IsGone() {
+			m = new(groupMessage)
+			err = m.decode(received.Bytes())
+		}
+		received.Release()
+		if err != nil {
+			t.log.Warn("tpvm: group: invalid message", "group", group, "from", from, "err", err)
+			continue
+		}
+		handle(from, m)
+	}
 }
 
 // Formats of a groupMessage. The messages of a barrier have a short one, which takes a tenth of

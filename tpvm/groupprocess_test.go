@@ -29,11 +29,7 @@ const (
 func init() {
 	programs["members"] = func() error { // exports functions of members until it is told to end
 		ctx := context.Background()
-		opts := []rocl.Option{rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))}
-		if os.Getenv("TPVM_TEST_POLL") == "never" {
-			opts = append(opts, rocl.WithPoll(rocl.PollNever))
-		}
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(opts...))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -150,19 +146,10 @@ func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
 }
 
 // members enrols the test and starts programs that export memberFuncs.
-func members(t testing.TB, n int) (*rocl.Context, *tpvm.Task, []tpvm.TID) {
+func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self, n, tpvm.Env("TPVM_TEST_PROGRAM=members"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), n, program("members"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +161,7 @@ func members(t testing.TB, n int) (*rocl.Context, *tpvm.Task, []tpvm.TID) {
 	for _, id := range ids {
 		recv(t, task, id, tagReport)
 	}
-	return c, task, ids
+	return task, ids
 }
 
 // recv receives a message, and returns the string in it.
@@ -200,7 +187,7 @@ func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
 func TestGroupProcessKilled(t *testing.T) {
 	const procs, each = 4, 2
 	ctx := deadline(t)
-	c, task, ids := members(t, procs)
+	task, ids := members(t, procs)
 	pids := map[tpvm.TID]int{} // by context
 	for i, err := range task.Tasks(ctx) {
 		if err != nil {
@@ -222,7 +209,7 @@ func TestGroupProcessKilled(t *testing.T) {
 		}
 	}
 	for len(ids) > 1 {
-		f, err := c.Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"})
+		f, err := task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +262,7 @@ func TestGroupProcessKilled(t *testing.T) {
 // benchmarkMembers runs a function in 64 threads over processes.
 func benchmarkMembers(b *testing.B, name string, procs int) {
 	const threads = 64
-	_, task, _ := members(b, procs)
+	task, _ := members(b, procs)
 	ctx := deadline(b)
 	ids, err := task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N)))
 	if err != nil {
@@ -337,12 +324,7 @@ func BenchmarkGroupReduce(b *testing.B) {
 // 64 threads in one process join a group and leave it.
 func BenchmarkGroupJoin64(b *testing.B) {
 	ctx := deadline(b)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(b)))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = c.Close() })
-	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, c)}}
+	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, alone(b))}}
 	var hs []handle
 	for range 64 {
 		hs = append(hs, ts.start(0))

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -57,12 +56,7 @@ func BenchmarkGroupStencil(b *testing.B) {
 	})
 	b.Run("Barrier", func(b *testing.B) {
 		ctx := deadline(b)
-		c, err := rocl.Open(ctx, rocl.WithSocket(node(b)))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { _ = c.Close() })
-		ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, c)}}
+		ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, alone(b))}}
 		gs, _ := ts.group("stencil", threads)
 		a, z := make([]float64, threads*cells+2), make([]float64, threads*cells+2)
 		b.ResetTimer()

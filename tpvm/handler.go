@@ -12,9 +12,6 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// AnyContext, as the message context of a handler, is any message context.
-const AnyContext MsgContext = math.MaxUint32
-
 // A HandlerFunc handles a message. ctx ends when the thread ends and when the handler has been
 // removed. The message is released when the function returns.
 type HandlerFunc func(ctx context.Context, m *Message)
@@ -45,9 +42,9 @@ type handlers struct {
 
 // A receiver is a receive that the pump does.
 type receiver struct {
-	key   handlerKey
-	isTry bool
-	got   chan received // has room for one; closed where the pump has ended
+	filter Filter
+	isTry  bool
+	got    chan received // has room for one; closed where the pump has ended
 }
 
 type received struct {
@@ -56,7 +53,7 @@ type received struct {
 }
 
 type handler struct {
-	key     handlerKey
+	filter  Filter
 	f       HandlerFunc
 	workers int
 	serial  bool
@@ -67,50 +64,12 @@ type handler struct {
 	done    sync.WaitGroup  // of the workers
 }
 
-// A handlerKey says which messages a handler or a receive wants.
-type handlerKey struct {
-	from TID
-	tag  int
-	mc   MsgContext
-}
-
 // queued is how many messages of a handler are received before they are handled. There are more
 // where a receive waits for what lies behind them.
 const queued = 64
 
 // goneTag is that of the messages that tell the pump of the end of what a receive waits for.
 const goneTag = ownTag | math.MaxUint32
-
-func (k handlerKey) matches(from TID, tag uint64) bool {
-	return tag&ownTag == 0 && (k.from.IsZero() || k.from == from) &&
-		(k.tag == AnyTag || uint64(k.tag) == tag&tagMask) &&
-		(k.mc == AnyContext || uint64(k.mc) == tag&contextMask>>contextShift)
-}
-
-// meets reports whether there are messages that both k and o want.
-func (k handlerKey) meets(o handlerKey) bool {
-	return (k.from.IsZero() || o.from.IsZero() || k.from == o.from) &&
-		(k.tag == AnyTag || o.tag == AnyTag || k.tag == o.tag) &&
-		(k.mc == AnyContext || o.mc == AnyContext || k.mc == o.mc)
-}
-
-// selector returns the condition for the messages.
-func (k handlerKey) selector() rocl.Select {
-	var s rocl.Select
-	switch {
-	case k.mc != AnyContext:
-		s, _ = selectKey{from: k.from, tag: k.tag, mc: uint32(k.mc)}.selector()
-		return s
-	case k.tag == AnyTag:
-		s = rocl.TagMask(ownTag, 0)
-	default:
-		s = rocl.TagMask(ownTag|tagMask, uint64(k.tag))
-	}
-	if !k.from.IsZero() {
-		s = rocl.All(rocl.From(k.from), s)
-	}
-	return s
-}
 
 // AddHandler has f called for each message from a task or thread, or AnyTask, with a tag, or
 // AnyTag, in a message context, or AnyContext (pvm_addmhf). Recv, TryRecv and Probe do not see
@@ -124,15 +83,20 @@ func (k handlerKey) selector() rocl.Select {
 //
 // remove removes the handler: Recv sees what it has not taken. Up to 64 messages that it has taken
 // are handled still, with a ctx that has ended; remove does not wait for that. A thread's handlers
-// end with it. A message that a receive takes as the handler is added may be handled late. AddHandler fails with ErrHandler if the thread has a handler for the same sender,
-// tag and context.
+// end with it. A message that a receive takes as the handler is added may be handled late.
+// AddHandler fails with ErrHandler if the thread has a handler for the same sender, tag and
+// context.
 func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opts ...HandlerOption) (remove func(), err error) {
-	h := &handler{key: handlerKey{from, tag, mc}, f: f, workers: 1}
+	h := &handler{filter: Filter{from, tag, mc}, f: f, workers: 1}
 	for _, o := range opts {
 		o(h)
 	}
-	if f == nil || tag < AnyTag || tag > MaxTag || mc >= 1<<contextBits && mc != AnyContext || h.workers < 1 {
-		return nil, fmt.Errorf("tpvm: add a handler for tag %d: %w", tag, ErrBadParam)
+	err = h.filter.check()
+	if err == nil && (f == nil || h.workers < 1) {
+		err = ErrBadParam
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: add a handler for tag %d: %w", tag, err)
 	}
 	hs := t.handlers.Load()
 	if hs == nil {
@@ -148,7 +112,7 @@ func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opt
 func (hs *handlers) add(h *handler) error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if slices.ContainsFunc(hs.all, func(o *handler) bool { return o.key == h.key }) {
+	if slices.ContainsFunc(hs.all, func(o *handler) bool { return o.filter == h.filter }) {
 		return ErrHandler
 	}
 	h.ready.L = &hs.mu
@@ -184,14 +148,14 @@ func (hs *handlers) remove(h *handler) {
 func (hs *handlers) wants(m *rocl.Message) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.key.matches(m.From(), m.Tag()) })
+	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.matches(m.From(), m.Tag()) })
 }
 
 // meets reports whether a receive could get a message that a handler wants.
-func (hs *handlers) meets(k handlerKey) bool {
+func (hs *handlers) meets(f Filter) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.key.meets(k) })
+	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.meets(f) })
 }
 
 // pump receives messages until there is no handler, or the thread has ended.
@@ -237,17 +201,17 @@ func (hs *handlers) next() (ctx context.Context, sels []rocl.Select, try *receiv
 	hs.interrupt = cancel
 	for _, rc := range hs.waiting {
 		if rc.isTry {
-			return ctx, []rocl.Select{rc.key.selector()}, rc
+			return ctx, []rocl.Select{rc.filter.selector()}, rc
 		}
 	}
 	sels = append(sels, rocl.Tag(goneTag))
 	for _, h := range hs.all {
 		if len(h.queue) < queued {
-			sels = append(sels, h.key.selector())
+			sels = append(sels, h.filter.selector())
 		}
 	}
 	for _, rc := range hs.waiting {
-		sels = append(sels, rc.key.selector())
+		sels = append(sels, rc.filter.selector())
 	}
 	return ctx, sels, nil
 }
@@ -268,21 +232,21 @@ func (hs *handlers) routeLocked(m *rocl.Message) {
 		from := m.From()
 		m.Release()
 		for _, rc := range slices.Clone(hs.waiting) {
-			if rc.key.from == from {
+			if rc.filter.From == from {
 				hs.giveLocked(rc, received{err: rocl.ErrGone})
 			}
 		}
 		return
 	}
 	for _, h := range hs.all {
-		if h.ctx.Err() == nil && h.key.matches(m.From(), m.Tag()) { // else its workers may have ended
+		if h.ctx.Err() == nil && h.filter.matches(m.From(), m.Tag()) { // else its workers may have ended
 			h.queue = append(h.queue, m)
 			h.ready.Signal()
 			return
 		}
 	}
 	for _, rc := range hs.waiting {
-		if rc.key.matches(m.From(), m.Tag()) {
+		if rc.filter.matches(m.From(), m.Tag()) {
 			hs.giveLocked(rc, received{m: m})
 			return
 		}
@@ -319,7 +283,7 @@ func (hs *handlers) work(h *handler) {
 }
 
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
-	m, err := message(rm)
+	m, err := newMessage(rm)
 	if err != nil {
 		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t, "err", err)
 		return
@@ -337,11 +301,11 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	h.f(h.ctx, m)
 }
 
-// recv returns the next message that k selects and no handler wants.
-func (hs *handlers) recv(ctx context.Context, k handlerKey, isTry bool) (*rocl.Message, error) {
-	sel := k.selector()
-	if hs.meets(k) {
-		rc := &receiver{key: k, isTry: isTry, got: make(chan received, 1)}
+// recv returns the next message that f selects and no handler wants.
+func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (*rocl.Message, error) {
+	sel := f.selector()
+	if hs.meets(f) {
+		rc := &receiver{filter: f, isTry: isTry, got: make(chan received, 1)}
 		hs.mu.Lock()
 		isOn := hs.isOn
 		if isOn {
@@ -350,8 +314,8 @@ func (hs *handlers) recv(ctx context.Context, k handlerKey, isTry bool) (*rocl.M
 		}
 		hs.mu.Unlock()
 		if isOn {
-			if !k.from.IsZero() && !isTry { // the pump waits for others too, and is not told of k's end
-				stop, err := hs.t.r.Monitor(ctx, k.from, goneTag)
+			if !f.From.IsZero() && !isTry { // the pump waits for others too, and is not told of this end
+				stop, err := hs.t.r.Monitor(ctx, f.From, goneTag)
 				if err != nil {
 					hs.giveUp(rc, err)
 				} else {

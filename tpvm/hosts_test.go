@@ -110,14 +110,20 @@ func freeAddress(t *testing.T) string {
 	return a
 }
 
-// host makes a host that a remote shell reaches. Its pod serves the node.
-func (f *farm) host(name string, more map[string]string) {
+// env returns the environment of commands on a host, whose pod serves the node.
+func (f *farm) env(name string) map[string]string {
 	f.t.Helper()
 	sock := filepath.Join(f.dir, name+".sock")
-	env := map[string]string{
+	return map[string]string{
 		"ROCL_SOCKET": sock, "ROCL_BIND": freeAddress(f.t), "ROCL_JOIN": f.address, "ROCL_KEY_FILE": f.key, "ROCL_CLUSTER": "farm",
 		"TPVM_TEST_SOCKET": sock, "TPVM_TEST_PROGRAM": "pod", "TPVM_TEST_PID": strconv.Itoa(os.Getpid()),
 	}
+}
+
+// host makes a host that the fake ssh reaches.
+func (f *farm) host(name string, more map[string]string) {
+	f.t.Helper()
+	env := f.env(name)
 	maps.Copy(env, more)
 	var s strings.Builder
 	for k, v := range env {
@@ -532,3 +538,28 @@ func TestTurns(t *testing.T) {
 
 // node12 is the number of a task's node, as Host.Node is.
 func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Node())) }
+
+// Programs that are started one at a time are dealt to the hosts in turn.
+func TestStartInTurn(t *testing.T) {
+	f := newFarm(t)
+	f.host("one", nil)
+	if _, err := f.add("one"); err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for range 4 {
+		ps, err := f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ps[0].Wait(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		if ps[0].ID().Node() == f.c.ID().Node() {
+			own++
+		}
+	}
+	if own != 2 {
+		t.Errorf("%d of 4 programs were started on the own host of 2", own)
+	}
+}

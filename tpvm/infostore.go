@@ -13,8 +13,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// An infoStore has the mailbox entries of a task's threads, and Persistent ones that it has taken
-// over from tasks that have ended. Of each Persistent entry another task's infoStore has a copy.
+// An infoStore has the entries of the message box that a task's threads own, and Persistent ones
+// that it has taken over from tasks that have ended. Of each Persistent entry another task's
+// infoStore has a copy.
 //
 // An entry is a resource of its infoStore's context. All that changes it goes through that
 // infoStore. An entry that moves, because another task replaces it or its task exits, is
@@ -25,12 +26,12 @@ type infoStore struct {
 
 	mu       sync.Mutex
 	held     map[TID]*heldInfo   // by the entry's resource
-	copies   map[infoKey]*copyOf // of entries that others keep
+	copies   map[infoKey]*copyOf // of entries that other tasks keep
 	watching bool                // watch runs
 	closing  bool                // the task exits
 }
 
-// An infoKey is what there is one entry of.
+// An infoKey names an entry: the message box has one entry for each name and index.
 type infoKey struct {
 	name  string
 	index int
@@ -275,8 +276,8 @@ func (k *infoStore) secureLocked(ctx context.Context, h *heldInfo) {
 	h.copy = TID{} // watch tells of the next pod
 }
 
-// others returns the other pods of the virtual machine: first, which is one that has been
-// chosen before, then those of other processes.
+// others returns the other pods of the virtual machine: the pod first, if it still runs, then the
+// pods of other processes, then those of this process.
 func (k *infoStore) others(ctx context.Context, first TID) []TID {
 	type pod struct {
 		id   TID
@@ -327,7 +328,8 @@ func (k *infoStore) watch() {
 	k.watchLocked()
 }
 
-// watchLocked starts to look after pods that end and begin, once. The lock of k must be held.
+// watchLocked starts the watch of pods that end and begin, unless it runs. The lock of k must be
+// held.
 func (k *infoStore) watchLocked() {
 	if k.watching || k.closing {
 		return
@@ -338,7 +340,7 @@ func (k *infoStore) watchLocked() {
 		for e, err := range t.c.Watch(t.ended, t.match(typePod, nil), rocl.Want(attrPID)) {
 			if err != nil {
 				if t.ended.Err() == nil {
-					t.log.Warn("tpvm: mailbox: the tasks cannot be watched", "err", err)
+					t.log.Warn("tpvm: message box: the tasks cannot be watched", "err", err)
 				}
 				return
 			}
@@ -370,8 +372,8 @@ func (k *infoStore) reconcile(ctx context.Context) {
 	k.secureAll(ctx, TID{})
 }
 
-// lost takes over the entries of a pod that has ended, and gives copies to other pods where it
-// had them.
+// lost takes over the entries of a pod that has ended. Where that pod had copies of this task's
+// entries, other pods get them.
 func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.mu.Lock()
 	var cs []infoContent
@@ -385,14 +387,14 @@ func (k *infoStore) lost(ctx context.Context, pod TID) {
 	for _, c := range cs {
 		c.Owner = TID{}
 		if err := k.hold(ctx, c, true); err != nil && !errors.Is(err, rocl.ErrExists) && ctx.Err() == nil {
-			k.p.t.log.Warn("tpvm: mailbox: entry lost", "name", c.Name, "index", c.Index, "err", err)
+			k.p.t.log.Warn("tpvm: message box: entry lost", "name", c.Name, "index", c.Index, "err", err)
 		}
 	}
 	k.secureAll(ctx, pod)
 }
 
-// secureAll gives copies of the entries to other pods that the given pod has; zero: that none
-// has.
+// secureAll gives another pod a copy of each entry whose copy the given pod has had. With the zero
+// TID it does so for the entries of which no pod has a copy.
 func (k *infoStore) secureAll(ctx context.Context, pod TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()

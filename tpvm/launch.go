@@ -21,14 +21,11 @@ import (
 
 // spawnPrograms asks a pod for tasks that run a program.
 type spawnPrograms struct {
+	parentage
 	Name          string
 	Args, Env     []string
 	Dir           string
 	N             int
-	Parent        TID
-	Spawn         uint64
-	Pod           TID // of the spawner
-	MsgContext    uint32
 	EndWithParent bool
 	Output        output
 	First, Count  int  // index of the first of these in the spawn, and how many the spawn has in all
@@ -43,10 +40,7 @@ type enrolment struct{ ID TID }
 
 // start is what a started program learns from the resource of its start.
 type start struct {
-	Parent        TID
-	Spawn         uint64
-	Pod           TID // of the spawner
-	MsgContext    uint32
+	parentage
 	EndWithParent bool
 	Output        output
 	Launcher      TID    // the pod that started the program
@@ -57,7 +51,6 @@ type start struct {
 type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
-	host     string
 	index    int           // in its spawn
 	enrolled chan struct{} // closed when the program has enrolled
 	id       TID           // of the task; after enrolled
@@ -135,6 +128,11 @@ func startError(path, host string, err error) error {
 			return fmt.Errorf("%w: start %s on %s", err, path, host)
 		}
 	}
+	for _, scarce := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, scarce) {
+			return fmt.Errorf("%w: start %s on %s: %w", ErrTooMany, path, host, err)
+		}
+	}
 	return fmt.Errorf("start %s on %s: %w", path, host, err)
 }
 
@@ -173,25 +171,13 @@ func (p *pod) awaitEnrolment(ctx context.Context, c *child) (TID, error) {
 // launch starts the program number i of a request, with a resource by which it finds its
 // parent.
 func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (_ *child, err error) {
-	c := &child{index: q.First + i, host: p.t.host, enrolled: make(chan struct{}), exited: make(chan struct{})}
-	p.mu.Lock()
-	switch {
-	case p.draining || p.ending:
-		err = ErrExited
-	case len(p.children) >= p.maxPrograms:
-		err = fmt.Errorf("%w: %d", ErrTooMany, p.maxPrograms)
-	default:
-		p.children[c] = struct{}{}
-	}
-	p.mu.Unlock()
+	c, err := p.newChild(q.First + i)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			p.mu.Lock()
-			delete(p.children, c)
-			p.mu.Unlock()
+			p.forget(c)
 			close(c.exited)
 		}
 	}()
@@ -207,16 +193,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 			s.started(err == nil)
 		}
 	}()
-	st := start{
-		Parent: q.Parent, Spawn: q.Spawn, Pod: q.Pod, MsgContext: q.MsgContext, EndWithParent: q.EndWithParent,
-		Output: q.Output, Launcher: p.r.ID(), Stream: c.stream(),
-	}
-	encoded, err := codec.Append(nil, &st)
-	if err != nil {
-		return nil, err
-	}
-	a := p.t.attrs(typeStart, rocl.Attrs{attrToken: token, attrParentOf: q.Parent.String(), attrName: filepath.Base(q.Name), attrStart: string(encoded)})
-	if c.tmp, err = p.t.c.Register(ctx, a); err != nil {
+	if err := p.registerStart(ctx, c, q, token); err != nil {
 		return nil, err
 	}
 	p.t.work.Go(func() { p.handleEnrolment(c) })
@@ -226,15 +203,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	}
 	p.statuses.add(c)
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
-	go func() {                                                  // outlives the task where the program does
-		err := c.cmd.Wait()
-		c.status = statusOf(c.cmd.ProcessState, err)
-		p.mu.Lock()
-		delete(p.children, c)
-		p.mu.Unlock()
-		p.statuses.ended(c)
-		close(c.exited)
-	}()
+	go p.awaitExit(c)                                            // outlives the task where the program does
 	p.t.work.Go(func() {
 		select {
 		case <-c.enrolled:
@@ -244,6 +213,51 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		_ = c.tmp.Close()
 	})
 	return c, nil
+}
+
+// newChild counts one more program, unless the pod ends or runs as many as it may.
+func (p *pod) newChild(index int) (*child, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.draining || p.ending:
+		return nil, ErrExited
+	case len(p.children) >= p.maxPrograms:
+		return nil, fmt.Errorf("%w: %d run", ErrTooMany, p.maxPrograms)
+	}
+	c := &child{index: index, enrolled: make(chan struct{}), exited: make(chan struct{})}
+	p.children[c] = struct{}{}
+	return c, nil
+}
+
+// forget counts one program less.
+func (p *pod) forget(c *child) {
+	p.mu.Lock()
+	delete(p.children, c)
+	p.mu.Unlock()
+}
+
+// registerStart registers the resource by which a program finds its parent.
+func (p *pod) registerStart(ctx context.Context, c *child, q spawnPrograms, token string) error {
+	encoded, err := codec.Append(nil, &start{
+		parentage: q.parentage, EndWithParent: q.EndWithParent, Output: q.Output, Launcher: p.r.ID(), Stream: c.stream(),
+	})
+	if err != nil {
+		return err
+	}
+	c.tmp, err = p.t.c.Register(ctx, p.t.attrs(typeStart, rocl.Attrs{
+		attrToken: token, attrParent: q.Parent.String(), attrName: filepath.Base(q.Name), attrStart: string(encoded),
+	}))
+	return err
+}
+
+// awaitExit waits until the process of a program has ended, and keeps how.
+func (p *pod) awaitExit(c *child) {
+	_ = c.cmd.Wait() // the ProcessState says more
+	c.status = statusOf(c.cmd.ProcessState)
+	p.forget(c)
+	p.statuses.ended(c)
+	close(c.exited)
 }
 
 // handleEnrolment answers the program when it enrols, and keeps its identifier.

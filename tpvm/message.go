@@ -4,7 +4,6 @@ package tpvm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -17,10 +16,9 @@ import (
 // The tag of a rocl message has the tag of the user in its lower 31 bits, then bareFlag, then
 // the message context, and ownTag where the message is the library's.
 //
-// The payload has the packed values, and behind them a byte: the encoding, markBits, by which
-// messages of other programs are told apart, and typedFlag. A
-// message with bareFlag has no such byte: it is of encoding InPlace and untyped. So a buffer of
-// the caller is sent as it is.
+// The payload has the packed values, and behind them one byte: the encoding, typedFlag, and
+// markBits, which messages of programs without this package lack. A message with bareFlag has no
+// such byte: it is of encoding InPlace and untyped. So a buffer of the caller is sent as it is.
 const (
 	bareFlag     = 1 << 31
 	contextShift = 32
@@ -51,37 +49,9 @@ func (t *Thread) tag(tag int) (uint64, error) {
 	return uint64(t.msgContext.Load())<<contextShift | uint64(tag), nil
 }
 
-// key returns what a receive in the thread's message context selects.
-func (t *Thread) key(from TID, tag int) selectKey {
-	return selectKey{from: from, tag: tag, mc: t.msgContext.Load()}
-}
-
-// A selectKey is what a selector is made from.
-type selectKey struct {
-	from TID
-	tag  int
-	mc   uint32
-}
-
-func (k selectKey) handlerKey() handlerKey { return handlerKey{k.from, k.tag, MsgContext(k.mc)} }
-
-// selector returns the condition for k. One tag is two of rocl, so that the condition is one by
-// which the mailbox finds messages without looking at all of them.
-func (k selectKey) selector() (rocl.Select, error) {
-	mc := uint64(k.mc) << contextShift
-	var s rocl.Select
-	switch {
-	case k.tag == AnyTag:
-		s = rocl.Tags(mc, mc|bareFlag|tagMask)
-	case k.tag < 0 || k.tag > MaxTag:
-		return s, fmt.Errorf("tag %d: %w", k.tag, ErrBadParam)
-	default:
-		s = rocl.Tag(mc|uint64(k.tag), mc|bareFlag|uint64(k.tag))
-	}
-	if !k.from.IsZero() {
-		s = rocl.All(rocl.From(k.from), s)
-	}
-	return s, nil
+// filter returns what a receive in the thread's message context selects.
+func (t *Thread) filter(from TID, tag int) Filter {
+	return Filter{From: from, Tag: tag, Context: MsgContext(t.msgContext.Load())}
 }
 
 // selectors keeps the conditions that a thread has received with, so that a receive does not
@@ -93,12 +63,12 @@ type selectors struct {
 const keptSelectors = 64
 
 type keptSelector struct {
-	key selectKey
-	sel []rocl.Select // one; a slice, so that it is not copied for each receive
+	filter Filter
+	sel    []rocl.Select // one; a slice, so that it is not copied for each receive
 }
 
-// get returns the condition for k.
-func (s *selectors) get(k selectKey) ([]rocl.Select, error) {
+// get returns the condition of f.
+func (s *selectors) get(f Filter) ([]rocl.Select, error) {
 	kept := s.kept.Load()
 	if kept == nil {
 		kept = new([keptSelectors]atomic.Pointer[keptSelector])
@@ -106,15 +76,14 @@ func (s *selectors) get(k selectKey) ([]rocl.Select, error) {
 			kept = s.kept.Load()
 		}
 	}
-	place := &kept[(uint32(k.tag)*31+k.from.Serial()*7+uint32(k.from.Ctx())+k.mc)%keptSelectors]
-	if have := place.Load(); have != nil && have.key == k {
+	place := &kept[(uint32(f.Tag)*31+f.From.Serial()*7+uint32(f.From.Ctx())+uint32(f.Context))%keptSelectors]
+	if have := place.Load(); have != nil && have.filter == f {
 		return have.sel, nil
 	}
-	sel, err := k.selector()
-	if err != nil {
+	if err := f.check(); err != nil {
 		return nil, err
 	}
-	have := &keptSelector{key: k, sel: []rocl.Select{sel}}
+	have := &keptSelector{filter: f, sel: []rocl.Select{f.selector()}}
 	place.Store(have)
 	return have.sel, nil
 }
@@ -140,10 +109,7 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 	if b != nil {
 		n = b.Size()
 	}
-	m, err := t.task.c.Buffer(n + 1)
-	if errors.Is(err, rocl.ErrLimit) {
-		m, err = t.task.c.BufferWait(ctx, n+1)
-	}
+	m, err := t.task.c.BufferWait(ctx, n+1)
 	if err != nil {
 		return nil, err
 	}
@@ -235,10 +201,10 @@ func (t *Thread) mcast(ctx context.Context, to []TID, tag uint64, b *pack.Buffer
 // were packed. It belongs to its receiver until Release, and must not be touched afterwards.
 type Message struct {
 	pack.Reader
-	m    *rocl.Message // nil: it is of the mailbox,
-	from TID           // where that put it
+	m    *rocl.Message // nil: released, or of an entry of the message box
+	from TID           // the owner of that entry
 	len  int
-	task *Task // that uses it again; nil: none does
+	task *Task // uses the Message again after its Release; nil: no task does
 }
 
 // From returns the sender, or, where IsGone, the task or thread that has ended.
@@ -275,8 +241,9 @@ func (m *Message) Release() {
 	}
 }
 
-// message makes a rocl message a Message. Where it is none, it is released.
-func message(m *rocl.Message) (*Message, error) {
+// newMessage returns the Message of a rocl message. It releases a rocl message that is not one of
+// this package.
+func newMessage(m *rocl.Message) (*Message, error) {
 	msg := new(Message)
 	if err := msg.init(m); err != nil {
 		return nil, err
@@ -284,7 +251,7 @@ func message(m *rocl.Message) (*Message, error) {
 	return msg, nil
 }
 
-// message is like the function, for a Message that is used again after its Release.
+// message is newMessage for a Message that is used again after its Release.
 func (t *Thread) message(m *rocl.Message) (*Message, error) {
 	msg, _ := t.task.messages.Get().(*Message)
 	if msg == nil {
@@ -340,21 +307,21 @@ func splitPayload(p []byte) (enc pack.Encoding, typed bool, values []byte, err e
 //
 // PVM's pvm_trecv is Recv with a context from [context.WithTimeout].
 func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) {
-	k := t.key(from, tag)
-	s, err := t.selectors.get(k)
+	f := t.filter(from, tag)
+	s, err := t.selectors.get(f)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.recv(ctx, k, s); err == nil {
+		if m, err = t.recv(ctx, f, s); err == nil {
 			return t.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive: %w", err)
 }
 
-// recv returns the next message that s selects, which is the condition for k, and no handler does.
-func (t *Thread) recv(ctx context.Context, k selectKey, s []rocl.Select) (*rocl.Message, error) {
+// recv returns the next message that s selects, which is the condition of f, and no handler does.
+func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.recv(ctx, k.handlerKey(), false)
+		return h.recv(ctx, f, false)
 	}
 	m, err := t.r.Recv(ctx, s...)
 	if err != nil {
@@ -362,26 +329,26 @@ func (t *Thread) recv(ctx context.Context, k selectKey, s []rocl.Select) (*rocl.
 	}
 	if h := t.handlers.Load(); h != nil && h.wants(m) { // added meanwhile
 		t.putBack([]*rocl.Message{m})
-		return h.recv(ctx, k.handlerKey(), false)
+		return h.recv(ctx, f, false)
 	}
 	return m, nil
 }
 
 // tryRecv is recv without waiting.
-func (t *Thread) tryRecv(k selectKey, s []rocl.Select) (*rocl.Message, error) {
+func (t *Thread) tryRecv(f Filter, s []rocl.Select) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.recv(t.ctx, k.handlerKey(), true)
+		return h.recv(t.ctx, f, true)
 	}
 	return t.r.TryRecv(s...)
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty where no such message is there.
 func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
-	k := t.key(from, tag)
-	s, err := t.selectors.get(k)
+	f := t.filter(from, tag)
+	s, err := t.selectors.get(f)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.tryRecv(k, s); err == nil {
+		if m, err = t.tryRecv(f, s); err == nil {
 			return t.message(m)
 		}
 	}
@@ -406,23 +373,23 @@ func infoOf(e rocl.Envelope) Info {
 // Probe describes the message that TryRecv would return. It fails with rocl.ErrEmpty where
 // there is none.
 func (t *Thread) Probe(from TID, tag int) (Info, error) {
-	k := t.key(from, tag)
-	s, err := t.selectors.get(k)
+	f := t.filter(from, tag)
+	s, err := t.selectors.get(f)
 	if err == nil {
 		var e rocl.Envelope
-		if e, err = t.peek(k, s); err == nil {
+		if e, err = t.peek(f, s); err == nil {
 			return infoOf(e), nil
 		}
 	}
 	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
 }
 
-func (t *Thread) peek(k selectKey, s []rocl.Select) (rocl.Envelope, error) {
+func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
 	h := t.handlers.Load()
-	if h == nil || !h.meets(k.handlerKey()) {
+	if h == nil || !h.meets(f) {
 		return t.r.Peek(s...)
 	}
-	m, err := h.recv(t.ctx, k.handlerKey(), true)
+	m, err := h.recv(t.ctx, f, true)
 	if err != nil {
 		return rocl.Envelope{}, err
 	}
@@ -439,15 +406,15 @@ func (t *Thread) peek(k selectKey, s []rocl.Select) (rocl.Envelope, error) {
 // waits, and are put back in their order before it returns. So no other goroutine should receive
 // meanwhile, and senders get room for as many messages as are set aside.
 func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
-	k := t.key(AnyTask, AnyTag)
-	s, err := t.selectors.get(k)
+	f := t.filter(AnyTask, AnyTag)
+	s, err := t.selectors.get(f)
 	if err != nil {
 		return nil, err
 	}
 	var aside []*rocl.Message
 	defer func() { t.putBack(aside) }()
 	for {
-		m, err := t.recv(ctx, k, s)
+		m, err := t.recv(ctx, f, s)
 		if err != nil {
 			return nil, fmt.Errorf("tpvm: receive: %w", err)
 		}
@@ -492,9 +459,4 @@ func (t *Thread) Notify(ctx context.Context, tag int, ids ...TID) (stop func(), 
 		stops = append(stops, s)
 	}
 	return stop, nil
-}
-
-// isEnd reports whether err tells that a target has ended.
-func isEnd(err error) bool {
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
 }

@@ -229,14 +229,13 @@ type collector struct {
 	sink sink // called by the goroutine that handles data
 
 	mu      sync.Mutex
-	streams map[uint64]*caught
+	streams map[uint64]*caughtStream
 	last    uint64
-	refs    int           // of Catchout, and of spawns that begin
-	watched map[TID]watch // pods and tasks that are monitored
-	groups  map[group]int // the ordinal of each spawn that has streams
-	members map[group]int // its streams
-	idle    chan struct{} // closed when there are neither streams nor references
-	err     error         // of the sink; the output goes on being taken
+	refs    int                    // of Catchout, and of spawns that begin
+	watched map[TID]watch          // pods and tasks that are monitored
+	spawns  map[spawnKey]*printing // that have streams
+	idle    chan struct{}          // closed when there are neither streams nor references
+	err     error                  // of the sink; the output goes on being taken
 }
 
 // watch is a monitor of a pod or a task that several streams need.
@@ -245,18 +244,24 @@ type watch struct {
 	n    int
 }
 
-// group is a spawn of a program.
-type group struct {
-	pod   TID
+// A spawnKey names a spawn of a program.
+type spawnKey struct {
+	pod   TID // of the parent's task
 	spawn uint64
-	name  string
+	name  string // of the program
 }
 
-// caught is the output of a program, as its collector knows it.
-type caught struct {
+// printing is a spawn of which programs print.
+type printing struct {
+	ordinal int // in labels, among the spawns of the same program
+	streams int
+}
+
+// A caughtStream is the output of a program, as its collector knows it.
+type caughtStream struct {
 	beginStream
 	sender      TID // the pod that passes it on; zero: none, until the task does
-	group       group
+	key         spawnKey
 	label       string
 	hasBegun    bool // the sink knows
 	isContinued bool
@@ -272,11 +277,11 @@ func (t *Task) newCollector(f sink) (*collector, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	c := &collector{
-		t: t, r: r, data: data, sink: f, streams: map[uint64]*caught{}, refs: 1, watched: map[TID]watch{},
-		groups: map[group]int{}, members: map[group]int{}, idle: make(chan struct{}),
+		t: t, r: r, data: data, sink: f, streams: map[uint64]*caughtStream{}, refs: 1, watched: map[TID]watch{},
+		spawns: map[spawnKey]*printing{}, idle: make(chan struct{}),
 	}
 	t.mu.Lock()
-	t.caught = append(t.caught, c)
+	t.collectors = append(t.collectors, c)
 	t.mu.Unlock()
 	t.work.Go(func() { _ = r.Handle(t.ended, c.control) })
 	t.work.Go(func() { _ = data.Handle(t.ended, c.receive) })
@@ -311,7 +316,7 @@ func (c *collector) endLocked() {
 		_ = c.r.Close()
 		_ = c.data.Close()
 		c.t.mu.Lock()
-		c.t.caught = slices.DeleteFunc(c.t.caught, func(o *collector) bool { return o == c && c.err == nil })
+		c.t.collectors = slices.DeleteFunc(c.t.collectors, func(o *collector) bool { return o == c && c.err == nil })
 		c.t.mu.Unlock()
 	})
 }
@@ -386,7 +391,7 @@ func (c *collector) begin(from TID, q beginStream) begun {
 	}
 	c.last++
 	n := c.last
-	s := &caught{beginStream: q, sender: from, group: group{pod: q.Pod, spawn: q.Spawn, name: q.Name}}
+	s := &caughtStream{beginStream: q, sender: from, key: spawnKey{pod: q.Pod, spawn: q.Spawn, name: q.Name}}
 	s.label = c.labelLocked(s)
 	c.streams[n] = s
 	c.watchLocked(from)
@@ -396,24 +401,26 @@ func (c *collector) begin(from TID, q beginStream) begun {
 
 // labelLocked names the program of a stream. Spawns of the same program that print at the same
 // time are told apart by #2, #3 and so on.
-func (c *collector) labelLocked(s *caught) string {
-	c.members[s.group]++
-	ordinal := c.groups[s.group]
-	if ordinal == 0 {
+func (c *collector) labelLocked(s *caughtStream) string {
+	p := c.spawns[s.key]
+	if p == nil {
 		used := map[int]bool{}
-		for g, o := range c.groups {
-			if g.name == s.group.name {
-				used[o] = true
+		for k, o := range c.spawns {
+			if k.name == s.key.name {
+				used[o.ordinal] = true
 			}
 		}
-		for ordinal = 1; used[ordinal]; ordinal++ {
+		p = &printing{ordinal: 1}
+		for used[p.ordinal] {
+			p.ordinal++
 		}
-		c.groups[s.group] = ordinal
+		c.spawns[s.key] = p
 	}
+	p.streams++
 	var b strings.Builder
 	b.WriteString(s.Name)
-	if ordinal > 1 {
-		fmt.Fprintf(&b, "#%d", ordinal)
+	if p.ordinal > 1 {
+		fmt.Fprintf(&b, "#%d", p.ordinal)
 	}
 	if s.Count > 1 {
 		fmt.Fprintf(&b, ".%d", s.Index)
@@ -477,7 +484,7 @@ func (c *collector) gone(id TID) {
 }
 
 // end removes a stream.
-func (c *collector) end(n uint64, s *caught) {
+func (c *collector) end(n uint64, s *caughtStream) {
 	if s.hasBegun {
 		c.put(s, OutputEnd, nil, false)
 	}
@@ -488,20 +495,20 @@ func (c *collector) end(n uint64, s *caught) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.streams, n)
-	if c.members[s.group]--; c.members[s.group] == 0 {
-		delete(c.members, s.group)
-		delete(c.groups, s.group)
+	p := c.spawns[s.key]
+	if p.streams--; p.streams == 0 {
+		delete(c.spawns, s.key)
 	}
 	c.endLocked()
 }
 
-func (c *collector) text(s *caught, p []byte, isCut bool) {
+func (c *collector) text(s *caughtStream, p []byte, isCut bool) {
 	c.put(s, OutputLine, p, isCut)
 	s.isContinued = isCut
 }
 
 // put gives output to the sink, until that fails.
-func (c *collector) put(s *caught, k OutputKind, p []byte, isCut bool) {
+func (c *collector) put(s *caughtStream, k OutputKind, p []byte, isCut bool) {
 	c.mu.Lock()
 	failed, task := c.err != nil, s.Task
 	c.mu.Unlock()
@@ -527,7 +534,7 @@ func (t *Task) drain(ctx context.Context) error {
 	t.pod.mu.Unlock()
 	_ = t.setCatch(nil, false)
 	t.mu.Lock()
-	own := slices.Clone(t.caught)
+	own := slices.Clone(t.collectors)
 	t.mu.Unlock()
 	var errs []error
 	for _, c := range own {

@@ -23,7 +23,7 @@ import (
 
 func init() {
 	programs["prints"] = func() error { // both outputs, with a last line without its end
-		t, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func init() {
 		return err
 	}
 	programs["endless"] = func() error { // prints until it is killed
-		t, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -50,15 +50,11 @@ func init() {
 	}
 	programs["spawns"] = func() error { // spawns what its arguments say, and ends before it
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		ids, err := t.Spawn(ctx, self, 1, tpvm.Args("waits"), program(t.Args()[0]))
+		ids, err := t.Spawn(ctx, tpvm.Self, 1, tpvm.Args("waits"), program(t.Args()[0]))
 		if err != nil {
 			return err
 		}
@@ -78,7 +74,7 @@ func init() {
 	}
 	programs["told"] = func() error { // prints a line for each message with tag 1, until one with tag 2
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -107,35 +103,11 @@ func init() {
 	}
 	programs["sleeps"] = func() error { select {} }
 	programs["sleeps as task"] = func() error {
-		if _, err := tpvm.Enrol(context.Background(), tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))); err != nil {
+		if _, err := joined(); err != nil {
 			return err
 		}
 		select {}
 	}
-}
-
-// program says which of programs the test binary is.
-func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=" + name) }
-
-// self is the test binary.
-func self(t testing.TB) string {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// alone opens a context on a node of the test's own, for real processes.
-func alone(t testing.TB) *rocl.Context {
-	t.Helper()
-	c, err := rocl.Open(deadline(t), rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // lines gathers what is written, by line.

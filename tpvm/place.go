@@ -56,12 +56,18 @@ func (t *Task) weigh(ctx context.Context, ps []place, s *spawn) error {
 	return nil
 }
 
+// A share is what a place gets of n threads or programs: count of them, from the first on.
+type share struct {
+	place
+	first, count int
+}
+
 // spread deals n threads or programs to places in turn, each as often as its weight says, and
-// returns the places that get some, and how many. It goes on where the last call has ended.
+// returns the shares that are not empty. It goes on where the last call has ended.
 //
 // A place has a balance. Each turn adds its weight to each balance, and takes the sum of all
 // weights from the place with the highest, which gets one.
-func (p *pod) spread(places []place, n int) (some []place, shares []int) {
+func (p *pod) spread(places []place, n int) (shares []share) {
 	total := 0
 	for i := range places {
 		places[i].weight = min(max(1, places[i].weight), mostWeight)
@@ -87,10 +93,12 @@ func (p *pod) spread(places []place, n int) (some []place, shares []int) {
 		all[best]++
 	}
 	p.mu.Unlock()
+	first := 0
 	for i, c := range all {
 		if c > 0 {
-			some, shares = append(some, places[i]), append(shares, c)
+			shares = append(shares, share{places[i], first, c})
+			first += c
 		}
 	}
-	return some, shares
+	return shares
 }

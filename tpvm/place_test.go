@@ -22,11 +22,13 @@ func TestSpread(t *testing.T) {
 		p := &pod{turns: map[TID]int{}}
 		got := map[TID]int{}
 		for range 700 / step {
-			some, shares := p.spread(c, step)
 			sum := 0
-			for i := range some {
-				got[some[i].pod] += shares[i]
-				sum += shares[i]
+			for _, s := range p.spread(c, step) {
+				if s.first != sum {
+					t.Fatalf("a share begins at %d, not %d", s.first, sum)
+				}
+				got[s.pod] += s.count
+				sum += s.count
 			}
 			if sum != step {
 				t.Fatalf("%d dealt, not %d", sum, step)

@@ -106,13 +106,10 @@ const (
 
 // spawnThreads asks a pod for threads.
 type spawnThreads struct {
-	Name       string
-	Args       []string
-	N          int
-	Parent     TID
-	Spawn      uint64 // number of the spawn, for the pod
-	Pod        TID    // of the spawner
-	MsgContext uint32
+	parentage
+	Name string
+	Args []string
+	N    int
 }
 
 // started is the reply to spawnThreads and spawnPrograms: one for each, an identifier or why
@@ -142,7 +139,7 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
 	p.infos = t.newInfoStore(p)
-	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrArch: arch, attrLaunches: LauncherTask})
+	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
 	if !f.noLaunch {
 		a[attrLaunch] = "yes"
 	}
@@ -186,7 +183,7 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.awaitTask)
 	case podEnd:
 		answer(p, p.r, m, p.endPod)
-		if p.t.podAttrs[attrLaunches] == LauncherPod { // the reply goes first, or is lost
+		if p.t.podAttrs[attrServedBy] == LauncherPod { // the reply goes first, or is lost
 			p.ask.Do(func() { close(p.asked) })
 		}
 	default:
@@ -247,12 +244,10 @@ func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
 }
 
 func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*Thread, error) {
-	fam := family{name: q.Name, args: q.Args, parent: q.Parent, spawn: q.Spawn, pod: q.Pod}
-	th, err := t.newThread(ctx, typeThread, fam, nil)
+	th, err := t.newThread(ctx, typeThread, family{name: q.Name, args: q.Args, parentage: q.parentage}, nil)
 	if err != nil {
 		return nil, err
 	}
-	th.msgContext.Store(q.MsgContext & (1<<contextBits - 1))
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
 	t.work.Go(func() {

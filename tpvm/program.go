@@ -4,7 +4,6 @@ package tpvm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -56,18 +55,11 @@ func (p *Program) Wait(ctx context.Context) (Status, error) {
 // Task waits until the program has enrolled, and returns the identifier of its task. It fails
 // with ErrNotEnrolled where the program has ended without that.
 func (p *Program) Task(ctx context.Context) (TID, error) {
-	var e enrolled
-	var err error
-	if own := p.t.task.pod; p.pod == own.r.ID() {
-		e = own.awaitTask(ctx, waitFor{p.id})
-		if err = context.Cause(ctx); err != nil && e.Error == "" {
-			err = nil
-		}
-	} else {
-		e, err = ask[enrolled](ctx, p.t.task, p.pod, podEnrolled, waitFor{p.id})
-	}
+	e, err := askPod(ctx, p.t.task, p.pod, podEnrolled, waitFor{p.id}, p.t.task.pod.awaitTask)
 	if err == nil && e.Error != "" {
-		err = remoteError(e.Error)
+		if err = context.Cause(ctx); err == nil {
+			err = remoteError(e.Error)
+		}
 	}
 	if err != nil {
 		return TID{}, fmt.Errorf("tpvm: task of %v: %w", p, err)
@@ -78,14 +70,10 @@ func (p *Program) Task(ctx context.Context) (TID, error) {
 
 // Signal sends a signal to the process, whether it has enrolled or not.
 func (p *Program) Signal(ctx context.Context, s syscall.Signal) error {
-	q := signal{ID: p.id, Signal: int(s)}
-	var d done
-	var err error
-	if own := p.t.task.pod; p.pod == own.r.ID() {
-		d, _ = own.signal(ctx, q)
-	} else {
-		d, err = ask[done](ctx, p.t.task, p.pod, podSignal, q)
-	}
+	d, err := askPod(ctx, p.t.task, p.pod, podSignal, signal{ID: p.id, Signal: int(s)}, func(ctx context.Context, q signal) done {
+		d, _ := p.t.task.pod.signal(ctx, q) // the process is another one: nothing is left to do
+		return d
+	})
 	if err == nil && d.Error != "" {
 		err = ErrNoTask
 	}
@@ -121,19 +109,12 @@ func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
 	return a
 }
 
-// programs returns a request for programs; the caller says which of the spawn.
-func (t *Thread) programs(name string, n int, number uint64, s *spawn, out output) spawnPrograms {
+// programs returns the request for a share of n programs.
+func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, out output) spawnPrograms {
 	return spawnPrograms{
-		Name: name, Args: s.args, Env: s.env, Dir: s.dir, Count: n, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(),
-		MsgContext: t.msgContext.Load(), EndWithParent: s.endWithParent, Output: out,
+		parentage: t.children(number), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
+		EndWithParent: s.endWithParent, Output: out, First: p.first, Count: n, OnHosts: p.count < n,
 	}
-}
-
-func askPrograms(ctx context.Context, t *Thread, pod TID, q spawnPrograms) (started, error) {
-	if pod == t.task.pod.r.ID() {
-		return t.task.pod.startPrograms(ctx, q), nil
-	}
-	return ask[started](ctx, t.task, pod, podPrograms, q)
 }
 
 // Start starts n processes of a program, as Spawn does, and returns when they run: it does not
@@ -141,52 +122,39 @@ func askPrograms(ctx context.Context, t *Thread, pod TID, q spawnPrograms) (star
 // Threads makes no sense. The programs are in the order of their indexes. Where EndWithParent
 // is given and the program does not enrol, the task that started it ends it.
 func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOption) ([]*Program, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, slices.Concat(opts, []SpawnOption{Programs()}))
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads || s.noPrograms {
-		return nil, fmt.Errorf("tpvm: start %d of %q: %w", n, name, ErrBadParam)
-	}
-	s.noThreads = true
-	places, _, err := t.task.places(ctx, name, &s)
+	places, _, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: start %q: %w", name, err)
 	}
-	places = places[:min(n, len(places))]
-	number, record := t.task.pod.beginSpawn()
-	out, release := t.task.outputs(&s)
+	own := t.task.pod
+	shares := own.spread(places, n)
+	number, record := own.beginSpawn()
+	out, release := t.task.outputs(s)
 	defer release()
-	answers, errs := make([]startedPrograms, len(places)), make([]error, len(places))
-	together(len(places), func(i int) {
-		q := t.programs(name, n, number, &s, out)
-		q.First, q.N = shareOf(n, len(places), i)
-		q.OnHosts = len(places) > 1
-		if pod := places[i].pod; pod == q.Pod {
-			answers[i] = t.task.pod.startOnly(ctx, q)
-		} else {
-			answers[i], errs[i] = ask[startedPrograms](ctx, t.task, pod, podStart, q)
-		}
+	answers, errs := make([]startedPrograms, len(shares)), make([]error, len(shares))
+	together(len(shares), func(i int) {
+		q := t.programs(name, n, shares[i], number, s, out)
+		answers[i], errs[i] = askPod(ctx, t.task, shares[i].pod, podStart, q, own.startOnly)
 	})
 	var ps []*Program
-	e, failed := &SpawnError{Name: name, Slots: make([]error, n)}, false
-	for i, a := range answers {
-		first, count := shareOf(n, len(places), i)
-		for k := range count {
-			err := errs[i]
-			switch {
-			case err != nil:
-			case k >= len(a.Programs):
-				err = errors.New("the task answered for too few")
-			case a.Programs[k].Error != "":
-				err = remoteError(a.Programs[k].Error)
-			default:
-				id := a.Programs[k].ID
-				t.task.pod.launched.add(places[i].pod, id)
-				ps = append(ps, &Program{t: t, pod: places[i].pod, id: id, name: name, host: a.Host, index: first + k, pid: a.Programs[k].PID})
+	e := &SpawnError{Name: name, Slots: make([]error, n)}
+	for i, share := range shares {
+		a := answers[i]
+		for k := range share.count {
+			var got startedProgram
+			if k < len(a.Programs) {
+				got = a.Programs[k]
 			}
-			e.Slots[first+k] = err
-			failed = failed || err != nil
+			if got.ID.IsZero() {
+				e.Slots[share.first+k] = share.notStarted(errs[i], got.Error)
+				continue
+			}
+			own.launched.add(share.pod, got.ID)
+			ps = append(ps, &Program{t: t, pod: share.pod, id: got.ID, name: name, host: a.Host, index: share.first + k, pid: got.PID})
 		}
 	}
 	t.task.work.Go(func() { // siblings ask for the tasks that the programs have become
@@ -195,8 +163,5 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 		together(len(ps), func(i int) { ids[i], _ = ps[i].Task(t.task.ended) })
 		record.ids = slices.DeleteFunc(ids, TID.IsZero)
 	})
-	if failed {
-		return ps, e
-	}
-	return ps, nil
+	return ps, e.orNil()
 }

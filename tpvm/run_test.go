@@ -31,13 +31,8 @@ func init() {
 // A task in Run that is killed has its context end, and exits. Self is the program of the test.
 func TestRunKilled(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	ids, err := task.Spawn(ctx, tpvm.Self, 1, tpvm.Env("TPVM_TEST_PROGRAM=run"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, tpvm.Self, 1, program("run"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func WithEnv(env ...string) Option { return func(f *config) { f.env = append(f.e
 // WithLauncher says what serves a pod, for Host.Launcher. DelHosts ends only pods that are a
 // LauncherPod, which is the default.
 func WithLauncher(what string) Option {
-	return func(f *config) { f.podAttr(attrLaunches, what) }
+	return func(f *config) { f.podAttr(attrServedBy, what) }
 }
 
 // WithReady has ServePod call f when programs can be started, with the identifier of the pod.
@@ -91,7 +91,7 @@ func ServePod(ctx context.Context, opts ...Option) error {
 
 // endPod answers the request that the pod ends.
 func (p *pod) endPod(context.Context, endPod) done {
-	if l := p.t.podAttrs[attrLaunches]; l != LauncherPod {
+	if l := p.t.podAttrs[attrServedBy]; l != LauncherPod {
 		return done{Error: ErrNoPod.Error()}
 	}
 	return done{}

@@ -5,19 +5,16 @@ package tpvm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/rocl-go/rocl"
 )
-
-const arch = runtime.GOOS + "/" + runtime.GOARCH
 
 type spawn struct {
 	args          []string
@@ -82,7 +79,7 @@ func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 // SIGTERM. Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
 
-// Self, as the name of what to spawn, is the program of the caller's process.
+// Self, as the name of what to spawn or to start, is the program of the caller's process.
 const Self = "."
 
 // NoOutput discards what programs print.
@@ -113,10 +110,14 @@ func (s *spawn) String() string {
 type place struct {
 	pod      TID
 	node     string
-	host     string // its name, for errors
-	launcher string // of a place for programs
+	host     string // its own name
+	added    string // the name under which AddHosts added the host, or ""
+	launcher string // of a place for programs: what serves the pod
 	weight   int    // its share; 0 counts as 1
 }
+
+// name returns the name of the host, for errors.
+func (p place) name() string { return cmp.Or(p.added, p.host) }
 
 // Spawn starts n threads of the function that tasks export under a name, or, where no task
 // does, n tasks that run the program of that name, and returns their identifiers. They are
@@ -129,93 +130,83 @@ type place struct {
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
 // of the others are returned with it.
 func (t *Thread) Spawn(ctx context.Context, name string, n int, opts ...SpawnOption) ([]TID, error) {
-	var s spawn
-	for _, o := range opts {
-		o(&s)
+	s, name, err := newSpawn(name, n, opts)
+	if err != nil {
+		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, err)
 	}
-	if name == "" || n < 1 || n > mostThreads {
-		return nil, fmt.Errorf("tpvm: spawn %d of %q: %w", n, name, ErrBadParam)
-	}
-	if name == Self {
-		path, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("tpvm: spawn the own program: %w", err)
-		}
-		name, s.noThreads = path, true
-	}
-	places, isProgram, err := t.task.places(ctx, name, &s)
+	places, isProgram, err := t.task.places(ctx, name, s)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: spawn %q: %w", name, err)
 	}
-	return t.start(ctx, places, isProgram, name, n, &s)
+	return t.start(ctx, places, isProgram, name, n, s)
+}
+
+// newSpawn returns what the options of a spawn say, and the path of the program in place of Self.
+func newSpawn(name string, n int, opts []SpawnOption) (s *spawn, path string, err error) {
+	s = new(spawn)
+	for _, o := range opts {
+		o(s)
+	}
+	s.noThreads = s.noThreads || name == Self
+	if name == "" || n < 1 || n > mostThreads || s.noThreads && s.noPrograms {
+		return nil, name, ErrBadParam
+	}
+	if name == Self {
+		name, err = os.Executable()
+	}
+	return s, name, err
 }
 
 // start spreads n threads or programs over places.
 func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name string, n int, s *spawn) ([]TID, error) {
 	number, record := t.task.pod.beginSpawn()
 	defer close(record.done)
-	places, shares := t.task.pod.spread(places, n)
-	firsts := make([]int, len(places))
-	for i := 1; i < len(places); i++ {
-		firsts[i] = firsts[i-1] + shares[i-1]
-	}
-	share := func(i int) (first, count int) { return firsts[i], shares[i] } // of the place i
-	answers := make([]started, len(places))
-	errs := make([]error, len(places))
+	shares := t.task.pod.spread(places, n)
+	answers := make([]started, len(shares))
+	errs := make([]error, len(shares))
 	out, release := t.task.outputs(s)
 	defer release()
-	ask := func(i int) {
-		first, count := share(i)
+	own := t.task.pod
+	together(len(shares), func(i int) {
+		p := shares[i]
 		if isProgram {
-			q := t.programs(name, n, number, s, out)
-			q.First, q.N, q.OnHosts = first, count, len(places) > 1
-			answers[i], errs[i] = askPrograms(ctx, t, places[i].pod, q)
+			q := t.programs(name, n, p, number, s, out)
+			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{Name: name, Args: s.args, N: count, Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
-			answers[i], errs[i] = askThreads(ctx, t, places[i].pod, q)
+			q := spawnThreads{parentage: t.children(number), Name: name, Args: s.args, N: p.count}
+			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
-	}
-	together(len(places), ask)
+	})
 	e := &SpawnError{Name: name}
 	var ids []TID
-	failed := false
 	for i, a := range answers {
 		ids = append(ids, a.IDs...)
 		if isProgram {
-			t.task.pod.launched.add(places[i].pod, a.IDs...)
+			own.launched.add(shares[i].pod, a.IDs...)
 		}
 		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
-		_, count := share(i)
-		for k := len(a.IDs); k < count; k++ {
-			err := errs[i]
-			if j := k - len(a.IDs); err == nil && len(a.Errors) > 0 {
-				err = remoteError(a.Errors[min(j, len(a.Errors)-1)])
+		for k := len(a.IDs); k < shares[i].count; k++ {
+			text := ""
+			if len(a.Errors) > 0 {
+				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
-			if err == nil {
-				err = errors.New("the task answered for too few")
-			}
-			if errs[i] != nil {
-				err = fmt.Errorf("host %s: %w", places[i].host, err)
-			}
-			e.Slots = append(e.Slots, err)
-			failed = true
+			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
 		}
 	}
 	record.ids = slices.Clone(ids)
-	if failed {
-		return ids, e
-	}
-	return ids, nil
+	return ids, e.orNil()
 }
 
-// shareOf returns which of n the place i of several gets: count of them, from the first on.
-func shareOf(n, places, i int) (first, count int) {
-	count = n / places
-	first = i*count + min(i, n%places)
-	if i < n%places {
-		count++
+// notStarted returns why a thread or program of a share was not started: the error of the
+// request to its pod, or what the pod has answered.
+func (s share) notStarted(err error, answer string) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("host %s: %w", s.name(), err)
+	case answer != "":
+		return remoteError(answer)
 	}
-	return first, count
+	return fmt.Errorf("host %s: its pod answered for too few", s.name())
 }
 
 // together calls f for 0 to n-1, at once where there are several.
@@ -224,23 +215,20 @@ func together(n int, f func(int)) {
 		f(0)
 		return
 	}
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i := range n {
-		go func() {
-			f(i)
-			done <- struct{}{}
-		}()
+		all.Go(func() { f(i) })
 	}
-	for range n {
-		<-done
-	}
+	all.Wait()
 }
 
-func askThreads(ctx context.Context, t *Thread, pod TID, q spawnThreads) (started, error) {
-	if pod == t.task.pod.r.ID() {
-		return t.task.pod.startThreads(ctx, q), nil
+// askPod returns the answer of a pod to a request: by a call of own where it is the task's own
+// pod, else by messages.
+func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, own func(context.Context, Q) A) (A, error) {
+	if pod == t.pod.r.ID() {
+		return own(ctx, q), nil
 	}
-	return ask[started](ctx, t.task, pod, podThreads, q)
+	return ask[A](ctx, t, pod, tag, q)
 }
 
 // sentinels are the errors that remoteError recognises.
@@ -259,7 +247,7 @@ func (e *remoteErr) Unwrap() error { return e.is }
 // recognised by their text, which stands in front.
 func remoteError(text string) error {
 	for _, s := range sentinels {
-		if len(text) >= len(s.Error()) && text[:len(s.Error())] == s.Error() {
+		if strings.HasPrefix(text, s.Error()) {
 			return &remoteErr{text: text, is: s}
 		}
 	}
@@ -285,7 +273,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 			return nil, false, ErrNoProgram
 		}
 	}
-	if ps, err = t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes); err != nil {
+	if ps, err = t.pods(ctx, nodes); err != nil {
 		return nil, false, err
 	}
 	if own := (place{pod: t.pod.r.ID(), node: t.node, host: t.host, launcher: LauncherTask}); nodes == nil || nodes[t.node] { // also WithoutLaunch
@@ -297,13 +285,16 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 	return ps, true, t.weigh(ctx, ps, s)
 }
 
-// find returns the pods of the resources that match, on the nodes; nil: on any.
+// pods returns the pods that start programs for any task, on the nodes; nil: on any.
+func (t *Task) pods(ctx context.Context, nodes map[string]bool) ([]place, error) {
+	return t.find(ctx, t.match(typePod, rocl.Match{attrLaunch: "yes"}), nodes)
+}
+
+// find returns the pods of the resources that match, on the nodes; nil: on any. The caller's own
+// is the first.
 func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (ps []place, err error) {
-	for f, err := range t.c.FindAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrLaunches)) {
+	for f, err := range t.findAll(ctx, m, rocl.Want(attrPod, attrNode, attrHost, attrAdded, attrServedBy)) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-				break
-			}
 			return nil, err
 		}
 		node := attr(f, attrNode)
@@ -316,7 +307,7 @@ func (t *Task) find(ctx context.Context, m rocl.Match, nodes map[string]bool) (p
 				continue
 			}
 		}
-		ps = append(ps, place{pod: id, node: node, host: cmp.Or(attr(f, attrAdded), attr(f, attrHost)), launcher: attr(f, attrLaunches)})
+		ps = append(ps, place{pod: id, node: node, host: attr(f, attrHost), added: attr(f, attrAdded), launcher: attr(f, attrServedBy)})
 	}
 	own := t.pod.r.ID()
 	slices.SortFunc(ps, func(a, b place) int {
@@ -356,7 +347,7 @@ func (t *Task) nodes(ctx context.Context, s *spawn) (map[string]bool, error) {
 	}
 	added := map[string]bool{} // nodes of hosts that were added under the name
 	if s.host != "" && s.host != "." {
-		pods, err := t.pods(ctx)
+		pods, err := t.pods(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -405,11 +396,8 @@ type Host struct {
 func (t *Task) hosts(ctx context.Context, where rocl.Match, conditions ...rocl.FindOption) (hs []Host, err error) {
 	m := rocl.Match{rocl.AttrKind: "node"}
 	maps.Copy(m, where)
-	for f, err := range t.c.FindAll(ctx, m, conditions...) {
+	for f, err := range t.findAll(ctx, m, conditions...) {
 		if err != nil {
-			if errors.Is(err, rocl.ErrPartial) {
-				break
-			}
 			return nil, err
 		}
 		hs = append(hs, host(f))
@@ -442,7 +430,7 @@ func (t *Thread) Hosts(ctx context.Context) ([]Host, error) {
 			}
 		}
 	}
-	pods, err := t.task.pods(ctx)
+	pods, err := t.task.pods(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: hosts: %w", err)
 	}

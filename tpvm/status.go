@@ -40,7 +40,7 @@ func (s Status) String() string {
 }
 
 // statusOf returns how a process ended.
-func statusOf(p *os.ProcessState, err error) Status {
+func statusOf(p *os.ProcessState) Status {
 	if p == nil {
 		return Status{Code: -1}
 	}
@@ -212,12 +212,11 @@ func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 
 // askWait waits for a program that a pod has started.
 func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
-	if pod == t.task.pod.r.ID() {
-		e := t.task.pod.wait(ctx, waitFor{id})
-		return e, context.Cause(ctx)
+	e, err := askPod(ctx, t.task, pod, podWait, waitFor{id}, t.task.pod.wait)
+	if err == nil && !e.IsKnown {
+		err = context.Cause(ctx)
 	}
-	e, err := ask[programEnd](ctx, t.task, pod, podWait, waitFor{id})
-	if isEnd(err) || errors.Is(err, rocl.ErrNoReply) {
+	if IsGone(err) || errors.Is(err, rocl.ErrNoReply) {
 		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
 	}
 	return e, err

@@ -57,7 +57,7 @@ func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) erro
 	var fds []string
 	for i := range n {
 		s, err := p.newStream(ctx, c, q, number+uint64(i), i == 1)
-		if isEnd(err) {
+		if IsGone(err) {
 			break // the task that gathered has ended: discarded
 		}
 		if err != nil {

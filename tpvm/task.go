@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"maps"
 	"os"
@@ -34,11 +35,11 @@ const (
 	typeTask     = "task"      // a process
 	typePod      = "systhread" // the pod controller of a process
 	typeExport   = "threaddef" // an exported function
-	typeObserver = "observer"  // a process that looks at the others
+	typeObserver = "observer"  // a process that is not listed
 	typeThread   = "thread"    // a goroutine
 	typeStart    = "tmp"       // a program that has been started and has not enrolled
 	typeContext  = "msgctx"    // a message context
-	typeInfo     = "mbox"      // an entry of the mailbox
+	typeInfo     = "mbox"      // an entry of the message box
 	attrType     = "type"
 	attrVM       = "vm"
 	attrName     = "name"
@@ -46,16 +47,14 @@ const (
 	attrNode     = "node"
 	attrPod      = "systhread"
 	attrPID      = "pid"
-	attrParent   = "parent"
-	attrParentOf = "ptid"
+	attrParent   = "ptid"
 	attrToken    = "token"
 	attrStart    = "start"
-	attrLaunch   = "launch"
-	attrArch     = "arch"
-	attrLaunches = "launches" // what a pod with launch=yes is: see Host.Launcher
+	attrLaunch   = "launch"   // yes: the pod starts programs for any task
+	attrServedBy = "servedby" // what serves a pod: see Host.Launcher
 	attrAdded    = "added"    // the name under which AddHosts added the host of a pod
 	attrNumber   = "number"
-	attrLauncher = "launcher"
+	attrLauncher = "launcher" // the pod that has started a task
 )
 
 // TID identifies a task or a thread: it is the identifier of its resource. The zero TID
@@ -117,8 +116,8 @@ func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs that this task has started run at once, for itself
-// and for others; 4096 if not given.
+// WithMaxPrograms limits how many programs run at once that this task has started, whichever task
+// has asked for them; 4096 if not given.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
 // WithoutLaunch has the task start programs for itself only, as a task should that soon ends.
@@ -153,12 +152,12 @@ type Task struct {
 	env      []string    // for programs that the pod starts
 	podAttrs rocl.Attrs  // of the pod, besides those of every pod
 
-	mu     sync.Mutex
-	exited bool
-	output output       // what gathers the output of programs that this task starts
-	catch  *collector   // the same, where this task does it
-	caught []*collector // all of this task that have not ended
-	own    []*os.File   // its launcher's ends of the pipes to which this process writes
+	mu         sync.Mutex
+	exited     bool
+	output     output       // where the output of programs goes that this task spawns
+	catch      *collector   // of that output; nil: of another task, or none
+	collectors []*collector // of this task that have not ended
+	own        []*os.File   // its launcher's ends of the pipes to which this process writes
 
 	groupsMu sync.Mutex
 	agents   map[string]*groupAgent // of groups, by name
@@ -169,7 +168,7 @@ type Task struct {
 // Exit must be called in the end.
 //
 // A process may enrol several times; each task is a participant of its own. Only the first is
-// the one that its parent's Spawn returns.
+// the task that its parent's Spawn returns.
 func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 	f := configure(opts)
 	if t, err = newTask(ctx, f); err != nil {
@@ -243,7 +242,7 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	f := family{name: conf.name, args: os.Args[1:]}
 	more := rocl.Attrs{attrPID: strconv.Itoa(os.Getpid())}
 	if start != nil {
-		f.parent, f.spawn, f.pod = start.Parent, start.Spawn, start.Pod
+		f.parentage = start.parentage
 		more[attrLauncher] = start.Launcher.String()
 	}
 	typ := typeTask
@@ -265,7 +264,6 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	if start == nil {
 		return nil
 	}
-	th.msgContext.Store(start.MsgContext & (1<<contextBits - 1))
 	t.output = start.Output
 	t.watchLauncher(start)
 	if start.EndWithParent {
@@ -312,13 +310,24 @@ func (t *Task) match(typ string, more rocl.Match) rocl.Match {
 	return m
 }
 
+// findAll yields the resources that match on the nodes that answer.
+func (t *Task) findAll(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) iter.Seq2[rocl.Found, error] {
+	return func(yield func(rocl.Found, error) bool) {
+		for f, err := range t.c.FindAll(ctx, m, opts...) {
+			if errors.Is(err, rocl.ErrPartial) || !yield(f, err) {
+				return
+			}
+		}
+	}
+}
+
 // VM returns the name of the virtual machine.
 func (t *Task) VM() string { return t.vm }
 
 // Host returns the name of the machine that the task runs on.
 func (t *Task) Host() string { return t.host }
 
-// Context returns the task's rocl context.
+// Rocl returns the task's rocl context.
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
 // A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the

@@ -3,7 +3,6 @@
 package tpvm
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -54,7 +53,7 @@ func (t *Thread) list(ctx context.Context, types ...string) iter.Seq2[TaskInfo, 
 
 func taskInfo(f rocl.Found, typ string) TaskInfo {
 	i := TaskInfo{ID: f.ID, Name: attr(f, attrName), Host: attr(f, attrHost), Node: attr(f, attrNode), IsThread: typ == typeThread}
-	i.Parent, _ = rocl.ParseGID(cmp.Or(attr(f, attrParent), attr(f, attrParentOf)))
+	i.Parent, _ = rocl.ParseGID(attr(f, attrParent))
 	i.PID, _ = strconv.Atoi(attr(f, attrPID))
 	return i
 }

@@ -31,32 +31,46 @@ type Thread struct {
 
 // family is what a thread learns from its start.
 type family struct {
-	name   string
-	args   []string
-	parent TID
-	spawn  uint64 // number of the Spawn; 0: started by hand
-	pod    TID    // of the spawner
+	name string
+	args []string
+	parentage
+}
+
+// parentage says which Spawn has started a thread or a program. The zero parentage is that of one
+// that was started by hand.
+type parentage struct {
+	Parent     TID
+	Spawn      uint64 // number of the Spawn, for the pod
+	Pod        TID    // of the parent's task
+	MsgContext uint32 // in which the thread or program begins
+}
+
+// children returns the parentage of what a Spawn of the thread starts.
+func (t *Thread) children(spawn uint64) parentage {
+	return parentage{Parent: t.ID(), Spawn: spawn, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
 }
 
 // newThread registers a thread.
 func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.Attrs) (*Thread, error) {
 	a := t.attrs(typ, more)
 	a[attrName] = f.name
-	if !f.parent.IsZero() {
-		a[attrParent] = f.parent.String()
+	if !f.Parent.IsZero() {
+		a[attrParent] = f.Parent.String()
 	}
 	r, err := t.c.Register(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	return &Thread{task: t, r: r, family: f}, nil
+	th := &Thread{task: t, r: r, family: f}
+	th.msgContext.Store(f.MsgContext & (1<<contextBits - 1))
+	return th, nil
 }
 
 // ID returns the identifier of the thread.
 func (t *Thread) ID() TID { return t.r.ID() }
 
 // Parent returns the task or thread that spawned the thread, or the zero TID if none did.
-func (t *Thread) Parent() TID { return t.family.parent }
+func (t *Thread) Parent() TID { return t.family.Parent }
 
 // Name returns the name under which the thread was spawned.
 func (t *Thread) Name() string { return t.family.name }
@@ -79,10 +93,10 @@ func (t *Thread) String() string { return fmt.Sprintf("%s (%v)", t.family.name, 
 // that Spawn has started all. It returns none if the thread was started by hand, and fails
 // with rocl.ErrGone if the task that spawned them has ended.
 func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
-	if t.family.spawn == 0 {
+	if t.family.Spawn == 0 {
 		return nil, nil
 	}
-	a, err := ask[started](ctx, t.task, t.family.pod, podSiblings, siblings{Spawn: t.family.spawn})
+	a, err := ask[started](ctx, t.task, t.family.Pod, podSiblings, siblings{Spawn: t.family.Spawn})
 	if err == nil && len(a.Errors) > 0 {
 		err = remoteError(a.Errors[0])
 	}

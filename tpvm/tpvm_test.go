@@ -29,13 +29,24 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	dir, err := os.MkdirTemp("", "tpvm") // the node of the examples, which name none
+	if err == nil {
+		err = os.Setenv("ROCL_SOCKET", filepath.Join(dir, "s"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 var programs = map[string]func() error{
 	"hello": func() error { // tells its parent its arguments, and ends when told to
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}
@@ -70,12 +81,45 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() { // they may wait for what the test would have sent
+			task.KillChildren()
+		}
 		task.WaitChildren()
 		if err := task.Exit(deadline(t)); err != nil {
 			t.Error(err)
 		}
 	})
 	return task
+}
+
+// program says which of programs the test binary is.
+func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=" + name) }
+
+// self is the test binary.
+func self(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// alone opens a context on a node of the test's own, for real processes.
+func alone(t testing.TB) *rocl.Context {
+	t.Helper()
+	c, err := rocl.Open(deadline(t), rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// joined enrols the process of a program that a test has spawned.
+func joined(opts ...tpvm.Option) (*tpvm.Task, error) {
+	node := tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
+	return tpvm.Enrol(context.Background(), append(opts, node)...)
 }
 
 // Threads are spawned by name over two nodes, know their parent and siblings, and answer.
@@ -149,17 +193,8 @@ func node(t testing.TB) string {
 // Programs are spawned, know their parent, and are told to end.
 func TestSpawnPrograms(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self, 3, tpvm.Args("one"), tpvm.Env("TPVM_TEST_PROGRAM=hello"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), 3, tpvm.Args("one"), program("hello"))
 	if err != nil || len(ids) != 3 {
 		t.Fatal(ids, err)
 	}
@@ -183,12 +218,25 @@ func TestSpawnPrograms(t *testing.T) {
 		}
 		m.Release()
 	}
-	_, err = task.Spawn(ctx, self, 2, tpvm.Env("TPVM_TEST_PROGRAM=silent"))
+	_, err = task.Spawn(ctx, self(t), 2, program("silent"))
 	var spawn *tpvm.SpawnError
 	if !errors.Is(err, tpvm.ErrNotEnrolled) || !errors.As(err, &spawn) || len(spawn.Slots) != 2 {
 		t.Errorf("a program that does not enrol: %v", err)
 	}
 	if _, err = task.Spawn(ctx, "no-such-program", 1); !errors.Is(err, tpvm.ErrNoProgram) {
 		t.Errorf("a missing program: %v", err)
+	}
+}
+
+func TestIsGone(t *testing.T) {
+	for _, err := range []error{rocl.ErrGone, rocl.ErrUnreachable} {
+		if !tpvm.IsGone(fmt.Errorf("send: %w", err)) {
+			t.Errorf("%v is not", err)
+		}
+	}
+	for _, err := range []error{nil, tpvm.ErrNoTask, rocl.ErrNotFound, context.Canceled} {
+		if tpvm.IsGone(err) {
+			t.Errorf("%v is", err)
+		}
 	}
 }

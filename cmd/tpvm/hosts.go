@@ -3,6 +3,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -15,12 +17,14 @@ import (
 
 // hostEntry is a host as people see it.
 type hostEntry struct {
-	ID    tpvm.TID `json:"id"`
-	Node  string   `json:"node"`
-	Host  string   `json:"host"`
-	Arch  string   `json:"arch"`
-	Cores int      `json:"cores"`
-	Tasks int      `json:"tasks"`
+	ID       tpvm.TID `json:"id"`
+	Node     string   `json:"node"`
+	Host     string   `json:"host"`
+	Arch     string   `json:"arch"`
+	Cores    int      `json:"cores"`
+	Tasks    int      `json:"tasks"`
+	Launcher string   `json:"launcher,omitempty"`
+	Added    string   `json:"added,omitempty"`
 }
 
 func hostsCommand() *cobra.Command {
@@ -28,21 +32,18 @@ func hostsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hosts",
 		Short: "Print the hosts of the virtual machine",
-		Long:  "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.",
-		Args:  nothing,
+		Long: "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.\n" +
+			"This host is one of them also where nothing runs. LAUNCHER is what starts programs there for tasks of other\n" +
+			"hosts: a task, a pod, the dirserver, or - for nothing. ADDED is the name that 'tpvm add' was given.",
+		Args: nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, leave, err := observe(cmd, false)
-			if err != nil {
-				return err
-			}
-			defer leave()
-			ctx, cancel := patience(cmd)
-			defer cancel()
-			hs, err := t.Hosts(ctx)
-			if err != nil {
-				return err
-			}
-			return printHosts(cmd.OutOrStdout(), hs, asJSON)
+			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {
+				hs, err := t.Hosts(ctx)
+				if err != nil {
+					return err
+				}
+				return printHosts(cmd.OutOrStdout(), hs, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
@@ -53,14 +54,17 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 	if asJSON {
 		var all []hostEntry
 		for _, h := range hs {
-			all = append(all, hostEntry{ID: h.ID, Node: h.Node, Host: h.Name, Arch: h.Arch, Cores: h.Cores, Tasks: h.Tasks})
+			all = append(all, hostEntry{
+				ID: h.ID, Node: h.Node, Host: h.Name, Arch: h.Arch, Cores: h.Cores, Tasks: h.Tasks, Launcher: h.Launcher, Added: h.Added,
+			})
 		}
 		return printJSON(w, all)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NODE\tHOST\tARCH\tCORES\tTASKS")
+	fmt.Fprintln(tw, "NODE\tHOST\tARCH\tCORES\tTASKS\tLAUNCHER\tADDED")
 	for _, h := range hs {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\n", h.Node, display.Quote(h.Name), display.Quote(h.Arch), h.Cores, h.Tasks)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", h.Node, display.Quote(h.Name), display.Quote(h.Arch), h.Cores, h.Tasks,
+			display.Quote(cmp.Or(h.Launcher, "-")), display.Quote(cmp.Or(h.Added, "-")))
 	}
 	return tw.Flush()
 }

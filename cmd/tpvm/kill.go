@@ -24,10 +24,8 @@ func killCommand() *cobra.Command {
 		Use:   "kill ID...",
 		Short: "End tasks, threads and programs",
 		Long:  "Send SIGTERM to tasks and programs, and end threads, on whatever host.\n" + aboutIDs,
+		Args:  atLeast(1, "an identifier, as 'tpvm ps' prints it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("kill needs an identifier, as 'tpvm ps' prints it")
-			}
 			return signalAll(cmd, syscall.SIGTERM, args)
 		},
 	}
@@ -38,10 +36,8 @@ func sigCommand() *cobra.Command {
 		Use:   "sig SIGNAL ID...",
 		Short: "Send a signal to tasks and programs",
 		Long:  "Send a signal, such as TERM, SIGTERM or 15, to tasks and programs on whatever host.\n" + aboutIDs,
+		Args:  atLeast(2, "a signal and an identifier"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return usagef("sig needs a signal and an identifier: %s", cmd.UseLine())
-			}
 			s, err := parseSignal(args[0])
 			if err != nil {
 				return usageError{err}
@@ -70,14 +66,7 @@ func parseSignal(what string) (syscall.Signal, error) {
 }
 
 func signalAll(cmd *cobra.Command, s syscall.Signal, ids []string) error {
-	t, leave, err := observe(cmd, true)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	ctx, cancel := patience(cmd)
-	defer cancel()
-	return signalEach(ctx, t, s, ids)
+	return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error { return signalEach(ctx, t, s, ids) }, joinOnly())
 }
 
 // signalEach signals what each identifier names, and returns the errors of those that failed.

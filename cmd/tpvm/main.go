@@ -11,9 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,10 +73,7 @@ func execute(ctx context.Context, args []string) int {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "tpvm: %s\n", text(err))
-	if hint := hintOf(err); hint != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), hint)
-	}
+	complain(cmd.ErrOrStderr(), "", err)
 	if errors.Is(err, rocl.ErrNoDirectory) {
 		return exitNoDirectory
 	}
@@ -86,13 +85,19 @@ func text(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(usage.Text(err), ": tpvm: ", ": "), "tpvm: ")
 }
 
+// isNoMachine reports whether an error says that nothing runs on this node: no process serves its
+// directory.
+func isNoMachine(err error) bool {
+	return errors.Is(err, rocl.ErrNoDirectory) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
+}
+
 // hintOf says what to do about an error.
 func hintOf(err error) string {
 	switch {
-	case errors.Is(err, rocl.ErrNoDirectory):
+	case isNoMachine(err):
 		return "Nothing runs on this node. Start something by 'tpvm run PROGRAM', or name another directory by --socket."
 	case errors.Is(err, tpvm.ErrNoHost):
-		return "'tpvm hosts' lists the hosts; a host other than this one needs a task that runs there."
+		return "'tpvm hosts' lists the hosts; 'tpvm add HOST' adds one."
 	case errors.Is(err, tpvm.ErrNoProgram):
 		return "Give the program's path, as it is on the host that it shall run on, or put it into PATH there."
 	case errors.Is(err, tpvm.ErrTooMany):
@@ -146,38 +151,60 @@ func nothing(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// patience returns a context for a question that is answered at once.
-func patience(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+// atLeast returns a check that a command has so many arguments.
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usagef("%s needs %s: %s", cmd.Name(), what, cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// patience returns a context that ends when an answer has not come within --timeout, or within
+// least if that is longer.
+func patience(cmd *cobra.Command, least time.Duration) (context.Context, context.CancelFunc) {
 	d, _ := cmd.Flags().GetDuration("timeout")
+	d = max(d, least)
 	return context.WithTimeoutCause(cmd.Context(), d, fmt.Errorf("no answer within %v; --timeout allows more time", d))
 }
 
+// joinOnly has a command fail where no directory serves the node, rather than serve it.
+func joinOnly() tpvm.Option { return tpvm.WithRocl(rocl.JoinOnly()) }
+
 // enrol makes the command a task.
-func enrol(cmd *cobra.Command, join bool, opts ...tpvm.Option) (*tpvm.Task, error) {
+func enrol(cmd *cobra.Command, opts ...tpvm.Option) (*tpvm.Task, error) {
 	log := slog.New(slog.DiscardHandler)
 	if v, _ := cmd.Flags().GetBool("verbose"); v {
 		log = slog.New(slog.NewTextHandler(display.Text(os.Stderr), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	ctx, cancel := patience(cmd)
+	ctx, cancel := patience(cmd, 0)
 	defer cancel()
-	opts = append(opts, tpvm.WithLogger(log), tpvm.WithRocl(rocl.WithLogger(log), rocl.WithLinger(time.Second)))
-	if join {
-		opts = append(opts, tpvm.WithRocl(rocl.JoinOnly()))
-	}
-	return tpvm.Enrol(ctx, opts...)
+	return tpvm.Enrol(ctx, append(opts, tpvm.WithLogger(log), tpvm.WithRocl(rocl.WithLogger(log), rocl.WithLinger(time.Second)))...)
 }
 
-// observe makes the command a task that is not listed. leave must be called.
-func observe(cmd *cobra.Command, join bool) (t *tpvm.Task, leave func(), err error) {
-	t, err = enrol(cmd, join, tpvm.Observing())
+// observe calls f with a task that is not listed. The context of f ends as patience says.
+func observe(cmd *cobra.Command, least time.Duration, f func(context.Context, *tpvm.Task) error, opts ...tpvm.Option) error {
+	t, err := enrol(cmd, append(opts, tpvm.Observing())...)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return t, func() {
-		ctx, cancel := patience(cmd)
+	defer func() {
+		ctx, cancel := patience(cmd, 0)
 		defer cancel()
 		_ = t.Exit(ctx)
-	}, nil
+	}()
+	ctx, cancel := patience(cmd, least)
+	defer cancel()
+	return f(ctx, t)
+}
+
+// complain prints an error, and what to do about it.
+func complain(w io.Writer, where string, err error) {
+	fmt.Fprintf(w, "tpvm: %s%s\n", where, text(err))
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintln(w, hint)
+	}
 }
 
 func isTerminal(w any) bool {

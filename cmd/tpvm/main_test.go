@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +62,7 @@ func newShell(t *testing.T) *shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &shell{t: t, env: append(os.Environ(), "BE_TPVM=tpvm", "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
+	return &shell{t: t, env: append(os.Environ(), "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
 }
 
 // command returns a command that has not been started.
@@ -168,7 +169,11 @@ func TestRunErrors(t *testing.T) {
 		{"run --where zone=a true", "no host satisfies", exitFailed},
 		{"run no-such-program", `the name is neither exported nor a program: "no-such-program" on `, exitFailed},
 		{"run no-such-program", "Give the program's path", exitFailed},
-		{"ps", "no directory serves this node", exitNoDirectory},
+		{"kill 1-2", "no directory serves this node", exitNoDirectory},
+		{"kill 1-2", "Nothing runs on this node", exitNoDirectory},
+		{"ps --socket /dev/null", "it is not a socket", exitNoDirectory},
+		{"add", "add needs a host", exitUsage},
+		{"delete", "delete needs a host", exitUsage},
 		{"ps x", "takes no arguments", exitUsage},
 		{"kill", "kill needs an identifier", exitUsage},
 		{"sig NONE 1", `there is no signal "NONE"`, exitUsage},
@@ -194,10 +199,10 @@ func TestRunInterrupted(t *testing.T) {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		rest(lines)
+		said := rest(lines)
 		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && code != exitInterrupted {
-			t.Errorf("exit code %d", code)
+		if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
+			t.Errorf("exit code %d: %q", code, said)
 		}
 	}
 }
@@ -220,7 +225,7 @@ func TestPsKill(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.SplitAfter(out, "\n")[2]), &e); code != 0 || err != nil || e.Kind != "task" || e.Parent == nil || !slices.Contains(ids, e.ID.String()) {
 		t.Errorf("ps --json: %d %v %q", code, err, out)
 	}
-	if out, _, code = s.run("", "hosts"); code != 0 || strings.Count(out, "\n") != 2 || !strings.HasSuffix(strings.TrimSpace(out), " 3") {
+	if out, _, code = s.run("", "hosts"); code != 0 || strings.Count(out, "\n") != 2 || !strings.HasSuffix(strings.TrimSpace(out), " 3      task      -") {
 		t.Errorf("hosts: %q", out)
 	}
 	if _, errOut, code = s.run("", "kill", "99-99"); code != exitFailed || !strings.Contains(errOut, `"99-99"`) && !strings.Contains(errOut, "99-99") || !strings.Contains(errOut, "'tpvm ps' lists the tasks") {
@@ -253,6 +258,19 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// Where nothing runs there are no tasks, and one host: this one.
+func TestNothingRuns(t *testing.T) {
+	s := newShell(t)
+	for args, want := range map[string]string{"ps": "no tasks\n", "ps --json": ""} {
+		if out, errOut, code := s.run("", strings.Fields(args)...); code != 0 || out != want || errOut != "" {
+			t.Errorf("%s: exit code %d, %q, %q", args, code, out, errOut)
+		}
+	}
+	if out, errOut, code := s.run("", "hosts"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "  0      -         -\n") {
+		t.Errorf("hosts: exit code %d, %q, %q", code, out, errOut)
+	}
+}
+
 // The console reads a script, goes on behind an error, and waits for output.
 func TestConsole(t *testing.T) {
 	s := newShell(t)
@@ -264,10 +282,10 @@ func TestConsole(t *testing.T) {
 		"spawn -. echo second ->> " + file,
 		"spawn sleep 1000", "jobs", "ps", "bad", "sig TERM 99-99", "reset", "quit", "echo not any more",
 	}, "\n"), "console")
-	if code != exitFailed || strings.Count(errOut, "tpvm: ") != 2 || !strings.Contains(errOut, `there is no command "bad"`) {
+	if code != exitFailed || strings.Count(errOut, "tpvm: ") != 2 || !strings.Contains(errOut, `line 14: there is no command "bad"`) {
 		t.Errorf("exit code %d: %q", code, errOut)
 	}
-	for _, want := range []string{"[sh.0] two words\n", "[sh.1] two words\n", "[1] 2 started\n", "two words\n", "[4] 1 sleep\n", "─ [sleep]\n", "NODE "} {
+	for _, want := range []string{"[sh.0] two words\n", "[sh.1] two words\n", "[1] 2 started\n", "two words\n", "[4] 1 sleep\n", "─ [sleep]\n", "NODE ", "spawn [option...] PROGRAM"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in %q", want, out)
 		}
@@ -291,13 +309,14 @@ func TestPrintTree(t *testing.T) {
 	root := id(1, 2)
 	all := []entry{{ID: root, Kind: "task", Name: "master", Host: "a", PID: 1}}
 	for i := range 99 {
-		all = append(all, entry{ID: id(uint64(i+2), 2), Parent: &root, Kind: "task", Name: "worker", Host: "h" + strconv.Itoa(i%2), PID: 100 + i})
+		all = append(all, entry{ID: id(uint64(i+2), 2), Parent: &root, Kind: "task", Name: "worker", Host: "h" + strconv.Itoa(i%2), Node: strconv.Itoa(i % 2), PID: 100 + i})
 	}
 	worker := all[1].ID
 	for i := range 10_000 {
-		all = append(all, entry{ID: id(2, 3+i), Parent: &worker, Kind: "thread", Name: "square", Host: "h0"})
+		all = append(all, entry{ID: id(2, 3+i), Parent: &worker, Kind: "thread", Name: "square", Host: "h0", Node: "0"})
 	}
-	all = append(all, entry{ID: id(3, 3), Parent: &worker, Kind: "thread", Name: "lone", Host: "h1"})
+	all = append(all, entry{ID: id(3, 3), Parent: &worker, Kind: "thread", Name: "lone", Host: "h1", Node: "1"})
+	slices.SortFunc(all, byHost)
 	var b strings.Builder
 	if err := printTree(&b, all, false); err != nil {
 		t.Fatal(err)
@@ -310,6 +329,9 @@ func TestPrintTree(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%.800s", want, got)
 		}
+	}
+	if first, last := strings.Index(got, " h1 "), strings.LastIndex(got, " h0 "); strings.Count(got[:last], " h1 ") != 1 || first > last {
+		t.Errorf("tasks are not grouped by host:\n%.800s", got) // but for the lone thread, which is below a task of h0
 	}
 	b.Reset()
 	if err := printTree(&b, all, true); err != nil || strings.Count(b.String(), "\n") != 1+100+10_001+1 {
@@ -341,22 +363,31 @@ func TestResolve(t *testing.T) {
 }
 
 func TestParseSpawn(t *testing.T) {
-	for _, x := range []struct{ line, want string }{
-		{"a b", "{1   [a b] false  false}"},
-		{"-3 -host -linux/arm64 -> a -x", "{3 host linux/arm64 [a -x] true  false}"},
-		{"->f a", "{1   [a] true f false}"},
-		{"->>'f g' a", "{1   [a] true f g true}"},
-		{"a b -> f", "{1   [a b] true f false}"},
-		{"-- -a", "{1   [-a] false  false}"},
-		{"", "which program?"}, {"-0 a", "not more than zero"}, {"->> f a", "needs a file"}, {"- a", "no option"},
+	for _, x := range []struct {
+		line string
+		want request
+		says string
+	}{
+		{line: "a b", want: request{n: 1, args: []string{"a", "b"}}},
+		{line: "-3 -host -linux/arm64 -> a -x", want: request{n: 3, host: "host", arch: "linux/arm64", args: []string{"a", "-x"}, prints: true}},
+		{line: "->f a", want: request{n: 1, args: []string{"a"}, prints: true, file: "f"}},
+		{line: "->>'f g' a", want: request{n: 1, args: []string{"a"}, prints: true, file: "f g", appendsToFile: true}},
+		{line: "a b -> f", want: request{n: 1, args: []string{"a", "b"}, prints: true, file: "f"}},
+		{line: "-- -a", want: request{n: 1, args: []string{"-a"}}},
+		{line: "--host=12 -? a", want: request{n: 1, host: "12", debugs: true, args: []string{"a"}}},
+		{line: "-one:/tmp a", want: request{n: 1, host: "one", dir: "/tmp", args: []string{"a"}}},
+		{line: "-linux/arm64:/tmp a", want: request{n: 1, arch: "linux/arm64", dir: "/tmp", args: []string{"a"}}},
+		{line: "-:/tmp a", want: request{n: 1, dir: "/tmp", args: []string{"a"}}},
+		{line: "", says: "which program?"}, {line: "-0 a", says: "not more than zero"}, {line: "->> f a", says: "needs a file"},
+		{line: "- a", says: "- is no option"}, {line: "--count=3 a", says: "--count=3 is no option"},
 	} {
 		words, err := split(x.line)
 		if err != nil {
 			t.Error(err)
 		}
 		r, err := parseSpawn(words)
-		if got := fmt.Sprint(r); err == nil && got != x.want || err != nil && !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s: %s %v, want %s", x.line, got, err, x.want)
+		if x.says == "" && (err != nil || !reflect.DeepEqual(r, x.want)) || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%s: %+v %v, want %+v %s", x.line, r, err, x.want, x.says)
 		}
 	}
 	if _, err := split("a 'b"); err == nil {

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +24,7 @@ func podCommand() *cobra.Command {
 			"The node is that of the host's dirserver. Where none runs, the pod serves it, as a member of a cluster if\n" +
 			"ROCL_BIND, ROCL_JOIN, ROCL_CLUSTER and ROCL_KEY_FILE say so.",
 		Example: "  tpvm pod\n  ROCL_BIND=0.0.0.0:7946 ROCL_JOIN=10.0.0.7:7946 ROCL_KEY_FILE=cluster.key tpvm pod",
-		Args:    cobra.NoArgs,
+		Args:    nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return tpvm.RunPod(cmd.Context(), tpvm.WithRocl(rocl.WithLinger(time.Second)), tpvm.WithReady(func(id tpvm.TID) {
 				fmt.Fprintf(cmd.OutOrStdout(), "pod %v: tasks can start programs here\n", id)
@@ -35,47 +37,42 @@ func podCommand() *cobra.Command {
 const hostTime = time.Minute
 
 func addCommand() *cobra.Command {
-	return &cobra.Command{
+	var config string
+	cmd := &cobra.Command{
 		Use:   "add HOST...",
 		Short: "Start programs on further hosts",
 		Long: "Run 'tpvm pod' on hosts, by ssh, so that tasks can start programs there. It goes on until 'tpvm delete'.\n" +
-			"TPVM_SSH is the command in place of ssh, TPVM_POD that in place of 'tpvm pod' on the hosts.",
-		Example: "  tpvm add node2 user@node3",
-		Args:    cobra.MinimumNArgs(1),
+			"TPVM_SSH is the command in place of ssh, with its options; TPVM_POD that in place of 'tpvm pod' on the hosts.",
+		Example: "  tpvm add node2 user@node3\n  tpvm add -F ssh_config node4\n  TPVM_SSH='ssh -p 2222 -i key' tpvm add node5",
+		Args:    atLeast(1, "a host"),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return withTask(cmd, func(ctx context.Context, t *tpvm.Task) error {
-				hs, err := t.AddHosts(ctx, names...)
-				for _, h := range hs {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: node %s, %s, %d cores\n", h.Added, h.Node, h.Arch, h.Cores)
-				}
-				return err
-			})
+			return observe(cmd, hostTime, func(ctx context.Context, t *tpvm.Task) error {
+				return addHosts(ctx, cmd.OutOrStdout(), t, names)
+			}, tpvm.WithHostStarter(tpvm.SSH{Config: config}))
 		},
 	}
+	cmd.Flags().StringVarP(&config, "ssh-config", "F", "", "`file` with ports, users and keys of hosts, as for ssh -F")
+	return cmd
+}
+
+// addHosts adds hosts, and prints those that were added.
+func addHosts(ctx context.Context, w io.Writer, t *tpvm.Task, names []string) error {
+	hs, err := t.AddHosts(ctx, names...)
+	for _, h := range hs {
+		err = errors.Join(err, printTo(w, "%s: node %s, %s, %d cores\n", h.Added, h.Node, h.Arch, h.Cores))
+	}
+	return err
 }
 
 func deleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete HOST...",
 		Short: "End the pods of hosts, and the programs that these have started",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "End the pods of hosts, and the programs that these have started. A host is named as 'tpvm add' named it, by its node's\n" +
+			"number, or by its own name, as 'tpvm hosts' prints them.",
+		Args: atLeast(1, "a host"),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return withTask(cmd, func(ctx context.Context, t *tpvm.Task) error { return t.DelHosts(ctx, names...) })
+			return observe(cmd, hostTime, func(ctx context.Context, t *tpvm.Task) error { return t.DelHosts(ctx, names...) })
 		},
 	}
-}
-
-// withTask calls f with a task of its own.
-func withTask(cmd *cobra.Command, f func(context.Context, *tpvm.Task) error) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), hostTime)
-	defer cancel()
-	t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithLinger(time.Second)))
-	if err != nil {
-		return err
-	}
-	err = f(ctx, t)
-	if left := t.Exit(ctx); err == nil {
-		err = left
-	}
-	return err
 }

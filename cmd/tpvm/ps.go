@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,7 +31,7 @@ type entry struct {
 	PID    int       `json:"pid,omitempty"`
 }
 
-// list returns everything that runs in the virtual machine, sorted.
+// list returns everything that runs in the virtual machine, sorted by hosts.
 func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 	var all []entry
 	add := func(i tpvm.TaskInfo, kind string) {
@@ -56,8 +57,13 @@ func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 		}
 		add(i, kind)
 	}
-	slices.SortFunc(all, func(a, b entry) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(all, byHost)
 	return all, nil
+}
+
+// byHost orders entries by the names of hosts, and those of a host by identifier.
+func byHost(a, b entry) int {
+	return cmp.Or(strings.Compare(a.Host, b.Host), strings.Compare(a.Node, b.Node), a.ID.Compare(b.ID))
 }
 
 // short returns an identifier without its node.
@@ -118,22 +124,20 @@ func psCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "Print the tasks of the virtual machine",
-		Long: "Print the tasks of the virtual machine, each below the one that spawned it. More than three threads of the same name\n" +
-			"are one line, unless --threads is given. A program in brackets has not enrolled: it has not started yet, or is no task.",
+		Long: "Print the tasks of the virtual machine, each below the one that spawned it, by hosts. More than three threads of the\n" +
+			"same name on a host are one line, unless --threads is given. A program in brackets has not enrolled: it has not started\n" +
+			"yet, or is no task. Where nothing runs, there are no tasks; that is no failure.",
 		Args: nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, leave, err := observe(cmd, true)
-			if err != nil {
+			var all []entry
+			err := observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) (err error) {
+				all, err = list(ctx, t)
 				return err
-			}
-			defer leave()
-			ctx, cancel := patience(cmd)
-			defer cancel()
-			all, err := list(ctx, t)
-			if err != nil {
+			}, joinOnly())
+			switch {
+			case err != nil && !isNoMachine(err):
 				return err
-			}
-			if asJSON {
+			case asJSON:
 				return printJSON(cmd.OutOrStdout(), all)
 			}
 			return printTree(cmd.OutOrStdout(), all, withThreads)
@@ -162,6 +166,9 @@ const mostThreads = 3
 
 // printTree prints entries below their parents.
 func printTree(w io.Writer, all []entry, withThreads bool) error {
+	if len(all) == 0 {
+		return printTo(w, "no tasks\n")
+	}
 	names := shorten(all)
 	children := map[tpvm.TID][]entry{}
 	var roots []entry
@@ -180,7 +187,7 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 		same := map[string]int{}
 		for _, e := range es {
 			if e.Kind == "thread" && len(children[e.ID]) == 0 {
-				same[e.Host+"\x00"+e.Name]++
+				same[e.Node+"\x00"+e.Name]++
 			}
 		}
 		type line struct {
@@ -189,12 +196,12 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 		}
 		var lines []line
 		for _, e := range es {
-			hosts[e.Host] = true
+			hosts[e.Node] = true
 			l := line{id: names[e.ID], pid: "-", host: display.Quote(e.Host), name: display.Quote(e.Name), below: children[e.ID]}
 			switch e.Kind {
 			case "thread":
 				threads++
-				k := e.Host + "\x00" + e.Name
+				k := e.Node + "\x00" + e.Name
 				if n := same[k]; !withThreads && len(l.below) == 0 && (n > mostThreads || n < 0) {
 					same[k] = -1
 					if n < 0 { // counted by the first

@@ -39,12 +39,7 @@ func runCommand() *cobra.Command {
 		Long: "Run a program -n times, spread over the hosts that have tasks, and print what each prints with its name in front.\n" +
 			"The programs need not use tpvm. They have no input. When tpvm is interrupted it ends them: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
 			"The exit code is that of the first program that fails, 128 and the signal's number where a signal ended it.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("run needs a program: %s", cmd.UseLine())
-			}
-			return nil
-		},
+		Args: atLeast(1, "a program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts, err := f.options()
 			if err != nil {
@@ -96,7 +91,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 // run runs a program n times, and returns the exit code as an error.
 func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsThem bool) (err error) {
 	ctx := cmd.Context()
-	t, err := enrol(cmd, false, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
+	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
@@ -118,17 +113,14 @@ func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsTh
 	}
 	ps, err := t.Start(ctx, name, n, opts...)
 	if err != nil {
-		if err := end(ctx, ps); err != nil {
-			p.say("%s", text(err))
-		}
+		end(ctx, ps, p)
 		return err
 	}
 	code := wait(ctx, ps, p)
 	if ctx.Err() != nil {
 		if endsThem {
-			if err := end(ctx, ps); err != nil {
-				p.say("%s", text(err))
-			}
+			p.say("interrupted: ending what runs")
+			end(ctx, ps, p)
 		}
 		return exitError(exitInterrupted)
 	}
@@ -176,37 +168,35 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 }
 
 // end ends programs: by SIGTERM, and then by SIGKILL.
-func end(ctx context.Context, ps []*tpvm.Program) error {
+func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
 	ctx = context.WithoutCancel(ctx)
-	var mu sync.Mutex
-	var errs []error
 	var all sync.WaitGroup
-	for _, p := range ps {
+	for _, q := range ps {
 		all.Go(func() {
-			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-				ctx, cancel := context.WithTimeout(ctx, grace)
-				err := p.Signal(ctx, s)
-				if errors.Is(err, tpvm.ErrNoTask) { // it has ended
-					err = nil
-				} else if err == nil {
-					_, err = p.Wait(ctx)
-				}
-				late := errors.Is(err, context.DeadlineExceeded)
-				cancel()
-				if late && s == syscall.SIGTERM {
-					continue
-				}
-				if err != nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
-				return
+			err := endBy(ctx, q, syscall.SIGTERM)
+			if errors.Is(err, context.DeadlineExceeded) {
+				p.say("%v: does not end by SIGTERM, and is killed", q)
+				err = endBy(ctx, q, syscall.SIGKILL)
+			}
+			if err != nil {
+				p.say("%s", text(err))
 			}
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+}
+
+// endBy sends a signal to a program and waits until it has ended.
+func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := q.Signal(ctx, s); errors.Is(err, tpvm.ErrNoTask) { // it has ended
+		return nil
+	} else if err != nil {
+		return err
+	}
+	_, err := q.Wait(ctx)
+	return err
 }
 
 // progress prints how many programs run, on a terminal, below what they print.

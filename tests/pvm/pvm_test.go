@@ -22,12 +22,15 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -40,6 +43,10 @@ type machine struct {
 	bin  string   // the programs
 	env  []string // of them
 	log  string   // where PVM writes what spawned programs print
+
+	// Of ours:
+	dir, key string // of the cluster; the key's file
+	address  string // in the cluster
 }
 
 // need skips the test where the reason is a missing tool, or fails with ROCL_PVM=must.
@@ -73,7 +80,8 @@ var programs = map[string][]string{
 	"ibwtest": {"bwtest.c", "-DPACK", "-DENCODE=PvmDataInPlace"},
 	"pbwtest": {"bwtest.c"},
 	"starter": {"-include", "exit.h"}, // it calls exit without an argument
-	"calls":   nil,                    // ours: what calls return
+	// Those of testdata.
+	"calls": nil, "codes": nil, "buffers": nil, "handlers": nil, "notices": nil, "spawns": nil, "hosts": nil,
 }
 
 // exitHeader lets a program call exit without an argument, as C did before it had prototypes.
@@ -125,14 +133,11 @@ func sources(t *testing.T) string {
 			t.Fatalf("tar %s: %v\n%s", f, err, b)
 		}
 	}
-	calls, err := os.ReadFile("testdata/calls.c")
-	if err != nil {
+	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string][]byte{"calls.c": calls, "exit.h": []byte(exitHeader)} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(filepath.Join(dir, "exit.h"), []byte(exitHeader), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
@@ -177,7 +182,11 @@ func startPVM(t *testing.T, src string) *machine {
 func startOurs(t *testing.T, src string) *machine {
 	t.Helper()
 	tmp := t.TempDir()
-	m := &machine{name: "libpvm3", bin: filepath.Join(tmp, "bin")}
+	m := &machine{name: "libpvm3", bin: filepath.Join(tmp, "bin"), dir: tmp, key: filepath.Join(tmp, "key")}
+	if err := os.WriteFile(m.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.address = freeAddress(t)
 	lib := filepath.Join(tmp, "lib")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags", "-extldflags -Wl,-soname,libpvm3.so",
 		"-o", filepath.Join(lib, "libpvm3.so"), "github.com/rocl-go/rocl/tpvm/libpvm3")
@@ -194,10 +203,11 @@ func startOurs(t *testing.T, src string) *machine {
 	}
 	build(t, src, m.bin, header, lib)
 	sock := filepath.Join(tmp, "rocl")
-	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"=tests-pvm", "PATH="+m.bin+":"+os.Getenv("PATH"))
+	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	keeper, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(sock)), tpvm.WithVM("tests-pvm"), tpvm.WithoutLaunch())
+	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
+		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(rocl.Member{Bind: m.address, KeyFile: m.key})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,6 +219,120 @@ func startOurs(t *testing.T, src string) *machine {
 		}
 	})
 	return m
+}
+
+// Names of our virtual machine and of its cluster.
+const (
+	vm      = "tests-pvm"
+	cluster = "tests-pvm"
+)
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	a, err := freeaddr.Loopback()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// envPod, in the environment of this test, has it serve a pod as the process with that number
+// runs.
+const envPod = "TESTS_PVM_POD"
+
+func TestMain(m *testing.M) {
+	if pid, err := strconv.Atoi(os.Getenv(envPod)); err == nil {
+		if err := servePod(pid); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// servePod is what tpvm pod is. It does not outlive the test.
+func servePod(pid int) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+		cancel()
+	}()
+	return tpvm.RunPod(ctx)
+}
+
+// withHosts returns the environment for a program that adds the host "one". Its remote shell is
+// a script, which gives the command there a node of its own.
+func (m *machine) withHosts(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`#!/bin/sh
+[ "$1" = one ] || { echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255; }
+shift
+ROCL_SOCKET=%s/one ROCL_BIND=%s ROCL_JOIN=%s ROCL_KEY_FILE=%s ROCL_CLUSTER=%s %s=%d exec sh -c "$*"
+`, m.dir, freeAddress(t), m.address, m.key, cluster, envPod, os.Getpid())
+	ssh := filepath.Join(m.dir, "ssh")
+	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return append(slices.Clone(m.env), tpvm.EnvSSH+"="+ssh, tpvm.EnvPod+"="+self)
+}
+
+// hostsPrint is what hosts.c prints. PVM adds no host without a second machine.
+const hostsPrint = `pvm_config(&n, NULL, &list) = 0
+1 host
+pvm_notify(PvmHostAdd, 1, -1, NULL) = 0
+pvm_addhosts(names, 4, infos) = 1
+added 1, then -29 -28 -2
+pvm_trecv(-1, 1, &long_enough) > 0 = 1
+pvm_upkint(v, 2, 1) = 0
+told of 1: 1
+pvm_nrecv(-1, 1) = 0
+named("one") == one = 1
+one != pvm_tidtohost(me) = 1
+pvm_mstat("one") = 0
+pvm_addhosts(again, 1, infos) = 0
+-28
+pvm_hostsync(one, NULL, NULL) = -24
+pvm_spawn("hello_other", NULL, PvmTaskHost, "one", 1, &child) = 1
+pvm_tidtohost(child) == one = 1
+pvm_trecv(child, 1, &long_enough) > 0 = 1
+pvm_notify(PvmHostDelete, 2, 1, &one) = 0
+pvm_notify(PvmHostDelete, 3, 1, &one) = 0
+pvm_nrecv(-1, 2) = 0
+pvm_delhosts(away, 3, infos) = 1
+-6 -2 0
+pvm_trecv(-1, 2, &long_enough) > 0 = 1
+pvm_upkint(v, 1, 1) = 0
+v[0] == one = 1
+pvm_trecv(-1, 3, &long_enough) > 0 = 1
+pvm_upkint(v, 1, 1) = 0
+v[0] == one = 1
+pvm_trecv(-1, -1, &brief) = 0
+named("one") = 0
+pvm_mstat("one") = -6
+pvm_notify(PvmHostDelete, 2, 1, &one) = 0
+pvm_trecv(-1, 2, &long_enough) > 0 = 1
+pvm_exit() = 0
+
+hosts: exit code 0
+`
+
+// testHosts adds and deletes a host by libpvm3.
+func testHosts(t *testing.T, ours *machine) {
+	m := *ours
+	m.env = m.withHosts(t)
+	r := &run{t: t, m: &m}
+	r.run("hosts")
+	if got := r.out.String(); got != hostsPrint {
+		t.Errorf("hosts printed:\n%s", got)
+	}
 }
 
 // A run is one test's programs on one machine, and what they have printed.
@@ -469,6 +593,12 @@ var examples = []example{
 	{name: "rbwtest", run: pair("rbwtest"), timed: true, repeats: true},
 	{name: "ibwtest", run: pair("ibwtest"), timed: true, repeats: true},
 	{name: "pbwtest", run: pair("pbwtest"), timed: true, repeats: true},
+	// Ours, of testdata.
+	{name: "codes", run: do("", "codes")},
+	{name: "buffers", run: do("", "buffers")},
+	{name: "handlers", run: do("", "handlers")},
+	{name: "notices", run: do("", "notices")},
+	{name: "spawns", run: do("", "spawns")},
 }
 
 // TestExamples runs every example program over PVM and over libpvm3.
@@ -508,6 +638,7 @@ func TestExamples(t *testing.T) {
 			t.Errorf("libpvm3 and PVM differ:\n%s", difference(want, got))
 		})
 	}
+	t.Run("hosts", func(t *testing.T) { testHosts(t, ours) })
 }
 
 // size returns the size of a file, or 0.

@@ -105,6 +105,18 @@ func (t *bufferTable) get(id int) *buffer {
 	return t.all[id-1]
 }
 
+// find is get where a number that no buffer has is an error, and buffer 0 is none.
+func (t *bufferTable) find(id int) (*buffer, error) {
+	switch b := t.get(id); {
+	case id < 0:
+		return nil, badParam
+	case b == nil && id > 0:
+		return nil, noSuchBuf
+	default:
+		return b, nil
+	}
+}
+
 // make adds an empty buffer to pack a message into.
 func (t *bufferTable) make(enc int) (*buffer, error) {
 	if enc < int(pack.Default) || enc > int(pack.InPlace) {
@@ -152,38 +164,39 @@ func (t *bufferTable) drop(b *buffer) {
 
 // free frees a buffer by its number. Buffer 0 is none, which is no error.
 func (t *bufferTable) free(id int) error {
-	if id == 0 {
-		return nil
+	b, err := t.find(id)
+	if b != nil {
+		t.drop(b)
 	}
-	b := t.get(id)
-	if b == nil {
-		return noSuchBuf
-	}
-	t.drop(b)
-	return nil
+	return err
 }
 
-// setSend makes a buffer the active send buffer, and returns the one before.
+// setSend makes a buffer the active send buffer, and no more the active receive buffer, and
+// returns the one before.
 func (t *bufferTable) setSend(id int) (int, error) {
-	old, b := t.send.number(), t.get(id)
-	if b == nil && id != 0 {
-		return 0, noSuchBuf
+	b, err := t.find(id)
+	if err != nil {
+		return 0, err
 	}
 	if b != nil {
 		if _, err := b.packed(); err != nil {
 			return 0, err
 		}
+		if t.recv == b {
+			t.recv = nil
+		}
 	}
+	old := t.send.number()
 	t.send = b
 	return old, nil
 }
 
-// setRecv makes a buffer the active receive buffer, and returns the one before. A message that
-// has been packed is then unpacked from its beginning.
+// setRecv makes a buffer the active receive buffer, and no more the active send buffer, and
+// returns the one before. A message that has been packed is then unpacked from its beginning.
 func (t *bufferTable) setRecv(id int) (int, error) {
-	old, b := t.recv.number(), t.get(id)
-	if b == nil && id != 0 {
-		return 0, noSuchBuf
+	b, err := t.find(id)
+	if err != nil {
+		return 0, err
 	}
 	if b != nil && b.out != nil && b.msg == nil {
 		b.in = nil
@@ -191,8 +204,23 @@ func (t *bufferTable) setRecv(id int) (int, error) {
 			return 0, err
 		}
 	}
+	if b != nil && t.send == b {
+		t.send = nil
+	}
+	old := t.recv.number()
 	t.recv = b
 	return old, nil
+}
+
+// restore makes buffers active that have been before, unless they were freed since.
+func (t *bufferTable) restore(send, recv *buffer) {
+	t.send, t.recv = nil, nil
+	if send != nil && t.get(send.id) == send {
+		t.send = send
+	}
+	if recv != nil && t.get(recv.id) == recv {
+		t.recv = recv
+	}
 }
 
 // number returns the number of a buffer; 0: none.
@@ -269,15 +297,23 @@ func btoi(b bool) int {
 	return 0
 }
 
+// existing returns a buffer by its number.
+func (t *bufferTable) existing(id int) (*buffer, error) {
+	if id == 0 {
+		return nil, badParam
+	}
+	return t.find(id)
+}
+
 // packMessage packs the message of a buffer, or its values only, into the active send buffer.
 func (l *library) packMessage(id int, bodyOnly bool) error {
 	to, err := l.buffers.toPack()
 	if err != nil {
 		return err
 	}
-	b := l.buffers.get(id)
-	if b == nil {
-		return noSuchBuf
+	b, err := l.buffers.existing(id)
+	if err != nil {
+		return err
 	}
 	r, err := b.reader()
 	if err != nil {

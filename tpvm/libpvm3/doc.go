@@ -27,21 +27,60 @@
 //
 // # What differs from PVM
 //
-//   - No call starts or ends hosts: pvm_addhosts fails with PvmDupHost or PvmCantStart,
-//     pvm_delhosts with PvmNotImpl. A host is a node of rocl's cluster.
-//   - pvm_notify knows PvmTaskExit; the kinds of hosts and routes fail with PvmNotImpl. So do
-//     pvm_getfds, pvm_tickle, pvm_reg_hoster, pvm_reg_rm, pvm_reg_tasker and pvm_reg_tracer,
-//     and pvm_hostsync of another host.
+// Hosts:
+//
+//   - A host is a node of rocl's cluster, and pvm_config lists all of them. pvm_addhosts starts a
+//     pod on a host, by ssh (see tpvm.Thread.AddHosts, TPVM_SSH and TPVM_POD), and takes names
+//     without options. The code of a host is PvmDupHost where programs can be started already,
+//     and PvmCantStart where the remote shell or the pod fails.
+//   - pvm_delhosts ends the pod that pvm_addhosts or tpvm pod has started, and the programs that
+//     it has started. The code of a host without such a pod is PvmBadParam, as that of the own.
+//     A node that has a dirserver or a task of its own stays a host.
+//   - pvm_notify of hosts tells of nodes that join and are lost. Each message of PvmHostAdd tells
+//     of one. A pod that is started on a node of the cluster is no event.
+//   - pvm_mstat never returns PvmHostFail: a host that is out of reach is none.
+//
+// Tasks:
+//
+//   - pvm_spawn waits until the programs have enrolled, because only tasks have message queues. PVM does
+//     not wait. A program that ends without enrolling, such as /bin/true, gets a number too, by
+//     which pvm_pstat and pvm_notify tell that it has ended.
+//   - For a program that runs without enrolling, such as /bin/sleep, pvm_spawn waits ten seconds,
+//     or the duration in the environment variable TPVM_ENROL_TIME, such as 500ms. The number that
+//     it gets is good for pvm_kill, pvm_sendsig, pvm_pstat, pvm_tasks and pvm_notify. If the
+//     program enrols later, it gets another number, and pvm_notify tells of the end of the first.
+//   - pvm_spawn starts threads of a function that a program in Go exports under the name.
 //   - What spawned tasks print goes where their parent's output goes, unless pvm_catchout
 //     gathers it. PVM writes it to a file in /tmp.
+//   - pvm_tasks has the name of a program without its folder.
+//
+// Messages:
+//
 //   - pvm_recv from a task that has ended fails with PvmNoTask. PVM waits for ever.
-//   - A persistent entry of the mailbox lasts while a task of the virtual machine runs.
-//   - pvm_spawn returns when the children have enrolled. One that ends without enrolling gets a
-//     number that nobody else has.
+//   - pvm_recv with a tid that no task can have, or with a tag less than -1, fails with PvmBadParam,
+//     as the manual says. PVM waits for ever.
 //   - With PvmDataInPlace, strides and strings are packed too. A negative long in PvmDataDefault
 //     stays negative.
-//   - Options of pvm_setopt other than PvmAutoErr, PvmShowTids and PvmNoReset are kept without a
-//     meaning: rocl chooses routes, fragments and how to wait.
+//   - Buffers stay after pvm_exit.
+//   - A persistent entry of the message box lasts while a task of the virtual machine runs.
+//
+// Groups:
+//
+//   - pvm_barrier with a count less than 1, and pvm_freezegroup of a frozen group, fail with the
+//     codes of the manual, PvmBadParam and PvmDupGroup.
+//   - pvm_bcast to a group of which this task is the only member is no error.
+//
+// Options of pvm_setopt other than PvmAutoErr, PvmShowTids and PvmNoReset are kept without a
+// meaning: rocl chooses routes, fragments and how to wait.
+//
+// These calls fail with PvmNotImpl:
+//
+//   - pvm_notify of PvmRouteAdd and PvmRouteDelete: rocl changes routes, and tells nobody.
+//   - pvm_hostsync of another host: no task there need be one that could tell its clock.
+//   - pvm_getfds: messages come through shared memory, and there is no descriptor to wait for.
+//   - pvm_tickle: it changes the pvmd, of which there is none.
+//   - pvm_reg_rm, pvm_reg_tasker, pvm_reg_hoster: they take over work of the pvmd.
+//   - pvm_reg_tracer: there is no tracing. pvm_settmask and pvm_gettmask are missing.
 //
 // # Threads
 //

@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"syscall"
@@ -195,6 +196,9 @@ func pvm_pstat(tid C.int) C.int {
 //export pvm_mstat
 func pvm_mstat(host *C.char) C.int {
 	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		if host == nil || *host == 0 {
+			return 0, badParam
+		}
 		_, err := lib.hostNamed(ctx, C.GoString(host))
 		return done(err)
 	}))
@@ -215,7 +219,7 @@ func pvm_tasks(where C.int, ntask *C.int, tasks **C.struct_pvmtaskinfo) C.int {
 		a := array(&results.tasks, len(ts))
 		for i, t := range ts {
 			a[i] = C.struct_pvmtaskinfo{
-				ti_tid: C.int(t.tid), ti_ptid: C.int(t.parent), ti_host: C.int(t.host), ti_flag: 4, // connected
+				ti_tid: C.int(t.tid), ti_ptid: C.int(t.parent), ti_host: C.int(t.host), ti_flag: C.int(t.flag),
 				ti_a_out: results.taskTexts.add(t.program), ti_pid: C.int(t.pid),
 			}
 		}
@@ -255,24 +259,26 @@ func pvm_config(nhost, narch *C.int, hosts **C.struct_pvmhostinfo) C.int {
 
 //export pvm_tidtohost
 func pvm_tidtohost(tid C.int) C.int {
-	return C.int(lib.enrolled("pvm_tidtohost", func(ctx context.Context) (int, error) { return lib.host(ctx, int(tid)) }))
+	return C.int(lib.enrolled("pvm_tidtohost", func(ctx context.Context) (int, error) { return lib.host(int(tid)) }))
 }
 
 //export pvm_notify
 func pvm_notify(what, tag, count C.int, tids *C.int) C.int {
 	return C.int(lib.enrolled("pvm_notify", func(ctx context.Context) (int, error) {
-		return done(lib.notify(ctx, int(what), int(tag), ints(tids, count)))
+		return done(lib.notify(ctx, int(what), int(tag), int(count), ints(tids, count)))
 	}))
 }
 
 //export pvm_export
 func pvm_export(name *C.char) C.int {
 	return C.int(lib.call("pvm_export", func() (int, error) {
-		if name == nil || *name == 0 {
+		if name == nil {
 			return 0, badParam
 		}
 		list, _ := getenv(exportList)
-		if n := C.GoString(name); list == "" {
+		if n := C.GoString(name); n == "" {
+			return 0, nil
+		} else if list == "" {
 			setenv(exportList, n)
 		} else if !strings.Contains(":"+list+":", ":"+n+":") {
 			setenv(exportList, list+":"+n)
@@ -284,7 +290,7 @@ func pvm_export(name *C.char) C.int {
 //export pvm_unexport
 func pvm_unexport(name *C.char) C.int {
 	return C.int(lib.call("pvm_unexport", func() (int, error) {
-		if name == nil || *name == 0 {
+		if name == nil {
 			return 0, badParam
 		}
 		list, _ := getenv(exportList)
@@ -317,8 +323,11 @@ func pvm_archcode(arch *C.char) C.int {
 
 //export pvm_hostsync
 func pvm_hostsync(host C.int, clock, delta *C.struct_timeval) C.int {
-	return C.int(lib.enrolled("pvm_hostsync", func(context.Context) (int, error) {
-		if int(host) != lib.tid&^(1<<18-1) {
+	return C.int(lib.enrolled("pvm_hostsync", func(ctx context.Context) (int, error) {
+		if _, ok, err := lib.hostWith(ctx, int(host)); err != nil || !ok {
+			return 0, cmp.Or(err, error(noHost))
+		}
+		if int(host) != hostOf(lib.tid) {
 			return 0, notImpl // the clock of another host
 		}
 		now := time.Now()
@@ -369,26 +378,33 @@ func pvm_getfds(fds **C.int) C.int { return unsupported("pvm_getfds") }
 
 //export pvm_addhosts
 func pvm_addhosts(hosts **C.char, count C.int, infos *C.int) C.int {
-	return changeHosts("pvm_addhosts", hosts, count, infos, true)
+	return changeHosts("pvm_addhosts", hosts, count, infos, lib.addHosts)
 }
 
 //export pvm_delhosts
 func pvm_delhosts(hosts **C.char, count C.int, infos *C.int) C.int {
-	return changeHosts("pvm_delhosts", hosts, count, infos, false)
+	return changeHosts("pvm_delhosts", hosts, count, infos, lib.deleteHosts)
 }
 
-func changeHosts(name string, hosts **C.char, count C.int, infos *C.int, add bool) C.int {
-	return C.int(lib.enrolled(name, func(ctx context.Context) (int, error) {
+func changeHosts(name string, hosts **C.char, count C.int, infos *C.int, change func(names []string) []int) C.int {
+	return C.int(lib.enrolled(name, func(context.Context) (int, error) {
 		if count < 1 || hosts == nil {
 			return 0, badParam
 		}
-		for i, h := range unsafe.Slice(hosts, count) {
-			c := lib.changeHost(ctx, C.GoString(h), add)
+		var names []string
+		for _, h := range unsafe.Slice(hosts, count) {
+			names = append(names, C.GoString(h))
+		}
+		done := 0
+		for i, info := range change(names) {
+			if info >= 0 {
+				done++
+			}
 			if infos != nil {
-				unsafe.Slice(infos, count)[i] = C.int(c)
+				unsafe.Slice(infos, count)[i] = C.int(info)
 			}
 		}
-		return 0, nil
+		return done, nil
 	}))
 }
 
@@ -463,12 +479,12 @@ func pvm_getminfo(bufid C.int, info *C.struct_pvmminfo) C.int {
 //export pvm_setminfo
 func pvm_setminfo(bufid C.int, info *C.struct_pvmminfo) C.int {
 	return C.int(lib.call("pvm_setminfo", func() (int, error) {
-		b := lib.buffers.get(int(bufid))
+		b, err := lib.buffers.existing(int(bufid))
 		if info == nil {
-			return 0, badParam
+			err = badParam
 		}
-		if b == nil {
-			return 0, noSuchBuf
+		if err != nil {
+			return 0, err
 		}
 		b.info = minfo{
 			len: b.size(), ctx: int(info.ctx), tag: int(info.tag), wid: int(info.wid),
@@ -486,6 +502,9 @@ func pvm_send(tid, tag C.int) C.int {
 //export pvm_mcast
 func pvm_mcast(tids *C.int, count, tag C.int) C.int {
 	return C.int(lib.enrolled("pvm_mcast", func(ctx context.Context) (int, error) {
+		if count < 0 || tids == nil && count > 0 {
+			return 0, badParam
+		}
 		return done(lib.mcast(ctx, ints(tids, count), int(tag)))
 	}))
 }
@@ -547,7 +566,7 @@ func libpvm3AddHandler(tid, tag, ctx C.int, f unsafe.Pointer) C.int {
 			return 0, badParam
 		}
 		h := handler{src: int(tid), tag: int(tag), ctx: int(ctx)}
-		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(max(ctx, 0)), AnyContext: ctx == -1}
+		h.filter = tpvm.Filter{Tag: int(tag), Context: tpvm.MsgContext(ctx)} // -1 is AnyContext
 		if tid != -1 {
 			id, ok, err := lib.lookup(c, int(tid))
 			if err != nil {
@@ -613,10 +632,6 @@ func pvm_freecontext(c C.int) C.int {
 	return C.int(lib.enrolled("pvm_freecontext", func(context.Context) (int, error) {
 		if c <= 0 || lib.task.FreeContext(tpvm.MsgContext(c)) != nil {
 			return 0, notFound
-		}
-		if int(c) == lib.context {
-			lib.context = 0
-			_, _ = lib.task.SetContext(0)
 		}
 		return 0, nil
 	}))
@@ -899,7 +914,7 @@ func pvm_upkmesg() C.int {
 	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
 }
 
-// name returns a name of a group or of a mailbox, or an error where there is none.
+// name returns a name of a group or of an entry, or an error where there is none.
 func name(s *C.char, none code) (string, error) {
 	if s == nil || *s == 0 {
 		return "", none
@@ -1109,7 +1124,7 @@ func pvm_delete(key *C.char, index C.int) C.int {
 		if err != nil {
 			return 0, err
 		}
-		return done(lib.deleteInfo(ctx, k, int(index)))
+		return int(index), lib.deleteInfo(ctx, k, int(index))
 	}))
 }
 

@@ -120,13 +120,20 @@ func bytesOf(p unsafe.Pointer, count, typ int) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), count*sizes[typ]), nil
 }
 
-// gather stores the values of all members at the root, in the order of their instance numbers.
-func (l *library) gather(ctx context.Context, result, data unsafe.Pointer, count, typ, tag int, group string, root int) (int, error) {
-	own, err := bytesOf(data, count, typ)
+// operands returns the memory of count values of a type, and the group whose members each have
+// such.
+func (l *library) operands(ctx context.Context, p unsafe.Pointer, count, typ int, group string) ([]byte, *tpvm.Group, error) {
+	b, err := bytesOf(p, count, typ)
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
 	g, err := l.group(ctx, group)
+	return b, g, err
+}
+
+// gather stores the values of all members at the root, in the order of their instance numbers.
+func (l *library) gather(ctx context.Context, result, data unsafe.Pointer, count, typ, tag int, group string, root int) (int, error) {
+	own, g, err := l.operands(ctx, data, count, typ, group)
 	if err != nil {
 		return 0, err
 	}
@@ -153,11 +160,7 @@ func (l *library) gather(ctx context.Context, result, data unsafe.Pointer, count
 
 // scatter gives each member its values of those at the root.
 func (l *library) scatter(ctx context.Context, result, data unsafe.Pointer, count, typ, tag int, group string, root int) (int, error) {
-	into, err := bytesOf(result, count, typ)
-	if err != nil {
-		return 0, err
-	}
-	g, err := l.group(ctx, group)
+	into, g, err := l.operands(ctx, result, count, typ, group)
 	if err != nil {
 		return 0, err
 	}
@@ -195,11 +198,7 @@ type combiner func(typ int, x, y unsafe.Pointer, n int) code
 
 // reduce combines the values of all members at the root.
 func (l *library) reduce(ctx context.Context, f combiner, data unsafe.Pointer, count, typ, tag int, group string, root int) (int, error) {
-	own, err := bytesOf(data, count, typ)
-	if err != nil {
-		return 0, err
-	}
-	g, err := l.group(ctx, group)
+	own, g, err := l.operands(ctx, data, count, typ, group)
 	if err != nil {
 		return 0, err
 	}

@@ -70,6 +70,9 @@ func (h *handlers) add(n handler) (int, error) {
 
 // remove removes a handler by its number.
 func (h *handlers) remove(id int) error {
+	if id < 0 {
+		return badParam
+	}
 	for i := range h.list {
 		if h.list[i].id != id {
 			continue
@@ -96,9 +99,9 @@ func (h *handlers) filters(fs ...tpvm.Filter) []tpvm.Filter {
 }
 
 // match returns the handler for a message, or nil.
-func (h *handlers) match(m *tpvm.Message) *handler {
+func (h *handlers) match(b *buffer) *handler {
 	for i := range h.list {
-		if o := &h.list[i]; o.call != nil && o.filter.Matches(m) {
+		if o := &h.list[i]; o.call != nil && b.matches(o.filter) {
 			return o
 		}
 	}

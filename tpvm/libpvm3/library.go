@@ -26,6 +26,10 @@ const (
 	// envNoParent, in the environment of a program, tells it that it was spawned with
 	// PvmNoSpawnParent.
 	envNoParent = "TPVM_NO_PARENT"
+
+	// envEnrolTime is how long pvm_spawn waits for programs to enrol, such as "30s".
+	envEnrolTime     = "TPVM_ENROL_TIME"
+	defaultEnrolTime = 10 * time.Second
 )
 
 // A library is the state of the C library in this process.
@@ -38,14 +42,17 @@ type library struct {
 	family  family
 
 	buffers    bufferTable
-	pending    []*buffer // received from the mailbox, not yet by the program
+	pending    []*buffer // received from the message box, not yet by the program
 	context    int       // the message context
 	handlers   handlers
-	match      matcher // of pvm_recvf, or nil
-	notices    map[notice]func()
-	unenrolled int // programs that were spawned and never enrolled
-	options    [optionCount]int
-	errno      *int32
+	match      matcher   // of pvm_recvf, or nil
+	told       []*buffer // messages of pvm_notify, not yet given to handlers
+	notices    map[notice]*watch
+	hostsAdded hostsAdded
+	// watchesHosts: messages of NotifyHosts may come
+	watchesHosts bool
+	options      [optionCount]int
+	errno        *int32
 	program
 }
 
@@ -68,8 +75,20 @@ type matcher func(bufid, tid, tag int) int
 // A notice is one task or host of a pvm_notify.
 type notice struct{ what, tag, tid int }
 
+// A watch is what waits for the end of the task or host of a notice.
+type watch struct {
+	times int // the program has asked
+	stop  func()
+}
+
+// hostsAdded is the pvm_notify of PvmHostAdd, of which there is one at a time.
+type hostsAdded struct {
+	tag, left int // left: messages to come, or less than 0 for all
+	stop      func()
+}
+
 func newLibrary(errno *int32, p program) *library {
-	l := &library{errno: errno, program: p, notices: map[notice]func(){}}
+	l := &library{errno: errno, program: p, notices: map[notice]*watch{}}
 	l.options = defaultOptions
 	l.handlers.free = -1
 	return l
@@ -227,14 +246,11 @@ func (l *library) exit(ctx context.Context) error {
 		b.msg.Release()
 		b.msg = nil
 	}
-	for _, stop := range l.notices {
-		stop()
-	}
-	clear(l.notices)
+	l.withdraw()
 	_ = l.task.Exit(ctx) // tells of messages to tasks that have ended, which vanish
 	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
-	l.pending = nil
+	l.pending, l.told = nil, nil
 	l.handlers.exit()
 	return nil
 }
@@ -291,7 +307,7 @@ func (l *library) sendTo(ctx context.Context, tid, tag int, b *pack.Buffer) erro
 		return err
 	}
 	err = l.unlocked(func(t *tpvm.Task) error { return t.Send(context.Background(), id, tag, b) })
-	if isEnd(err) {
+	if tpvm.IsGone(err) {
 		l.numbers.Forget(tid) // another task may get the number
 		return nil
 	}
@@ -306,18 +322,13 @@ func (l *library) unlocked(f func(t *tpvm.Task) error) error {
 	return f(t)
 }
 
-// isEnd reports whether err tells that a task has ended.
-func isEnd(err error) bool {
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable)
-}
-
 // mcast sends the active send buffer to tasks, except to this one.
 func (l *library) mcast(ctx context.Context, tids []int, tag int) error {
 	b, err := l.buffers.toPack()
 	if err != nil {
 		return err
 	}
-	if len(tids) == 0 || tag < 0 {
+	if tag < 0 {
 		return badParam
 	}
 	ids := make([]tpvm.TID, 0, len(tids))
@@ -344,10 +355,10 @@ func (l *library) mcast(ctx context.Context, tids []int, tag int) error {
 func onlyEnds(err error) bool {
 	var es rocl.SendErrors
 	if !errors.As(err, &es) {
-		return isEnd(err)
+		return tpvm.IsGone(err)
 	}
 	for _, e := range es.Unwrap() {
-		if !isEnd(e) {
+		if !tpvm.IsGone(e) {
 			return false
 		}
 	}
@@ -357,21 +368,21 @@ func onlyEnds(err error) bool {
 // filter returns the filter for messages from a task with a tag in the message context, and
 // whether a task has the number.
 func (l *library) filter(ctx context.Context, tid, tag int) (f tpvm.Filter, ok bool, err error) {
-	if tag < -1 || tid < -1 && tid&0x40000000 == 0 {
+	if tag < -1 || tid < -1 && tid&0x40000000 != 0 { // PVM's numbers of its own processes have the highest bit only
 		return f, false, badParam
 	}
 	f = tpvm.Filter{Tag: tag, Context: tpvm.MsgContext(l.context)}
-	if tid == -1 || tid < 0 || numbers.IsHost(tid) {
-		return f, true, nil // what a host sends comes from the task or from nobody
+	if tid == -1 || isPvmd(tid) { // messages of pvm_notify come from the tasks, or from this one
+		return f, true, nil
 	}
 	f.From, ok, err = l.lookup(ctx, tid)
 	return f, ok, err
 }
 
-// matches reports whether a pending buffer is what a receive asks for.
+// matches reports whether a message is one that the filter selects.
 func (b *buffer) matches(f tpvm.Filter) bool {
 	return (f.From.IsZero() || f.From == b.from) && (f.Tag == tpvm.AnyTag || f.Tag == b.info.tag) &&
-		int(f.Context) == b.info.ctx
+		(f.Context == tpvm.AnyContext || int(f.Context) == b.info.ctx)
 }
 
 // receive returns the number of a buffer with a message from a task with a tag, which becomes
@@ -403,13 +414,18 @@ func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error
 		return nil, nil
 	}
 	for {
+		for len(l.told) > 0 {
+			b := l.told[0]
+			l.told = l.told[1:]
+			l.deliver(b)
+		}
 		if l.match != nil {
 			if b, err := l.choose(tid, tag); b != nil || err != nil {
 				return b, err
 			}
 		} else {
 			for _, b := range l.pending {
-				if b.matches(f) {
+				if b.matches(f) && (!isPvmd(tid) || b.info.src == pvmd) {
 					return b, nil
 				}
 			}
@@ -429,7 +445,7 @@ func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error
 			return err
 		})
 		switch {
-		case errors.Is(err, rocl.ErrEmpty), wait != nil && wait.Err() != nil && err != nil, wait == nil && isEnd(err):
+		case errors.Is(err, rocl.ErrEmpty), wait != nil && wait.Err() != nil && err != nil, wait == nil && tpvm.IsGone(err):
 			return nil, nil
 		case err != nil:
 			return nil, err
@@ -440,51 +456,62 @@ func (l *library) await(ctx, wait context.Context, tid, tag int) (*buffer, error
 	}
 }
 
-// take gives a message to its handler, or makes it a pending one.
+// take gives a message to its handler, or makes it a pending one. Those that tell of tasks and
+// hosts become messages of pvm_notify.
 func (l *library) take(ctx context.Context, m *tpvm.Message) error {
-	b := &buffer{from: m.From(), info: minfo{tag: m.Tag(), ctx: int(m.Context())}}
 	if m.IsGone() {
-		m.Release()
-		tid, err := l.numbers.Number(ctx, b.from)
-		if err != nil {
-			return err
+		defer m.Release()
+		tid, err := l.numbers.Number(ctx, m.From())
+		if err == nil {
+			l.ended(notice{taskExit, m.Tag(), tid}, int(m.Context()))
 		}
-		delete(l.notices, notice{taskExit, b.info.tag, tid})
-		return l.tell(b.info.tag, b.info.ctx, b.from, tid)
+		return err
 	}
-	b.in, b.msg = &m.Reader, m
-	b.info.len, b.info.enc = len(m.Payload()), int(m.Encoding())
-	l.buffers.add(b)
-	if h := l.handlers.match(m); h != nil {
-		f := h.call
-		l.mu.Unlock()
-		defer l.mu.Lock()
-		f(b.id)
-		return nil
+	if e, ok := l.hostEvent(m); ok {
+		defer m.Release()
+		return l.takeHost(ctx, m, e)
 	}
-	l.pending = append(l.pending, b)
+	b := &buffer{
+		from: m.From(), in: &m.Reader, msg: m,
+		info: minfo{len: len(m.Payload()), tag: m.Tag(), ctx: int(m.Context()), enc: int(m.Encoding())},
+	}
+	l.deliver(b)
 	return nil
 }
 
-// tell makes the message of pvm_notify a pending one: the number of a task or host.
-func (l *library) tell(tag, ctx int, from tpvm.TID, about ...int) error {
-	b := &buffer{from: from, out: pack.NewBuffer(pack.Default)}
-	for _, n := range about {
-		if err := pack.PackOne(b.out, int32(n)); err != nil {
-			return err
-		}
+// deliver gives a message that has come to its handler, or makes it a pending one. The handler
+// has the message as its active receive buffer, and no send buffer.
+func (l *library) deliver(b *buffer) {
+	l.buffers.add(b)
+	h := l.handlers.match(b)
+	if h == nil {
+		l.pending = append(l.pending, b)
+		return
 	}
-	if _, err := b.reader(); err != nil {
-		return err
+	f, send, recv := h.call, l.buffers.send, l.buffers.recv
+	l.buffers.send, l.buffers.recv = nil, b
+	l.mu.Unlock()
+	f(b.id)
+	l.mu.Lock()
+	l.buffers.restore(send, recv)
+	if l.buffers.get(b.id) == b {
+		l.buffers.drop(b)
 	}
-	host := 1
-	if !from.IsZero() {
-		host = about[0] >> 18
+}
+
+// pvmd is the number that messages of pvm_notify have as that of their sender.
+const pvmd = -1 << 31
+
+// isPvmd reports whether a receive from a number means messages of pvm_notify.
+func isPvmd(tid int) bool { return tid < -1 || numbers.IsHost(tid) }
+
+// tell makes a message of pvm_notify, which the next receive delivers.
+func (l *library) tell(tag, ctx int, values ...int) {
+	out := pack.NewBuffer(pack.Default)
+	for _, v := range values {
+		_ = pack.PackOne(out, int32(v)) // Default has room for all
 	}
-	b.info = minfo{len: b.size(), tag: tag, ctx: ctx, src: int(int32(uint32(1)<<31 | uint32(numbers.HostTID(host))))}
-	b.out = nil
-	l.pending = append(l.pending, l.buffers.add(b))
-	return nil
+	l.told = append(l.told, &buffer{out: out, info: minfo{len: out.Len(), tag: tag, ctx: ctx, src: pvmd}})
 }
 
 // choose returns the pending message that the program's function of pvm_recvf chooses.
@@ -523,7 +550,11 @@ func (l *library) choose(tid, tag int) (*buffer, error) {
 
 // source looks up the number of the sender of a message.
 func (l *library) source(ctx context.Context, b *buffer) error {
-	if b.info.src != 0 || b.from.IsZero() {
+	if b.info.src != 0 {
+		return nil
+	}
+	if b.from.IsZero() { // a buffer of this task
+		b.info.src = l.tid
 		return nil
 	}
 	var err error
@@ -533,12 +564,9 @@ func (l *library) source(ctx context.Context, b *buffer) error {
 
 // info returns what is known of a buffer.
 func (l *library) info(ctx context.Context, id int) (minfo, error) {
-	b := l.buffers.get(id)
-	if id <= 0 {
-		return minfo{}, badParam
-	}
-	if b == nil {
-		return minfo{}, noSuchBuf
+	b, err := l.buffers.existing(id)
+	if err != nil {
+		return minfo{}, err
 	}
 	if err := l.source(ctx, b); err != nil {
 		return minfo{}, err

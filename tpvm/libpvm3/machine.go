@@ -7,10 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
@@ -23,16 +27,6 @@ const (
 	spawnArch     = 2
 	spawnNot      = 32
 	spawnNoParent = 64
-)
-
-// Kinds of pvm_notify.
-const (
-	taskExit     = 1
-	hostDelete   = 2
-	hostAdd      = 3
-	routeAdd     = 4
-	routeDelete  = 5
-	notifyCancel = 256
 )
 
 // arches are PVM's names of operating systems and processors, as far as Go runs there.
@@ -63,11 +57,21 @@ const signature = 0x408c41
 // hostInfo is struct pvmhostinfo.
 type hostInfo struct {
 	tid        int
+	id         tpvm.TID
 	name, arch string
+	node       string
+	own        string // the machine's own name, where AddHosts has given it another
+	launcher   string // see tpvm.Host
 }
+
+// hostOf returns the number of the host of a task.
+func hostOf(tid int) int { return tid &^ (1<<18 - 1) }
 
 // hosts returns the hosts of the virtual machine, by their numbers.
 func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
+	if l.task == nil { // another thread of the program has called pvm_exit
+		return nil, sysErr
+	}
 	if _, err := l.numbers.Host(ctx, uint64(l.task.ID().Node())); err != nil {
 		return nil, err
 	}
@@ -86,7 +90,9 @@ func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
 		if err != nil {
 			return nil, err
 		}
-		is = append(is, hostInfo{tid: numbers.HostTID(n), name: h.Name, arch: archName(h.Arch)})
+		is = append(is, hostInfo{
+			tid: numbers.HostTID(n), id: h.ID, node: h.Node, name: cmp.Or(h.Added, h.Name), own: h.Name, arch: archName(h.Arch), launcher: h.Launcher,
+		})
 	}
 	slices.SortFunc(is, func(a, b hostInfo) int { return cmp.Compare(a.tid, b.tid) })
 	return is, nil
@@ -96,37 +102,52 @@ func (l *library) hosts(ctx context.Context) ([]hostInfo, error) {
 type taskInfo struct {
 	tid, parent, host int
 	program           string
-	pid               int
+	pid, flag         int
 }
 
-// tasks returns the tasks of the virtual machine: where 0, all of them; a host's number, those
-// on it; a task's, that one.
+// Flags of a task: PVM's "c" and "f".
+const (
+	flagSpawned   = 2
+	flagConnected = 4
+)
+
+// tasks returns the tasks of the virtual machine, and the programs that were spawned and have
+// not enrolled: where 0, all of them; a host's number, those on it; a task's, that one.
 func (l *library) tasks(ctx context.Context, where int) ([]taskInfo, error) {
-	if where < 0 {
-		return nil, badParam
+	if where != 0 {
+		if _, ok, err := l.hostWith(ctx, hostOf(where)); err != nil || !ok {
+			return nil, cmp.Or(err, error(noHost))
+		}
 	}
 	var ts []taskInfo
-	for i, err := range l.task.Tasks(ctx) {
-		if err != nil {
+	add := func(list iter.Seq2[tpvm.TaskInfo, error], flag int) error {
+		for i, err := range list {
 			if errors.Is(err, rocl.ErrPartial) {
 				break
 			}
-			return nil, err
+			if err != nil {
+				return err
+			}
+			t := taskInfo{pid: i.PID, flag: flag}
+			if t.tid, err = l.numbers.Number(ctx, i.ID); err == nil {
+				t.parent, err = l.numbers.Number(ctx, i.Parent)
+			}
+			if err != nil {
+				return err
+			}
+			if t.parent != 0 { // as in PVM, a program that was started by hand has no name
+				t.program = i.Name
+				t.flag |= flagSpawned
+			}
+			t.host = hostOf(t.tid)
+			if where == 0 || where == t.tid || where == t.host {
+				ts = append(ts, t)
+			}
 		}
-		t := taskInfo{pid: i.PID}
-		if t.tid, err = l.numbers.Number(ctx, i.ID); err == nil {
-			t.parent, err = l.numbers.Number(ctx, i.Parent)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if t.parent != 0 { // as in PVM, a program that was started by hand has no name
-			t.program = i.Name
-		}
-		t.host = t.tid &^ (1<<18 - 1)
-		if where == 0 || where == t.tid || where == t.host {
-			ts = append(ts, t)
-		}
+		return nil
+	}
+	if err := errors.Join(add(l.task.Tasks(ctx), flagConnected), add(l.task.Programs(ctx), 0)); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(ts, func(a, b taskInfo) int { return cmp.Compare(a.tid, b.tid) })
 	return ts, nil
@@ -134,7 +155,7 @@ func (l *library) tasks(ctx context.Context, where int) ([]taskInfo, error) {
 
 // spawn starts n tasks. It returns their numbers, and behind them the codes of those that were
 // not started.
-func (l *library) spawn(ctx context.Context, name string, args []string, flags int, where string, n int) (tids []int, started int, err error) {
+func (l *library) spawn(ctx context.Context, name string, args []string, flags int, where string, n int) (results []int, started int, err error) {
 	if n < 1 || name == "" {
 		return nil, 0, badParam
 	}
@@ -163,39 +184,62 @@ func (l *library) spawn(ctx context.Context, name string, args []string, flags i
 	if flags&spawnNoParent != 0 {
 		opts = append(opts, tpvm.Env(envNoParent+"=1"))
 	}
-	var ids []tpvm.TID
-	_, err = l.settle(context.Background(), &ids, name, n, opts)
-	if tids, e := l.toNumbers(ctx, ids); e != nil {
+	ids, err := l.begin(name, n, opts)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tids, e := l.toNumbers(ctx, ids)
+	if e != nil {
 		return nil, 0, e
-	} else if err == nil {
-		return tids, len(tids), nil
-	} else {
-		var failed *tpvm.SpawnError
-		var codes []int
-		if errors.As(err, &failed) {
-			for _, e := range failed.Slots {
-				switch {
-				case e == nil:
-				case errors.Is(e, tpvm.ErrNotEnrolled): // to PVM, any program is a task
-					l.unenrolled++
-					tids = append(tids, l.tid|1<<18-1-l.unenrolled%1000)
-				default:
-					codes = append(codes, int(codeOf(e)))
-				}
-			}
-		}
-		started = len(tids)
-		return fill(append(tids, codes...), n, codeOf(err)), started, nil
 	}
+	started = len(tids)
+	var failed *tpvm.SpawnError
+	if errors.As(err, &failed) {
+		for _, e := range failed.Unwrap() {
+			tids = append(tids, int(codeOf(e)))
+		}
+	}
+	if err != nil {
+		tids = fill(tids, n, codeOf(err))
+	}
+	return tids, started, nil
 }
 
-// settle spawns without the lock.
-func (l *library) settle(ctx context.Context, ids *[]tpvm.TID, name string, n int, opts []tpvm.SpawnOption) (int, error) {
-	err := l.unlocked(func(t *tpvm.Task) (err error) {
-		*ids, err = t.Spawn(ctx, name, n, opts...)
+// begin starts n threads, or tasks that run a program, without the lock, and returns the
+// identifiers of those that run. A program that has not enrolled, because it knows nothing of
+// PVM or has ended, has that of its start.
+func (l *library) begin(name string, n int, opts []tpvm.SpawnOption) (ids []tpvm.TID, err error) {
+	ctx := context.Background() // as long as starting takes
+	err = l.unlocked(func(t *tpvm.Task) error {
+		var some *tpvm.SpawnError
+		ids, err = t.Spawn(ctx, name, n, append(opts, tpvm.Threads())...)
+		if !errors.Is(err, tpvm.ErrNoProgram) || errors.As(err, &some) {
+			return err
+		}
+		ps, err := t.Start(ctx, name, n, opts...)
+		wait, cancel := context.WithTimeout(ctx, enrolTime())
+		defer cancel()
+		ids = make([]tpvm.TID, len(ps))
+		var all sync.WaitGroup
+		for i, p := range ps {
+			all.Go(func() {
+				var e error
+				if ids[i], e = p.Task(wait); e != nil {
+					ids[i] = p.ID()
+				}
+			})
+		}
+		all.Wait()
 		return err
 	})
-	return len(*ids), err
+	return ids, err
+}
+
+// enrolTime returns how long pvm_spawn waits for programs to enrol.
+func enrolTime() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(envEnrolTime)); err == nil {
+		return d
+	}
+	return defaultEnrolTime
 }
 
 // fill appends c until there are n results.
@@ -223,7 +267,7 @@ func (l *library) signal(ctx context.Context, tid int, s syscall.Signal) error {
 		return err
 	}
 	err = l.task.Signal(ctx, id, s)
-	if isEnd(err) || errors.Is(err, tpvm.ErrNoTask) {
+	if tpvm.IsGone(err) || errors.Is(err, tpvm.ErrNoTask) {
 		l.numbers.Forget(tid)
 		return nil
 	}
@@ -232,116 +276,143 @@ func (l *library) signal(ctx context.Context, tid int, s syscall.Signal) error {
 
 // status reports whether a task runs.
 func (l *library) status(ctx context.Context, tid int) error {
-	if !numbers.Valid(tid) {
+	if !numbers.Valid(tid) || numbers.IsHost(tid) {
 		return badParam
 	}
 	ts, err := l.tasks(ctx, tid)
-	if err == nil && len(ts) == 0 {
+	if err == nil && len(ts) == 0 || errors.Is(err, noHost) {
 		return noTask
 	}
 	return err
 }
 
-// notify has messages sent when tasks end.
-func (l *library) notify(ctx context.Context, what, tag int, tids []int) error {
-	cancel := what&notifyCancel != 0
-	what &^= notifyCancel
-	if what < taskExit || what > routeDelete || tag < 0 || what == taskExit && len(tids) == 0 {
-		return badParam
+// host returns the number of the host of a task.
+func (l *library) host(tid int) (int, error) {
+	if !numbers.Valid(tid) {
+		return 0, badParam
 	}
-	switch what {
-	case routeAdd, routeDelete: // rocl chooses routes, and tells nobody
-		return notImpl
-	case hostAdd:
-		return l.notifyHosts(ctx, what, tag, nil, cancel)
-	case hostDelete:
-		return l.notifyHosts(ctx, what, tag, tids, cancel)
+	return hostOf(tid), nil
+}
+
+// hostNamed returns a host by its name.
+func (l *library) hostNamed(ctx context.Context, name string) (hostInfo, error) {
+	hs, err := l.hosts(ctx)
+	if err != nil {
+		return hostInfo{}, err
 	}
-	for _, tid := range tids {
-		if !numbers.Valid(tid) {
-			return badParam
+	for _, is := range []func(h hostInfo) bool{
+		func(h hostInfo) bool { return h.name == name },
+		func(h hostInfo) bool { return h.own == name },
+		func(h hostInfo) bool { return name == "." && h.tid == hostOf(l.tid) },
+	} {
+		if i := slices.IndexFunc(hs, is); i >= 0 {
+			return hs[i], nil
 		}
 	}
-	for _, tid := range tids {
-		key := notice{what, tag, tid}
-		if cancel {
-			stop, ok := l.notices[key]
-			if !ok {
-				continue
-			}
-			stop()
-			delete(l.notices, key)
-			if err := l.tell(tag, l.context, l.task.ID(), tid); err != nil {
-				return err
-			}
+	return hostInfo{}, noHost
+}
+
+// hostWith returns the host with a number. ok is false if there is none.
+func (l *library) hostWith(ctx context.Context, tid int) (id tpvm.TID, ok bool, err error) {
+	hs, err := l.hosts(ctx)
+	i := slices.IndexFunc(hs, func(h hostInfo) bool { return h.tid == tid })
+	if err != nil || i < 0 {
+		return id, false, err
+	}
+	return hs[i].id, true, nil
+}
+
+// addHosts adds hosts to the virtual machine, and returns their numbers, or codes of those that
+// were not added. A host on which programs can be started already is there already.
+func (l *library) addHosts(names []string) []int {
+	ctx := context.Background() // as long as the remote shells take
+	infos := make([]int, len(names))
+	var missing []string
+	for i, name := range names {
+		if h, err := l.hostNamed(ctx, name); err == nil && h.launcher != "" || slices.Contains(missing, name) {
+			infos[i] = int(dupHost)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	err := l.unlocked(func(t *tpvm.Task) error {
+		_, err := t.AddHosts(ctx, missing...)
+		return err
+	})
+	for i, name := range names {
+		if infos[i] != 0 {
 			continue
 		}
-		id, ok, err := l.lookup(ctx, tid)
-		if err == nil && !ok {
-			err = l.tell(tag, l.context, l.task.ID(), tid)
-		} else if err == nil {
-			l.notices[key], err = l.task.Notify(context.Background(), tag, id) // until it is told or withdrawn
+		why := hostError(err, name)
+		if why == nil {
+			var h hostInfo
+			h, why = l.hostNamed(ctx, name)
+			infos[i] = h.tid
 		}
-		if err != nil {
-			return err
+		if why != nil {
+			infos[i] = int(hostCode(why, cantStart))
+		}
+	}
+	return infos
+}
+
+// deleteHosts ends the pods of hosts, and returns 0 for each, or a code where there is none that
+// can be ended.
+func (l *library) deleteHosts(names []string) []int {
+	ctx := context.Background() // as long as the programs there take to end
+	infos := make([]int, len(names))
+	for i, name := range names {
+		h, err := l.hostNamed(ctx, name)
+		if err == nil {
+			err = l.unlocked(func(t *tpvm.Task) error { return t.DelHosts(ctx, h.node) })
+		}
+		infos[i] = int(hostCode(err, codeOf(err)))
+	}
+	return infos
+}
+
+// hostError returns why a host was not added, or nil.
+func hostError(err error, name string) error {
+	var all *tpvm.HostsError
+	if !errors.As(err, &all) {
+		return err
+	}
+	for _, h := range all.Hosts {
+		if h.Host == name {
+			return h
 		}
 	}
 	return nil
 }
 
-// host returns the number of the host of a task.
-func (l *library) host(ctx context.Context, tid int) (int, error) {
-	if !numbers.Valid(tid) {
-		return 0, badParam
+// hostCode returns the code for a host that could not be added or deleted; other where the
+// error says nothing special.
+func hostCode(err error, other code) code {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, tpvm.ErrBadParam), errors.Is(err, tpvm.ErrNoPod):
+		return badParam
+	case errors.Is(err, tpvm.ErrHostAdded):
+		return dupHost
 	}
-	return tid &^ (1<<18 - 1), nil
+	return other
 }
 
-// hostNamed returns the number of a host, by its name.
-func (l *library) hostNamed(ctx context.Context, name string) (int, error) {
-	hs, err := l.hosts(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, h := range hs {
-		if h.name == name || name == "." && h.tid == l.tid&^(1<<18-1) {
-			return h.tid, nil
-		}
-	}
-	return 0, noHost
-}
-
-// halt ends every task of the virtual machine, this one last.
+// halt ends every task of the virtual machine, and every program that has not enrolled, this task
+// last.
 func (l *library) halt(ctx context.Context) error {
 	var errs []error
-	for i, err := range l.task.Tasks(ctx) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("halt: %w", err))
-			break
-		}
-		if i.ID != l.task.ID() && !i.IsThread {
-			errs = append(errs, l.task.Kill(ctx, i.ID))
+	for _, list := range []iter.Seq2[tpvm.TaskInfo, error]{l.task.Programs(ctx), l.task.Tasks(ctx)} {
+		for i, err := range list {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("halt: %w", err))
+				break
+			}
+			if i.ID != l.task.ID() && !i.IsThread {
+				errs = append(errs, l.task.Kill(ctx, i.ID))
+			}
 		}
 	}
 	return errors.Join(append(errs, l.task.Kill(ctx, l.task.ID()))...)
-}
-
-// notifyHosts has messages sent when hosts come or go.
-func (l *library) notifyHosts(ctx context.Context, what, tag int, tids []int, cancel bool) error {
-	return notImpl
-}
-
-// changeHost returns why a host cannot be added to the virtual machine, or removed: a host is in
-// it as long as a node of the cluster runs there, which the library neither starts nor ends.
-func (l *library) changeHost(ctx context.Context, host string, add bool) code {
-	_, err := l.hostNamed(ctx, host)
-	switch {
-	case add && err == nil:
-		return dupHost
-	case add && codeOf(err) == noHost:
-		return cantStart
-	case err != nil:
-		return codeOf(err)
-	}
-	return notImpl
 }

@@ -27,11 +27,11 @@ type box struct {
 	indices, owners, flags []int
 }
 
-// putInfo stores the message of a buffer in the mailbox, and returns its index.
+// putInfo stores the message of a buffer in the message box, and returns its index.
 func (l *library) putInfo(ctx context.Context, name string, bufid, flags int) (int, error) {
-	b := l.buffers.get(bufid)
-	if b == nil {
-		return 0, noSuchBuf
+	b, err := l.buffers.existing(bufid)
+	if err != nil {
+		return 0, err
 	}
 	if flags < 0 {
 		return 0, badParam
@@ -50,7 +50,7 @@ func (l *library) put(ctx context.Context, name string, index int, m *pack.Buffe
 	return l.task.PutInfo(ctx, name, m, flags&mboxEntryFlags)
 }
 
-// recvInfo makes a message of the mailbox the active receive buffer.
+// recvInfo makes a message of the message box the active receive buffer.
 func (l *library) recvInfo(ctx context.Context, name string, index, flags int) (int, error) {
 	if index < 0 || flags < 0 {
 		return 0, badParam
@@ -110,7 +110,7 @@ func (l *library) entries(ctx context.Context, name string) ([]tpvm.InfoEntry, e
 	return es, err
 }
 
-// insert stores an int in the mailbox, as PVM 3.3 did: an entry is never replaced.
+// insert stores an int in the message box, as PVM 3.3 did: an entry is never replaced.
 func (l *library) insert(ctx context.Context, name string, index, data int) (int, error) {
 	if index < mboxFirstAny {
 		return 0, badParam
@@ -140,6 +140,9 @@ func (l *library) insert(ctx context.Context, name string, index, data int) (int
 
 // find returns the index and the int of an entry; index -1: the first.
 func (l *library) find(ctx context.Context, name string, index int) (int, int, error) {
+	if index < mboxFirstAny {
+		return 0, 0, badParam
+	}
 	es, err := l.entries(ctx, name)
 	if err != nil {
 		return 0, 0, err
@@ -159,7 +162,7 @@ func (l *library) find(ctx context.Context, name string, index int) (int, int, e
 	return index, int(v), err
 }
 
-// setNoReset notes in the mailbox whether a reset spares the task.
+// setNoReset notes in the message box whether a reset spares the task.
 func (l *library) setNoReset(ctx context.Context, on bool) error {
 	es, err := l.entries(ctx, noResetClass)
 	if err != nil {

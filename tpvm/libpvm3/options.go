@@ -6,6 +6,7 @@ package main
 const (
 	optRoute     = 1
 	optAutoErr   = 3
+	optFragSize  = 10
 	optShowTids  = 18
 	optPollType  = 19
 	optPollTime  = 20
@@ -14,10 +15,12 @@ const (
 	routeMost    = 3
 	autoErrMost  = 3
 	defaultFrags = 4080
+	leastFrags   = 52
+	mostFrags    = 1 << 20
 )
 
 // defaultOptions are PVM's.
-var defaultOptions = [optionCount]int{optRoute: 2, optAutoErr: 1, 10: defaultFrags, optShowTids: 1}
+var defaultOptions = [optionCount]int{optRoute: 2, optAutoErr: 1, optFragSize: defaultFrags, optShowTids: 1}
 
 // getOption returns the value of an option.
 func (l *library) getOption(what int) (int, error) {
@@ -34,7 +37,8 @@ func (l *library) setOption(what, value int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if what == optRoute && (value < 1 || value > routeMost) || what == optAutoErr && (value < 0 || value > autoErrMost) {
+	if what == optRoute && (value < 1 || value > routeMost) || what == optAutoErr && (value < 0 || value > autoErrMost) ||
+		what == optFragSize && (value < leastFrags || value > mostFrags) {
 		return 0, badParam
 	}
 	l.options[what] = value

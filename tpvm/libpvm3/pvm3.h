@@ -196,7 +196,7 @@ struct pvmminfo {
 	int dst;
 };
 
-/* The entries of one name in the mailbox, by pvm_getmboxinfo. */
+/* The entries of one name in the message box, by pvm_getmboxinfo. */
 struct pvmmboxinfo {
 	char *mi_name;
 	int mi_nentries;
@@ -327,14 +327,14 @@ void PvmMin(int *type, void *x, void *y, int *count, int *info);
 void PvmSum(int *type, void *x, void *y, int *count, int *info);
 void PvmProduct(int *type, void *x, void *y, int *count, int *info);
 
-/* The mailbox. */
+/* The message box, PVM's mailbox. */
 int pvm_putinfo(char *name, int bufid, int flags);
 int pvm_recvinfo(char *name, int index, int flags);
 int pvm_delinfo(char *name, int index, int flags);
 int pvm_getmboxinfo(char *pattern, int *nclasses, struct pvmmboxinfo **classes);
 int pvm_getnoresets(int **tids, int *count);
 
-/* The mailbox of PVM 3.3: one int for each entry. */
+/* The message box of PVM 3.3: one int for each entry. */
 int pvm_insert(char *name, int index, int data);
 int pvm_lookup(char *name, int index, int *data);
 int pvm_delete(char *name, int index);

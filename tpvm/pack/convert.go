@@ -187,19 +187,24 @@ func getWords[U uint16 | int64 | uint64](dst []U, src []byte, step int) {
 	}
 }
 
+// steps returns how many units a value of kind k has, and how many units after its start the next
+// value of x starts. For a stride that is too large for an int, step is the largest int: x has one
+// value then.
+func (x vector) steps(k kind) (per, step int) {
+	per = kindInfo[k].units
+	if x.stride > math.MaxInt/2 {
+		return per, math.MaxInt
+	}
+	return per, x.stride * per
+}
+
 // put writes the values of x as kind k, which is x.k or the hyper of it, to dst, which has
 // exactly their size without padding. Where a long takes four bytes, each must fit.
 func (x vector) put(dst []byte, k kind, xdr bool) {
 	if x.n == 0 {
 		return
 	}
-	per := kindInfo[k].units
-	step := 0
-	if x.stride <= math.MaxInt/2 {
-		step = x.stride * per
-	} else {
-		step = math.MaxInt
-	}
+	per, step := x.steps(k)
 	narrow := xdr && (k == longKind || k == ulongKind)
 	switch {
 	case k == byteKind:
@@ -235,13 +240,7 @@ func (x vector) get(src []byte, k kind, xdr bool) bool {
 	if x.n == 0 {
 		return true
 	}
-	per := kindInfo[k].units
-	step := 0
-	if x.stride <= math.MaxInt/2 {
-		step = x.stride * per
-	} else {
-		step = math.MaxInt
-	}
+	per, step := x.steps(k)
 	narrow := xdr && (k == longKind || k == ulongKind)
 	switch {
 	case k == byteKind:

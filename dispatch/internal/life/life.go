@@ -16,7 +16,7 @@
 //	                        └───────────────────────────moved────────────────────────  broken
 //
 //	waiting ──timeout, and nothing has travelled since the timer was set──► resting
-//	waiting ──timeout, and the other side looks for better routes──► attached
+//	waiting ──timeout, and this side looks for no better route──► attached
 //	resting ──stirred──► waiting
 //	found ──dialled──► waiting, and moving ──moved──► waiting, if a better route is known
 //	detached, attached, waiting, resting ──bound──► attached
@@ -221,10 +221,8 @@ func (m *Machine) Timeout(rx, tx uint32) Action {
 	case rx == m.rx && tx == m.tx:
 		m.state = Resting
 		return 0
-	case m.isTheirs || m.cause != nil: // Improve would leave it waiting for a timer that is not set
-		m.state = Attached
-		return 0
 	}
+	m.state = Attached // the timer does not run, whether better routes are tried or not
 	return m.Improve()
 }
 

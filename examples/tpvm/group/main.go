@@ -67,6 +67,9 @@ func member(ctx context.Context, t *tpvm.Task) error {
 	if i != 0 {
 		total = []int{0} // instance 0 has the result
 	}
+	if err := g.Barrier(ctx, *n); err != nil { // Reduce leaves out what a member sent that has left
+		return err
+	}
 	if err := g.Leave(ctx); err != nil {
 		return err
 	}

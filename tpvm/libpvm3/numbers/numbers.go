@@ -202,7 +202,7 @@ func (n *Numbers) Number(ctx context.Context, id rocl.GID) (int, error) {
 	return i, nil
 }
 
-// Task returns the task or thread whose number is tid. It fails with rocl.ErrNotFound if none
+// Task returns the task or thread, or the start of a program, whose number is tid. It fails with rocl.ErrNotFound if none
 // that runs has it, and none is known that had it.
 func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	n.mu.Lock()
@@ -214,7 +214,7 @@ func (n *Numbers) Task(ctx context.Context, tid int) (rocl.GID, error) {
 	if !Valid(tid) || IsHost(tid) {
 		return rocl.GID{}, fmt.Errorf("numbers: task %x: %w", tid, rocl.ErrNotFound)
 	}
-	for _, typ := range []string{"task", "thread"} {
+	for _, typ := range []string{"task", "thread", "tmp"} {
 		for f, err := range n.c.FindAll(ctx, rocl.Match{"type": typ, "vm": n.vm}) {
 			if err != nil {
 				if errors.Is(err, rocl.ErrPartial) {

@@ -19,7 +19,7 @@ import (
 // InfoFlags are options of PutInfo and RecvInfo. The numbers are PVM's.
 type InfoFlags uint32
 
-// Flags of the mailbox. The first three are of an entry, and given to PutInfo; the others are
+// Flags of the message box. The first three are of an entry, and given to PutInfo; the others are
 // given to RecvInfo.
 const (
 	// Persistent has the entry stay when its owner has ended; see PutInfo.
@@ -43,7 +43,7 @@ const (
 // A larger one is fetched from the task that keeps the entry.
 const smallInfo = 16 << 10
 
-// MaxInfo is the size in bytes of the largest message in the mailbox.
+// MaxInfo is the size in bytes of the largest message in the message box.
 const MaxInfo = 64 << 20
 
 // Attributes of an entry, beside the name.
@@ -54,7 +54,7 @@ const (
 	attrInfo  = "message"
 )
 
-// An InfoEntry describes an entry of the mailbox.
+// An InfoEntry describes an entry of the message box.
 type InfoEntry struct {
 	Name  string
 	Index int
@@ -90,10 +90,7 @@ const noOwner = "none"
 // task to another there may be two; one is returned.
 func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption) (is []foundInfo, err error) {
 	opts = append(opts, rocl.Want(attrName, attrIndex, attrOwner, attrFlags, attrPod))
-	for f, err := range t.c.FindAll(ctx, t.match(typeInfo, m), opts...) {
-		if errors.Is(err, rocl.ErrPartial) { // the nodes that answered are enough
-			break
-		}
+	for f, err := range t.findAll(ctx, t.match(typeInfo, m), opts...) {
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +104,7 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 	return slices.CompactFunc(is, func(a, b foundInfo) bool { return a.Name == b.Name && a.Index == b.Index }), nil
 }
 
-// PutInfo stores the values of b in the mailbox of the virtual machine, under a name, for
+// PutInfo stores the values of b in the message box of the virtual machine, under a name, for
 // RecvInfo by any task or thread. The thread owns the entry, which is deleted when its owner has
 // ended. The result is the entry's index: 0, or with MultiInstance the lowest that is free.
 //
@@ -128,7 +125,7 @@ func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags
 // entry gets that index, and with it the lowest free one that is not less.
 func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.Buffer, flags InfoFlags) (int, error) {
 	if index < 0 || flags&^putFlags != 0 {
-		return 0, fmt.Errorf("tpvm: put %q[%d] with flags %#x into the mailbox: %w", name, index, flags, ErrBadParam)
+		return 0, fmt.Errorf("tpvm: put %q[%d] with flags %#x into the message box: %w", name, index, flags, ErrBadParam)
 	}
 	data, err := encodeInfo(b)
 	if err == nil {
@@ -137,7 +134,7 @@ func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.
 			return index, nil
 		}
 	}
-	return 0, fmt.Errorf("tpvm: put %q[%d] into the mailbox: %w", name, index, err)
+	return 0, fmt.Errorf("tpvm: put %q[%d] into the message box: %w", name, index, err)
 }
 
 // encodeInfo returns the payload of a message.
@@ -200,7 +197,7 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 // it. The Message is From the owner, with tag 0.
 func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
 	if index < 0 || flags&^recvFlags != 0 {
-		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the mailbox: %w", name, index, flags, ErrBadParam)
+		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the message box: %w", name, index, flags, ErrBadParam)
 	}
 	i, err := t.recvInfo(ctx, name, index, flags)
 	if err == nil {
@@ -209,7 +206,7 @@ func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags Inf
 			return m, nil
 		}
 	}
-	return nil, fmt.Errorf("tpvm: receive %q[%d] from the mailbox: %w", name, index, err)
+	return nil, fmt.Errorf("tpvm: receive %q[%d] from the message box: %w", name, index, err)
 }
 
 func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags InfoFlags) (foundInfo, error) {
@@ -313,7 +310,7 @@ func infoMessage(i foundInfo) (*Message, error) {
 func (t *Thread) DelInfo(ctx context.Context, name string, index int) error {
 	err := t.delInfo(ctx, name, index)
 	if err != nil {
-		return fmt.Errorf("tpvm: delete %q[%d] from the mailbox: %w", name, index, err)
+		return fmt.Errorf("tpvm: delete %q[%d] from the message box: %w", name, index, err)
 	}
 	return nil
 }
@@ -340,19 +337,19 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 	}
 }
 
-// Infos returns the entries of the mailbox whose name a regular expression matches anywhere, by
-// name and index. "*" matches all names, as with PVM.
+// Infos returns the entries of the message box whose name a regular expression matches anywhere,
+// by name and index. "*" matches all names, as with PVM.
 func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error) {
 	if pattern == "*" {
 		pattern = ""
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the mailbox: %w: %w", ErrBadParam, err)
+		return nil, fmt.Errorf("tpvm: list the message box: %w: %w", ErrBadParam, err)
 	}
 	is, err := t.task.infos(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the mailbox: %w", err)
+		return nil, fmt.Errorf("tpvm: list the message box: %w", err)
 	}
 	var es []InfoEntry
 	for _, i := range is {

@@ -5,7 +5,6 @@ package tpvm_test
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -58,8 +56,8 @@ func put(t testing.TB, th *tpvm.Thread, name, s string, flags tpvm.InfoFlags, wa
 	}
 }
 
-// The mailbox does what pvm_putinfo(3) says, between tasks of two nodes.
-func TestMailbox(t *testing.T) {
+// The message box does what pvm_putinfo(3) says, between tasks of two nodes.
+func TestMessageBox(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
@@ -123,7 +121,7 @@ func TestMailbox(t *testing.T) {
 }
 
 // Receivers wait for an entry; where each deletes what it gets, each gets one.
-func TestMailboxWait(t *testing.T) {
+func TestMessageBoxWait(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	got := make(chan string, 4)
@@ -157,7 +155,7 @@ func TestMailboxWait(t *testing.T) {
 
 // The entries of a thread go with it, those of a task too, but for Persistent ones: another task
 // keeps them, and a third when that has exited.
-func TestMailboxPersistent(t *testing.T) {
+func TestMessageBoxPersistent(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
@@ -205,19 +203,10 @@ func TestMailboxPersistent(t *testing.T) {
 }
 
 // A Persistent entry of a process that is killed is there again.
-func TestMailboxKilled(t *testing.T) {
+func TestMessageBoxKilled(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	task := enrol(t, c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self, 1, tpvm.Env("TPVM_TEST_PROGRAM=putter"))
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, self(t), 1, program("putter"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +237,7 @@ func TestMailboxKilled(t *testing.T) {
 func init() {
 	programs["putter"] = func() error { // puts entries, and waits to be killed
 		ctx := context.Background()
-		t, err := tpvm.Enrol(ctx, tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))
+		t, err := joined()
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/freeaddr"
+)
+
+// The start-up file comes first. A bad line in it is reported with its place, and is no failure
+// of the script.
+func TestConsoleRC(t *testing.T) {
+	s := newShell(t)
+	home, other := filepath.Join(t.TempDir(), "home"), filepath.Join(t.TempDir(), "rc")
+	s.env = append(s.env, "HOME="+home)
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{filepath.Join(home, rcName): "alias say echo home\nbad\n", other: "alias say echo other"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, errOut, code := s.run("say it", "console")
+	if code != 0 || out != "home it\n" || !strings.HasPrefix(errOut, "tpvm: "+filepath.Join(home, rcName)+`:2: there is no command "bad"`) {
+		t.Errorf("exit code %d: %q %q", code, out, errOut)
+	}
+	if out, errOut, code = s.run("say it", "console", "--rc", other); code != 0 || out != "other it\n" || errOut != "" {
+		t.Errorf("--rc: exit code %d: %q %q", code, out, errOut)
+	}
+	if out, errOut, code = s.run("echo it", "console", "--rc", other+"x"); code != exitFailed || out != "" || !strings.Contains(errOut, "start-up file") {
+		t.Errorf("--rc of no file: exit code %d: %q %q", code, out, errOut)
+	}
+}
+
+// Each line has its result, and one that is wrong says so.
+func TestConsoleCommands(t *testing.T) {
+	s := newShell(t)
+	for _, x := range []struct{ lines, out, says string }{
+		{"alias e echo an\ne alias\nalias e\nunalias e\ne x", "an alias\ne\techo an\n", `line 5: there is no command "e"`},
+		{"alias echo echo twice\necho x", "twice x\n", ""},
+		{"unalias e", "", `unalias: there is no alias e`},
+		{"? quit", "quit\nend the console; what it has spawned goes on\n", ""},
+		{"help trace", "", `help: there is no command "trace"; 'help' lists them`},
+		{"setenv V 'a b'\nsetenv V\nexport V W\nexport\nunexport W\nexport", "a b\nV\nW\nV\n", ""},
+		{"setenv V x\nspawn -> sh -c 'echo $V'", "[sh] x\n", ""},
+		{"spawn -:/ -> pwd", "[pwd] /\n", ""},
+		{"setenv TPVM_DEBUGGER 'sh -c'\nspawn -? -> 'echo debugged'", "[sh] debugged\n", ""},
+		{"spawn -? true", "", "-? needs a debugger"},
+		{"mstat nowhere", "nowhere  no host of the virtual machine\n", ""},
+		{"pstat 9-9", "9-9  does not run\n", ""},
+		{"spawn sleep 1000\njobs -l\nreset", "[1] 1 sleep\n    sleep.0 (process ", ""},
+		{"ps -x", "", "there is no option -x"},
+		{"kill", "", "line 1: usage: kill ID..."},
+		{"conf x", "", "usage: conf"},
+		{"delete nowhere", "", "delete: delete hosts: 1 of 1 failed: host nowhere"},
+		{"quit\nbad", "", ""},
+	} {
+		out, errOut, code := s.run(x.lines, "console")
+		if !strings.Contains(out, x.out) || !strings.Contains(errOut, x.says) || (code == 0) != (x.says == "") || x.says == "" && errOut != "" {
+			t.Errorf("%q: exit code %d, %q, %q", x.lines, code, out, errOut)
+		}
+	}
+}
+
+// Every command of the table has a help, and is in the list, which is sorted.
+func TestConsoleHelp(t *testing.T) {
+	var lines, names []string
+	for _, k := range consoleCommands {
+		names = append(names, k.name)
+		lines = append(lines, fmt.Sprintf("%-9s %s\n", k.name, k.what))
+	}
+	if !slices.IsSorted(names) {
+		t.Error(names)
+	}
+	out, errOut, code := newShell(t).run("help\nhelp "+strings.Join(names, "\nhelp "), "console")
+	if code != 0 || !strings.HasPrefix(out, strings.Join(lines, "")) || !strings.Contains(out, "there is no tracing") {
+		t.Errorf("exit code %d: %q %q", code, out, errOut)
+	}
+}
+
+// Hosts are added and used, and halt ends their pods, but not one that an operator has started.
+func TestConsoleHosts(t *testing.T) {
+	s := newShell(t)
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := must(freeaddr.Loopback())
+	node := func(name string) *shell {
+		bind := own
+		if name != "" {
+			bind = must(freeaddr.Loopback())
+		}
+		return &shell{t: t, env: append(slices.Clone(s.env), "ROCL_SOCKET="+filepath.Join(dir, name+"s"), "ROCL_BIND="+bind,
+			"ROCL_JOIN="+own, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test")}
+	}
+	one, operated := node("1"), node("2")
+	ssh := filepath.Join(dir, "ssh")
+	script := "#!/bin/sh\nshift\nexport"
+	for _, v := range one.env[len(s.env):] {
+		script += " '" + v + "'"
+	}
+	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { one.run("", "delete", "one") }) // where halt has failed
+	main := node("")
+	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
+	serving, lines := operated.start("pod")
+	if l := next(t, lines); !strings.Contains(l, "tasks can start programs here") {
+		t.Fatal(l)
+	}
+	out, errOut, code := main.run("add one\nconf\nmstat one\nsetenv V x\nexport V\nspawn -one -> sh -c 'echo $V $ROCL_SOCKET'\nspawn -one sleep 1000\nhalt", "console")
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d: %s", code, errOut)
+	}
+	for _, want := range []string{"one: node ", " pod       one\n", "one   ok\n", "x " + filepath.Join(dir, "1s") + "\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in %s", want, out)
+		}
+	}
+	if _, errOut, code := one.run("", "kill", "1-1"); code != exitNoDirectory { // the pod served its node
+		t.Errorf("the added host: exit code %d: %s", code, errOut)
+	}
+	if _, errOut, code := operated.run("", "kill", "1-1"); code != exitFailed {
+		t.Errorf("the operator's host: exit code %d: %s", code, errOut)
+	}
+	_ = serving.Process.Signal(os.Interrupt)
+	rest(lines)
+	_ = serving.Wait()
+}

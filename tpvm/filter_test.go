@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// Filters select by sender, tag and message context, whatever the context of the receiver is. What
+// they select they match.
+func TestRecvFilter(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b, other := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(0))
+	send := func(from *tpvm.Task, mc tpvm.MsgContext, tag int, v int32) {
+		t.Helper()
+		if _, err := from.SetContext(mc); err != nil {
+			t.Fatal(err)
+		}
+		sendInt(t, from.Thread, b.ID(), tag, v)
+	}
+	receive := func(want int32, fs ...tpvm.Filter) {
+		t.Helper()
+		m, err := b.RecvFilter(ctx, fs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		if v := number(m); v != want {
+			t.Errorf("%v received %d, not %d", fs, v, want)
+		}
+		for i, f := range fs {
+			if f.Matches(m) != (i == 0) {
+				t.Errorf("%v matches the message: %v", f, f.Matches(m))
+			}
+		}
+	}
+	send(a, 1, 5, 10)
+	send(a, 2, 6, 20)
+	send(a, 3, 5, 30)
+	send(a, 2, 5, 40)
+	receive(20, tpvm.Filter{Tag: tpvm.AnyTag, Context: 2}, tpvm.Filter{Tag: tpvm.AnyTag, Context: 4})
+	receive(40, tpvm.Filter{From: a.ID(), Tag: 5, Context: 2}, tpvm.Filter{From: other.ID(), Tag: 5, Context: 1})
+	receive(10, tpvm.Filter{Tag: 5, Context: tpvm.AnyContext}, tpvm.Filter{From: other.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext})
+	receive(30, tpvm.Filter{From: a.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext}, tpvm.Filter{Tag: 6, Context: 3})
+	if m, err := b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext}); !errors.Is(err, rocl.ErrEmpty) {
+		t.Error("a message is left:", m, err)
+	}
+	for _, fs := range [][]tpvm.Filter{nil, {{Tag: -2}}, {{Tag: tpvm.MaxTag + 1}}, {{Tag: 1}, {Context: 1 << 30}}} {
+		if _, err := b.TryRecvFilter(fs...); !errors.Is(err, tpvm.ErrBadParam) {
+			t.Errorf("%v: %v", fs, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// Messages of one sender keep their order. A receive selects by sender and by tag, or by neither.
+func TestRecv(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b, d := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(1))
+	const n = 1000
+	for i := range int32(n) {
+		sendInt(t, a.Thread, b.ID(), int(i%3), i)
+	}
+	for i := range int32(n) {
+		if v := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); v != i {
+			t.Fatalf("message %d is %d", i, v)
+		}
+	}
+	sendInt(t, a.Thread, b.ID(), 1, 10)
+	sendInt(t, a.Thread, b.ID(), 2, 20)
+	sendInt(t, a.Thread, b.ID(), 3, 30)
+	sendInt(t, d.Thread, b.ID(), 1, 40)
+	for _, r := range []struct {
+		from tpvm.TID
+		tag  int
+		want int32
+	}{{tpvm.AnyTask, 3, 30}, {d.ID(), tpvm.AnyTag, 40}, {a.ID(), 2, 20}, {tpvm.AnyTask, tpvm.AnyTag, 10}} {
+		if v := recvInt(t, b.Thread, r.from, r.tag); v != r.want {
+			t.Errorf("from %v with tag %d: %d, not %d", r.from, r.tag, v, r.want)
+		}
+	}
+	if m, err := b.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
+		t.Error("nothing is left:", m, err)
+	}
+	if i, err := b.Probe(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
+		t.Error("nothing is left:", i, err)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if m, err := b.Recv(short, a.ID(), 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error("nothing comes:", m, err)
+	}
+	for _, tag := range []int{-2, tpvm.MaxTag + 1} {
+		if m, err := b.Recv(ctx, tpvm.AnyTask, tag); !errors.Is(err, tpvm.ErrBadParam) {
+			t.Error(tag, m, err)
+		}
+		if err := a.Send(ctx, b.ID(), tag, nil); !errors.Is(err, tpvm.ErrBadParam) {
+			t.Error(tag, err)
+		}
+	}
+}
+
+// Notify tells once of each identifier that it is given, at once of one that has ended before. After
+// stop it tells nothing.
+func TestNotify(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	if _, err := b.Export(ctx, "waits", func(ctx context.Context, _ *tpvm.Thread) error { <-ctx.Done(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "waits", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notify := func(tag int, ids ...tpvm.TID) (stop func()) {
+		t.Helper()
+		stop, err := a.Notify(ctx, tag, ids...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stop
+	}
+	told := func(tag int, id tpvm.TID) {
+		t.Helper()
+		m, err := a.Recv(ctx, tpvm.AnyTask, tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !m.IsGone() || m.From() != id {
+			t.Errorf("told of %v: %v", m.From(), m.IsGone())
+		}
+		m.Release()
+	}
+	stop := notify(1, ids...)
+	notify(2, ids[0], ids[1], ids[0])
+	stop()
+	if err := a.Kill(ctx, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	told(2, ids[0])
+	told(2, ids[0])
+	notify(3, ids[0], b.ID()) // the first of which has ended
+	told(3, ids[0])
+	if err := a.Kill(ctx, ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	told(2, ids[1])
+	if err := b.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	told(3, b.ID())
+	if m, err := a.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
+		t.Error("told more, or after stop:", m, err)
+	}
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// spawnBy spawns threads of a name, and counts those of each context.
+func spawnBy(t *testing.T, task *tpvm.Task, name string, n int) (by map[tpvm.TID]int, err error) {
+	t.Helper()
+	ids, err := task.Spawn(deadline(t), name, n, tpvm.Threads())
+	by = map[tpvm.TID]int{}
+	for _, id := range ids {
+		by[id.Context()]++
+	}
+	return by, err
+}
+
+func returns(context.Context, *tpvm.Thread) error { return nil }
+
+// A name is spawned from another node as long as a task exports it. Two tasks may export the same
+// name, one task may not do so twice.
+func TestExport(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 3)
+	a, b, d := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(2))
+	ofB, err := b.Export(ctx, "returns", returns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofD, err := d.Export(ctx, "returns", returns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Export(ctx, "returns", returns); !errors.Is(err, tpvm.ErrExported) {
+		t.Error("exported twice:", err)
+	}
+	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[b.ID().Context()] != 2 || by[d.ID().Context()] != 2 {
+		t.Error("exported by two tasks:", by, err)
+	}
+	if err := ofB.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[d.ID().Context()] != 4 {
+		t.Error("exported by one task:", by, err)
+	}
+	if err := ofD.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if by, err := spawnBy(t, a, "returns", 1); !errors.Is(err, tpvm.ErrNoProgram) {
+		t.Error("exported by none:", by, err)
+	}
+	if _, err := b.Export(ctx, "returns", returns); err != nil {
+		t.Error("exported again:", err)
+	}
+}
+
+// The exports of a process that is killed vanish. Those of another process under the same name stay.
+func TestExportOfKilled(t *testing.T) {
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(deadline(t), self(t), 2, program("run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := ids[0].Context(), ids[1].Context()
+	if by, err := spawnBy(t, task, "greet", 4); err != nil || by[first] != 2 || by[second] != 2 {
+		t.Fatal(by, err)
+	}
+	kill(t, task, ids[0])
+	for ctx := deadline(t); ; { // until the directory has noticed
+		by, err := spawnBy(t, task, "greet", 4)
+		if err == nil && by[second] == 4 {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(by, err)
+		}
+	}
+	kill(t, task, ids[1])
+	for ctx := deadline(t); ; {
+		by, err := spawnBy(t, task, "greet", 1)
+		if errors.Is(err, tpvm.ErrNoProgram) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(by, err)
+		}
+	}
+}
+
+// Where some threads cannot be started, the others run, and each slot says what became of it.
+func TestSpawnPartly(t *testing.T) {
+	ctx := deadline(t)
+	c := rocltest.Cluster(t, 2)
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	for task, name := range map[*tpvm.Task]string{a: "partly", b: "another"} {
+		if _, err := task.Export(ctx, name, returns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := a.Rocl().Find(ctx, rocl.Match{"type": "threaddef", "name": "another"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, _ := f.Attrs.Get("systhread")
+	stale := rocl.Attrs{"type": "threaddef", "vm": "test", "name": "partly", "systhread": string(pod)}
+	if _, err := a.Rocl().Register(ctx, stale); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "partly", 4)
+	var e *tpvm.SpawnError
+	if len(ids) != 2 || !errors.As(err, &e) || len(e.Slots) != 4 || len(e.Unwrap()) != 2 || !errors.Is(err, tpvm.ErrNoProgram) {
+		t.Errorf("%v: %v", ids, err)
+	}
+}
+
+// A thread that a thread spawns on another node has that thread as its parent, over three hops.
+func TestNestedSpawn(t *testing.T) {
+	ctx := deadline(t)
+	const hops = 3
+	c := rocltest.Cluster(t, hops)
+	tasks := make([]*tpvm.Task, hops)
+	for i := range tasks {
+		tasks[i] = enrol(t, c.Open((i+1)%hops))
+		if _, err := tasks[i].Export(ctx, fmt.Sprint("hop", i), func(ctx context.Context, th *tpvm.Thread) error {
+			family := th.Parent().String() + " " + th.ID().String()
+			if i+1 < hops {
+				ids, err := th.Spawn(ctx, fmt.Sprint("hop", i+1), 1)
+				if err != nil {
+					return err
+				}
+				var child string
+				if _, err := th.RecvInto(ctx, ids[0], 1, &child); err != nil {
+					return err
+				}
+				family += " " + child
+			}
+			return th.SendPacked(ctx, th.Parent(), 1, family)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := tasks[hops-1]
+	ids, err := root.Spawn(ctx, "hop0", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var family string
+	if _, err := root.RecvInto(ctx, ids[0], 1, &family); err != nil {
+		t.Fatal(err)
+	}
+	told := strings.Fields(family) // parent and identifier of each hop
+	if len(told) != 2*hops {
+		t.Fatal(family)
+	}
+	parent := root.ID()
+	for i := range hops {
+		id, err := rocl.ParseGID(told[2*i+1])
+		if err != nil || told[2*i] != parent.String() || id.Context() != tasks[i].ID().Context() {
+			t.Errorf("hop %d: %v: %v", i, told, err)
+		}
+		parent = id
+	}
+}
+
+// The resource by which a program finds its parent is listed while the program has not enrolled, and
+// is gone when it has, when it has ended, and when it could not be started.
+func TestProgramsListed(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	listed := func() (all []tpvm.TaskInfo) {
+		t.Helper()
+		for i, err := range task.Programs(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, i)
+		}
+		return all
+	}
+	await := func() { // the launcher deletes the resource after its answer
+		t.Helper()
+		for len(listed()) > 0 {
+			if ctx.Err() != nil {
+				t.Fatal("left behind:", listed())
+			}
+		}
+	}
+	ids, err := task.Spawn(ctx, self(t), 2, program("sleeps as task"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await()
+	ps, err := task.Start(ctx, self(t), 1, program("sleeps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := listed(); len(all) != 1 || all[0].ID != ps[0].ID() || all[0].Parent != task.ID() || all[0].PID != ps[0].PID() {
+		t.Error("not enrolled:", all)
+	}
+	kill(t, task, ps[0].ID())
+	for _, id := range ids {
+		kill(t, task, id)
+	}
+	if _, err := task.Spawn(ctx, self(t), 1, program("silent")); !errors.Is(err, tpvm.ErrNotEnrolled) {
+		t.Error(err)
+	}
+	await()
+}
+
+// A program in a PID namespace of its own finds its parent.
+func TestSpawnInNamespace(t *testing.T) {
+	if out, err := exec.Command("unshare", "--pid", "--fork", "true").CombinedOutput(); err != nil {
+		t.Skipf("no PID namespaces: %v: %s", err, out)
+	}
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	ids, err := task.Spawn(ctx, "unshare", 1, tpvm.Args("--pid", "--fork", "--kill-child", self(t), "inside"), program("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	if _, err := task.RecvInto(ctx, ids[0], 1, &said); err != nil || said != "[inside]" {
+		t.Error(said, err)
+	}
+	for i, err := range task.Tasks(ctx) {
+		if err != nil || i.ID == ids[0] && (i.Parent != task.ID() || i.PID != 1) {
+			t.Error(i, err)
+		}
+	}
+	if err := task.Send(ctx, ids[0], 2, nil); err != nil {
+		t.Error(err)
+	}
+	if s, err := task.Wait(ctx, ids[0]); err != nil || !s.Success() {
+		t.Error(s, err)
+	}
+}
+
+func init() {
+	programs["surroundings"] = func() error { // tells its parent its directory and two variables
+		ctx := context.Background()
+		t, err := joined()
+		if err != nil {
+			return err
+		}
+		dir, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		return errors.Join(t.SendPacked(ctx, t.Parent(), 1, dir, os.Getenv("TPVM_TEST_SPAWN"), os.Getenv("TPVM_TEST_POD")), t.Exit(ctx))
+	}
+}
+
+// Programs have the directory and the environment that Dir, Env and WithEnv give.
+func TestSurroundings(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t), tpvm.WithEnv("TPVM_TEST_POD=pod", "TPVM_TEST_SPAWN=pod"))
+	want := t.TempDir()
+	ids, err := task.Spawn(ctx, self(t), 1, program("surroundings"), tpvm.Dir(want), tpvm.Env("TPVM_TEST_SPAWN=spawn"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dir, ofSpawn, ofPod string
+	if _, err := task.RecvInto(ctx, ids[0], 1, &dir, &ofSpawn, &ofPod); err != nil || dir != want || ofSpawn != "spawn" || ofPod != "pod" {
+		t.Error(dir, ofSpawn, ofPod, err)
+	}
+}
