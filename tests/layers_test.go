@@ -37,6 +37,7 @@ var layers = map[string]int{
 	"rocltest":           9,
 	"netrocl":            9,
 	"rpc":                9,
+	"rpc/otelrpc":        10,
 	"tpvm/pack":          9,
 	"tpvm":               10,
 }
@@ -77,9 +78,12 @@ func height(pkg string) int {
 // thirdParty says which modules outside the standard library a package may
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
-	"buffers":   {"golang.org/x/sys"},
-	"tpvm":      {"golang.org/x/sys"},
-	"rpc":       {"github.com/cespare/xxhash/v2"},
+	"buffers": {"golang.org/x/sys"},
+	"tpvm":    {"golang.org/x/sys"},
+	"rpc":     {"github.com/cespare/xxhash/v2"},
+
+	"rpc/otelrpc": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
+
 	"pool":      {"golang.org/x/sys"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
