@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"netrocl":            9,
 	"rpc":                9,
 	"rpc/otelrpc":        10,
+	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
 }
@@ -82,7 +83,8 @@ var thirdParty = map[string][]string{
 	"tpvm":    {"golang.org/x/sys"},
 	"rpc":     {"github.com/cespare/xxhash/v2"},
 
-	"rpc/otelrpc": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
+	"codec/protobuf": {"google.golang.org/protobuf"},
+	"rpc/otelrpc":    {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
 	"pool":      {"golang.org/x/sys"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
