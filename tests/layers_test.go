@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"netrocl":            9,
 	"tpvm/pack":          9,
 	"tpvm":               10,
+	"bulk":               9,
 }
 
 // publicOnly has the packages that stand on the face of the library, as a user's program does:
@@ -45,6 +46,7 @@ var layers = map[string]int{
 // is held to the same.
 var publicOnly = map[string][]string{
 	"tpvm": {"", "codec", "tpvm"},
+	"bulk": {"", "codec"},
 }
 
 // mayImport reports whether publicOnly lets a package import another one of the module.
