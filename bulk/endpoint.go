@@ -78,7 +78,7 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
-	ep.server.Go(func() { _ = ep.r.Handle(context.Background(), ep.serve, rocl.EachInOwn()) }) // nil: the resource is closed
+	ep.server.Go(ep.receive)
 	return ep, nil
 }
 

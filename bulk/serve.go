@@ -3,37 +3,88 @@
 package bulk
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"github.com/rocl-go/rocl"
 )
 
-// copied is how many bytes are copied into a message rather than sent from where they lie, because
-// that costs less than to keep an account of them.
-const copied = 8 << 10
+const (
+	// copied is how many bytes are copied into a message rather than sent from where they lie,
+	// because that costs less than to keep an account of them.
+	copied = 8 << 10
+	// quick is how many bytes are copied at most by the goroutine that receives requests.
+	quick = 64 << 10
+)
 
-// serve answers the requests to an endpoint. Each has a goroutine of its own.
+// receive takes requests until the resource is closed. What can be answered quickly it answers
+// itself; the rest it leaves to other goroutines.
+func (ep *Endpoint) receive() {
+	for {
+		m, err := ep.r.Recv(context.Background())
+		if err != nil {
+			return
+		}
+		ep.serve(m)
+	}
+}
+
+// serve answers a request. It owns m.
 func (ep *Endpoint) serve(m *rocl.Message) {
 	if !m.IsCall() {
+		m.Release()
 		return
 	}
 	q, data, err := parseRequest(m.Bytes())
-	n := q.Len // bytes of a reply that is no error
-	if err == nil {
-		switch m.Tag() {
-		case tagRead:
-			err = ep.read(m, &q)
-		case tagWrite:
-			err, n = ep.write(m, &q, data), 0
-		default:
-			err = errProtocol
+	switch {
+	case err != nil:
+		ep.refuse(m, q.Len, err)
+	case m.Tag() == tagRead:
+		ep.read(m, &q)
+	case m.Tag() == tagWrite:
+		ep.write(m, &q, data)
+	default:
+		ep.refuse(m, q.Len, errProtocol)
+	}
+}
+
+// background runs f, in a goroutine of its own unless it is quick.
+func (ep *Endpoint) background(isQuick bool, f func()) {
+	if isQuick {
+		f()
+	} else {
+		ep.server.Go(f)
+	}
+}
+
+// refuse replies that a request has failed, whose reply would have n bytes. It owns m.
+func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
+	ep.counts.refused.Add(1)
+	p := refusal(n, err)
+	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, p) }, func() {})
+}
+
+// ended is a context that has: a Reply with it does not wait.
+var ended = func() context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	end()
+	return ctx
+}()
+
+// reply calls send, which replies to m, and calls failed if it fails. It does not wait: where the
+// target's context has no room for the reply, another goroutine does. It owns m.
+func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, failed func()) {
+	if send(ended) == nil {
+		m.Release()
+		return
+	}
+	ep.server.Go(func() {
+		defer m.Release()
+		if send(ep.life) != nil { // the target has ended, or this endpoint
+			failed()
 		}
-	}
-	if err != nil {
-		ep.counts.refused.Add(1)
-		_ = ep.r.ReplyBytes(ep.life, m, refusal(n, err)) // it fails if the target has ended
-	}
+	})
 }
 
 // admit returns the region of a request, and where in it the range begins. The region's end must
@@ -60,59 +111,78 @@ func (ep *Endpoint) admit(q *request, want Rights) (*Region, int64, error) {
 	return r, int64(s.Off) + off, nil
 }
 
-// write copies data to a region.
-func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) error {
+// write copies data to a region. It owns m.
+func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
 	if uint64(len(data)) != q.Len {
-		return errProtocol
+		ep.refuse(m, 0, errProtocol)
+		return
 	}
 	r, off, err := ep.admit(q, WriteOnly)
 	if err != nil {
-		return err
+		ep.refuse(m, 0, err)
+		return
 	}
-	r.mem.write(data, off)
-	r.end()
-	ep.counts.writes.Add(1)
-	ep.counts.writtenBytes.Add(q.Len)
-	_ = ep.r.ReplyBytes(ep.life, m, nil) // it fails if the target has ended
-	return nil
+	ep.background(len(data) <= quick, func() {
+		r.mem.write(data, off)
+		r.end()
+		ep.counts.writes.Add(1)
+		ep.counts.writtenBytes.Add(uint64(len(data)))
+		ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, nil) }, func() {})
+	})
 }
 
-// read replies with bytes of a region.
-func (ep *Endpoint) read(m *rocl.Message, q *request) error {
+// read replies with bytes of a region. It owns m.
+func (ep *Endpoint) read(m *rocl.Message, q *request) {
 	if q.Len > rocl.MaxMessage {
-		return rocl.ErrTooLarge
+		ep.refuse(m, q.Len, rocl.ErrTooLarge)
+		return
 	}
 	r, off, err := ep.admit(q, ReadOnly)
 	if err != nil {
-		return err
+		ep.refuse(m, q.Len, err)
+		return
 	}
-	b, err := r.take(m.From(), off, int(q.Len))
-	if err != nil {
-		return err
+	n := int(q.Len)
+	answer := func(b *rocl.Buffer) {
+		ep.counts.reads.Add(1)
+		ep.counts.readBytes.Add(uint64(n))
+		ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
 	}
-	ep.counts.reads.Add(1)
-	ep.counts.readBytes.Add(q.Len)
-	if ep.r.Reply(ep.life, m, b) != nil { // the target has ended
-		b.Release()
+	if b := r.lend(m.From(), off, n); b != nil {
+		answer(b)
+		return
+	}
+	ep.background(n <= quick, func() {
+		b, err := r.copy(off, n)
+		if err != nil {
+			ep.refuse(m, uint64(n), err)
+			return
+		}
+		answer(b)
+	})
+}
+
+// lend returns n bytes from off on as a buffer over the memory itself, where that can be sent to
+// another resource without a copy; then it sees to it that end is called. Otherwise it returns nil. Lent registered
+// memory is awaited by Region.returned.
+func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
+	if n <= copied {
+		return nil
+	}
+	i, at := r.mem.find(off)
+	switch {
+	case len(r.mem.parts[i])-at < n:
+	case r.bufs != nil && r.bufs[i] != nil:
+		defer r.end()
+		return r.bufs[i].Slice(at, n)
+	case !r.ep.sharing.with(r.ep.c, to):
+		return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
 	}
 	return nil
 }
 
-// take returns n bytes from off on as a buffer to send: the memory itself where that can be sent
-// to another resource without a copy, and otherwise a copy. It calls end when the memory is not
-// read any more. Lent registered memory is awaited by Region.returned.
-func (r *Region) take(to rocl.GID, off int64, n int) (*rocl.Buffer, error) {
-	if n > copied {
-		if i, at := r.mem.find(off); len(r.mem.parts[i])-at >= n {
-			switch {
-			case r.bufs != nil && r.bufs[i] != nil:
-				defer r.end()
-				return r.bufs[i].Slice(at, n), nil
-			case !r.ep.sharing.with(r.ep.c, to):
-				return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end), nil
-			}
-		}
-	}
+// copy returns a copy of n bytes from off on, and calls end.
+func (r *Region) copy(off int64, n int) (*rocl.Buffer, error) {
 	defer r.end()
 	b, err := r.ep.c.BufferWait(r.ep.life, n)
 	if err == nil {
