@@ -41,6 +41,7 @@ var layers = map[string]int{
 	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
+	"bulk":               9,
 }
 
 // publicOnly has the packages that stand on the face of the library, as a user's program does:
@@ -50,6 +51,7 @@ var publicOnly = map[string][]string{
 	"pool": {},
 	"tpvm": {"", "codec", "tpvm"},
 	"rpc":  {"", "codec", "pool", "rpc"},
+	"bulk": {"", "codec"},
 }
 
 // mayImport reports whether publicOnly lets a package import another one of the module.
