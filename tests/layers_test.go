@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"netrocl":            9,
 	"rpc":                9,
 	"rpc/otelrpc":        10,
+	"rpc/promrpc":        10,
 	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
