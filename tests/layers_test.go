@@ -87,6 +87,7 @@ var thirdParty = map[string][]string{
 	"rpc":     {"github.com/cespare/xxhash/v2"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},
+	"rpc/promrpc":    {"github.com/prometheus/client_golang"},
 	"rpc/otelrpc":    {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
 	"pool":      {"golang.org/x/sys"},
