@@ -479,8 +479,8 @@ func TestForwardedHandle(t *testing.T) {
 
 // A transfer that is cancelled at any point writes nothing after it has returned: BK8.
 func TestCancel(t *testing.T) {
+	const n, piece = 16 << 20, 256 << 10
 	over(t, func(t *testing.T, origin, target side) {
-		const n = 16 << 20
 		mem := make([]byte, n)
 		for i := range mem {
 			mem[i] = 1
@@ -496,7 +496,7 @@ func TestCancel(t *testing.T) {
 				cancel(stopped)
 			}
 			tr := target.StartPull(ctx, r.Handle(), 0, dst)
-			pieces := uint64(n / bulk.DefaultPiece)
+			pieces := uint64(n / piece)
 			for target.Stats().Transfers-before < percent*pieces/100 {
 				time.Sleep(10 * time.Microsecond)
 			}
@@ -529,7 +529,7 @@ func TestCancel(t *testing.T) {
 		if got, err := target.Pull(ctx, r.Handle(), 0, make([]byte, n)); got != 0 || !errors.Is(err, context.DeadlineExceeded) || origin.Stats() != served {
 			t.Error(got, err)
 		}
-	})
+	}, bulk.PieceSize(piece))
 }
 
 // A view of what is registered, and of this process's memory, is the memory itself: BK13.

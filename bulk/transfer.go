@@ -91,7 +91,7 @@ func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
 	return nil, parseError(m.Bytes())
 }
 
-// transfer splits a Pull or a Push into pieces, of which ep.depth are under way at a time.
+// transfer splits a Pull or a Push into pieces, of which Depth are under way at a time.
 func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want Rights, off int64, local [][]byte) (int64, error) {
 	var n int64
 	mem, ok := memory{}, len(local) == 0
@@ -113,7 +113,11 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		if want == WriteOnly {
 			one = ep.pushPiece
 		}
-		done, err = inPieces(ctx, n, int64(ep.piece), ep.depth, func(ctx context.Context, at, n int64) error {
+		piece := ep.cfg.piece
+		if n > int64(piece) && ep.sharing.with(ep.c, h.origin) {
+			piece = ep.cfg.shared
+		}
+		done, err = inPieces(ctx, n, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
 			return one(ctx, h, off+at, &mem, at, n)
 		})
 	}
