@@ -759,3 +759,52 @@ func TestClose(t *testing.T) {
 		}
 	})
 }
+
+// Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
+func TestArgument(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const limit = 4096
+		type request struct {
+			Small, Large, Unread bulk.Argument
+			Name                 string
+		}
+		small, large := counting(limit), counting(limit+1)
+		q := request{
+			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(limit),
+			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(limit),
+			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(limit),
+		}
+		clear(small)
+		p, err := codec.Append(nil, &q)
+		if err == nil {
+			err = codec.Decode(p, &q)
+		}
+		if err != nil || q.Unread.Snapshot != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, limit+1)
+		before := target.Stats().Transfers
+		if n, err := target.PullArgument(deadline(t), &q.Small, 5, got[:10], got[10:limit-5]); err != nil || n != limit-5 || !bytes.Equal(got[:n], counting(limit)[5:]) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 0 {
+			t.Errorf("%d transfers of what is in the argument", more)
+		}
+		if n, err := target.PullArgument(deadline(t), &q.Large, 0, got); err != nil || n != limit+1 || !bytes.Equal(got, large) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 1 {
+			t.Errorf("%d transfers", more)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Small, limit, make([]byte, 1)); !errors.Is(err, bulk.ErrRange) {
+			t.Error(err)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Unread, 0); !errors.Is(err, bulk.ErrRights) {
+			t.Error(err)
+		}
+		q.Small.Snapshot = q.Small.Snapshot[1:] // it does not fit the handle
+		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
+			t.Error(err)
+		}
+	})
+}
