@@ -93,8 +93,8 @@ func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
 
 // The connection breaks again and again during large transfers: rocl resumes it, and all bytes are right.
 func TestConnectionCut(t *testing.T) {
-	const n, cuts = 64 << 20, 20
-	f := &fragile{Transport: tcp.New(), after: 3<<20 + 12345}
+	const n, cuts = 15 << 20, 10
+	f := &fragile{Transport: tcp.New(), after: 1<<20 + 12345}
 	cl := rocltest.Cluster(t, 1)
 	origin, target := endpoint(t, cl.Open(0, rocl.WithTransports(f))), endpoint(t, cl.Open(0, rocl.WithTransports(f)))
 	want := counting(n)
@@ -107,9 +107,7 @@ func TestConnectionCut(t *testing.T) {
 			if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, want) {
 				t.Fatal("pull: ", err)
 			}
-			for i := range got {
-				got[i] ^= 0x55
-			}
+			got = counting(n + 1)[1:]
 			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
 				t.Fatal("push: ", err)
 			}
@@ -126,7 +124,7 @@ func TestConnectionCut(t *testing.T) {
 // Many transfers at a time, that are given up, delay neither others nor the end of the region.
 func TestManyTransfers(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
-		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(64<<20)))
+		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(4<<20)))
 		ctx, cancel := context.WithCancel(deadline(t))
 		defer cancel()
 		var all []*bulk.Transfer
