@@ -80,14 +80,17 @@ func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Regio
 	return reg
 }
 
-// counting returns n bytes, of which byte i is i mod 251 and a little.
-func counting(n int) []byte {
-	p := make([]byte, n)
+// pattern is what counting returns the beginning of.
+var pattern = sync.OnceValue(func() []byte {
+	p := make([]byte, 16<<20)
 	for i := range p {
 		p[i] = byte(i%251 + i>>16)
 	}
 	return p
-}
+})
+
+// counting returns n bytes that tell where they lie.
+func counting(n int) []byte { return slices.Clone(pattern()[:n]) }
 
 // cut returns p in k segments of the same size.
 func cut(p []byte, k int) (all [][]byte) {
@@ -122,7 +125,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 // memory, and with one slice and many at the target.
 func TestRanges(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
-		for _, n := range []int{1 << 10, 1 << 20, 3<<20 + 5} {
+		for _, n := range []int{1 << 10, 3<<20 + 5} {
 			for _, k := range []int{1, 2, 16, 1024} {
 				for _, isRegistered := range []bool{false, true} {
 					if isRegistered && k > 16 {
@@ -150,7 +153,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 			if err != nil || got != int64(length) {
 				t.Fatalf("pull %v: %d, %v", x, got, err)
 			}
-			if !bytes.Equal(local[at:at+length], want[off:off+length]) || len(bytes.Trim(local[:at], "\x00"))+len(bytes.Trim(local[at+length:], "\x00")) > 0 {
+			if !bytes.Equal(local[at:at+length], want[off:off+length]) || !isZero(local[:at]) || !isZero(local[at+length:]) {
 				t.Fatalf("pull %v: other bytes", x)
 			}
 			src := counting(n + parts)[parts:]
@@ -281,6 +284,8 @@ func TestRights(t *testing.T) {
 		}
 	})
 }
+
+func isZero(p []byte) bool { return bytes.Equal(p, make([]byte, len(p))) }
 
 // The parts of an encoded handle: see codec, and the fields of Handle.
 const (
@@ -479,12 +484,9 @@ func TestForwardedHandle(t *testing.T) {
 
 // A transfer that is cancelled at any point writes nothing after it has returned: BK8.
 func TestCancel(t *testing.T) {
+	const n, piece = 16 << 20, 256 << 10
 	over(t, func(t *testing.T, origin, target side) {
-		const n = 16 << 20
-		mem := make([]byte, n)
-		for i := range mem {
-			mem[i] = 1
-		}
+		mem := bytes.Repeat([]byte{1}, n)
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
 		defer r.Close()
 		for _, percent := range []uint64{0, 1, 50, 99} {
@@ -496,7 +498,7 @@ func TestCancel(t *testing.T) {
 				cancel(stopped)
 			}
 			tr := target.StartPull(ctx, r.Handle(), 0, dst)
-			pieces := uint64(n / bulk.DefaultPiece)
+			pieces := uint64(n / piece)
 			for target.Stats().Transfers-before < percent*pieces/100 {
 				time.Sleep(10 * time.Microsecond)
 			}
@@ -506,7 +508,7 @@ func TestCancel(t *testing.T) {
 			if percent < 50 && err == nil || err != nil && !errors.Is(err, stopped) {
 				t.Errorf("%d%%: %v", percent, err)
 			}
-			if len(bytes.TrimLeft(was[:got], "\x01")) > 0 || err != nil && got == n || percent == 0 && got > 0 {
+			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == n || percent == 0 && got > 0 {
 				t.Errorf("%d%%: %d bytes are said to be there", percent, got)
 			}
 			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // whatever was under way has come
@@ -529,7 +531,7 @@ func TestCancel(t *testing.T) {
 		if got, err := target.Pull(ctx, r.Handle(), 0, make([]byte, n)); got != 0 || !errors.Is(err, context.DeadlineExceeded) || origin.Stats() != served {
 			t.Error(got, err)
 		}
-	})
+	}, bulk.PieceSize(piece))
 }
 
 // A view of what is registered, and of this process's memory, is the memory itself: BK13.
@@ -755,6 +757,55 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
+func TestArgument(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const limit = 4096
+		type request struct {
+			Small, Large, Unread bulk.Argument
+			Name                 string
+		}
+		small, large := counting(limit), counting(limit+1)
+		q := request{
+			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(limit),
+			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(limit),
+			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(limit),
+		}
+		clear(small)
+		p, err := codec.Append(nil, &q)
+		if err == nil {
+			err = codec.Decode(p, &q)
+		}
+		if err != nil || q.Unread.Snapshot != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, limit+1)
+		before := target.Stats().Transfers
+		if n, err := target.PullArgument(deadline(t), &q.Small, 5, got[:10], got[10:limit-5]); err != nil || n != limit-5 || !bytes.Equal(got[:n], counting(limit)[5:]) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 0 {
+			t.Errorf("%d transfers of what is in the argument", more)
+		}
+		if n, err := target.PullArgument(deadline(t), &q.Large, 0, got); err != nil || n != limit+1 || !bytes.Equal(got, large) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 1 {
+			t.Errorf("%d transfers", more)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Small, limit, make([]byte, 1)); !errors.Is(err, bulk.ErrRange) {
+			t.Error(err)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Unread, 0); !errors.Is(err, bulk.ErrRights) {
+			t.Error(err)
+		}
+		q.Small.Snapshot = q.Small.Snapshot[1:] // it does not fit the handle
+		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
 			t.Error(err)
 		}
 	})

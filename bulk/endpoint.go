@@ -21,8 +21,7 @@ import (
 type Endpoint struct {
 	c       *rocl.Context
 	r       *rocl.Resource
-	piece   int
-	depth   int
+	cfg     config
 	secret  [sha256.Size]byte
 	life    context.Context // of replies
 	end     context.CancelCauseFunc
@@ -39,18 +38,18 @@ type Endpoint struct {
 // An Option changes one default of [Open], or of [Pipeline].
 type Option func(*config)
 
-type config struct{ piece, depth int }
+type config struct{ piece, shared, depth int }
 
-// PieceSize sets into how large pieces transfers are split, in bytes: 256 KiB by default, and 1 MiB
-// for Pipeline. It fails if it is less than 1 or more than a message may have.
-func PieceSize(bytes int) Option { return func(c *config) { c.piece = bytes } }
+// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and 8 MiB for
+// Pull and Push over shared memory. It fails if it is less than 1 or more than a message may have.
+func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.shared = bytes, bytes } }
 
 // Depth sets how many pieces of one transfer are under way at a time: 4 by default. It fails if
 // it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
-func newConfig(piece int, opts []Option) (config, error) {
-	c := config{piece, defaultDepth}
+func newConfig(opts []Option) (config, error) {
+	c := config{defaultPiece, sharedPiece, defaultDepth}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -61,18 +60,19 @@ func newConfig(piece int, opts []Option) (config, error) {
 }
 
 const (
-	defaultPiece = 256 << 10
+	defaultPiece = 1 << 20
+	sharedPiece  = 8 << 20 // over shared memory, where each piece of registered memory costs the same time
 	defaultDepth = 4
 )
 
 // Open registers a resource with the attribute bulk=1, which serves transfers until Close. It fails with
 // ErrRange where an option makes no sense, and as [rocl.Context.Register] does.
 func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, error) {
-	cfg, err := newConfig(defaultPiece, opts)
+	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
-	ep := &Endpoint{c: c, piece: cfg.piece, depth: cfg.depth, regions: map[uint64]*Region{}}
+	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}}
 	_, _ = rand.Read(ep.secret[:]) // never fails
 	ep.life, ep.end = context.WithCancelCause(context.Background())
 	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {

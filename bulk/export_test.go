@@ -11,9 +11,8 @@ import (
 // What a target does that keeps to no rule.
 
 const (
-	TagRead      = tagRead
-	TagWrite     = tagWrite
-	DefaultPiece = defaultPiece
+	TagRead  = tagRead
+	TagWrite = tagWrite
 )
 
 // Widen adds a step to a handle without looking at it.

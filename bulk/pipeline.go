@@ -20,8 +20,6 @@ type Piece struct {
 // Bytes returns the bytes of the piece, to be read until the loop goes on.
 func (p Piece) Bytes() []byte { return p.Message.Bytes() }
 
-const defaultPipelinePiece = 1 << 20
-
 // Pipeline yields all bytes that h names, in pieces of a given size ([PieceSize], 1 MiB by
 // default) and in order. While the loop works on one piece the next ones are on their way, so that there
 // are up to [Depth] pieces at a time, that one included. Pieces are views (see [Endpoint.View]).
@@ -29,7 +27,7 @@ const defaultPipelinePiece = 1 << 20
 // The first error ends the loop, as does the end of ctx: see [Endpoint.Pull].
 func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.Seq2[Piece, error] {
 	return func(yield func(Piece, error) bool) {
-		cfg, err := newConfig(defaultPipelinePiece, opts)
+		cfg, err := newConfig(opts)
 		if err != nil {
 			yield(Piece{}, failed("pipeline", &h, 0, h.Len(), err))
 			return

@@ -91,19 +91,10 @@ func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
 	return nil, parseError(m.Bytes())
 }
 
-// transfer splits a Pull or a Push into pieces, of which ep.depth are under way at a time.
+// transfer splits a Pull or a Push into pieces, of which Depth are under way at a time.
 func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want Rights, off int64, local [][]byte) (int64, error) {
-	var n int64
-	mem, ok := memory{}, len(local) == 0
-	if !ok {
-		if mem, ok = newMemory(local); ok {
-			n = mem.size()
-		}
-	}
-	err := ErrRange
-	if ok {
-		err = h.check(want, off, n)
-	}
+	mem, n := newLocal(local)
+	err := h.check(want, off, n)
 	if err == nil {
 		err = context.Cause(ctx)
 	}
@@ -113,7 +104,11 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		if want == WriteOnly {
 			one = ep.pushPiece
 		}
-		done, err = inPieces(ctx, n, int64(ep.piece), ep.depth, func(ctx context.Context, at, n int64) error {
+		piece := ep.cfg.piece
+		if n > int64(piece) && ep.sharing.with(ep.c, h.origin) {
+			piece = ep.cfg.shared
+		}
+		done, err = inPieces(ctx, n, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
 			return one(ctx, h, off+at, &mem, at, n)
 		})
 	}
@@ -121,6 +116,15 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		return done, failed(what, h, off, n, err)
 	}
 	return n, nil
+}
+
+// newLocal returns the memory of slices at the target, and its size: -1 where 64 bits do not have it.
+func newLocal(parts [][]byte) (mem memory, n int64) {
+	mem, ok := newMemory(parts)
+	if !ok {
+		return mem, -1
+	}
+	return mem, mem.size()
 }
 
 // pullPiece copies n bytes from off on to local memory.

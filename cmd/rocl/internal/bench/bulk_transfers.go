@@ -66,6 +66,7 @@ type bulkRun struct {
 	o       *options
 	ep      *bulk.Endpoint
 	origins []*origin
+	summed  uint64 // keeps the compiler from leaving out what is read
 }
 
 func openBulk(p *pair, o *options) (*bulkRun, error) {
@@ -222,10 +223,18 @@ func (b *bulkRun) rate(n int, bare func() (float64, error), f func() error) (our
 	return median(mine), median(its), nil
 }
 
-// bestBare returns a function that measures the best bare loop, and what it is.
+// bestBare returns a function that measures the best bare loop, or how fast memory is read where it is shared,
+// and what it measures.
 func (b *bulkRun) bestBare() (func() (float64, error), string, error) {
 	p := make([]byte, bulkLarge)
 	fillCounting(p)
+	if b.o.transport == "shm" {
+		return func() (float64, error) {
+			start := time.Now()
+			b.summed += sum(p)
+			return bulkLarge / time.Since(start).Seconds(), nil
+		}, "reading local memory", nil
+	}
 	best, err := b.p.bestStream(p, 1)
 	return func() (float64, error) { return b.p.moved(best, p, b.o.count) }, "the best of eight bare Go loops: " + best.String(), err
 }
@@ -321,19 +330,9 @@ func (b *bulkRun) views() ([]*Result, error) {
 // table measures pipelines with pieces of 16 KiB to 4 MiB. Over shared memory the loop reads every byte.
 func (b *bulkRun) table() (all []*Result, err error) {
 	isShared := b.o.transport == "shm"
-	bare, what := func() (float64, error) { return 0, nil }, "reading local memory"
-	if !isShared {
-		if bare, what, err = b.bestBare(); err != nil {
-			return nil, err
-		}
-	} else {
-		local := make([]byte, bulkLarge)
-		fillCounting(local)
-		bare = func() (float64, error) {
-			start := time.Now()
-			summed += sum(local)
-			return bulkLarge / time.Since(start).Seconds(), nil
-		}
+	bare, what, err := b.bestBare()
+	if err != nil {
+		return nil, err
 	}
 	o, err := b.origin(bulkTable, isShared)
 	if err != nil {
@@ -352,7 +351,7 @@ func (b *bulkRun) table() (all []*Result, err error) {
 					return err
 				}
 				if isShared {
-					summed += sum(p.Bytes())
+					b.summed += sum(p.Bytes())
 				}
 			}
 			return nil
@@ -365,9 +364,6 @@ func (b *bulkRun) table() (all []*Result, err error) {
 	}
 	return all, nil
 }
-
-// summed keeps the compiler from leaving out what is read.
-var summed uint64
 
 // clients measures how fast one process pulls from several at a time.
 func (b *bulkRun) clients() (all []*Result, err error) {
