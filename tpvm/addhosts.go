@@ -74,7 +74,7 @@ func (s SSH) Command(ctx context.Context, host string, argv []string) *exec.Cmd 
 	return exec.CommandContext(ctx, args[0], args[1:]...)
 }
 
-// WithHostStarter replaces SSH as what AddHosts runs commands on other hosts by.
+// WithHostStarter sets what AddHosts uses to run commands on other hosts. The default is SSH{}.
 func WithHostStarter(s HostStarter) Option { return func(f *config) { f.starter = s } }
 
 // A HostError tells why a host could not be added or removed.
@@ -341,6 +341,13 @@ func (s *shell) end() {
 	_ = s.wait()
 }
 
+// probe returns the command that was used, with true as the remote command, which is the last
+// argument.
+func (s *shell) probe() string {
+	args := s.cmd.Args
+	return strings.Join(append(slices.Clone(args[:max(0, len(args)-1)]), "true"), " ")
+}
+
 // failed returns the error of a host whose pod has not been started for the reason err.
 func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
 	s.end()
@@ -353,7 +360,7 @@ func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostEr
 	case errors.As(err, &told):
 		e.Advice = fmt.Sprintf("see that a dirserver runs on %s, or %q by hand", host, pod)
 	case errors.As(s.err, &exit) && exit.ExitCode() == 255:
-		e.Err, e.Advice = s.err, fmt.Sprintf("see that 'ssh %s true' works and asks for nothing", host)
+		e.Err, e.Advice = s.err, fmt.Sprintf("see that '%s' works and asks for nothing", s.probe())
 	case errors.As(s.err, &exit) && exit.ExitCode() == 127:
 		e.Err, e.Advice = s.err, fmt.Sprintf("%s is not in the PATH of commands on %s: install it there, or name it with its path in %s", pod, host, EnvPod)
 	case s.err != nil:
@@ -445,12 +452,22 @@ func (t *Task) delHost(ctx context.Context, name string, pods []place) *HostErro
 	}
 	e := &HostError{Host: name, Err: ErrNoPod}
 	switch found {
+	case "":
+		if ok, err := t.hasHost(ctx, name); err == nil && !ok {
+			e.Err = &textError{fmt.Sprintf("there is no host %q", name), ErrNoPod}
+		}
 	case LauncherDirserver:
 		e.Advice = "its dirserver starts programs: restart it without --tpvm"
 	case LauncherTask:
 		e.Advice = "a task there starts programs: kill it, or let it exit"
 	}
 	return e
+}
+
+// hasHost reports whether a node of the cluster has a name or a number.
+func (t *Task) hasHost(ctx context.Context, name string) (bool, error) {
+	hs, err := t.hosts(ctx, nil)
+	return slices.ContainsFunc(hs, func(h Host) bool { return h.Name == name || h.Node == name }), err
 }
 
 // endPodAt asks a pod to end, and waits until it has.

@@ -5,6 +5,8 @@ package tpvm
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rocl-go/rocl"
@@ -41,16 +43,36 @@ var (
 	ErrHandler = errors.New("tpvm: the thread has such a handler already")
 	// ErrForeign is returned by a receive of a message that is not of this package.
 	ErrForeign = errors.New("tpvm: the message is not one of a task or thread")
-	// ErrTooMany is returned when a host holds no more programs: its pod runs as many as
-	// WithMaxPrograms allows, or the system refused the process for want of a resource.
+	// ErrTooMany is returned by Spawn and Start if the limit of WithMaxPrograms is reached on a host,
+	// or if its system has no process, memory or file left for the program.
 	ErrTooMany = errors.New("tpvm: the host holds no more programs")
-	// ErrNoStatus is returned for a task of which no running task knows how it ended.
-	ErrNoStatus = errors.New("tpvm: no running task has started the program")
+	// ErrNoStatus is returned by Wait if it cannot learn how a program ends: a user started it by hand,
+	// the task that started it has ended, or the identifier is that of a thread.
+	ErrNoStatus = errors.New("tpvm: the task was not started by Spawn, or its starter has ended")
 	// ErrKilled is the cause for which the context of a killed thread ends.
 	ErrKilled = errors.New("tpvm: the thread was killed")
 	// ErrExited is the cause for which the contexts of threads end when their task exits.
 	ErrExited = errors.New("tpvm: the task has exited")
 )
+
+// A textError has a text of its own, and matches another error.
+type textError struct {
+	text string
+	is   error
+}
+
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.is }
+
+var (
+	errNoName = badParam("the name is empty")
+	errNoFunc = badParam("the function is nil")
+)
+
+// badParam returns an error that matches ErrBadParam, and says what is wrong.
+func badParam(format string, args ...any) error {
+	return &textError{fmt.Sprintf(format, args...), ErrBadParam}
+}
 
 // IsGone reports whether err tells that a task, a thread or a host has ended or is out of reach:
 // whether it matches rocl.ErrGone or rocl.ErrUnreachable.
@@ -62,25 +84,62 @@ func IsGone(err error) bool {
 type SpawnError struct {
 	Name  string  // what was to be spawned
 	Slots []error // one for each that was to be started; nil: it runs
+
+	hosts []string // of the slots
+}
+
+// add adds a slot of a host.
+func (e *SpawnError) add(host string, err error) {
+	e.Slots = append(e.Slots, err)
+	e.hosts = append(e.hosts, host)
 }
 
 func (e *SpawnError) Error() string {
-	var s strings.Builder
+	type failure struct {
+		text  string
+		slots []int
+	}
+	var all []failure
 	n := 0
-	for _, err := range e.Slots {
-		if err != nil {
-			n++
+	for i, err := range e.Slots {
+		if err == nil {
+			continue
+		}
+		n++
+		text := err.Error()
+		if i < len(e.hosts) && !strings.Contains(text, e.hosts[i]) {
+			text = " on " + e.hosts[i] + ": " + text
+		} else {
+			text = ": " + text
+		}
+		if k := slices.IndexFunc(all, func(f failure) bool { return f.text == text }); k >= 0 {
+			all[k].slots = append(all[k].slots, i)
+		} else {
+			all = append(all, failure{text, []int{i}})
 		}
 	}
+	var s strings.Builder
 	fmt.Fprintf(&s, "tpvm: spawn %q: %d of %d not started", e.Name, n, len(e.Slots))
-	was := ""
-	for i, err := range e.Slots {
-		if err != nil && err.Error() != was {
-			was = err.Error()
-			fmt.Fprintf(&s, "; %d: %v", i, err)
+	for i, f := range all {
+		sep := "; "
+		if i == 0 {
+			sep = ": "
 		}
+		s.WriteString(sep + slotNames(filepath.Base(e.Name), f.slots) + f.text)
 	}
 	return s.String()
+}
+
+// slotNames lists slots, as "sh.0 and sh.1" or "sh.0, sh.1 and 5 more".
+func slotNames(name string, slots []int) string {
+	names := make([]string, min(len(slots), 2))
+	for i := range names {
+		names[i] = fmt.Sprintf("%s.%d", name, slots[i])
+	}
+	if n := len(slots) - len(names); n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names, ", "), n)
+	}
+	return strings.Join(names, " and ")
 }
 
 // orNil returns e, or nil where all were started.

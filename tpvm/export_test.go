@@ -3,8 +3,6 @@
 package tpvm
 
 import (
-	"maps"
-	"slices"
 	"syscall"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -12,22 +10,28 @@ import (
 
 // WaitChildren waits until the programs that the task has started have ended.
 func (t *Task) WaitChildren() {
-	for _, c := range t.running() {
+	for _, c := range t.pod.running() {
 		<-c.exited
 	}
 }
 
 // KillChildren kills the programs that the task has started.
 func (t *Task) KillChildren() {
-	for _, c := range t.running() {
+	for _, c := range t.pod.running() {
 		_ = c.signal(syscall.SIGKILL)
 	}
 }
 
-func (t *Task) running() []*child {
-	t.pod.mu.Lock()
-	defer t.pod.mu.Unlock()
-	return slices.Collect(maps.Keys(t.pod.children))
+// EndDuringLaunch has the pod end its programs while one is about to be started. It returns why that
+// one is not started.
+func (t *Task) EndDuringLaunch() error {
+	c, err := t.pod.newChild(0)
+	if err != nil {
+		return err
+	}
+	defer t.pod.forget(c)
+	t.pod.endChildren()
+	return t.pod.mayBegin(c)
 }
 
 // InfoMessage makes the payload of an entry of the message box a Message.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -278,7 +279,7 @@ func TestForeignMessages(t *testing.T) {
 func TestThreadPanics(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
-	a := enrol(t, c.Open(0))
+	a := enrol(t, c.Open(0), tpvm.WithLogger(nil))
 	if _, err := a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
 		switch recvInt(t, th, th.Parent(), 1) {
 		case 0:
@@ -452,4 +453,61 @@ func TestExitInTime(t *testing.T) {
 		t.Error(err)
 	}
 	close(release)
+}
+
+// Threads that fail or panic are logged to the default logger, and those that return nil or are
+// killed are not.
+func TestThreadsAreLogged(t *testing.T) {
+	ctx := deadline(t)
+	said := newLines()
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
+	defer slog.SetDefault(old)
+	a := enrol(t, alone(t))
+	if _, err := a.Export(ctx, "thread", func(ctx context.Context, th *tpvm.Thread) error {
+		switch th.Args()[0] {
+		case "fails":
+			return errors.New("on purpose")
+		case "panics":
+			panic("with a value")
+		case "waits":
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var all []tpvm.TID
+	for i, what := range []string{"fails", "panics", "waits", "returns"} {
+		ids, err := a.Spawn(ctx, "thread", 1, tpvm.Args(what))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Notify(ctx, i, ids...); err != nil {
+			t.Fatal(err)
+		}
+		if what == "waits" {
+			if err := a.Kill(ctx, ids[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := a.Recv(ctx, ids[0], i); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, ids...)
+	}
+	exit(t, a)
+	got := said.all()
+	if len(got) != 2 {
+		t.Fatalf("%q", got)
+	}
+	for i, want := range []string{"on purpose", "with a value"} {
+		if !strings.Contains(got[i], want) || !strings.Contains(got[i], all[i].String()) {
+			t.Errorf("%q lacks %q or %v", got[i], want, all[i])
+		}
+	}
+	if !strings.Contains(got[1], "faults_test.go") {
+		t.Errorf("no stack of the panic: %q", got[1])
+	}
 }

@@ -21,6 +21,18 @@ type Filter struct {
 	Context MsgContext // or AnyContext
 }
 
+// String describes the messages, such as "tag 2 from any task".
+func (f Filter) String() string {
+	tag, from := "any tag", "any task"
+	if f.Tag != AnyTag {
+		tag = fmt.Sprintf("tag %d", f.Tag)
+	}
+	if !f.From.IsZero() {
+		from = f.From.String()
+	}
+	return tag + " from " + from
+}
+
 // Matches reports whether the Filter selects m.
 func (f Filter) Matches(m *Message) bool { return m.m != nil && f.matches(m.m.From(), m.m.Tag()) }
 
@@ -42,9 +54,9 @@ func (f Filter) meets(o Filter) bool {
 func (f Filter) check() error {
 	switch {
 	case f.Tag < AnyTag || f.Tag > MaxTag:
-		return fmt.Errorf("tag %d: %w", f.Tag, ErrBadParam)
+		return badParam("a tag is 0 to MaxTag, or AnyTag")
 	case f.Context >= 1<<contextBits && f.Context != AnyContext:
-		return fmt.Errorf("message context %d: %w", f.Context, ErrBadParam)
+		return badParam("there is no message context %d", f.Context)
 	}
 	return nil
 }
@@ -73,7 +85,7 @@ func (f Filter) selector() rocl.Select {
 // anyOf returns the condition for what at least one of the Filters selects.
 func anyOf(fs []Filter) (rocl.Select, error) {
 	if len(fs) == 0 {
-		return rocl.Select{}, fmt.Errorf("no filter: %w", ErrBadParam)
+		return rocl.Select{}, badParam("no filter is given")
 	}
 	all := make([]rocl.Select, len(fs))
 	for i, f := range fs {
@@ -97,7 +109,7 @@ func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error)
 			return newMessage(m)
 		}
 	}
-	return nil, fmt.Errorf("tpvm: receive: %w", err)
+	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)
 }
 
 // TryRecvFilter is RecvFilter without waiting: it fails with rocl.ErrEmpty where no such message
@@ -110,7 +122,7 @@ func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
 			return newMessage(m)
 		}
 	}
-	return nil, fmt.Errorf("tpvm: receive: %w", err)
+	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)
 }
 
 // Context returns the message context in which the message was sent; 0 for one of the message box.

@@ -108,6 +108,8 @@ type Group struct {
 	freeze  bool          // it is that of Freeze
 	token   uint64        // of the arrival, once it was sent
 	untold  []Member      // members that are gone, of which no barrier has told this one
+	absent  []absentee    // members that are gone, for collect
+	named   map[TID]bool  // resources of members whose end collect has told before the agent knew
 	wake    chan error    // the end of a barrier; has room for it
 }
 
@@ -132,7 +134,7 @@ func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
 
 func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	if name == "" {
-		return nil, ErrBadParam
+		return nil, errNoName
 	}
 	s := &t.groups
 	s.mu.Lock()
@@ -203,6 +205,10 @@ func (g *Group) Thread() *Thread { return g.t }
 
 // Leave ends the membership. When Leave returns, the instance number is free for the next
 // that joins. A Barrier of the member fails with ErrNotInGroup.
+//
+// Leave waits until what the member has sent in Gather, Scatter and Reduce is delivered. So a root
+// that calls the operation later still finds the data. If ctx ends first, the membership ends as
+// that of a thread that has ended, and Leave returns the cause.
 func (g *Group) Leave(ctx context.Context) error {
 	s := &g.t.groups
 	s.mu.Lock()
@@ -237,17 +243,16 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // same count, usually the number of members. With a lower count, the members that call first
 // go on together. With a higher one Barrier waits for others to join.
 //
-// Barrier fails with a *MemberError where members have ended, or have left, and too few for
-// count are there now. It does so once for each member: those that are left can meet in a
-// barrier of fewer next. A Barrier whose missing member is replaced in time does not fail. The
-// members that wait in the same barrier all fail, or all go on, if no process ends with which
-// the group was coordinated.
+// Barrier fails with a *MemberError when fewer than count members can still arrive. Each lost member
+// makes one barrier fail; the remaining members may then call Barrier with a lower count. If a new
+// member joins in time, Barrier succeeds. All waiting members get the same result, unless the
+// coordinating task ends during the barrier.
 //
-// Barrier fails with ErrBarrierCount where members wait with another count, with ErrNotInGroup
+// Barrier fails with ErrBarrierCount if members wait with another count, with ErrNotInGroup
 // if the thread has left the group, and with the cause of ctx's end. A call that ends with ctx
 // does not count, unless the barrier becomes complete in another task at that moment.
 func (g *Group) Barrier(ctx context.Context, count int) error {
-	err := ErrBadParam
+	err := badParam("count %d is not positive", count)
 	if count >= 1 {
 		err = g.a.barrier(ctx, g, count, false)
 	}
@@ -268,7 +273,7 @@ func (g *Group) Freeze(ctx context.Context, size int) error {
 		size, err = g.Size(ctx)
 	}
 	if err == nil && size < 1 {
-		err = ErrBadParam
+		err = badParam("size %d is not positive", size)
 	}
 	if err == nil {
 		err = g.a.barrier(ctx, g, size, true)
@@ -411,7 +416,7 @@ func (t *Thread) GroupMembers(ctx context.Context, name string) ([]Member, error
 
 func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match) ([]Member, error) {
 	if name == "" {
-		return nil, ErrBadParam
+		return nil, errNoName
 	}
 	ms, err := t.task.findMembers(ctx, name, more)
 	if err != nil {
@@ -430,8 +435,8 @@ func (t *Thread) GroupSize(ctx context.Context, name string) (int, error) {
 	return len(ms), err
 }
 
-// groupMember finds the member with a value of an attribute.
-func (t *Thread) groupMember(ctx context.Context, name, attr, value string, none error) (Member, error) {
+// groupMember finds the member with a value of an attribute, which what describes for the error.
+func (t *Thread) groupMember(ctx context.Context, name, what, attr, value string, none error) (Member, error) {
 	ms, err := t.groupMembers(ctx, name, rocl.Match{attr: value})
 	if err == nil && len(ms) > 0 {
 		return ms[0], nil
@@ -442,20 +447,20 @@ func (t *Thread) groupMember(ctx context.Context, name, attr, value string, none
 			err = ErrNoGroup
 		}
 	}
-	return Member{}, fmt.Errorf("tpvm: group %q: %s %s: %w", name, attr, value, err)
+	return Member{}, fmt.Errorf("tpvm: group %q: %s%s: %w", name, what, value, err)
 }
 
 // GroupTID returns the identifier of the member of a group that has an instance number. It
 // fails with ErrNoInstance, or ErrNoGroup.
 func (t *Thread) GroupTID(ctx context.Context, name string, instance int) (TID, error) {
-	m, err := t.groupMember(ctx, name, attrInstance, strconv.Itoa(instance), ErrNoInstance)
+	m, err := t.groupMember(ctx, name, "instance ", attrInstance, strconv.Itoa(instance), ErrNoInstance)
 	return m.TID, err
 }
 
 // GroupInstance returns the instance number that a task or thread has in a group. It fails
 // with ErrNotInGroup, or ErrNoGroup.
 func (t *Thread) GroupInstance(ctx context.Context, name string, id TID) (int, error) {
-	m, err := t.groupMember(ctx, name, attrTID, id.String(), ErrNotInGroup)
+	m, err := t.groupMember(ctx, name, "", attrTID, id.String(), ErrNotInGroup)
 	if err != nil {
 		return -1, err
 	}

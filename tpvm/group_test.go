@@ -809,7 +809,7 @@ func TestGroupCollectMemberGone(t *testing.T) {
 			if i > 0 && err != nil {
 				t.Error(err)
 			}
-			if i == 0 && err != nil { // nil: its end was known before the call
+			if i == 0 {
 				gone(t, err, false, hs[2].ID())
 			}
 		}
@@ -830,5 +830,88 @@ func TestGroupCollectMemberGone(t *testing.T) {
 		for _, err := range <-errs {
 			gone(t, err, false, hs[0].ID())
 		}
+	}
+}
+
+// What members have sent before they left or ended counts, whenever the root calls. A member that
+// has left without a call is not waited for, and one that has ended without a call is named once.
+func TestGroupCollectLeft(t *testing.T) {
+	for _, tasks := range []int{1, 3} {
+		ctx := deadline(t)
+		ts := newThreads(t, tasks)
+		gs, hs := ts.group("g", 6)
+		var err error
+		reduce := func(g *tpvm.Group, tag int, s string) (string, error) {
+			all, err := tpvm.Reduce(ctx, g, tag, 0, []string{s}, func(acc, x []string) { acc[0] += x[0] })
+			if len(all) > 0 {
+				return all[0], err
+			}
+			return "", err
+		}
+		for i, g := range gs[1:5] {
+			if _, err := reduce(g, 1, fmt.Sprint(i+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := reduce(gs[1], 2, "x"); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range []int{1, 3, 5} { // 5 has not called
+			if err := gs[i].Leave(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hs[2].end()
+		for n := 0; n != 2; { // until its end is known
+			if n, err = gs[0].Size(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, err := hs[1].Join(ctx, "g") // its data is for the second operation
+		if err != nil || again.Instance() != 1 {
+			t.Fatal(again.Instance(), err)
+		}
+		if _, err := reduce(again, 1, "n"); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := reduce(gs[0], 1, "0"); s != "01234" || err != nil {
+			t.Errorf("%q, %v", s, err)
+		}
+		if _, err := reduce(gs[4], 1, "4"); err != nil {
+			t.Fatal(err)
+		}
+		_, err = reduce(gs[0], 1, "0")
+		gone(t, err, false, hs[2].ID())
+		for _, tag := range []int{1, 2} { // after the error it is not waited for
+			for _, g := range []*tpvm.Group{again, gs[4]} {
+				if _, err := reduce(g, tag, "y"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if s, err := reduce(gs[0], 1, "0"); s != "0yy" || err != nil {
+			t.Errorf("%q, %v", s, err)
+		}
+		if s, err := reduce(gs[0], 2, "0"); s != "0xy" || err != nil {
+			t.Errorf("%q, %v", s, err)
+		}
+	}
+}
+
+// Gather has the parts of members that have left.
+func TestGroupGatherLeft(t *testing.T) {
+	ctx := deadline(t)
+	gs, _ := newThreads(t, 2).group("g", 3)
+	for i, g := range gs[1:] {
+		if _, err := tpvm.Gather(ctx, g, 1, 0, []int{i + 1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts, err := tpvm.Gather(ctx, gs[0], 1, 0, []int{0})
+	if err != nil || fmt.Sprint(parts) != "[[0] [1] [2]]" {
+		t.Error(parts, err)
 	}
 }

@@ -296,6 +296,7 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 		if len(g.untold) > mostUntold {
 			g.untold = slices.Delete(g.untold, 0, 1)
 		}
+		g.missLocked(m, left)
 	}
 	still := a.waiting[:0]
 	for _, g := range a.waiting {
@@ -466,6 +467,12 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 	}
 	a.removeLocked(g, ErrNotInGroup)
 	a.flushLocked()
+	a.unlock()
+	// A root that learns that the member has left relies on having its data.
+	if err := delivered(g.r.Flush(ctx)); err != nil {
+		return errors.Join(err, g.r.Close())
+	}
+	a.mu.Lock()
 	var done chan struct{}
 	if a.attached {
 		done = make(chan struct{})

@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,11 @@ const (
 
 // root returns the members and the one that is the root.
 func (g *Group) root(ctx context.Context, tag, root int) (ms []member, r member, err error) {
-	if tag < 0 || tag > MaxTag || root < 0 {
-		return nil, r, ErrBadParam
+	switch {
+	case tag < 0 || tag > MaxTag:
+		return nil, r, badParam("tag %d: a tag is 0 to MaxTag", tag)
+	case root < 0:
+		return nil, r, badParam("root %d is negative", root)
 	}
 	if ms, err = g.a.list(ctx, g); err != nil {
 		return nil, r, err
@@ -73,35 +77,123 @@ func recvPart[T any](ctx context.Context, g *Group, from member, tag uint64) ([]
 	return v, nil
 }
 
+// An absentee is a member that has ended or has left. What it sent before may be in the mailbox of
+// a member that has not received it yet.
+type absentee struct {
+	member
+	left bool // by Leave, or an error has named it: what it sent is in the mailbox
+}
+
+// missLocked keeps a member that is gone, if an operation of g may need it. The mu of the agent must
+// be held.
+func (g *Group) missLocked(m member, left bool) {
+	left = left || g.named[m.ID]
+	delete(g.named, m.ID)
+	if left && !g.hasFrom(m) {
+		return
+	}
+	g.absent = append(g.absent, absentee{m, left})
+	if len(g.absent) > mostAbsent {
+		g.absent = slices.Delete(g.absent, 0, 1)
+	}
+}
+
+// mostAbsent is how many members that are gone a member knows.
+const mostAbsent = 4096
+
+// hasFrom reports whether the mailbox of g has data of a member.
+func (g *Group) hasFrom(m member) bool {
+	_, err := g.r.Peek(rocl.From(m.ID))
+	return err == nil
+}
+
+// sources returns whose data the root collects: the members ms, and absentees, in the order of
+// their numbers, absentees first.
+func (g *Group) sources(ms []member) []source {
+	var all []source
+	g.a.mu.Lock()
+	for _, x := range g.absent {
+		all = append(all, source{x.member, true, x.left})
+	}
+	g.a.mu.Unlock()
+	for _, m := range ms {
+		all = append(all, source{member: m})
+	}
+	slices.SortStableFunc(all, func(a, b source) int { return cmp.Compare(a.Inst, b.Inst) })
+	return all
+}
+
+type source struct {
+	member
+	isAbsent, left bool
+}
+
+// settle keeps that an error names members, and forgets absentees of which nothing is to come.
+func (g *Group) settle(named []source) {
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	for _, s := range named {
+		i := slices.IndexFunc(g.absent, func(x absentee) bool { return x.ID == s.ID })
+		switch {
+		case i >= 0:
+			g.absent[i].left = true
+		case g.a.members[s.Inst].ID == s.ID: // the agent will be told
+			if g.named == nil {
+				g.named = map[TID]bool{}
+			}
+			g.named[s.ID] = true
+		}
+	}
+	g.absent = slices.DeleteFunc(g.absent, func(x absentee) bool { return x.left && !g.hasFrom(x.member) })
+}
+
 // collect calls f with the data of each member at the root, in the order of the instance
-// numbers. It receives from all that live also where some have ended, so that nothing of theirs
-// is left for a later operation.
+// numbers. It receives from all that live even if some have ended, so that nothing of theirs
+// is left for a later operation. A member that has ended or left is one of the operation if its
+// data is there. Then the data of a member that has got the same number since is for the next
+// operation.
 func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own []T, f func(member, []T) error) error {
 	gone := &MemberError{Group: g.Name()}
+	var named []source
 	var failed error
-	for _, m := range ms {
+	taken := -1 // the number of an absentee whose data was taken
+	for _, s := range g.sources(ms) {
 		data, err := own, error(nil)
-		if m.ID != g.r.ID() {
-			data, err = recvPart[T](ctx, g, m, tag)
+		switch {
+		case s.isAbsent && s.left && !g.hasTag(s.member, tag), !s.isAbsent && s.Inst == taken:
+			continue
+		case s.ID != g.r.ID():
+			data, err = recvPart[T](ctx, g, s.member, tag)
 		}
 		var e *MemberError
 		switch {
 		case errors.As(err, &e):
 			gone.Members = append(gone.Members, e.Members...)
+			named = append(named, s)
 			continue
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err == nil && failed == nil && len(gone.Members) == 0:
-			err = f(m, data)
+		case s.isAbsent:
+			taken = s.Inst
+		}
+		if err == nil && failed == nil && len(gone.Members) == 0 {
+			err = f(s.member, data)
 		}
 		if failed == nil {
 			failed = err
 		}
 	}
+	g.settle(named)
 	if len(gone.Members) > 0 {
 		return gone
 	}
 	return failed
+}
+
+// hasTag reports whether the mailbox of g has a message of a member with a tag.
+func (g *Group) hasTag(m member, tag uint64) bool {
+	_, err := g.r.Peek(rocl.From(m.ID), rocl.Tag(tag))
+	return err == nil
 }
 
 // Gather sends data to the member with the instance number root. All members must call it. At
@@ -110,13 +202,16 @@ func collect[T any](ctx context.Context, g *Group, ms []member, tag uint64, own 
 //
 // tag, 0 to MaxTag, must be the same for all; operations with different tags may be under way
 // at the same time. Those with the same tag are matched in the order in which each member makes
-// them. After one whose ctx has ended early another tag should be taken.
+// them.
 //
-// The members are those of the moment at which the root calls: what a member has sent that left
-// before is not among the parts. So members meet in a Barrier before they leave. If a member ends
-// before it has called, or if the root has ended, Gather fails with a *MemberError that names it;
-// at the root it takes what the others have sent. What members that have returned sent to a root
-// that ends is lost.
+// The members are those of the moment at which the root calls, and those that have sent data for
+// the operation and have ended or left since. A member may Leave as soon as its Gather has returned.
+// One that has left without a call is not waited for.
+//
+// If a member has ended, without Leave, and its data is not there, Gather fails at the root with a
+// *MemberError that names it, once for each such member, and takes what the others have sent. If
+// the root has ended, Gather fails at the others with a *MemberError. If ctx ends before Gather
+// returns, use another tag for the next Gather. If the root ends, data already sent to it is lost.
 func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var parts [][]T
@@ -127,6 +222,9 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 	default:
 		parts = make([][]T, ms[len(ms)-1].Inst+1)
 		err = collect(ctx, g, ms, collectGather|uint64(tag), slices.Clone(data), func(m member, data []T) error {
+			for len(parts) <= m.Inst { // it has left
+				parts = append(parts, nil)
+			}
 			parts[m.Inst] = data
 			return nil
 		})
@@ -142,8 +240,9 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 // part for each instance number; those of numbers that no member has are not sent. The part of
 // the root is not copied. tag is as that of Gather.
 //
-// If the root has ended, Scatter fails with a *MemberError that names it. At the root it fails
-// with one for members that have ended; the others get theirs.
+// If the root has ended, Scatter fails with a *MemberError that names it. At the root, Scatter
+// fails with a *MemberError that lists the ended members. The remaining members have received
+// their parts.
 func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) ([]T, error) {
 	ms, r, err := g.root(ctx, tag, root)
 	var own []T
@@ -192,7 +291,7 @@ func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op fu
 	switch {
 	case err != nil:
 	case op == nil:
-		err = ErrBadParam
+		err = errNoFunc
 	case r.ID != g.r.ID():
 		err = sendPart(ctx, g, r, collectReduce|uint64(tag), data)
 	default:

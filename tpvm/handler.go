@@ -19,10 +19,10 @@ type HandlerFunc func(ctx context.Context, m *Message)
 // A HandlerOption changes one default of AddHandler.
 type HandlerOption func(*handler)
 
-// Workers has a handler handle up to n messages at the same time, in no order.
+// Workers lets a handler handle up to n messages at the same time, in no order.
 func Workers(n int) HandlerOption { return func(h *handler) { h.workers = n } }
 
-// Serial has a handler run only while no other Serial handler of the thread runs.
+// Serial makes a handler run only while no other Serial handler of the thread runs.
 func Serial() HandlerOption { return func(h *handler) { h.serial = true } }
 
 // handlers are those of a thread. One goroutine, the pump, receives the messages that they want
@@ -71,9 +71,9 @@ const queued = 64
 // goneTag is that of the messages that tell the pump of the end of what a receive waits for.
 const goneTag = ownTag | math.MaxUint32
 
-// AddHandler has f called for each message from a task or thread, or AnyTask, with a tag, or
+// AddHandler makes the library call f for each message from a task or thread, or AnyTask, with a tag, or
 // AnyTag, in a message context, or AnyContext (pvm_addmhf). Recv, TryRecv and Probe do not see
-// these messages. Where several handlers want a message, the one that was added first gets it. The
+// these messages. If several handlers want a message, the one that was added first gets it. The
 // messages of Notify have tags, and may be handled.
 //
 // Unlike PVM's, handlers need no other call to run: f is called by a goroutine of the
@@ -81,9 +81,10 @@ const goneTag = ownTag | math.MaxUint32
 // other handlers; see Workers and Serial. f may do all that the thread may. A panic of f is
 // logged, and ends that call only.
 //
-// remove removes the handler: Recv sees what it has not taken. Up to 64 messages that it has taken
-// are handled still, with a ctx that has ended; remove does not wait for that. A thread's handlers
-// end with it. A message that a receive takes as the handler is added may be handled late.
+// After remove, Recv returns messages that the handler has not taken. Up to 64 messages that it has
+// taken are still handled, with an ended ctx; remove does not wait for them. A thread's handlers end
+// with it. If a Recv is in progress when the handler is added, one message may reach the handler late.
+//
 // AddHandler fails with ErrHandler if the thread has a handler for the same sender, tag and
 // context.
 func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opts ...HandlerOption) (remove func(), err error) {
@@ -92,8 +93,12 @@ func (t *Thread) AddHandler(from TID, tag int, mc MsgContext, f HandlerFunc, opt
 		o(h)
 	}
 	err = h.filter.check()
-	if err == nil && (f == nil || h.workers < 1) {
-		err = ErrBadParam
+	switch {
+	case err != nil:
+	case f == nil:
+		err = errNoFunc
+	case h.workers < 1:
+		err = badParam("%d workers are not positive", h.workers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tpvm: add a handler for tag %d: %w", tag, err)
@@ -285,7 +290,7 @@ func (hs *handlers) work(h *handler) {
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	m, err := newMessage(rm)
 	if err != nil {
-		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t, "err", err)
+		hs.t.task.log.Warn("tpvm: handler: message dropped", "thread", hs.t.String(), "err", err)
 		return
 	}
 	defer m.Release()
@@ -295,7 +300,7 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			hs.t.task.log.Error("tpvm: handler panics", "thread", hs.t, "from", m.From(), "tag", m.Tag(), "panic", v)
+			hs.t.task.log.Error("tpvm: handler panics", "thread", hs.t.String(), "from", m.From(), "tag", m.Tag(), "panic", v)
 		}
 	}()
 	h.f(h.ctx, m)

@@ -42,7 +42,7 @@ func number(m *tpvm.Message) int32 {
 func TestHandlers(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
-	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
+	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1), tpvm.WithLogger(nil))
 	const n = 1000
 	var got []int32
 	done := make(chan struct{})

@@ -78,7 +78,7 @@ func (w *hostWatch) run(ctx context.Context, synced func()) error {
 				return context.Cause(ctx)
 			}
 			if isSynced {
-				w.t.task.log.Error("tpvm: notify of hosts", "thread", w.t, "err", err)
+				w.t.task.log.Error("tpvm: notify of hosts", "thread", w.t.String(), "err", err)
 			}
 			return err
 		}

@@ -110,7 +110,7 @@ func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnsw
 			return a, e
 		}
 	}
-	return a, &remoteErr{text: a.Error}
+	return a, &textError{text: a.Error}
 }
 
 // answer does what a task asks.

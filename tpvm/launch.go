@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,6 +53,8 @@ type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
 	index    int           // in its spawn
+	isBegun  bool          // the process is being started, or has been; guarded by the mu of the pod
+	begun    chan struct{} // closed when the process has been started, or could not be
 	enrolled chan struct{} // closed when the program has enrolled
 	id       TID           // of the task; after enrolled
 	exited   chan struct{} // closed when the process has ended
@@ -96,9 +99,8 @@ func (p *pod) launchAll(ctx context.Context, q spawnPrograms) (cs []*child, errs
 		return []*child{nil}, []error{ErrBadParam}
 	}
 	cs, errs = make([]*child, q.N), make([]error, q.N)
-	path, err := lookPath(q.Name, q.Dir)
+	path, err := p.find(q)
 	if err != nil {
-		err = fmt.Errorf("%w: %q on %s: %w", ErrNoProgram, q.Name, p.t.host, err)
 		for i := range errs {
 			errs[i] = err
 		}
@@ -115,6 +117,33 @@ func (p *pod) launchAll(ctx context.Context, q spawnPrograms) (cs []*child, errs
 		p.endWithParent(q.Parent, cs)
 	}
 	return cs, errs
+}
+
+// find returns the path of the program of a request.
+func (p *pod) find(q spawnPrograms) (string, error) {
+	if q.Dir != "" {
+		if err := isDir(q.Dir); err != nil {
+			return "", fmt.Errorf("directory %s on %s: %w", q.Dir, p.t.host, err)
+		}
+	}
+	path, err := lookPath(q.Name, q.Dir)
+	if err != nil {
+		return "", fmt.Errorf("%w: %q on %s: %w", ErrNoProgram, q.Name, p.t.host, err)
+	}
+	return path, nil
+}
+
+// isDir fails unless path is a directory.
+func isDir(path string) error {
+	i, err := os.Stat(path)
+	var e *os.PathError
+	switch {
+	case errors.As(err, &e):
+		return e.Err
+	case err == nil && !i.IsDir():
+		return syscall.ENOTDIR
+	}
+	return err
 }
 
 // launchers is how many programs a request starts at the same time.
@@ -197,7 +226,12 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		return nil, err
 	}
 	p.t.work.Go(func() { p.handleEnrolment(c) })
-	if err := p.begin(c, q); err != nil {
+	err = p.mayBegin(c)
+	if err == nil {
+		err = p.begin(c, q)
+		close(c.begun)
+	}
+	if err != nil {
 		_ = c.tmp.Close()
 		return nil, err
 	}
@@ -225,9 +259,33 @@ func (p *pod) newChild(index int) (*child, error) {
 	case len(p.children) >= p.maxPrograms:
 		return nil, fmt.Errorf("%w: %d run", ErrTooMany, p.maxPrograms)
 	}
-	c := &child{index: index, enrolled: make(chan struct{}), exited: make(chan struct{})}
+	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
 	return c, nil
+}
+
+// mayBegin fails if the pod has begun to end its programs. Otherwise the process of c must be
+// started next.
+func (p *pod) mayBegin(c *child) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending {
+		return ErrExited
+	}
+	c.isBegun = true
+	return nil
+}
+
+// running returns the programs whose processes have been started.
+func (p *pod) running() []*child {
+	p.mu.Lock()
+	cs := slices.Collect(maps.Keys(p.children))
+	cs = slices.DeleteFunc(cs, func(c *child) bool { return !c.isBegun })
+	p.mu.Unlock()
+	return slices.DeleteFunc(cs, func(c *child) bool {
+		<-c.begun
+		return c.cmd.Process == nil
+	})
 }
 
 // forget counts one program less.

@@ -162,3 +162,11 @@ func copyFile(to, from string) error {
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
 }
+
+// A pod that ends does not start the programs that it was about to start.
+func TestEndDuringLaunch(t *testing.T) {
+	task := enrol(t, alone(t))
+	if err := task.EndDuringLaunch(); !errors.Is(err, tpvm.ErrExited) {
+		t.Error(err)
+	}
+}

@@ -44,7 +44,7 @@ const MaxTag = math.MaxInt32
 // tag returns the rocl tag of a message.
 func (t *Thread) tag(tag int) (uint64, error) {
 	if tag < 0 || tag > MaxTag {
-		return 0, fmt.Errorf("tag %d: %w", tag, ErrBadParam)
+		return 0, badParam("tag %d: a tag is 0 to MaxTag", tag)
 	}
 	return uint64(t.msgContext.Load())<<contextShift | uint64(tag), nil
 }
@@ -136,6 +136,9 @@ func (t *Thread) encode(ctx context.Context, b *pack.Buffer) (*rocl.Buffer, erro
 //
 // Send fails as [rocl.Resource.Send] does: with rocl.ErrGone if the receiver has ended.
 func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) error {
+	if to.IsZero() {
+		return errZeroTID
+	}
 	tg, err := t.tag(tag)
 	if err == nil {
 		err = t.send(ctx, to, tg, b)
@@ -145,6 +148,9 @@ func (t *Thread) Send(ctx context.Context, to TID, tag int, b *pack.Buffer) erro
 	}
 	return nil
 }
+
+// errZeroTID is the error of a send to the zero TID.
+var errZeroTID = badParam("tpvm: send: the zero TID is no task")
 
 // outgoing returns the memory of the message of b, and its rocl tag.
 func (t *Thread) outgoing(ctx context.Context, tag uint64, b *pack.Buffer) (*rocl.Buffer, uint64, error) {
@@ -274,7 +280,7 @@ func (msg *Message) init(m *rocl.Message) error {
 		m.Release()
 		return err
 	}
-	msg.m, msg.len = m, len(p)
+	msg.m, msg.len = m, msg.Remaining()
 	return nil
 }
 
@@ -315,7 +321,7 @@ func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) 
 			return t.message(m)
 		}
 	}
-	return nil, fmt.Errorf("tpvm: receive: %w", err)
+	return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
 }
 
 // recv returns the next message that s selects, which is the condition of f, and no handler does.
@@ -352,14 +358,14 @@ func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
 			return t.message(m)
 		}
 	}
-	return nil, fmt.Errorf("tpvm: receive: %w", err)
+	return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
 }
 
 // Info describes a message that has not been received.
 type Info struct {
 	From TID
 	Tag  int
-	Len  int // bytes that the packed values take
+	Len  int // bytes that the packed values take; from Probe and in RecvFunc, with the description of a typed message
 }
 
 func infoOf(e rocl.Envelope) Info {
@@ -381,7 +387,7 @@ func (t *Thread) Probe(from TID, tag int) (Info, error) {
 			return infoOf(e), nil
 		}
 	}
-	return Info{}, fmt.Errorf("tpvm: probe: %w", err)
+	return Info{}, fmt.Errorf("tpvm: probe %v: %w", f, err)
 }
 
 func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
@@ -401,10 +407,10 @@ func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
 	return e, nil
 }
 
-// RecvFunc waits for a message of the thread's message context for which match reports true, and
-// returns it (pvm_recvf). Messages for which match reports false are set aside while RecvFunc
-// waits, and are put back in their order before it returns. So no other goroutine should receive
-// meanwhile, and senders get room for as many messages as are set aside.
+// RecvFunc waits for a message in the thread's message context for which match returns true, and
+// returns it (pvm_recvf). Messages for which match returns false are put back, in order, before
+// RecvFunc returns; until then no other receive sees them, and they do not count against the
+// mailbox's limit.
 func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message, error) {
 	f := t.filter(AnyTask, AnyTag)
 	s, err := t.selectors.get(f)
@@ -416,7 +422,7 @@ func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message,
 	for {
 		m, err := t.recv(ctx, f, s)
 		if err != nil {
-			return nil, fmt.Errorf("tpvm: receive: %w", err)
+			return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
 		}
 		if match(infoOf(rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()})) {
 			return t.message(m)
@@ -434,7 +440,7 @@ func (t *Thread) putBack(ms []*rocl.Message) {
 	}
 }
 
-// Notify has a message with a tag sent to the thread when a task or thread has ended,
+// Notify makes the library send the thread a message with a tag when a task or thread has ended,
 // whether it returned, exited, was killed or was lost with its host: one message From each of
 // ids, for which IsGone reports true, behind the last message that it sent here. For one that
 // has ended already, the message comes at once. stop withdraws what has not been told.

@@ -22,7 +22,7 @@ type InfoFlags uint32
 // Flags of the message box. The first three are of an entry, and given to PutInfo; the others are
 // given to RecvInfo.
 const (
-	// Persistent has the entry stay when its owner has ended; see PutInfo.
+	// Persistent keeps the entry when its owner has ended; see PutInfo.
 	Persistent InfoFlags = 1 << iota
 	// MultiInstance permits several entries of one name, each with an index of its own.
 	MultiInstance
@@ -111,12 +111,11 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 // Where the name has an entry already, and without MultiInstance, PutInfo replaces it if the
 // thread owns it or it is OverWritable; otherwise PutInfo fails with ErrDenied and ErrEntryExists.
 //
-// A Persistent entry stays when its owner has ended; it has no owner then. No daemon keeps it:
-// the owner's task does, and another task of the virtual machine has a copy, in another process
-// where there is one. When the task exits or is killed, the other takes the entry over, and gives
-// a copy to a third. So an entry is lost when the last task of the virtual machine exits, or when
-// both processes die within the time in which the directory notices, which is milliseconds on
-// one host. While a killed task's entry is taken over, RecvInfo does not find it for that time.
+// A Persistent entry stays when its owner has ended, and has no owner then. No daemon keeps it. The
+// owner's task keeps the entry and a second task keeps a copy, in another process if there is one. If
+// the owner's task ends, the second takes over and copies the entry to a third. The entry is lost when
+// the last task exits, or when both processes die within milliseconds. While the second task takes
+// over from a killed one, RecvInfo does not find the entry.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }
@@ -298,10 +297,11 @@ func infoMessage(i foundInfo) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Message{from: i.Owner, len: len(p)}
+	m := &Message{from: i.Owner}
 	if err := m.Reader.Init(enc, typed, p); err != nil {
 		return nil, err
 	}
+	m.len = m.Remaining()
 	return m, nil
 }
 

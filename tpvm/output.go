@@ -107,11 +107,9 @@ type Output struct {
 // Exit waits for the output of the programs that still run, until its ctx ends. Programs whose
 // output is not gathered have the standard output and error of the process that starts them.
 //
-// The pod that has started a program passes its output on. When that task ends before the
-// program, the program does it itself if it has enrolled, so that nothing is lost and it is
-// not ended by SIGPIPE; when the gathering task has ended too, its output is discarded. A
-// program that has not enrolled gets SIGPIPE when it prints after its launcher has ended, as
-// in any pipeline.
+// The task or pod that started a program forwards its output. If that task ends first, an enrolled
+// program forwards its own output; any other program gets SIGPIPE at its next write. If the gathering
+// task has ended, an enrolled program's output is discarded.
 func (t *Task) Catchout(w io.Writer) error {
 	if w == nil {
 		return t.setCatch(nil, false)

@@ -405,7 +405,7 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 // Output that cannot be written does not stop the programs, and Exit tells of it.
 func TestCatchoutFails(t *testing.T) {
 	ctx := deadline(t)
-	task := enrol(t, alone(t))
+	task := enrol(t, alone(t), tpvm.WithLogger(nil))
 	if err := task.Catchout(full{}); err != nil {
 		t.Fatal(err)
 	}

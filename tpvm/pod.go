@@ -253,9 +253,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	t.work.Go(func() {
 		err := errGoexit
 		defer func() { // also where f ends the goroutine
-			if err != nil && th.ctx.Err() == nil {
-				t.log.Error("tpvm: thread failed", "thread", th, "err", err)
-			}
+			th.failed(err)
 			th.cancel(nil)
 			t.pod.remove(th)
 			th.endGroups()

@@ -112,7 +112,7 @@ func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
 // programs returns the request for a share of n programs.
 func (t *Thread) programs(name string, n int, p share, number uint64, s *spawn, out output) spawnPrograms {
 	return spawnPrograms{
-		parentage: t.children(number), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
+		parentage: t.children(number, s), Name: name, Args: s.args, Env: s.env, Dir: s.dir, N: p.count,
 		EndWithParent: s.endWithParent, Output: out, First: p.first, Count: n, OnHosts: p.count < n,
 	}
 }
@@ -141,10 +141,11 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 		answers[i], errs[i] = askPod(ctx, t.task, shares[i].pod, podStart, q, own.startOnly)
 	})
 	var ps []*Program
-	e := &SpawnError{Name: name, Slots: make([]error, n)}
+	e := &SpawnError{Name: name, Slots: make([]error, n), hosts: make([]string, n)}
 	for i, share := range shares {
 		a := answers[i]
 		for k := range share.count {
+			e.hosts[share.first+k] = share.name()
 			var got startedProgram
 			if k < len(a.Programs) {
 				got = a.Programs[k]

@@ -81,8 +81,21 @@ func TestSendPacked(t *testing.T) {
 	var f float64
 	is := make([]int32, 3)
 	i, err := b.RecvInto(ctx, tpvm.AnyTask, tpvm.AnyTag, &s, &f, is)
-	if err != nil || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
+	if err != nil || i.Len != 4+3+8+12 || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
 		t.Error(i, s, f, is, err)
+	}
+	if err := a.SendPacked(ctx, b.ID(), 3, 7); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); !errors.Is(err, pack.ErrType) {
+		t.Error("an int is received as a float64:", f, err)
+	}
+	untyped := a.Buffer(pack.Default)
+	if err := errors.Join(pack.PackOne(untyped, 2.5), a.Send(ctx, b.ID(), 3, untyped)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); f != 2.5 || err != nil {
+		t.Error(f, err)
 	}
 	if err := a.SendPacked(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
 		t.Error("a bool is sent:", err)

@@ -43,13 +43,14 @@ type endPod struct{}
 // NAME=VALUE.
 func WithEnv(env ...string) Option { return func(f *config) { f.env = append(f.env, env...) } }
 
-// WithLauncher says what serves a pod, for Host.Launcher. DelHosts ends only pods that are a
-// LauncherPod, which is the default.
+// WithLauncher sets the Host.Launcher that Hosts reports for the host of the pod. By default it is
+// LauncherPod for ServePod and RunPod, and LauncherTask for Enrol. DelHosts ends only the pods of a
+// LauncherPod.
 func WithLauncher(what string) Option {
 	return func(f *config) { f.podAttr(attrServedBy, what) }
 }
 
-// WithReady has ServePod call f when programs can be started, with the identifier of the pod.
+// WithReady makes ServePod call f once programs can be started. pod identifies the pod.
 func WithReady(f func(pod TID)) Option { return func(c *config) { c.ready = f } }
 
 // podAttr sets an attribute of the pod.
@@ -102,12 +103,11 @@ func (p *pod) endPod(context.Context, endPod) done {
 func (p *pod) endChildren() {
 	p.mu.Lock()
 	p.ending = true
-	var cs []*child
-	for c := range p.children {
-		_ = c.cmd.Process.Signal(syscall.SIGTERM)
-		cs = append(cs, c)
-	}
 	p.mu.Unlock()
+	cs := p.running()
+	for _, c := range cs {
+		_ = c.signal(syscall.SIGTERM)
+	}
 	late := time.NewTimer(endTime)
 	defer late.Stop()
 	for _, c := range cs {
@@ -117,15 +117,15 @@ func (p *pod) endChildren() {
 		case <-late.C:
 		}
 		for _, c := range cs {
-			_ = c.cmd.Process.Kill()
+			_ = c.signal(syscall.SIGKILL)
 		}
 		return
 	}
 }
 
-// RunPod is what a command that serves a pod does, such as tpvm pod. By hand, it is ServePod.
-// For AddHosts, whose remote shell has started the command, it puts a process of the same
-// command into the background, which serves the pod, and returns when AddHosts has found it.
+// RunPod is the body of a command such as tpvm pod. Started from a shell, it calls ServePod. Started
+// by AddHosts, it starts a background process of the same command that serves the pod, and returns
+// when AddHosts has found that pod.
 func RunPod(ctx context.Context, opts ...Option) error {
 	name := os.Getenv(EnvAdded)
 	if name == "" {

@@ -13,8 +13,13 @@ import (
 // SendPacked packs values, which are numbers, strings and slices of numbers, and sends them in
 // one message, as Send does. The receiver unpacks them in the same order, with RecvInto or from
 // the Message. They are read before SendPacked returns.
+//
+// The message is typed: it has a description of the types of its values, of about two bytes for each
+// value. If the receiver unpacks another type than was packed, such as a float64 in place of an int,
+// it gets pack.ErrType. A type and its PVM type are listed in package pack: int and int64 are one.
 func (t *Thread) SendPacked(ctx context.Context, to TID, tag int, values ...any) error {
-	b := t.Buffer(pack.InPlace)
+	b := packer(&t.task.typedPackers, pack.InPlace, pack.WithTypes())
+	defer putPacker(&t.task.typedPackers, b)
 	if err := b.PackValues(values...); err != nil {
 		return fmt.Errorf("tpvm: send to %v: %w", to, err)
 	}
@@ -22,8 +27,10 @@ func (t *Thread) SendPacked(ctx context.Context, to TID, tag int, values ...any)
 }
 
 // RecvInto receives a message as Recv does, and unpacks its values into numbers and strings,
-// given by pointers, and into slices of numbers. It fails if the message tells that its sender has
-// ended, with rocl.ErrGone.
+// given by pointers, and into slices of numbers. RecvInto fails with pack.ErrType if SendPacked
+// packed other types. A message of Send is untyped, unless its Buffer has pack.WithTypes: its values
+// must be unpacked as they were packed, and other types give wrong values without an error.
+// RecvInto fails with rocl.ErrGone if the message tells that its sender has ended.
 func (t *Thread) RecvInto(ctx context.Context, from TID, tag int, into ...any) (Info, error) {
 	m, err := t.Recv(ctx, from, tag)
 	if err != nil {
@@ -32,7 +39,7 @@ func (t *Thread) RecvInto(ctx context.Context, from TID, tag int, into ...any) (
 	defer m.Release()
 	i := Info{From: m.From(), Tag: m.Tag(), Len: m.Len()}
 	if m.IsGone() {
-		return i, fmt.Errorf("tpvm: receive: %v: %w", i.From, rocl.ErrGone)
+		return i, fmt.Errorf("tpvm: receive %v: %v: %w", t.filter(from, tag), i.From, rocl.ErrGone)
 	}
 	if err := m.UnpackValues(into...); err != nil {
 		return i, fmt.Errorf("tpvm: message from %v with tag %d: %w", i.From, i.Tag, err)

@@ -29,6 +29,7 @@ type spawn struct {
 	noPrograms    bool
 	endWithParent bool
 	noOutput      bool
+	noParent      bool
 }
 
 // A SpawnOption changes one default of Spawn.
@@ -62,22 +63,27 @@ func Where(m rocl.Match, conditions ...rocl.FindOption) SpawnOption {
 	}
 }
 
-// ByCores has hosts with more processors get more: in proportion to their number. By default
-// each gets as many as any other.
+// ByCores spreads in proportion to the number of processors of each host. By default each gets as
+// many as any other.
 func ByCores() SpawnOption { return func(s *spawn) { s.byCores = true } }
 
 // Complement chooses the hosts that OnHost, OnArch and Where do not.
 func Complement() SpawnOption { return func(s *spawn) { s.complement = true } }
 
-// Programs has Spawn not look for exported functions.
+// Programs makes Spawn ignore exported functions.
 func Programs() SpawnOption { return func(s *spawn) { s.noThreads = true } }
 
-// Threads has Spawn not look for programs.
+// Threads makes Spawn ignore programs.
 func Threads() SpawnOption { return func(s *spawn) { s.noPrograms = true } }
 
-// EndWithParent has programs end when the task or thread that spawned them has ended: they get
-// SIGTERM. Without it they go on.
+// EndWithParent makes the programs get SIGTERM when the task or thread that spawned them has ended.
+// Without it they go on.
 func EndWithParent() SpawnOption { return func(s *spawn) { s.endWithParent = true } }
+
+// NoParent has what is spawned not see its spawner: Parent returns the zero TID there, as where a
+// user has started the program. Nothing else changes: the spawner gets the output, Wait and
+// EndWithParent work, and TaskInfo.Parent is the spawner.
+func NoParent() SpawnOption { return func(s *spawn) { s.noParent = true } }
 
 // Self, as the name of what to spawn or to start, is the program of the caller's process.
 const Self = "."
@@ -119,12 +125,14 @@ type place struct {
 // name returns the name of the host, for errors.
 func (p place) name() string { return cmp.Or(p.added, p.host) }
 
-// Spawn starts n threads of the function that tasks export under a name, or, where no task
-// does, n tasks that run the program of that name, and returns their identifiers. They are
-// spread evenly over the tasks that export the name, or over the hosts; options restrict these.
-// The name Self is the caller's own program.
-// The first goes to the caller's own task or host, and each Spawn of the task goes on where
-// the one before has ended, so that many of one thread or program are spread as well.
+// Spawn starts n threads of the function that tasks export under a name, or, if no task exports it,
+// n tasks that run the program of that name. It returns their identifiers. The name Self is the
+// caller's own program.
+//
+// The threads are spread evenly over the tasks that export the name, and programs over the hosts, in
+// rotation; options restrict these. The first thread goes to the caller's own task if that exports the
+// name, and the first program to its host. Successive calls continue the rotation: ten calls that
+// spawn one thread each are spread like one call that spawns ten.
 //
 // Spawn returns when the threads run and the tasks have enrolled: messages may be sent to them.
 // If some could not be started, the error is a *SpawnError that says why, and the identifiers
@@ -173,7 +181,7 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 			q := t.programs(name, n, p, number, s, out)
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podPrograms, q, own.startPrograms)
 		} else {
-			q := spawnThreads{parentage: t.children(number), Name: name, Args: s.args, N: p.count}
+			q := spawnThreads{parentage: t.children(number, s), Name: name, Args: s.args, N: p.count}
 			answers[i], errs[i] = askPod(ctx, t.task, p.pod, podThreads, q, own.startThreads)
 		}
 	})
@@ -184,13 +192,15 @@ func (t *Thread) start(ctx context.Context, places []place, isProgram bool, name
 		if isProgram {
 			own.launched.add(shares[i].pod, a.IDs...)
 		}
-		e.Slots = append(e.Slots, make([]error, len(a.IDs))...)
+		for range a.IDs {
+			e.add(shares[i].name(), nil)
+		}
 		for k := len(a.IDs); k < shares[i].count; k++ {
 			text := ""
 			if len(a.Errors) > 0 {
 				text = a.Errors[min(k-len(a.IDs), len(a.Errors)-1)]
 			}
-			e.Slots = append(e.Slots, shares[i].notStarted(errs[i], text))
+			e.add(shares[i].name(), shares[i].notStarted(errs[i], text))
 		}
 	}
 	record.ids = slices.Clone(ids)
@@ -234,24 +244,15 @@ func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, ow
 // sentinels are the errors that remoteError recognises.
 var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod}
 
-// remoteErr is an error that another task has told.
-type remoteErr struct {
-	text string
-	is   error
-}
-
-func (e *remoteErr) Error() string { return e.text }
-func (e *remoteErr) Unwrap() error { return e.is }
-
 // remoteError returns the error that another task has told of. The errors of this package are
 // recognised by their text, which stands in front.
 func remoteError(text string) error {
 	for _, s := range sentinels {
 		if strings.HasPrefix(text, s.Error()) {
-			return &remoteErr{text: text, is: s}
+			return &textError{text: text, is: s}
 		}
 	}
-	return &remoteErr{text: text}
+	return &textError{text: text}
 }
 
 // places returns where a spawn may start, one place for each task that exports the name or, if
@@ -280,7 +281,7 @@ func (t *Task) places(ctx context.Context, name string, s *spawn) (ps []place, i
 		ps = slices.Insert(slices.DeleteFunc(ps, func(p place) bool { return p.pod == own.pod }), 0, own)
 	}
 	if ps = onePerNode(ps, t.pod.r.ID()); len(ps) == 0 {
-		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: add the hosts by AddHosts or tpvm add", ErrNoHost, s)
+		return nil, false, fmt.Errorf("%w%v: nothing starts programs there: run a task, tpvm pod or dirserver --tpvm there, or tpvm add from here", ErrNoHost, s)
 	}
 	return ps, true, t.weigh(ctx, ps, s)
 }
@@ -388,7 +389,7 @@ type Host struct {
 	Cores int
 	Tasks int // tasks of the virtual machine on it
 	// Launcher is what starts programs of Spawn there: LauncherPod, LauncherDirserver,
-	// LauncherTask, or "" where nothing does. AddHosts changes that.
+	// LauncherTask, or "" if nothing does. AddHosts changes that.
 	Launcher string
 	Added    string // the name under which AddHosts added the host
 }

@@ -174,6 +174,67 @@ func TestNestedSpawn(t *testing.T) {
 	}
 }
 
+func init() {
+	programs["orphan"] = func() error { // prints what it knows of its family
+		t, err := joined()
+		if err != nil {
+			return err
+		}
+		siblings, err := t.Siblings(context.Background())
+		fmt.Println("parent", t.Parent(), "siblings", len(siblings))
+		return errors.Join(err, t.Exit(context.Background()))
+	}
+}
+
+// A program that was spawned with NoParent sees no parent. Its output and its end are its
+// spawner's business all the same, and it is listed below it.
+func TestNoParent(t *testing.T) {
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	var out strings.Builder
+	if err := task.Catchout(&out); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := task.Start(ctx, self(t), 2, program("orphan"), tpvm.NoParent(), tpvm.EndWithParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ps {
+		if s, err := p.Wait(ctx); err != nil || !s.Success() {
+			t.Error(s, err)
+		}
+	}
+	ids, err := task.Spawn(ctx, self(t), 1, program("sleeps as task"), tpvm.NoParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range task.Tasks(ctx) {
+		if err != nil || i.ID == ids[0] && i.Parent != task.ID() {
+			t.Error(i, err)
+		}
+	}
+	kill(t, task, ids[0])
+	parents := make(chan tpvm.TID, 1)
+	if _, err := task.Export(ctx, "orphan", func(_ context.Context, th *tpvm.Thread) error {
+		parents <- th.Parent()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Spawn(ctx, "orphan", 1, tpvm.NoParent()); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-parents; !p.IsZero() {
+		t.Error("the parent of the thread:", p)
+	}
+	if err := task.Exit(ctx); err != nil { // waits for the output
+		t.Fatal(err)
+	}
+	if want := fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n"); strings.Count(out.String(), want) != 2 {
+		t.Error(out.String())
+	}
+}
+
 // The resource by which a program finds its parent is listed while the program has not enrolled, and
 // is gone when it has, when it has ended, and when it could not be started.
 func TestProgramsListed(t *testing.T) {

@@ -136,8 +136,8 @@ func TestAddHostsSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range [][]string{
-		{"host stranger", "255", "Permission denied", "'ssh stranger true'"},
-		{"host impostor", "255", "Host key verification failed", "'ssh impostor true'"},
+		{"host stranger", "255", "Permission denied", "-F " + config + " stranger true'"},
+		{"host impostor", "255", "Host key verification failed", "-F " + config + " impostor true'"},
 	} {
 		for _, w := range want {
 			if !strings.Contains(e.Hosts[i].Error(), w) {

@@ -106,25 +106,27 @@ func WithName(name string) Option { return func(f *config) { f.name = name } }
 // goroutine of its own. By default the signal is sent to the process.
 func WithSignal(f func(syscall.Signal)) Option { return func(c *config) { c.onSignal = f } }
 
-// WithLogger sends what the task logs to l: threads that fail, programs that end with an
-// error. Nothing is logged by default.
+// WithLogger sends what the task logs to l: threads that fail or panic, handlers that panic, output
+// of programs that could not be written, and the like. By default the task logs to slog.Default().
+// A nil l discards the log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithExport has the task export f, as Export does, before the Spawn that has started the program
-// returns: what spawned the program can spawn f at once. It is exported until Exit.
+// WithExport makes Enrol export f under a name, until Exit. A parent may spawn f as soon as the Spawn
+// that started this program has returned. A call of Export may come too late for that.
 func WithExport(name string, f ThreadFunc) Option {
 	return func(c *config) { c.exports = append(c.exports, namedFunc{name, f}) }
 }
 
-// WithMaxPrograms limits how many programs run at once that this task has started, whichever task
-// has asked for them; 4096 if not given.
+// WithMaxPrograms limits how many programs started by this task, for itself and for other tasks, run at
+// once. The default is 4096.
 func WithMaxPrograms(n int) Option { return func(c *config) { c.maxPrograms = n } }
 
-// WithoutLaunch has the task start programs for itself only, as a task should that soon ends.
+// WithoutLaunch prevents other tasks from starting programs through this one. Use it for a task that
+// soon ends.
 func WithoutLaunch() Option { return func(c *config) { c.noLaunch = true } }
 
-// Observing has the task not be listed, and start programs for itself only: it looks at the
-// virtual machine rather than being a part of it.
+// Observing makes the task an observer: Tasks does not list it, and other tasks cannot start programs
+// through it. Use it for monitoring commands.
 func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true, true } }
 
 // A Task is a process of the virtual machine. Its methods, and those of its Thread, which
@@ -145,8 +147,11 @@ type Task struct {
 	launch   *foundStart   // of this process, where its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes it on
 
-	packers  sync.Pool // of *pack.Buffer
-	messages sync.Pool // of *Message
+	lost losses // if the task owns the context
+
+	packers      sync.Pool // of *pack.Buffer
+	typedPackers sync.Pool // of *pack.Buffer for typed messages
+	messages     sync.Pool // of *Message
 
 	starter  HostStarter // of AddHosts
 	env      []string    // for programs that the pod starts
@@ -182,12 +187,15 @@ func Enrol(ctx context.Context, opts ...Option) (t *Task, err error) {
 
 // configure returns what the options and the environment say.
 func configure(opts []Option) *config {
-	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.New(slog.DiscardHandler)}
+	f := &config{vm: os.Getenv(EnvVM), name: filepath.Base(os.Args[0]), maxPrograms: mostPrograms, log: slog.Default()}
 	for _, o := range opts {
 		o(f)
 	}
 	if f.vm == "" {
 		f.vm = userName()
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
 	}
 	if f.onSignal == nil {
 		f.onSignal = func(s syscall.Signal) { _ = syscall.Kill(os.Getpid(), s) }
@@ -197,21 +205,28 @@ func configure(opts []Option) *config {
 
 // newTask returns a task that has a context, and nothing registered.
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
-	c := f.c
-	if c == nil {
-		if c, err = rocl.Open(ctx, f.rocl...); err != nil {
+	t = &Task{
+		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
+		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
+	}
+	if t.owns {
+		opts := append([]rocl.Option{rocl.WithUndelivered(t.undelivered)}, f.rocl...)
+		if t.c, err = rocl.Open(ctx, opts...); err != nil {
 			return nil, err
 		}
 	}
-	t = &Task{
-		c: c, owns: f.c == nil, vm: f.vm, node: fmt.Sprintf("%012x", uint64(c.ID().Node())), log: f.log, tookOver: make(chan struct{}),
-		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
-	}
+	t.node = fmt.Sprintf("%012x", uint64(t.c.ID().Node()))
 	t.ended, t.end = context.WithCancel(context.Background())
 	if t.host, err = os.Hostname(); err != nil || t.host == "" {
 		t.host = t.node
 	}
 	return t, nil
+}
+
+// undelivered records the report of a message for Exit. The pod and resources that use ownTag
+// send the library's own messages.
+func (t *Task) undelivered(u rocl.Undelivered) {
+	t.lost.record(u, u.Tag&ownTag != 0 || u.From == t.pod.r.ID())
 }
 
 // abandon gives back what a task has that could not enrol for the reason err.
@@ -327,20 +342,25 @@ func (t *Task) VM() string { return t.vm }
 // Host returns the name of the machine that the task runs on.
 func (t *Task) Host() string { return t.host }
 
-// Rocl returns the task's rocl context.
+// Rocl returns the rocl context on which the task runs, for what this package does not offer. Do not
+// close it: Exit does, unless WithContext gave it.
 func (t *Task) Rocl() *rocl.Context { return t.c }
 
 // A ThreadFunc is what a thread does. When it returns, the thread has ended. ctx ends when the
-// thread is killed and when its task exits; the function should return soon then. An error that
-// it returns, and a panic, are logged.
+// thread is killed and when its task exits; the function should return soon then. A panic, and an
+// error that it returns before ctx has ended, are logged; see WithLogger. The thread's parent is told
+// of the end by Notify, but not of the error.
 type ThreadFunc func(ctx context.Context, t *Thread) error
 
 // Export lets the tasks of the virtual machine start f as threads of this task, by name. The
 // name is gone when the returned Closer has been closed, or the task has exited; threads that
 // run go on. Several tasks may export the same name: Spawn chooses.
 func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer, error) {
-	if name == "" || f == nil {
-		return nil, fmt.Errorf("tpvm: export %q: %w", name, ErrBadParam)
+	switch {
+	case name == "":
+		return nil, fmt.Errorf("tpvm: export: %w", errNoName)
+	case f == nil:
+		return nil, fmt.Errorf("tpvm: export %q: %w", name, errNoFunc)
 	}
 	x := &export{t: t, name: name, f: f}
 	t.pod.mu.Lock()
@@ -374,11 +394,13 @@ func (x *export) Close() error {
 	return x.r.Close()
 }
 
-// Exit leaves the virtual machine. It ends the task's threads and waits for them, and for the
-// output of the programs that Catchout gathers. Messages that the task has sent and that have
-// not been delivered are waited for, until ctx ends, but for those to tasks and threads that have
-// ended. The process goes on. When ctx ends, Exit returns with its cause, also where a thread does
-// not return.
+// Exit leaves the virtual machine. It ends the task's threads and waits for them. It waits for
+// the output of the programs that Catchout gathers, and until the messages that the task has sent
+// are delivered. Messages to tasks and threads that have ended are not waited for, and are no
+// error. The process goes on.
+//
+// If ctx ends first, Exit returns the cause, even if a thread has not returned. If messages were
+// lost for another reason, such as a host out of reach, the error names their receivers.
 func (t *Task) Exit(ctx context.Context) error {
 	t.mu.Lock()
 	exited := t.exited
@@ -395,8 +417,7 @@ func (t *Task) Exit(ctx context.Context) error {
 
 // leave ends all that belongs to the task.
 func (t *Task) leave(ctx context.Context) error {
-	var errs []error
-	errs = append(errs, t.drain(ctx))
+	drained := t.drain(ctx)
 	t.pod.infos.handOver(ctx)
 	t.end()
 	withdrawn := make(chan struct{})
@@ -404,16 +425,17 @@ func (t *Task) leave(ctx context.Context) error {
 		defer close(withdrawn)
 		t.withdraw()
 	}()
+	var flushed, closed error
 	select {
 	case <-withdrawn:
-		errs = append(errs, delivered(t.c.Flush(ctx)))
+		flushed = t.c.Flush(ctx)
 	case <-ctx.Done(): // a thread does not return, or no directory answers
-		errs = append(errs, context.Cause(ctx))
+		flushed = context.Cause(ctx)
 	}
 	if t.owns {
-		errs = append(errs, delivered(t.c.Close()))
+		closed = t.c.Close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(drained, t.lost.err(ctx, flushed, closed))
 }
 
 // withdraw ends the threads and withdraws what the task has registered.
@@ -428,14 +450,4 @@ func (t *Task) withdraw() {
 		_ = th.r.Close()
 	}
 	_ = t.pod.r.Close()
-}
-
-// delivered returns err, the outcome of a flush, unless all that it says is that receivers have
-// ended: a worker that was killed is no fault of the task that exits.
-func delivered(err error) error {
-	if errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) &&
-		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return nil
-	}
-	return err
 }

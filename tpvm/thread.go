@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -43,11 +44,12 @@ type parentage struct {
 	Spawn      uint64 // number of the Spawn, for the pod
 	Pod        TID    // of the parent's task
 	MsgContext uint32 // in which the thread or program begins
+	NoParent   bool   // the thread or program does not see Parent
 }
 
 // children returns the parentage of what a Spawn of the thread starts.
-func (t *Thread) children(spawn uint64) parentage {
-	return parentage{Parent: t.ID(), Spawn: spawn, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load()}
+func (t *Thread) children(number uint64, s *spawn) parentage {
+	return parentage{Parent: t.ID(), Spawn: number, Pod: t.task.pod.r.ID(), MsgContext: t.msgContext.Load(), NoParent: s.noParent}
 }
 
 // newThread registers a thread.
@@ -69,8 +71,14 @@ func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.At
 // ID returns the identifier of the thread.
 func (t *Thread) ID() TID { return t.r.ID() }
 
-// Parent returns the task or thread that spawned the thread, or the zero TID if none did.
-func (t *Thread) Parent() TID { return t.family.Parent }
+// Parent returns the task or thread that spawned the thread, or the zero TID if none did, or if
+// it did so with NoParent.
+func (t *Thread) Parent() TID {
+	if t.family.NoParent {
+		return TID{}
+	}
+	return t.family.Parent
+}
 
 // Name returns the name under which the thread was spawned.
 func (t *Thread) Name() string { return t.family.name }
@@ -109,11 +117,28 @@ func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
 // errGoexit tells that the function of a thread has called runtime.Goexit.
 var errGoexit = errors.New("tpvm: the thread's goroutine ended")
 
+// panicError tells that the function of a thread has panicked.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
+
+// failed logs err, with which the function of the thread has ended. An error is expected of a thread
+// that was told to end.
+func (t *Thread) failed(err error) {
+	var p *panicError
+	if err != nil && (t.ctx.Err() == nil || errors.As(err, &p)) {
+		t.task.log.Error("tpvm: thread failed", "thread", t.String(), "err", err)
+	}
+}
+
 // run calls the function of the thread. A panic of f becomes an error.
 func (t *Thread) run(f ThreadFunc) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("tpvm: thread %v: panic: %v", t, v)
+			err = &panicError{v, debug.Stack()}
 		}
 	}()
 	return f(t.ctx, t)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 	"unsafe"
 
 	"github.com/rocl-go/rocl"
@@ -15,8 +16,8 @@ import (
 // SendValues packs v and sends it, as pvm_psend does: the receiver calls [RecvValues] with the
 // same T, or Recv and pack.Unpack. The values travel in encoding Raw, and are copied once.
 func SendValues[T pack.Number](ctx context.Context, t *Thread, to TID, tag int, v []T) error {
-	b := t.task.packer(pack.InPlace)
-	defer t.task.putPacker(b)
+	b := packer(&t.task.packers, pack.InPlace)
+	defer putPacker(&t.task.packers, b)
 	err := pack.Pack(b, v, 1)
 	if err == nil {
 		return t.Send(ctx, to, tag, b)
@@ -70,6 +71,9 @@ func (t *Thread) SendBytes(ctx context.Context, to TID, tag int, p []byte) error
 // reads it with View or UnpackBytes. If SendBuffer returns nil, it has taken over the caller's
 // reference to m; otherwise m stays the caller's.
 func (t *Thread) SendBuffer(ctx context.Context, to TID, tag int, m *rocl.Buffer) error {
+	if to.IsZero() {
+		return errZeroTID
+	}
 	tg, err := t.tag(tag)
 	if err == nil {
 		err = t.r.Send(ctx, to, tg|bareFlag, m)
@@ -80,17 +84,17 @@ func (t *Thread) SendBuffer(ctx context.Context, to TID, tag int, m *rocl.Buffer
 	return nil
 }
 
-// packer returns an empty Buffer.
-func (t *Task) packer(enc pack.Encoding) *pack.Buffer {
-	b, ok := t.packers.Get().(*pack.Buffer)
+// packer returns an empty Buffer of a pool, in which types are options of NewBuffer.
+func packer(pool *sync.Pool, enc pack.Encoding, types ...pack.Option) *pack.Buffer {
+	b, ok := pool.Get().(*pack.Buffer)
 	if !ok {
-		return pack.NewBuffer(enc)
+		return pack.NewBuffer(enc, types...)
 	}
 	b.Reset(enc)
 	return b
 }
 
-func (t *Task) putPacker(b *pack.Buffer) {
+func putPacker(pool *sync.Pool, b *pack.Buffer) {
 	b.Reset(pack.Default) // drops what it refers to
-	t.packers.Put(b)
+	pool.Put(b)
 }

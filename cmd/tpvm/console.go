@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/tpvm"
@@ -44,10 +45,12 @@ func consoleCommand() *cobra.Command {
 type console struct {
 	cmd     *cobra.Command
 	t       *tpvm.Task
-	out     io.Writer
+	out     io.Writer // of commands, and of what is spawned
+	err     io.Writer // of errors
 	aliases map[string][]string
 	exports []string // names of variables for what is spawned
 	jobs    []*job
+	line    *term.Terminal // of a user who types commands; else nil
 	quit    bool
 }
 
@@ -56,31 +59,47 @@ func runConsole(cmd *cobra.Command, rc string) (err error) {
 	if err != nil {
 		return err
 	}
-	c := &console{cmd: cmd, t: t, out: cmd.OutOrStdout(), aliases: pvmAliases()}
-	terminal := isTerminal(cmd.InOrStdin())
-	defer func() { err = errors.Join(err, c.end(!terminal)) }()
-	if err := c.readRC(cmd.Context(), rc); err != nil {
+	c := &console{cmd: cmd, t: t, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), aliases: pvmAliases()}
+	terminal := isTerminal(cmd.InOrStdin()) && isTerminal(c.out)
+	if terminal {
+		c.useTerminal()
+	}
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer func() { err = errors.Join(err, c.end(!terminal, stop)) }()
+	if err := c.readRC(ctx, rc); err != nil {
 		return err
 	}
 	if terminal {
-		return c.converse(cmd.Context())
+		return c.converse(ctx)
 	}
-	return c.runScript(cmd.Context())
+	return c.runScript(ctx)
 }
 
-// end ends the console. For a script it waits for the output of what runs; else that goes on
-// without its output.
-func (c *console) end(waits bool) error {
+// end ends the console. For a script it waits for what prints; else that goes on without its
+// output. stop ends what follows the jobs.
+func (c *console) end(waits bool, stop func()) error {
 	ctx, cancel := context.WithCancel(c.cmd.Context())
 	defer cancel()
 	if !waits {
 		cancel()
 	}
+	for _, j := range c.jobs {
+		if j.prints {
+			select {
+			case <-j.ended:
+			case <-ctx.Done():
+			}
+		}
+	}
+	stop()
 	err := c.t.Exit(ctx)
 	if !waits || c.cmd.Context().Err() != nil {
 		err = nil
 	}
 	for _, j := range c.jobs {
+		if err == nil && waits { // nothing writes any more
+			err = j.err
+		}
 		if j.file != nil {
 			err = errors.Join(err, j.file.Close())
 		}
@@ -109,7 +128,7 @@ func (c *console) readRC(ctx context.Context, path string) error {
 	s := bufio.NewScanner(f)
 	for n := 1; !c.quit && ctx.Err() == nil && s.Scan(); n++ {
 		if err := c.do(ctx, s.Text()); err != nil {
-			complain(c.cmd.ErrOrStderr(), fmt.Sprintf("%s:%d: ", path, n), err)
+			complain(c.err, fmt.Sprintf("%s:%d: ", path, n), err)
 		}
 	}
 	if err := s.Err(); err != nil {
@@ -118,29 +137,53 @@ func (c *console) readRC(ctx context.Context, path string) error {
 	return nil
 }
 
+// useTerminal has the console print by its terminal, which keeps the line that a user types below
+// what is printed.
+func (c *console) useTerminal() {
+	c.line = term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{c.cmd.InOrStdin(), c.out}, "tpvm> ")
+	c.out, c.err = c.line, c.line
+}
+
 // converse carries out the commands of a terminal.
 func (c *console) converse(ctx context.Context) error {
-	lines := c.lines(ctx)
+	fd := int(c.cmd.InOrStdin().(*os.File).Fd())
 	for !c.quit {
-		c.tellEnded()
-		fmt.Fprint(c.out, "tpvm> ")
-		line, err := lines(ctx)
+		line, err := c.readLine(ctx, fd)
+		if errors.Is(err, io.EOF) {
+			return printTo(c.out, "\n")
+		}
 		if err != nil {
 			return endOfInput(err)
 		}
 		if err := c.do(ctx, line); err != nil {
-			complain(c.cmd.ErrOrStderr(), "", err)
+			complain(c.err, "", err)
 		}
 	}
 	return nil
 }
 
+// readLine reads a line, which the user may edit.
+func (c *console) readLine(ctx context.Context, fd int) (string, error) {
+	if width, height, err := term.GetSize(fd); err == nil && width > 0 {
+		_ = c.line.SetSize(width, height)
+	}
+	before, err := term.MakeRaw(fd)
+	if err != nil {
+		return "", fmt.Errorf("reading commands: %w", err)
+	}
+	defer func() { _ = term.Restore(fd, before) }()
+	return interruptible(ctx, c.line.ReadLine)
+}
+
 // runScript carries out the commands of standard input, and fails if one has failed.
 func (c *console) runScript(ctx context.Context) error {
-	lines := c.lines(ctx)
+	next := lines(c.cmd.InOrStdin())
 	failed := false
 	for n := 1; !c.quit; n++ {
-		line, err := lines(ctx)
+		line, err := interruptible(ctx, next)
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -149,7 +192,7 @@ func (c *console) runScript(ctx context.Context) error {
 		}
 		if err := c.do(ctx, line); err != nil {
 			failed = true
-			complain(c.cmd.ErrOrStderr(), fmt.Sprintf("line %d: ", n), err)
+			complain(c.err, fmt.Sprintf("line %d: ", n), err)
 		}
 	}
 	if failed {
@@ -158,34 +201,37 @@ func (c *console) runScript(ctx context.Context) error {
 	return nil
 }
 
-// lines returns a function that returns the next line of standard input. Reading it cannot be
-// interrupted: another goroutine does that.
-func (c *console) lines(ctx context.Context) func(context.Context) (string, error) {
-	lines, ended := make(chan string), make(chan error, 1)
+// interruptible returns what read returns, or the cause of the end of ctx: then read goes on, as
+// reading a file cannot be interrupted.
+func interruptible(ctx context.Context, read func() (string, error)) (string, error) {
+	type result struct {
+		line string
+		err  error
+	}
+	done := make(chan result, 1)
 	go func() {
-		s := bufio.NewScanner(c.cmd.InOrStdin())
-		for s.Scan() {
-			select {
-			case lines <- s.Text():
-			case <-ctx.Done():
-				return
-			}
+		line, err := read()
+		done <- result{line, err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// lines returns a function that reads the next line of a script.
+func lines(r io.Reader) func() (string, error) {
+	s := bufio.NewScanner(r)
+	return func() (string, error) {
+		if s.Scan() {
+			return s.Text(), nil
 		}
 		if err := s.Err(); err != nil {
-			ended <- fmt.Errorf("reading commands: %w", err)
-			return
+			return "", fmt.Errorf("reading commands: %w", err)
 		}
-		ended <- io.EOF
-	}()
-	return func(ctx context.Context) (string, error) {
-		select {
-		case line := <-lines:
-			return line, nil
-		case err := <-ended:
-			return "", err
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		}
+		return "", io.EOF
 	}
 }
 

@@ -4,11 +4,14 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/internal/freeaddr"
 )
@@ -49,7 +52,10 @@ func TestConsoleCommands(t *testing.T) {
 		{"? quit", "quit\nend the console; what it has spawned goes on\n", ""},
 		{"help trace", "", `help: there is no command "trace"; 'help' lists them`},
 		{"setenv V 'a b'\nsetenv V\nexport V W\nexport\nunexport W\nexport", "a b\nV\nW\nV\n", ""},
-		{"setenv V x\nspawn -> sh -c 'echo $V'", "[sh] x\n", ""},
+		{"setenv V x\nspawn -> sh -c 'echo $V'", "[sh] x\n[1] finished: sh\n", ""},
+		{"spawn -> sh -c 'echo x; exit 2'", "[sh] x\n[1] finished: sh: exit status 2\n", ""},
+		{"spawn -2 -> sh -c 'kill -9 $$'", "[1] finished: sh: 2 of 2 failed, the first sh.0 (process ", ""},
+		{"spawn ->/dev/full echo x", "[1] finished: echo\n", "no space left on device"},
 		{"spawn -:/ -> pwd", "[pwd] /\n", ""},
 		{"setenv TPVM_DEBUGGER 'sh -c'\nspawn -? -> 'echo debugged'", "[sh] debugged\n", ""},
 		{"spawn -? true", "", "-? needs a debugger"},
@@ -65,6 +71,93 @@ func TestConsoleCommands(t *testing.T) {
 		out, errOut, code := s.run(x.lines, "console")
 		if !strings.Contains(out, x.out) || !strings.Contains(errOut, x.says) || (code == 0) != (x.says == "") || x.says == "" && errOut != "" {
 			t.Errorf("%q: exit code %d, %q, %q", x.lines, code, out, errOut)
+		}
+	}
+}
+
+// The identifiers of a job come before its output, and the report of its end behind it, also where
+// the program prints at once.
+func TestConsoleOrder(t *testing.T) {
+	const jobs = 5
+	out, errOut, code := newShell(t).run(strings.Repeat("spawn -> echo x\n", jobs), "console")
+	if code != 0 {
+		t.Fatal(code, errOut)
+	}
+	var order strings.Builder // of the first job
+	for l := range strings.Lines(out) {
+		switch {
+		case strings.HasPrefix(l, "[1] "):
+			order.WriteString(l)
+		case strings.HasPrefix(l, "[echo] "):
+			order.WriteByte('x')
+		case strings.Contains(l, "-"):
+			order.WriteByte('i')
+		}
+	}
+	if !strings.HasPrefix(order.String(), "[1] 1 started\nix") || strings.Count(order.String(), "x") != jobs || strings.Count(out, "finished: echo\n") != jobs {
+		t.Error(out)
+	}
+}
+
+// On a terminal, what a user has typed stays below what comes meanwhile.
+func TestConsoleTerminal(t *testing.T) {
+	in, typed := io.Pipe()
+	shown := &screen{grown: make(chan struct{}, 1)}
+	cmd := consoleCommand()
+	cmd.SetIn(in)
+	c := &console{cmd: cmd, out: shown}
+	c.useTerminal()
+	lines := make(chan string)
+	go func() {
+		line, _ := c.line.ReadLine()
+		lines <- line
+	}()
+	if _, err := typed.Write([]byte("echo ha")); err != nil {
+		t.Fatal(err)
+	}
+	shown.await(t, "tpvm> echo ha")
+	fmt.Fprint(c.out, "[x] hi\n")
+	shown.await(t, "[x] hi\r\ntpvm> echo ha")
+	if _, err := typed.Write([]byte("lf\r")); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-lines; l != "echo half" {
+		t.Errorf("%q", l)
+	}
+}
+
+// A screen keeps what is written.
+type screen struct {
+	mu    sync.Mutex
+	text  string
+	grown chan struct{}
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	s.text += string(b)
+	s.mu.Unlock()
+	select {
+	case s.grown <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+// await waits until the text ends with what is wanted.
+func (s *screen) await(t *testing.T, want string) {
+	t.Helper()
+	for {
+		s.mu.Lock()
+		got := s.text
+		s.mu.Unlock()
+		if strings.HasSuffix(got, want) {
+			return
+		}
+		select {
+		case <-s.grown:
+		case <-time.After(long):
+			t.Fatalf("%q does not end with %q", got, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ var consoleCommands []command
 
 func init() { // help refers to the table
 	consoleCommands = []command{
-		{"add", "HOST...", 1, many, "start programs on further hosts", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
+		{"add", "HOST...", 1, many, "add hosts on which tasks can start programs", "ssh reaches them; for its options: setenv TPVM_SSH 'ssh -F FILE'", (*console).add},
 		{"alias", "[NAME [COMMAND [argument...]]]", 0, many, "list the aliases, print one, or define one", "", (*console).alias},
 		{"conf", "", 0, 0, "list the hosts of the virtual machine", "", (*console).conf},
 		{"delete", "HOST...", 1, many, "end the pods of hosts, and what these have started", "", (*console).delete},
@@ -60,7 +61,8 @@ func init() { // help refers to the table
 	}
 }
 
-const aboutConsoleIDs = "An ID is one that 'ps' prints: whole, without the node in front, or with the beginning of it."
+const aboutConsoleIDs = "Give the identifier as 'ps' prints it (1000005-11), or with the node or the first digits of the node in front\n" +
+	"(2e49-1000005-11)."
 
 func (k command) usage() string { return strings.TrimSpace(k.name + " " + k.args) }
 
@@ -118,7 +120,7 @@ func (c *console) mstat(_ context.Context, args []string) error {
 		return err
 	}
 	return c.printStates("HOST", args, func(name string) string {
-		if slices.ContainsFunc(hs, func(h tpvm.Host) bool { return slices.Contains([]string{h.Added, h.Node, h.Name}, name) }) {
+		if findHost(hs, name) >= 0 {
 			return "ok"
 		}
 		return "no host of the virtual machine"
@@ -144,12 +146,13 @@ func (c *console) pstat(_ context.Context, args []string) error {
 
 // printStates prints a table of names and what f says of each.
 func (c *console) printStates(title string, names []string, f func(name string) string) error {
-	tw := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // what jobs print does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "%s\tSTATUS\n", title)
 	for _, n := range names {
 		fmt.Fprintf(tw, "%s\t%s\n", display.Quote(n), f(n))
 	}
-	return tw.Flush()
+	return errors.Join(tw.Flush(), printTo(c.out, "%s", &b))
 }
 
 func (c *console) echo(_ context.Context, args []string) error {

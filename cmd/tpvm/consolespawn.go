@@ -30,17 +30,95 @@ const aboutSpawn = `-COUNT      how many, such as -4
 
 // job is one spawn.
 type job struct {
-	number int
-	name   string
-	ps     []*program
-	file   *os.File // of the output
-	isTold bool     // that it has ended
+	number  int
+	name    string
+	ps      []*program
+	prints  bool
+	w       io.Writer     // of the output
+	file    *os.File      // of the output, or nil
+	err     error         // of writing the output
+	isShown chan struct{} // closed when the console has printed the job; the output waits for that
+	outputs chan struct{} // one for each program whose output has ended
+	ended   chan struct{} // closed when the console has printed that the job has ended, or ends itself
 }
 
 // program is one of the programs of a job.
 type program struct {
 	*tpvm.Program
-	ended chan struct{} // closed when it has
+	ended   chan struct{} // closed when it has
+	failure string        // after ended: how it failed, if it did
+}
+
+// await waits until the program has ended.
+func (p *program) await(ctx context.Context) {
+	defer close(p.ended)
+	if s, err := p.Wait(ctx); err != nil {
+		p.failure = text(err)
+	} else if !s.Success() {
+		p.failure = s.String()
+	}
+}
+
+// take writes a line of the output of a job.
+func (j *job) take(o *tpvm.Output) {
+	<-j.isShown
+	more := ""
+	if o.IsContinued {
+		more = "+"
+	}
+	switch o.Kind {
+	case tpvm.OutputLine:
+		_, err := fmt.Fprintf(j.w, "[%s%s] %s\n", o.Label, more, o.Text)
+		if j.err == nil {
+			j.err = err
+		}
+	case tpvm.OutputEnd:
+		j.outputs <- struct{}{}
+	}
+}
+
+// outputTime is how long the report of a job's end waits for output that its programs have left to
+// other processes.
+const outputTime = time.Second
+
+// awaitOutput waits until the output of the programs has ended.
+func (j *job) awaitOutput() {
+	late := time.After(outputTime)
+	for range j.ps {
+		select {
+		case <-j.outputs:
+		case <-late:
+			return
+		}
+	}
+}
+
+// follow prints that a job has ended, behind its output.
+func (c *console) follow(ctx context.Context, j *job) {
+	defer close(j.ended)
+	var failed []*program
+	for _, p := range j.ps {
+		if <-p.ended; p.failure != "" {
+			failed = append(failed, p)
+		}
+	}
+	if <-j.isShown; j.prints {
+		j.awaitOutput()
+	}
+	if ctx.Err() == nil {
+		fmt.Fprintf(c.out, "[%d] finished: %s\n", j.number, j.outcome(failed))
+	}
+}
+
+// outcome says how a job has ended.
+func (j *job) outcome(failed []*program) string {
+	switch {
+	case len(failed) == 0:
+		return j.name
+	case len(j.ps) == 1:
+		return j.name + ": " + failed[0].failure
+	}
+	return fmt.Sprintf("%s: %d of %d failed, the first %v: %s", j.name, len(failed), len(j.ps), failed[0], failed[0].failure)
 }
 
 // running returns the programs of a job that run.
@@ -79,16 +157,6 @@ func (c *console) listJobs(_ context.Context, args []string) error {
 		}
 	}
 	return nil
-}
-
-// tellEnded prints the jobs that have ended since the last call.
-func (c *console) tellEnded() {
-	for _, j := range c.jobs {
-		if !j.isTold && len(j.running()) == 0 {
-			j.isTold = true
-			fmt.Fprintf(c.out, "[%d] finished %s\n", j.number, j.name)
-		}
-	}
 }
 
 // request is what a spawn asks for.
@@ -212,64 +280,63 @@ func (c *console) spawn(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	w, file, err := r.output(c.out)
-	if err != nil {
+	j := &job{
+		number: len(c.jobs) + 1, name: name, prints: r.prints,
+		isShown: make(chan struct{}), outputs: make(chan struct{}, r.n), ended: make(chan struct{}),
+	}
+	defer close(j.isShown)
+	if j.w, j.file, err = r.output(c.out); err != nil {
 		return err
 	}
-	ps, err := c.start(r, w)
+	ps, err := c.start(r, j)
 	if len(ps) == 0 {
-		if file != nil {
-			err = errors.Join(err, file.Close())
+		if j.file != nil {
+			err = errors.Join(err, j.file.Close())
 		}
 		return err
 	}
-	j := &job{number: len(c.jobs) + 1, name: name, file: file}
 	c.jobs = append(c.jobs, j)
 	for _, q := range ps {
-		p := &program{q, make(chan struct{})}
+		p := &program{Program: q, ended: make(chan struct{})}
 		j.ps = append(j.ps, p)
-		go func() {
-			_, _ = p.Wait(ctx)
-			close(p.ended)
-		}()
+		go p.await(ctx)
 	}
+	go c.follow(ctx, j)
 	return errors.Join(err, c.printStarted(ctx, j))
 }
 
-// start starts the programs of a request, whose output goes to w.
-func (c *console) start(r request, w io.Writer) ([]*tpvm.Program, error) {
+// start starts the programs of a request.
+func (c *console) start(r request, j *job) ([]*tpvm.Program, error) {
 	opts := []tpvm.SpawnOption{
-		tpvm.OnHost(r.host), tpvm.OnArch(r.arch), tpvm.Dir(r.dir), tpvm.Args(r.args[1:]...), tpvm.Env(c.environment()...),
+		tpvm.NoParent(), tpvm.OnHost(r.host), tpvm.OnArch(r.arch), tpvm.Dir(r.dir), tpvm.Args(r.args[1:]...), tpvm.Env(c.environment()...),
 	}
-	if w == nil {
+	if !r.prints {
 		opts = append(opts, tpvm.NoOutput())
-	} else if err := c.t.Catchout(w); err != nil {
+	} else if err := c.t.CatchLines(j.take, false); err != nil {
 		return nil, err
 	}
 	ctx, cancel := c.brief()
 	defer cancel()
 	ps, err := c.t.Start(ctx, r.args[0], r.n, opts...)
-	return ps, errors.Join(err, c.t.Catchout(nil))
+	return ps, errors.Join(explain(ctx, c.t, "start", r.args[0], r.host, err), c.t.Catchout(nil))
 }
 
 // enrolTime is how long spawn waits for tasks to print their identifiers.
 const enrolTime = time.Second
 
-// printStarted prints a job, and its identifiers: those of tasks where they have enrolled.
+// printStarted prints a job, and its identifiers: those of tasks where they have enrolled. What
+// other jobs print does not come between.
 func (c *console) printStarted(ctx context.Context, j *job) error {
-	if err := printTo(c.out, "[%d] %d started\n", j.number, len(j.ps)); err != nil {
-		return err
-	}
 	ctx, stop := context.WithTimeout(ctx, enrolTime)
 	defer stop()
+	var b strings.Builder
+	fmt.Fprintf(&b, "[%d] %d started\n", j.number, len(j.ps))
 	for _, p := range j.ps {
 		id, err := p.Task(ctx)
 		if err != nil { // it is no task, or not yet
 			id = p.ID()
 		}
-		if err := printTo(c.out, "%v\n", id); err != nil {
-			return err
-		}
+		fmt.Fprintln(&b, id)
 	}
-	return nil
+	return printTo(c.out, "%s", &b)
 }

@@ -3,14 +3,18 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -34,7 +38,7 @@ func hostsCommand() *cobra.Command {
 		Short: "Print the hosts of the virtual machine",
 		Long: "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.\n" +
 			"This host is one of them also where nothing runs. LAUNCHER is what starts programs there for tasks of other\n" +
-			"hosts: a task, a pod, the dirserver, or - for nothing. ADDED is the name that 'tpvm add' was given.",
+			"hosts: a task, a pod or the dirserver; - means that nothing does. ADDED is the name that 'tpvm add' was given.",
 		Args: nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {
@@ -42,12 +46,31 @@ func hostsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				tellSilent(ctx, cmd, t)
 				return printHosts(cmd.OutOrStdout(), hs, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
+}
+
+// tellSilent says which nodes of the cluster do not answer. What runs there is not listed.
+func tellSilent(ctx context.Context, cmd *cobra.Command, t *tpvm.Task) {
+	var v rocl.Coverage
+	for _, err := range t.Rocl().FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}, rocl.Want(), rocl.Covered(&v)) {
+		if err != nil {
+			return
+		}
+	}
+	for _, n := range v.Failed {
+		fmt.Fprintf(cmd.ErrOrStderr(), "tpvm: node %012x does not answer\n", uint64(n))
+	}
+}
+
+// findHost returns the index of the host that a name or a node's number means, or -1.
+func findHost(hs []tpvm.Host, name string) int {
+	return slices.IndexFunc(hs, func(h tpvm.Host) bool { return slices.Contains([]string{h.Added, h.Node, h.Name}, name) })
 }
 
 func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
@@ -60,11 +83,12 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 		}
 		return printJSON(w, all)
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // other output does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tHOST\tARCH\tCORES\tTASKS\tLAUNCHER\tADDED")
 	for _, h := range hs {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", h.Node, display.Quote(h.Name), display.Quote(h.Arch), h.Cores, h.Tasks,
 			display.Quote(cmp.Or(h.Launcher, "-")), display.Quote(cmp.Or(h.Added, "-")))
 	}
-	return tw.Flush()
+	return errors.Join(tw.Flush(), printTo(w, "%s", &b))
 }

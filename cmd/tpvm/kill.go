@@ -17,7 +17,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-const aboutIDs = "A task is named by the identifier that 'tpvm ps' prints: whole, without the node in front, or with the beginning of it."
+const aboutIDs = "Give the identifier as 'tpvm ps' prints it (1000005-11), or with the node or the first digits of the node in front\n" +
+	"(2e49-1000005-11)."
 
 func killCommand() *cobra.Command {
 	return &cobra.Command{

@@ -93,9 +93,13 @@ func isNoMachine(err error) bool {
 
 // hintOf says what to do about an error.
 func hintOf(err error) string {
+	var late noAnswer
 	switch {
+	case errors.As(err, &late):
+		return "'rocl search-trace kind=node' shows which node does not answer."
 	case isNoMachine(err):
-		return "Nothing runs on this node. Start something by 'tpvm run PROGRAM', or name another directory by --socket."
+		return "Nothing runs on this node. Start something by 'tpvm run PROGRAM', or a directory that stays by 'dirserver', or name another\n" +
+			"directory by --socket."
 	case errors.Is(err, tpvm.ErrNoHost):
 		return "'tpvm hosts' lists the hosts; 'tpvm add HOST' adds one."
 	case errors.Is(err, tpvm.ErrNoProgram):
@@ -155,7 +159,7 @@ func nothing(cmd *cobra.Command, args []string) error {
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
-			return usagef("%s needs %s: %s", cmd.Name(), what, cmd.UseLine())
+			return usagef("%s needs %s: %s", cmd.Name(), what, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
 		return nil
 	}
@@ -166,7 +170,14 @@ func atLeast(n int, what string) cobra.PositionalArgs {
 func patience(cmd *cobra.Command, least time.Duration) (context.Context, context.CancelFunc) {
 	d, _ := cmd.Flags().GetDuration("timeout")
 	d = max(d, least)
-	return context.WithTimeoutCause(cmd.Context(), d, fmt.Errorf("no answer within %v; --timeout allows more time", d))
+	return context.WithTimeoutCause(cmd.Context(), d, noAnswer(d))
+}
+
+// noAnswer is the cause of a context of patience that has ended.
+type noAnswer time.Duration
+
+func (d noAnswer) Error() string {
+	return fmt.Sprintf("no answer within %v; --timeout allows more time", time.Duration(d))
 }
 
 // joinOnly has a command fail where no directory serves the node, rather than serve it.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -43,6 +44,16 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println(t.ID())
 		select {}
+	case "orphan": // enrols, prints its parent, and ends
+		err := tpvm.Run(context.Background(), func(_ context.Context, t *tpvm.Task) error {
+			fmt.Println("parent", t.Parent())
+			return nil
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -155,6 +166,19 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A program that tpvm run or the console has started has no parent: it would send it messages that
+// nothing receives.
+func TestNoParent(t *testing.T) {
+	s := newShell(t)
+	want := fmt.Sprintln("parent", tpvm.TID{})
+	for _, args := range [][]string{{"run", "--env", "BE_TPVM=orphan", must(os.Executable())}, {"console"}} {
+		out, errOut, code := s.run("setenv BE_TPVM orphan\nspawn -> "+must(os.Executable()), args...)
+		if code != 0 || !strings.Contains(out, want) || errOut != "" {
+			t.Errorf("%s: exit code %d, %q, %q", args[0], code, out, errOut)
+		}
+	}
+}
+
 // Errors name what is wrong and say what to do.
 func TestRunErrors(t *testing.T) {
 	s := newShell(t)
@@ -165,14 +189,17 @@ func TestRunErrors(t *testing.T) {
 		{"run", "run needs a program", exitUsage},
 		{"run -n 0 true", "-n 0 is not more than zero", exitUsage},
 		{"run --where x true", `--where "x" is not name=value`, exitUsage},
-		{"run --host elsewhere true", "'tpvm hosts' lists the hosts", exitFailed},
+		{"run --host elsewhere true", `tpvm: run "true": there is no host "elsewhere"; 'tpvm hosts' lists them` + "\n", exitFailed},
+		{"run --arch none true", "'tpvm hosts' lists the hosts", exitFailed},
 		{"run --where zone=a true", "no host satisfies", exitFailed},
+		{"run no-such-program", `tpvm: run "no-such-program": 1 of 1 not started`, exitFailed},
 		{"run no-such-program", `the name is neither exported nor a program: "no-such-program" on `, exitFailed},
 		{"run no-such-program", "Give the program's path", exitFailed},
 		{"kill 1-2", "no directory serves this node", exitNoDirectory},
 		{"kill 1-2", "Nothing runs on this node", exitNoDirectory},
 		{"ps --socket /dev/null", "it is not a socket", exitNoDirectory},
-		{"add", "add needs a host", exitUsage},
+		{"kill 1-2", "'dirserver'", exitNoDirectory},
+		{"add", "add needs a host: tpvm add HOST...\n", exitUsage},
 		{"delete", "delete needs a host", exitUsage},
 		{"ps x", "takes no arguments", exitUsage},
 		{"kill", "kill needs an identifier", exitUsage},
@@ -183,6 +210,24 @@ func TestRunErrors(t *testing.T) {
 		if _, errOut, code := s.run("", strings.Fields(c.args)...); code != c.code || !strings.Contains(errOut, c.says) {
 			t.Errorf("%s: exit code %d, %q, want %d, %q", c.args, code, errOut, c.code, c.says)
 		}
+	}
+}
+
+// Of a host that is there and starts nothing, run says how to change that; it says run where the
+// library says start.
+func TestRunOnIdleHost(t *testing.T) {
+	ctx := t.Context()
+	c := rocltest.Cluster(t, 2)
+	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c.Open(0))))
+	defer task.Exit(ctx)
+	node := fmt.Sprintf("%012x", uint64(c.Open(1).ID().Node()))
+	_, err := task.Start(ctx, "true", 1, tpvm.OnHost(node))
+	got := runError{explain(ctx, task, "run", "true", node, err)}.Error()
+	if !strings.HasPrefix(got, `run "true" on host "`+node+`": nothing starts programs there. Run 'tpvm add `) {
+		t.Error(got)
+	}
+	if got := (runError{err}).Error(); !strings.HasPrefix(got, `run "true": `) {
+		t.Error(got)
 	}
 }
 
@@ -342,14 +387,16 @@ func TestPrintTree(t *testing.T) {
 func TestResolve(t *testing.T) {
 	a, b := must(rocl.ParseGID("00000000aaaa-5-2")), must(rocl.ParseGID("00000000bbbb-5-2"))
 	c := must(rocl.ParseGID("10000000bbbb-6-2"))
-	all := []entry{{ID: a}, {ID: b}, {ID: c}}
+	all := []entry{{ID: a, Name: "a"}, {ID: b, Name: "b"}, {ID: c, Name: "c"}}
 	for _, x := range []struct {
 		what string
 		want tpvm.TID
 		says string
 	}{
 		{"00000000aaaa-5-2", a, ""}, {"6-2", c, ""}, {"1-6-2", c, ""}, {"00000000b-5-2", b, ""},
-		{"5-2", tpvm.TID{}, "is not one task: 00000000aaaa-5-2, 00000000bbbb-5-2"},
+		{"5-2", tpvm.TID{}, `"5-2" is ambiguous: there are 00000000aaaa-5-2 (a), 00000000bbbb-5-2 (b)`},
+		{"6", tpvm.TID{}, `"6" is incomplete: there are 6-2 (c)`}, {"0", tpvm.TID{}, `"0" is incomplete: there are 00000000aaaa-5-2 (a), 00000000bbbb-5-2 (b)`},
+		{"1-6", tpvm.TID{}, "no such task"},
 		{"7-2", tpvm.TID{}, "no such task"}, {"", tpvm.TID{}, "no such task"}, {"\x1b", tpvm.TID{}, `\x1b`},
 	} {
 		got, err := resolve(all, x.what)

@@ -40,9 +40,10 @@ func addCommand() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "add HOST...",
-		Short: "Start programs on further hosts",
-		Long: "Run 'tpvm pod' on hosts, by ssh, so that tasks can start programs there. It goes on until 'tpvm delete'.\n" +
-			"TPVM_SSH is the command in place of ssh, with its options; TPVM_POD that in place of 'tpvm pod' on the hosts.",
+		Short: "Add hosts on which tasks can start programs",
+		Long: "Run 'tpvm pod' on hosts, by ssh, so that tasks can start programs there. The pod goes on until 'tpvm delete' ends it.\n" +
+			"ssh must reach the host without asking for anything, and tpvm must be in PATH there.\n" +
+			"TPVM_SSH replaces the command ssh, with its options. TPVM_POD replaces the command 'tpvm pod' on the hosts.",
 		Example: "  tpvm add node2 user@node3\n  tpvm add -F ssh_config node4\n  TPVM_SSH='ssh -p 2222 -i key' tpvm add node5",
 		Args:    atLeast(1, "a host"),
 		RunE: func(cmd *cobra.Command, names []string) error {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -88,35 +90,55 @@ func shorten(all []entry) map[tpvm.TID]string {
 	return names
 }
 
-// resolve returns which entry a text names: the whole identifier, or without its node, or with
-// the beginning of it.
+// resolve returns which entry a text names: by the whole identifier, without the node, or with
+// the first digits of the node.
 func resolve(all []entry, what string) (tpvm.TID, error) {
-	var found []tpvm.TID
+	var found, begun []entry
 	for _, e := range all {
 		node, rest, _ := strings.Cut(e.ID.String(), "-")
-		begun, tail, ok := strings.Cut(what, "-")
-		_, _, whole := strings.Cut(tail, "-")
+		digits, tail, _ := strings.Cut(what, "-")
 		switch {
 		case what == e.ID.String():
 			return e.ID, nil
-		case what == rest, ok && whole && begun != "" && strings.HasPrefix(node, begun) && tail == rest:
-			found = append(found, e.ID)
+		case what == rest, digits != "" && strings.HasPrefix(node, digits) && tail == rest:
+			found = append(found, e)
+		case what != "" && (strings.HasPrefix(rest, what) || strings.HasPrefix(e.ID.String(), what)):
+			begun = append(begun, e)
 		}
 	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
+	switch {
+	case len(found) == 1:
+		return found[0].ID, nil
+	case len(found) > 1:
+		return tpvm.TID{}, fmt.Errorf("%s is ambiguous: there are %s", usage.Quote(what), candidates(all, found))
+	case len(begun) > 0:
+		return tpvm.TID{}, fmt.Errorf("%s is incomplete: there are %s", usage.Quote(what), candidates(all, begun))
+	default:
 		if id, err := rocl.ParseGID(what); err == nil && !id.IsZero() {
 			return id, fmt.Errorf("%v: %w", id, tpvm.ErrNoTask)
 		}
-		return tpvm.TID{}, fmt.Errorf("%s: %w", display.Quote(what), tpvm.ErrNoTask)
+		return tpvm.TID{}, fmt.Errorf("%s: %w", usage.Quote(what), tpvm.ErrNoTask)
 	}
-	var names []string
-	for _, id := range found {
-		names = append(names, id.String())
+}
+
+// mostCandidates is how many identifiers an error lists.
+const mostCandidates = 5
+
+// candidates lists the identifiers of some of the entries.
+func candidates(all, some []entry) string {
+	names := shorten(all)
+	var b strings.Builder
+	for i, e := range some {
+		if i == mostCandidates {
+			fmt.Fprintf(&b, " and %d more", len(some)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s (%s)", names[e.ID], display.Quote(e.Name))
 	}
-	return tpvm.TID{}, fmt.Errorf("%s is not one task: %s", display.Quote(what), strings.Join(names, ", "))
+	return b.String()
 }
 
 func psCommand() *cobra.Command {
@@ -126,7 +148,7 @@ func psCommand() *cobra.Command {
 		Short: "Print the tasks of the virtual machine",
 		Long: "Print the tasks of the virtual machine, each below the one that spawned it, by hosts. More than three threads of the\n" +
 			"same name on a host are one line, unless --threads is given. A program in brackets has not enrolled: it has not started\n" +
-			"yet, or is no task. Where nothing runs, there are no tasks; that is no failure.",
+			"yet, or is no task. The exit code is 0 also where nothing runs.",
 		Args: nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []entry
@@ -179,7 +201,8 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 			roots = append(roots, e)
 		}
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer // other output does not come between
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "ID\tPID\tHOST\tTASK")
 	hosts, tasks, threads := map[string]bool{}, 0, 0
 	var print func(es []entry, indent string)
@@ -241,7 +264,7 @@ func printTree(w io.Writer, all []entry, withThreads bool) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	return printTo(w, "%s, %s on %s\n", count(tasks, "task"), count(threads, "thread"), count(len(hosts), "host"))
+	return printTo(w, "%s%s, %s on %s\n", &b, count(tasks, "task"), count(threads, "thread"), count(len(hosts), "host"))
 }
 
 func count(n int, what string) string {

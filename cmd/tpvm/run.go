@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -37,15 +38,16 @@ func runCommand() *cobra.Command {
 		Use:   "run [flags] PROGRAM [argument...]",
 		Short: "Run a program several times, and wait until all have ended",
 		Long: "Run a program -n times, spread over the hosts that have tasks, and print what each prints with its name in front.\n" +
-			"The programs need not use tpvm. They have no input. When tpvm is interrupted it ends them: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
-			"The exit code is that of the first program that fails, 128 and the signal's number where a signal ended it.",
+			"The programs need not use tpvm. Those that do have no parent, as where a user starts them. They have no input.\n" +
+			"When tpvm is interrupted, it ends the programs: by SIGTERM, and after " + grace.String() + " by SIGKILL.\n" +
+			"The exit code is that of the first program that fails. Where a signal ended that one, it is 128 plus the signal's number.",
 		Args: atLeast(1, "a program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts, err := f.options()
 			if err != nil {
 				return err
 			}
-			return run(cmd, f.n, args[0], append(opts, tpvm.Args(args[1:]...)), f.endWithParent)
+			return f.run(cmd, args[0], append(opts, tpvm.Args(args[1:]...)))
 		},
 	}
 	fl := cmd.Flags()
@@ -65,7 +67,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	if f.n < 1 {
 		return nil, usagef("-n %d is not more than zero", f.n)
 	}
-	opts := []tpvm.SpawnOption{tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
+	opts := []tpvm.SpawnOption{tpvm.NoParent(), tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
 	if len(f.where) > 0 {
 		m := rocl.Match{}
 		for _, w := range f.where {
@@ -88,14 +90,49 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	return opts, nil
 }
 
+// runError is an error of starting programs. It says run, as the user has.
+type runError struct{ error }
+
+func (e runError) Unwrap() error { return e.error }
+
+func (e runError) Error() string {
+	text := strings.TrimPrefix(e.error.Error(), "tpvm: ")
+	for _, verb := range []string{"start ", "spawn "} {
+		if object, ok := strings.CutPrefix(text, verb); ok {
+			return "run " + object
+		}
+	}
+	return text
+}
+
+// explain says why nothing is started on a host that a user has named, in place of ErrNoHost. It
+// returns any other error as it is.
+func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
+	if !errors.Is(err, tpvm.ErrNoHost) || host == "" || host == "." {
+		return err
+	}
+	hs, hostsErr := t.Hosts(ctx)
+	if hostsErr != nil {
+		return err
+	}
+	switch i := findHost(hs, host); {
+	case i < 0:
+		return fmt.Errorf("%s %s: there is no host %s; 'tpvm hosts' lists them", verb, usage.Quote(program), usage.Quote(host))
+	case hs[i].Launcher == "":
+		return fmt.Errorf("%s %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
+			verb, usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
+	}
+	return err
+}
+
 // run runs a program n times, and returns the exit code as an error.
-func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsThem bool) (err error) {
+func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption) (err error) {
 	ctx := cmd.Context()
 	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
-	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), n, filepath.Base(name))
+	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
 	defer p.close()
 	defer func() { // waits for the output
 		over := ctx
@@ -111,14 +148,14 @@ func run(cmd *cobra.Command, n int, name string, opts []tpvm.SpawnOption, endsTh
 	if err := t.CatchSplit(p.out, p.err); err != nil {
 		return err
 	}
-	ps, err := t.Start(ctx, name, n, opts...)
+	ps, err := t.Start(ctx, name, f.n, opts...)
 	if err != nil {
 		end(ctx, ps, p)
-		return err
+		return runError{explain(ctx, t, "run", name, f.host, err)}
 	}
 	code := wait(ctx, ps, p)
 	if ctx.Err() != nil {
-		if endsThem {
+		if f.endWithParent {
 			p.say("interrupted: ending what runs")
 			end(ctx, ps, p)
 		}

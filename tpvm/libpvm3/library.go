@@ -64,9 +64,8 @@ type program struct {
 
 // family is what is known of the start of the task.
 type family struct {
-	parent    int // or noParent, parentNotSet
-	siblings  []int
-	isSpawned bool
+	parent   int // or noParent, parentNotSet
+	siblings []int
 }
 
 // A matcher is the program's function for pvm_recvf.
@@ -178,7 +177,7 @@ func (l *library) enrol(ctx context.Context) error {
 	if err != nil {
 		return sysErr
 	}
-	t, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(vm))
+	t, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(vm), tpvm.WithLogger(nil))
 	if err == nil {
 		l.tid, err = n.Number(ctx, t.ID())
 	}
@@ -198,7 +197,6 @@ func (l *library) enrol(ctx context.Context) error {
 		if l.family.parent, err = n.Number(ctx, p); err != nil {
 			return err
 		}
-		l.family.isSpawned = true
 	}
 	if os.Getenv(envNoParent) != "" {
 		_ = os.Unsetenv(envNoParent)
@@ -581,11 +579,11 @@ func (l *library) siblings(ctx context.Context) ([]int, error) {
 		return l.family.siblings, nil
 	}
 	s := []int{l.tid}
-	if l.family.isSpawned {
-		ids, err := l.task.Siblings(ctx)
-		if err != nil {
-			return nil, err
-		}
+	ids, err := l.task.Siblings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) > 0 {
 		if s, err = l.toNumbers(ctx, ids); err != nil {
 			return nil, err
 		}

@@ -182,7 +182,7 @@ func (l *library) spawn(ctx context.Context, name string, args []string, flags i
 		opts = append(opts, tpvm.Complement())
 	}
 	if flags&spawnNoParent != 0 {
-		opts = append(opts, tpvm.Env(envNoParent+"=1"))
+		opts = append(opts, tpvm.NoParent(), tpvm.Env(envNoParent+"=1"))
 	}
 	ids, err := l.begin(name, n, opts)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

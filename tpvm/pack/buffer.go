@@ -220,7 +220,11 @@ func (b *Buffer) pack(x vector) error {
 	k, n, xdr := x.k, x.count(), b.enc == Default
 	if xdr && (k == longKind || k == ulongKind) && !x.fits() {
 		if !b.typed {
-			return fmt.Errorf("%w: %d %v do not all fit into four bytes; pack them Raw, InPlace or into a typed message", ErrOverflow, n, k)
+			what := fmt.Sprintf("a %v does not fit", k)
+			if n > 1 {
+				what = fmt.Sprintf("one of %d %vs does not fit", n, k)
+			}
+			return fmt.Errorf("%w: %s into four bytes; pack it Raw, InPlace or into a typed message", ErrOverflow, what)
 		}
 		if k = hyperKind; x.k == ulongKind {
 			k = uhyperKind

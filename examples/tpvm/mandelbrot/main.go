@@ -4,12 +4,13 @@
 //
 //	go run ./examples/tpvm/mandelbrot -o m.png
 //
-// It starts the processes itself. Processes on other machines of the cluster take part if they have
-// been started there before:
+// It starts the processes itself, and prints their numbers. Any of them may be killed: the tiles that
+// it had in hand are rendered again by another thread. The picture takes ten to twenty seconds on two
+// processors, so that there is time for that; with -samples 1 it takes less than one second.
+//
+// Processes on other machines of the cluster take part if they have been started there before:
 //
 //	mandelbrot -join
-//
-// Any of them may be killed: what it had in hand is given to another thread.
 package main
 
 import (
@@ -25,6 +26,8 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rocl-go/rocl/tpvm"
@@ -34,7 +37,7 @@ import (
 // Tags of messages.
 const (
 	show = iota // to a thread: the view
-	tile        // to a thread: the number of a tile; to the master: the number, the process, the pixels
+	tile        // to a thread: the number of a tile; to the master: the number, the pixels
 	end         // to a thread: there is no more
 	gone        // of Notify
 )
@@ -55,6 +58,7 @@ func main() {
 	flag.IntVar(&v.X, "x", 1600, "width of the picture in pixels")
 	flag.IntVar(&v.Y, "y", 1000, "height of the picture in pixels")
 	flag.IntVar(&v.Limit, "limit", 5000, "iterations of a point at most")
+	flag.IntVar(&v.Samples, "samples", 5, "points of a pixel in each direction; 1 is the fastest")
 	flag.Parse()
 	do, opts := master, []tpvm.Option(nil)
 	if *join {
@@ -63,31 +67,6 @@ func main() {
 	if err := tpvm.Run(context.Background(), do, opts...); err != nil {
 		log.Fatal(err)
 	}
-}
-
-// wait is what a worker process does while its threads work.
-func wait(ctx context.Context, _ *tpvm.Task) error {
-	<-ctx.Done()
-	return nil
-}
-
-// render is a thread. It renders the tiles that its parent asks for.
-func render(ctx context.Context, t *tpvm.Thread) error {
-	var v view
-	_, err := t.RecvInto(ctx, t.Parent(), show, &v.Re, &v.Im, &v.Width, &v.X, &v.Y, &v.Limit)
-	if err == nil {
-		err = v.check()
-	}
-	process := fmt.Sprintf("%s %d", t.Task().Host(), os.Getpid())
-	for err == nil {
-		var k int
-		var m tpvm.Info
-		if m, err = t.RecvInto(ctx, t.Parent(), tpvm.AnyTag, &k); err != nil || m.Tag == end {
-			break
-		}
-		err = t.SendPacked(ctx, t.Parent(), tile, k, process, v.render(k).Pix)
-	}
-	return err
 }
 
 func master(ctx context.Context, t *tpvm.Task) error {
@@ -99,9 +78,10 @@ func master(ctx context.Context, t *tpvm.Task) error {
 		return err
 	}
 	defer f.Close()
+	var own []tpvm.TID
 	if *processes > 0 {
 		here := []tpvm.SpawnOption{tpvm.OnHost("."), tpvm.EndWithParent(), tpvm.Args("-join")}
-		if _, err := t.Spawn(ctx, tpvm.Self, *processes, here...); err != nil {
+		if own, err = t.Spawn(ctx, tpvm.Self, *processes, here...); err != nil {
 			return err
 		}
 	}
@@ -113,8 +93,11 @@ func master(ctx context.Context, t *tpvm.Task) error {
 	if len(ids) == 0 {
 		return err
 	}
+	p, err := start(ctx, t, ids, own)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
-	p := newProgress(v.tiles())
 	img, err := farm(ctx, t, ids, p)
 	p.end()
 	if err != nil {
@@ -122,8 +105,34 @@ func master(ctx context.Context, t *tpvm.Task) error {
 	}
 	fmt.Printf("%d tiles by %d threads of %d processes in %.1f s: %s\n",
 		v.tiles(), len(ids), len(p.bars), time.Since(began).Seconds(), *out)
+	if n := p.ended(); n > 0 {
+		fmt.Println(count(n, "process ended early; its tiles", "processes ended early; their tiles"), "were rendered again")
+	}
 	w := bufio.NewWriter(f)
 	return errors.Join(png.Encode(w, img), w.Flush(), f.Close())
+}
+
+// start returns the progress of the processes whose threads render, and prints which of them are the
+// program's own.
+func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, error) {
+	p := newProgress(v.tiles(), ids)
+	var pids []string
+	for i, err := range t.Tasks(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if !i.IsThread {
+			p.name(i.ID, fmt.Sprintf("%s %d", i.Host, i.PID))
+		}
+		if slices.Contains(own, i.ID) {
+			pids = append(pids, strconv.Itoa(i.PID))
+		}
+	}
+	if len(pids) > 0 {
+		fmt.Fprintln(os.Stderr, "kill one of:", strings.Join(pids, " "))
+	}
+	p.show()
+	return p, nil
 }
 
 // threads returns how many threads to spawn: one for each core of the hosts that have tasks, and
@@ -146,7 +155,7 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 		return nil, err
 	}
 	b := t.Buffer(pack.Default)
-	if err := b.PackValues(v.Re, v.Im, v.Width, v.X, v.Y, v.Limit); err != nil {
+	if err := b.PackValues(v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, v.Samples); err != nil {
 		return nil, err
 	}
 	_ = t.Mcast(ctx, ids, show, b) // Notify tells of those that have ended
@@ -176,13 +185,13 @@ func farm(ctx context.Context, t *tpvm.Task, ids []tpvm.TID, p *progress) (image
 		if lost {
 			todo = append(todo, inHand[from]...)
 			delete(inHand, from)
+			p.lose(from)
 		} else {
 			var k int
-			var process string
-			if err = m.UnpackValues(&k, &process); err == nil && slices.Contains(inHand[from], k) {
+			if err = m.UnpackValues(&k); err == nil && slices.Contains(inHand[from], k) {
 				err = paste(img, v.tile(k), m)
 				left--
-				p.step(process)
+				p.step(from)
 			}
 			inHand[from] = slices.DeleteFunc(inHand[from], func(i int) bool { return i == k })
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"image"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl"
@@ -20,12 +22,12 @@ import (
 
 func TestMain(m *testing.M) { example.Main(m, main) }
 
-var small = view{Re: -0.7435, Im: 0.1314, Width: 0.01, X: 300, Y: 170, Limit: 1000}
+var small = view{Re: -0.7435, Im: 0.1314, Width: 0.01, X: 300, Y: 170, Limit: 1000, Samples: 2}
 
 // args are the arguments for a view.
 func args(v view, out string, more ...string) []string {
-	return append(strings.Fields(fmt.Sprintf("-re %v -im %v -width %v -x %d -y %d -limit %d -o %s",
-		v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, out)), more...)
+	return append(strings.Fields(fmt.Sprintf("-re %v -im %v -width %v -x %d -y %d -limit %d -samples %d -o %s",
+		v.Re, v.Im, v.Width, v.X, v.Y, v.Limit, v.Samples, out)), more...)
 }
 
 // check compares a picture with one that is drawn here.
@@ -54,6 +56,8 @@ func TestPicture(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
 	c := open(t, node)
 	joined := node.Command("-join")
+	var told bytes.Buffer
+	joined.Stdout = &told
 	if err := joined.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +72,11 @@ func TestPicture(t *testing.T) {
 	if err := joined.Wait(); err != nil {
 		t.Error("the process that joined:", err)
 	}
+	for _, want := range []string{"rendering for virtual machine ", "; 1 node, 0 other tasks\n", "rendering a picture of task ", "\nrendered ", "\nended"} {
+		if !strings.Contains(told.String(), want) {
+			t.Errorf("the process that joined says %q, without %q", &told, want)
+		}
+	}
 }
 
 // open opens a context in the directory of the node.
@@ -80,59 +89,51 @@ func open(t *testing.T, node example.Node) *rocl.Context {
 	return c
 }
 
-// The picture is right also if a process is killed as soon as its thread has begun.
+// The picture is right also if one of the processes is killed that the program names, and the
+// program says so.
 func TestWorkerKilled(t *testing.T) {
 	node, out := example.New(t), filepath.Join(t.TempDir(), "m.png")
-	c := open(t, node)
 	v := small
-	v.X, v.Y = 400, 300
+	v.X, v.Y, v.Samples = 400, 300, 3
 	cmd := node.Command(args(v, out, "-p", "3")...)
+	cmd.Stderr = nil // in place of the test's
+	r, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cmd.Stdout = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	kill(t, c)
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if pids, ok := strings.CutPrefix(lines.Text(), "kill one of: "); ok {
+			kill(t, strings.Fields(pids))
+		}
+	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	check(t, v, out)
-}
-
-// kill kills the process of the first thread that appears.
-func kill(t *testing.T, c *rocl.Context) {
-	for ev, err := range c.Watch(t.Context(), rocl.Match{"type": "thread"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ev.Kind != rocl.Appeared {
-			continue
-		}
-		pod, err := rocl.ParseGID(lookup(t, c, ev.ID, "systhread"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid, err := strconv.Atoi(lookup(t, c, pod, "pid"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		process, err := os.FindProcess(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		return
+	if want := "1 process ended early; its tiles were rendered again\n"; !strings.HasSuffix(said.String(), want) {
+		t.Errorf("%q", &said)
 	}
 }
 
-// lookup returns an attribute of a resource.
-func lookup(t *testing.T, c *rocl.Context, id rocl.GID, name string) string {
-	f, err := c.Lookup(t.Context(), id, name)
+// kill kills the second of three processes.
+func kill(t *testing.T, pids []string) {
+	t.Helper()
+	if len(pids) != 3 {
+		t.Fatal(pids)
+	}
+	pid, err := strconv.Atoi(pids[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, _ := f.Attrs.Get(name)
-	return string(v)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Its processes end when the master is killed.

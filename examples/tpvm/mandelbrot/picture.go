@@ -14,6 +14,7 @@ type view struct {
 	Re, Im, Width float64
 	X, Y          int // pixels
 	Limit         int // iterations after which a point counts as one of the set
+	Samples       int // points that are computed for each pixel, in each direction
 }
 
 // edge is the width and the height of a tile in pixels.
@@ -30,19 +31,17 @@ func (v view) tile(k int) image.Rectangle {
 	return image.Rect(x, y, x+edge, y+edge).Intersect(image.Rect(0, 0, v.X, v.Y))
 }
 
-// samples is how many points are computed for each pixel, in each direction.
-const samples = 2
-
 // render returns the pixels of the tile k.
 func (v view) render(k int) *image.RGBA {
 	img := image.NewRGBA(v.tile(k))
 	scale := v.Width / float64(v.X)
+	n := float64(v.Samples)
 	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
 		for x := img.Rect.Min.X; x < img.Rect.Max.X; x++ {
 			var sum [3]float64
-			for s := range samples * samples {
-				dx := (float64(s%samples) + 0.5) / samples
-				dy := (float64(s/samples) + 0.5) / samples
+			for s := range v.Samples * v.Samples {
+				dx := (float64(s%v.Samples) + 0.5) / n
+				dy := (float64(s/v.Samples) + 0.5) / n
 				c := complex(
 					v.Re+(float64(x)+dx-float64(v.X)/2)*scale,
 					v.Im-(float64(y)+dy-float64(v.Y)/2)*scale)
@@ -52,7 +51,7 @@ func (v view) render(k int) *image.RGBA {
 			}
 			p := img.Pix[img.PixOffset(x, y):]
 			for i, light := range sum {
-				p[i] = uint8(255*math.Pow(light/(samples*samples), 1/2.2) + 0.5)
+				p[i] = uint8(255*math.Pow(light/(n*n), 1/2.2) + 0.5)
 			}
 			p[3] = 255
 		}
@@ -103,7 +102,7 @@ func (v view) escape(c complex128) (n int, z, dz complex128, escapes bool) {
 
 // check reports what is wrong with a view.
 func (v view) check() error {
-	if v.X < 1 || v.Y < 1 || v.X > 1<<15 || v.Y > 1<<15 || v.Limit < 1 || !(v.Width > 0) {
+	if v.X < 1 || v.Y < 1 || v.X > 1<<15 || v.Y > 1<<15 || v.Limit < 1 || v.Samples < 1 || v.Samples > 100 || !(v.Width > 0) {
 		return fmt.Errorf("mandelbrot: the view %+v is not one to draw", v)
 	}
 	return nil

@@ -3,51 +3,112 @@
 package main
 
 import (
+	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
+
+	"github.com/rocl-go/rocl/tpvm"
 )
 
-// A progress shows on a terminal how many tiles there are, in all and of each process.
+// A progress shows how many tiles there are, in all and of each process: on a terminal as bars, and
+// elsewhere as a line for each tenth of the picture.
 type progress struct {
-	p     *mpb.Progress
-	all   *mpb.Bar
-	tiles int64
-	bars  map[string]*mpb.Bar
+	p           *mpb.Progress // nil: lines
+	all         *mpb.Bar
+	tiles, done int
+	bars        map[tpvm.TID]*bar // of processes, by their contexts
 }
 
-func newProgress(tiles int) *progress {
-	var w mpb.ContainerOption // none: elsewhere than on a terminal nothing is shown
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		w = mpb.WithOutput(os.Stderr)
-	} else {
-		w = mpb.WithOutput(nil)
+// A bar is the part of a process.
+type bar struct {
+	*mpb.Bar // nil: lines
+	name     string
+	hasEnded atomic.Bool
+}
+
+// newProgress returns the progress of the processes that have the threads.
+func newProgress(tiles int, threads []tpvm.TID) *progress {
+	p := &progress{tiles: tiles, bars: map[tpvm.TID]*bar{}}
+	for _, id := range threads {
+		p.bars[id.Context()] = &bar{name: id.Context().String()}
 	}
-	p := &progress{p: mpb.New(w, mpb.WithWidth(50)), tiles: int64(tiles), bars: map[string]*mpb.Bar{}}
-	p.all = p.bar("all", decor.Percentage(decor.WC{W: 5}), decor.AverageETA(decor.ET_STYLE_GO, decor.WC{W: 6}))
 	return p
 }
 
-func (p *progress) bar(name string, behind ...decor.Decorator) *mpb.Bar {
-	return p.p.AddBar(p.tiles,
+// name gives the process of a task its name.
+func (p *progress) name(task tpvm.TID, name string) {
+	if b := p.bars[task.Context()]; b != nil {
+		b.name = name
+	}
+}
+
+// show begins to show the progress.
+func (p *progress) show() {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return
+	}
+	p.p = mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(50))
+	p.all = p.add("all", decor.Percentage(decor.WC{W: 5}), decor.AverageETA(decor.ET_STYLE_GO, decor.WC{W: 6}))
+	for _, b := range slices.SortedFunc(maps.Values(p.bars), func(a, b *bar) int { return strings.Compare(a.name, b.name) }) {
+		b.Bar = p.add(b.name, decor.Any(func(decor.Statistics) string {
+			if b.hasEnded.Load() {
+				return " ended early"
+			}
+			return ""
+		}))
+	}
+}
+
+func (p *progress) add(name string, behind ...decor.Decorator) *mpb.Bar {
+	return p.p.AddBar(int64(p.tiles),
 		mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CurrentNoUnit("%d", decor.WCSyncSpace)),
 		mpb.AppendDecorators(behind...))
 }
 
-// step counts a tile of a process.
-func (p *progress) step(process string) {
-	b := p.bars[process]
-	if b == nil {
-		b = p.bar(process)
-		p.bars[process] = b
+// step counts a tile of a thread.
+func (p *progress) step(thread tpvm.TID) {
+	p.done++
+	if p.p != nil {
+		p.bars[thread.Context()].Increment()
+		p.all.Increment()
+		return
 	}
-	b.Increment()
-	p.all.Increment()
+	if tenth := p.done * 10 / p.tiles; tenth > (p.done-1)*10/p.tiles {
+		fmt.Fprintf(os.Stderr, "%3d %%: %d of %d tiles, by %s\n", tenth*10, p.done, p.tiles, count(len(p.bars)-p.ended(), "process", "processes"))
+	}
 }
 
+// lose marks the process of a thread that has ended early.
+func (p *progress) lose(thread tpvm.TID) {
+	b := p.bars[thread.Context()]
+	if b.hasEnded.Swap(true) || p.p != nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "process %s ended early; its tiles are rendered again\n", b.name)
+}
+
+// ended returns how many processes have ended early.
+func (p *progress) ended() (n int) {
+	for _, b := range p.bars {
+		if b.hasEnded.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// end leaves the bars as they are.
 func (p *progress) end() {
+	if p.p == nil {
+		return
+	}
 	p.all.Abort(false) // does nothing to a bar that is full
 	for _, b := range p.bars {
 		b.Abort(false)

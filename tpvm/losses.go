@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+)
+
+// losses records what the context of a task reports as undelivered, for Exit. A message may be
+// reported after a Flush that found it delivered: its receiver had it in the mailbox, and ended
+// without receiving it.
+type losses struct {
+	mu      sync.Mutex
+	reports int    // of any message
+	lost    []loss // by receiver
+	others  int    // messages to receivers that lost has no room for
+}
+
+// A loss is the messages to one receiver that were not delivered.
+type loss struct {
+	to  TID
+	n   int
+	err error // of the first
+}
+
+// mostLosses is how many receivers the error of Exit names.
+const mostLosses = 8
+
+// record records the report of a message. Messages of the library itself, and to receivers that
+// have ended, are no losses.
+func (l *losses) record(u rocl.Undelivered, isLibrary bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reports++
+	if isLibrary || delivered(u.Err) == nil {
+		return
+	}
+	for i := range l.lost {
+		if l.lost[i].to == u.To {
+			l.lost[i].n++
+			return
+		}
+	}
+	if len(l.lost) == mostLosses {
+		l.others++
+		return
+	}
+	l.lost = append(l.lost, loss{u.To, 1, u.Err})
+}
+
+// err returns the error of Exit: flushed and closed are those of the context. ctx is that of Exit.
+// If nothing was reported here, flushed and closed tell all that is known.
+func (l *losses) err(ctx context.Context, flushed, closed error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reports == 0 {
+		return errors.Join(delivered(flushed), delivered(closed))
+	}
+	var errs []error
+	if flushed != nil && ctx.Err() != nil {
+		errs = append(errs, context.Cause(ctx))
+	}
+	for _, x := range l.lost {
+		errs = append(errs, fmt.Errorf("%s to %v %s not delivered: %w", messages(x.n), x.to, was(x.n), x.err))
+	}
+	if l.others > 0 {
+		errs = append(errs, fmt.Errorf("%s to other receivers %s not delivered", messages(l.others), was(l.others)))
+	}
+	return errors.Join(errs...)
+}
+
+func messages(n int) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
+}
+
+func was(n int) string {
+	if n == 1 {
+		return "was"
+	}
+	return "were"
+}
+
+// delivered returns err, the outcome of a flush, unless all that it says is that receivers have
+// ended: a worker that was killed is no fault of the task that exits.
+func delivered(err error) error {
+	if errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+func init() {
+	// leaver does what all members of a group do that end together.
+	programs["leaver"] = func() error {
+		ctx := context.Background()
+		t, err := joined()
+		if err != nil {
+			return err
+		}
+		g, err := t.Join(ctx, "leavers")
+		if err != nil {
+			return err
+		}
+		if err := g.Barrier(ctx, leavers); err != nil {
+			return err
+		}
+		if _, err := tpvm.Reduce(ctx, g, 1, 0, []int{1}, tpvm.Sum); err != nil {
+			return err
+		}
+		if err := g.Leave(ctx); err != nil {
+			return err
+		}
+		return t.Exit(ctx)
+	}
+}
+
+const leavers = 4
+
+// Members that leave and exit at the same moment send to agents and coordinators that have just
+// ended. That is no error of Exit.
+func TestMembersExitTogether(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	ctx := deadline(t)
+	task := enrol(t, alone(t))
+	said := newLines()
+	if err := task.Catchout(said); err != nil {
+		t.Fatal(err)
+	}
+	for range rounds {
+		ids, err := task.Spawn(ctx, self(t), leavers, program("leaver"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			if s, err := task.Wait(ctx, id); err != nil || !s.Success() {
+				t.Error(s, err)
+			}
+		}
+	}
+	exit(t, task) // waits for the output
+	if t.Failed() {
+		t.Log(said.all())
+	}
+}
+
+// own enrols a task that opens its context on the node of alone.
+func own(t *testing.T, opts ...rocl.Option) *tpvm.Task {
+	t.Helper()
+	task, err := joined(tpvm.WithVM("test"), tpvm.WithRocl(opts...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = task.Exit(deadline(t)) })
+	return task
+}
+
+// Exit names the receiver of a message that was lost, and why.
+func TestExitNamesReceiver(t *testing.T) {
+	alone(t)
+	a := own(t, rocl.WithCluster("one"), rocl.WithLinger(10*time.Millisecond))
+	b := own(t, rocl.WithCluster("another")) // does not talk to a
+	if err := a.SendPacked(deadline(t), b.ID(), 1, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SendPacked(deadline(t), b.ID(), 1, "again"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := a.Exit(ctx)
+	want := fmt.Sprintf("2 messages to %v were not delivered: rocl: ", b.ID())
+	if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v; want %q", err, want)
+	}
+}
