@@ -39,7 +39,7 @@ func TestErrorTexts(t *testing.T) {
 		{second(task.Export(ctx, "f", nil)), tpvm.ErrBadParam, `tpvm: export "f": the function is nil`},
 		{second(task.GroupTID(ctx, "g", 9)), tpvm.ErrNoInstance, "instance 9: "},
 		{task.DelHosts(ctx, "foo"), tpvm.ErrNoPod, `there is no host "foo"`},
-		{pack.PackOne(task.Buffer(pack.Default), 1<<40), pack.ErrOverflow, "a long does not fit into four bytes"},
+		{pack.PackOne(task.Buffer(pack.Default), int64(1<<40)), pack.ErrOverflow, "a long does not fit into four bytes"},
 		{second(task.Spawn(ctx, self(t), 3, tpvm.Dir("/nonexistent"))), nil, "directory /nonexistent on " + task.Host() + ": no such file"},
 		{second(task.Spawn(ctx, "no-such-program", 3)), tpvm.ErrNoProgram, "3 of 3 not started: no-such-program.0, no-such-program.1 and 1 more: tpvm: "},
 		{second(task.Start(ctx, "no-such-program", 2)), tpvm.ErrNoProgram, "not started: no-such-program.0 and no-such-program.1: tpvm: "},

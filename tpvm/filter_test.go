@@ -51,7 +51,9 @@ func TestRecvFilter(t *testing.T) {
 	if m, err := b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext}); !errors.Is(err, rocl.ErrEmpty) {
 		t.Error("a message is left:", m, err)
 	}
-	for _, fs := range [][]tpvm.Filter{nil, {{Tag: -2}}, {{Tag: tpvm.MaxTag + 1}}, {{Tag: 1}, {Context: 1 << 30}}} {
+	beyond := tpvm.MaxTag
+	beyond++ // less than 0 where int has 32 bits
+	for _, fs := range [][]tpvm.Filter{nil, {{Tag: -2}}, {{Tag: beyond}}, {{Tag: 1}, {Context: 1 << 30}}} {
 		if _, err := b.TryRecvFilter(fs...); !errors.Is(err, tpvm.ErrBadParam) {
 			t.Errorf("%v: %v", fs, err)
 		}
