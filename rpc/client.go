@@ -5,6 +5,8 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"maps"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +17,24 @@ import (
 // A Client makes calls: a resource of rocl to which replies come. One client serves any number of
 // goroutines. Its methods may be called concurrently.
 type Client struct {
-	c       *rocl.Context
-	r       *rocl.Resource
-	words   vocabulary
-	around  []Interceptor
-	numbers atomic.Uint64
-	cancels sync.WaitGroup // messages that tell servers of calls that were cancelled
+	c            *rocl.Context
+	r            *rocl.Resource
+	words        vocabulary
+	interceptors []Interceptor
+	numbers      atomic.Uint64
+
+	mu       sync.Mutex
+	isClosed bool           // no message of cancels begins any more
+	cancels  sync.WaitGroup // messages that tell servers of calls that were cancelled; begun with mu held
 }
 
 // A ClientOption changes one default of [NewClient].
 type ClientOption func(*Client)
 
-// CallInterceptors has a client make its calls through interceptors, the first one outermost.
+// CallInterceptors has a client make its calls through interceptors, the first one outermost: also those of
+// [Send] and [Stream], whose Invocation has no Out. The call of a stream ends with the loop.
 func CallInterceptors(i ...Interceptor) ClientOption {
-	return func(c *Client) { c.around = append(c.around, i...) }
+	return func(c *Client) { c.interceptors = append(c.interceptors, i...) }
 }
 
 // CallErrors is [WithErrors] for a client.
@@ -50,8 +56,11 @@ func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Cli
 // ID returns the identifier of the client's resource.
 func (c *Client) ID() rocl.GID { return c.r.ID() }
 
-// Close ends the client. Calls that wait fail with rocl.ErrClosed.
+// Close ends the client. Calls that wait fail with rocl.ErrClosed, and their handlers' contexts end.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	c.isClosed = true
+	c.mu.Unlock()
 	err := c.r.Close()
 	c.cancels.Wait()
 	return err
@@ -62,51 +71,66 @@ func (c *Client) Close() error {
 // handler's context ends.
 //
 // Call fails with rocl.ErrGone, within milliseconds on one node, when the provider's process has ended;
-// with rocl.ErrUnreachable where it is out of reach; with ErrUnknownCall where the provider does
-// not offer the name; with ErrBusy where it has no room; with rocl.ErrValue where the types do not
+// with rocl.ErrUnreachable if it is out of reach; with ErrUnknownCall if the provider does
+// not offer the name; with ErrBusy if it has no room; with rocl.ErrValue if the types do not
 // fit; and with an [Error] that has what the handler returned. Whatever the error, the handler may
-// have run, unless it is one of ErrUnknownCall, ErrBusy and ErrClosed.
+// have run, unless it is an *Error whose Ran is false.
 func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) (Out, error) {
-	if len(c.around) == 0 && len(opts) == 0 {
+	if len(c.interceptors) == 0 && len(opts) == 0 {
 		return call[In, Out](ctx, c, provider, name, in, &config{})
 	}
 	cfg := newConfig(opts)
-	if len(c.around) == 0 {
+	if len(c.interceptors) == 0 {
 		return call[In, Out](ctx, c, provider, name, in, &cfg)
 	}
 	return callAround[In, Out](ctx, c, provider, name, in, &cfg)
 }
 
 func callAround[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
-	i := &Invocation{Info: Info{Name: name, Caller: c.ID(), Provider: provider, Metadata: cfg.meta}, In: &in, Out: &out}
-	err = intercept(ctx, c.around, i, func(ctx context.Context) (err error) {
-		own := *cfg
-		own.meta = i.Metadata
-		out, err = call[In, Out](ctx, c, provider, name, in, &own)
+	i := &Invocation{Info: Info{Name: name, Provider: provider}, In: &in, Out: &out}
+	err = c.around(ctx, i, cfg, func(ctx context.Context, cfg *config) (err error) {
+		out, err = call[In, Out](ctx, c, provider, name, in, cfg)
 		return err
 	})
 	return out, err
 }
 
+// around calls f through the interceptors, with the metadata that they leave.
+func (c *Client) around(ctx context.Context, i *Invocation, cfg *config, f func(context.Context, *config) error) error {
+	if len(c.interceptors) == 0 {
+		return f(ctx, cfg)
+	}
+	i.Caller, i.Metadata = c.ID(), maps.Clone(cfg.meta)
+	return intercept(ctx, c.interceptors, i, func(ctx context.Context) error {
+		own := *cfg
+		own.meta = i.Metadata
+		return f(ctx, &own)
+	})
+}
+
 func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
 	var h requestHeader
-	b, err := encodeRequest(ctx, c, name, in, cfg, &h)
+	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
 		return out, c.failed(name, provider, err)
 	}
 	m, err := c.r.Call(ctx, provider, callID(name), b)
 	if err != nil {
 		b.Release()
-		if ctx.Err() == context.Canceled { // the handler's context has the deadline of its own
-			c.cancel(provider, h.number)
+		switch ctx.Err() {
+		case nil:
+		case context.DeadlineExceeded:
+			c.cancel(provider, h.number, whyDeadline)
+		default:
+			c.cancel(provider, h.number, whyCancelled)
 		}
 		return out, c.failed(name, provider, err)
 	}
-	status, body, err := parseReply(m.Bytes())
+	status, body, err := parseReply(m.Bytes(), h.flags)
 	switch {
 	case err != nil:
-	case status == statusError:
-		err = c.remote(name, provider, body)
+	case status != statusResult:
+		err = c.remote(name, provider, status, body)
 	default:
 		if out, err = formatOf[Out](cfg.out).decode(body); err != nil {
 			err = fmt.Errorf("the result: %w", err)
@@ -120,12 +144,7 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 }
 
 // encodeRequest returns the message of a request, and fills its header.
-func encodeRequest[In any](ctx context.Context, c *Client, name string, in In, cfg *config, h *requestHeader) (b *rocl.Buffer, err error) {
-	if d, ok := ctx.Deadline(); ok {
-		if h.left = time.Until(d); h.left <= 0 {
-			return nil, context.DeadlineExceeded
-		}
-	}
+func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader) (b *rocl.Buffer, err error) {
 	if ctx.Done() != nil {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -135,11 +154,23 @@ func encodeRequest[In any](ctx context.Context, c *Client, name string, in In, c
 	if cfg.checksum {
 		h.flags |= flagChecksum
 	}
+	if cfg.isJSON {
+		h.flags |= flagJSON
+	}
 	if h.meta, err = cfg.meta.encode(); err != nil {
 		return nil, err
 	}
 	if b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in); err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		if h.left = time.Until(d); h.left <= 0 {
+			b.Release()
+			return nil, context.DeadlineExceeded
+		}
+	}
+	if cfg.isOneWay {
+		h.number, h.left = 0, 0
 	}
 	h.put(b.Bytes())
 	return b, nil
@@ -154,42 +185,52 @@ func (c *Client) failed(name string, provider rocl.GID, err error) error {
 }
 
 // remote returns the error that a provider has sent.
-func (c *Client) remote(name string, provider rocl.GID, body []byte) error {
+func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte) error {
 	e, err := c.words.parseError(body)
 	if err != nil {
 		return err
 	}
-	e.Call, e.Provider = name, provider
+	e.Call, e.Provider, e.Ran = name, provider, status == statusError
 	return e
 }
 
 // cancelMost is for how long the message of a cancelled call may wait for room.
 const cancelMost = 10 * time.Second
 
-// cancel tells a provider that a call has been given up. It does not wait.
-func (c *Client) cancel(provider rocl.GID, number uint64) {
+// cancel tells a provider that a call has been given up, and why. It does not wait.
+func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosed { // the provider learns of the end of the resource
+		return
+	}
 	c.cancels.Go(func() {
 		ctx, end := context.WithTimeout(context.Background(), cancelMost)
 		defer end()
-		_ = c.r.SendBytes(ctx, provider, tagCancel, cancelMessage(number)) // if it fails, the provider has ended
+		var p [controlLen]byte
+		putControl(p[:], number, why)
+		_ = c.r.SendBytes(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
 	})
 }
 
 // Send calls a name whose result nobody waits for. It returns when the request is accepted, as
-// [rocl.Resource.Send] does: the handler's result and error are dropped.
+// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
-	var h requestHeader
-	b, err := encodeRequest(context.WithoutCancel(ctx), c, name, in, &cfg, &h)
-	if err == nil {
-		if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
-			b.Release()
+	cfg.isOneWay = true
+	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
+		var h requestHeader
+		b, err := encodeRequest(ctx, c, in, cfg, &h)
+		if err == nil {
+			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
+				b.Release()
+			}
 		}
-	}
-	if err != nil {
-		return c.failed(name, provider, err)
-	}
-	return nil
+		if err != nil {
+			return c.failed(name, provider, err)
+		}
+		return nil
+	})
 }
 
 // A Future is the result of a call that is under way.
@@ -217,8 +258,31 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	select {
 	case <-f.done:
 		return f.v, f.err
+	default:
+	}
+	select {
+	case <-f.done:
+		return f.v, f.err
 	case <-ctx.Done():
 		var zero T
 		return zero, context.Cause(ctx)
 	}
+}
+
+// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
+func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
+	cases := make([]reflect.SelectCase, 0, len(futures)+1)
+	for i, f := range futures {
+		select {
+		case <-f.done:
+			return i, nil
+		default:
+		}
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.Done())})
+	}
+	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())})
+	if i, _, _ := reflect.Select(cases); i < len(futures) {
+		return i, nil
+	}
+	return -1, context.Cause(ctx)
 }

@@ -42,7 +42,7 @@ var kinds = []struct {
 	{"rocl.too-large", rocl.ErrTooLarge}, {"rocl.value", rocl.ErrValue}, {"rocl.no-reply", rocl.ErrNoReply},
 }
 
-// An Error is what a call returns whose handler failed. It matches, with errors.Is, each error of
+// An Error is what a call returns whose handler failed, or which the server refused. It matches, with errors.Is, each error of
 // this list that the handler's error matched:
 //
 //   - the errors of this package;
@@ -56,6 +56,7 @@ type Error struct {
 	Call     string   // the name of the call
 	Provider rocl.GID // that answered
 	Text     string   // of the handler's error
+	Ran      bool     // the handler has run; false: the server has refused the call
 	kinds    []error
 }
 
@@ -70,6 +71,17 @@ func (e *Error) Unwrap() []error { return e.kinds }
 type vocabulary map[string]error
 
 const mostText = 4 << 10 // bytes of an error's text that travel
+
+// errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a nil
+// pointer in an interface, becomes ErrPanic.
+func (v vocabulary) errorBody(p []byte, err error) (body []byte) {
+	defer func() {
+		if e := recover(); e != nil {
+			body = v.appendError(p, fmt.Errorf("%w: a method of the error that the handler returned", ErrPanic))
+		}
+	}()
+	return v.appendError(p, err)
+}
 
 // appendError appends the body of a reply with an error: the number of names of known errors in a
 // byte, the names, and the text to the end.

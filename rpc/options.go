@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -15,10 +16,12 @@ import (
 type Option func(*config)
 
 type config struct {
-	place    runner
+	place    place
 	in, out  any // rocl.Codec of the arguments and the result; nil: package codec
 	meta     Metadata
 	checksum bool
+	isJSON   bool
+	isOneWay bool
 
 	find      []rocl.FindOption // of providers
 	isNearest bool
@@ -33,32 +36,69 @@ func newConfig(opts []Option) (c config) {
 
 // Inline has Register run the handler in the goroutine that receives requests: the quickest, for
 // handlers that return at once. A handler that waits delays all requests to its server, and one
-// that calls its own server waits for ever.
+// that calls its own server waits for ever. It is not for streams.
 func Inline() Option {
-	return func(c *config) { c.place = func(r *request) error { r.run(); return nil } }
+	return func(c *config) { c.place = place{isInline: true} }
 }
 
 // InPool has Register run the handlers of a call in a pool: so many at a time, in the order of its policy.
 // A request for which the pool has no room fails with ErrBusy. A pool that waits when it is full
-// (pool.WaitWhenFull) holds up all requests to the server instead, whose mailbox then fills, so that
+// (pool.WaitWhenFull) holds up all requests to the server instead, also those of other calls; then its mailbox fills, and
 // callers wait. The deadline of a unit is that of the caller. Its key, for a pool of policy pool.Keyed, is the
 // caller: the calls of one client run one after another, in order. The pool must not be closed before the
 // server.
 func InPool(p *pool.Pool) Option {
-	return func(c *config) {
-		c.place = func(r *request) error {
-			u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(r.ctx.info.Caller.Serial())<<32 ^ r.ctx.info.Caller.Ctx() ^ uint64(r.ctx.info.Caller.Node())}
-			u.Deadline, _ = r.ctx.Deadline()
-			return p.Submit(r.ctx, u)
-		}
+	return func(c *config) { c.place = place{pool: p} }
+}
+
+// A place is where handlers run; the zero place is a goroutine for each.
+type place struct {
+	isInline bool
+	pool     *pool.Pool
+}
+
+// submit gives the request to a pool. If the pool waits for room, it returns a context that ends when it
+// no longer does.
+func (r *request) submit() (waits context.Context) {
+	id := r.ctx.info.Caller
+	u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
+	u.Deadline, _ = r.ctx.Deadline()
+	p := r.method.place.pool
+	err := p.Submit(ended, u)
+	if errors.Is(err, context.Canceled) { // it would wait
+		waits, done := context.WithCancel(context.Background())
+		ctx := r.ctx
+		r.s.receiver.Go(func() {
+			defer done()
+			if err := p.Submit(ctx, u); err != nil {
+				r.busy(err)
+			}
+		})
+		return waits
 	}
+	if err != nil {
+		r.busy(err)
+	}
+	return nil
+}
+
+// busy refuses a request for which a pool has no room.
+func (r *request) busy(err error) {
+	r.method.stats.refused.Add(1)
+	if cause := context.Cause(r.ctx); cause != nil {
+		r.refuse(cause)
+	} else {
+		r.refuse(fmt.Errorf("%w: %w", ErrBusy, err))
+	}
+	r.end()
 }
 
 // InGoroutine has Register run each handler in a goroutine of its own: the default.
-func InGoroutine() Option { return func(c *config) { c.place = nil } }
+func InGoroutine() Option { return func(c *config) { c.place = place{} } }
 
 // Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that the server has
-// received run where they would have. It fails with ErrUnknownCall where the name is not registered.
+// received run where they would have. It fails with ErrUnknownCall if the name is not registered, and with
+// errors.ErrUnsupported for a stream that would be Inline.
 func (s *Server) Place(name string, o Option) error {
 	id := callID(name)
 	s.mu.Lock()
@@ -70,6 +110,9 @@ func (s *Server) Place(name string, o Option) error {
 	}
 	moved := *m
 	moved.place = newConfig([]Option{o}).place
+	if err := moved.check(); err != nil {
+		return fmt.Errorf("rpc: place %q: %w", name, err)
+	}
 	names[id] = &moved
 	s.names.Store(&names)
 	return nil

@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 		err = otherServer(sock)
 	case "caller":
 		err = otherCaller(sock)
+	case "many":
+		err = manyCallers(sock)
 	default:
 		goleak.VerifyTestMain(m)
 		return
@@ -78,6 +80,34 @@ func otherCaller(sock string) error {
 	return err
 }
 
+// manyCallers calls "zeros" of that server in many goroutines, for ever.
+func manyCallers(sock string) error {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
+	if err != nil {
+		return err
+	}
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	f, err := c.Find(ctx, rocl.Match{"type": "test"})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error)
+	for range 256 {
+		go func() {
+			for {
+				if _, err := rpc.Call[int64, []byte](ctx, cl, f.ID, "zeros", 20_000); err != nil {
+					failed <- err
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
 // other starts the other process, and returns the first line that it prints, if it is a server.
 func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 	t.Helper()
@@ -97,7 +127,7 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		if role == "caller" {
+		if role != "server" {
 			_ = cmd.Process.Kill()
 		}
 		_ = cmd.Wait()

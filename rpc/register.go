@@ -28,8 +28,12 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{name: name, place: cfg.place, stats: new(methodStats), json: jsonOf(f)}
+	m := &method{name: name, place: cfg.place, stats: new(methodStats)}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
+		in, out := in, out
+		if r.h.flags&flagJSON != 0 {
+			in, out = format[In]{asJSON[In]{}}, format[Out]{asJSON[Out]{}}
+		}
 		arg, err := in.decode(r.args)
 		if err != nil {
 			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
@@ -79,9 +83,9 @@ func (f format[T]) decode(p []byte) (v T, err error) {
 	return v, err
 }
 
-// encode returns a buffer with v behind head bytes of room.
+// encode returns a buffer with v behind head bytes of room, which is 8 at least.
 func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (*rocl.Buffer, error) {
-	size := 512
+	size := 512 // a guess
 	if f.own == nil {
 		size = codec.Size(&v)
 	}
@@ -89,20 +93,37 @@ func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (
 	if err != nil {
 		return nil, err
 	}
-	p, err := f.append(b.Bytes()[:head], v)
-	if err != nil {
-		b.Release()
+	isKept := false
+	defer func() {
+		if !isKept { // also if a codec of the program panics
+			b.Release()
+		}
+	}()
+	if err := b.Resize(b.Cap()); err != nil {
 		return nil, err
 	}
-	if len(p) <= b.Len() {
+	mem := b.Bytes()
+	copy(mem[:head], appendMark)
+	p, err := f.append(mem[:head:len(mem)], v)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) < head || string(p[:len(appendMark)]) != appendMark {
+		return nil, fmt.Errorf("%w: the codec has not appended to the bytes that it was given", codec.ErrValue)
+	}
+	if &p[0] == &mem[0] {
+		isKept = true
 		return b, b.Resize(len(p))
 	}
-	b.Release() // the estimate was too low, and p has left the buffer
-	if b, err = c.BufferWait(ctx, len(p)); err == nil {
-		copy(b.Bytes(), p)
+	larger, err := c.BufferWait(ctx, len(p)) // the guess was too low
+	if err == nil {
+		copy(larger.Bytes(), p)
 	}
-	return b, err
+	return larger, err
 }
+
+// appendMark stands where the header will be while a codec appends a value.
+const appendMark = "append!!"
 
 func (f format[T]) append(p []byte, v T) ([]byte, error) {
 	if f.own != nil {

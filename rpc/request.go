@@ -4,18 +4,16 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"runtime/debug"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
 )
 
-// A request is one call as the server has it.
+// A request is one call as the server has it. The receiving goroutine begins it; then the goroutine
+// that runs the handler has it.
 type request struct {
 	s      *Server
 	m      *rocl.Message
@@ -24,7 +22,8 @@ type request struct {
 	args   []byte
 	ctx    *handlerContext
 	came   time.Time               // zero: the call is not timed
-	stop   context.CancelCauseFunc // ends ctx; nil: the caller cannot
+	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller does
+	caller *caller
 	// results are those of a stream; else nil.
 	results *results
 }
@@ -41,165 +40,6 @@ func (c *handlerContext) Value(key any) any {
 		return &c.info
 	}
 	return c.Context.Value(key)
-}
-
-// begin has the request in m handled. It owns m.
-func (s *Server) begin(m *rocl.Message) {
-	r := s.requests.Get().(*request)
-	r.m = m
-	if !s.running.begin() {
-		r.fail(ErrClosed)
-		r.free()
-		return
-	}
-	if err := r.parse(); err != nil {
-		r.fail(err)
-		r.free()
-		s.running.end()
-		return
-	}
-	if r.h.number != 0 || r.h.left > 0 {
-		r.limit()
-	}
-	if r.method.place == nil {
-		go r.run()
-	} else if err := r.method.place(r); err != nil {
-		r.fail(fmt.Errorf("%w: %w", ErrBusy, err))
-		r.end()
-	}
-}
-
-// parse reads the message.
-func (r *request) parse() (err error) {
-	var meta Metadata
-	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
-		meta, err = parseMetadata(r.h.meta)
-	}
-	if err != nil {
-		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
-		return err
-	}
-	if r.method = (*r.s.names.Load())[r.m.Tag()]; r.method == nil {
-		r.s.unknown.Add(1)
-		return ErrUnknownCall
-	}
-	if isStream := r.h.flags&flagStream != 0; isStream != r.method.isStream || isStream && (r.h.number == 0 || !r.m.IsCall()) {
-		return fmt.Errorf("%w: a stream of results is wanted: %t, and offered: %t", ErrUnknownCall, isStream, r.method.isStream)
-	}
-	if r.method.isStream {
-		r.results = newResults(r)
-	}
-	r.ctx = &handlerContext{r.s.life, Info{r.method.name, r.m.From(), r.s.ID(), meta}}
-	if r.method.isTimed() {
-		r.came = time.Now()
-	}
-	return nil
-}
-
-// limit gives the handler a context that ends with the deadline of the caller, when the caller
-// cancels, and when its process ends.
-func (r *request) limit() {
-	ctx, stop := context.WithCancelCause(r.s.life)
-	if r.stop = stop; r.h.left > 0 {
-		timed, end := context.WithTimeout(ctx, r.h.left)
-		ctx = timed
-		r.stop = func(cause error) { stop(cause); end() }
-	}
-	r.ctx.Context = ctx
-	if r.h.number != 0 {
-		r.s.others.begin(r)
-	}
-}
-
-// run runs the handler and replies.
-func (r *request) run() {
-	b, err := r.serve()
-	r.method.stats.ended(r.came, err)
-	switch {
-	case err != nil:
-		r.fail(err)
-	case b != nil:
-		r.reply(b)
-	}
-	r.end()
-}
-
-// serve runs the handler. A handler that panics, or ends its goroutine, fails.
-func (r *request) serve() (b *rocl.Buffer, err error) {
-	hasReturned := false
-	defer func() {
-		if hasReturned {
-			return
-		}
-		v := recover()
-		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
-		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
-		if v == nil { // runtime.Goexit: run does not go on
-			r.method.stats.ended(r.came, err)
-			r.fail(err)
-			r.end()
-		}
-	}()
-	b, err = r.method.serve(r)
-	hasReturned = true
-	return b, err
-}
-
-// end gives back what the request holds.
-func (r *request) end() {
-	if r.h.number != 0 {
-		r.s.others.end(r)
-	}
-	if r.stop != nil {
-		r.stop(nil)
-	}
-	s := r.s
-	r.free()
-	s.running.end()
-}
-
-// free gives back the message, and the request where nothing else knows it.
-func (r *request) free() {
-	r.m.Release()
-	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
-		return
-	}
-	s := r.s
-	*r = request{s: s}
-	s.requests.Put(r)
-}
-
-// reply sends b, a whole reply.
-func (r *request) reply(b *rocl.Buffer) {
-	if err := r.s.r.Reply(r.s.life, r.m, b); err != nil {
-		b.Release()
-		r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
-		if r.s.life.Err() == nil {
-			r.fail(err) // such as a result that is too large
-		}
-	}
-}
-
-// fail replies that the call has failed.
-func (r *request) fail(err error) {
-	if r.results != nil {
-		r.results.close(err)
-		return
-	}
-	r.s.failMessage(r.m, r.h.flags, err)
-}
-
-// failMessage replies to a request that it has failed.
-func (s *Server) failMessage(m *rocl.Message, flags byte, err error) {
-	if !m.IsCall() {
-		return
-	}
-	var room [256]byte
-	p := s.words.appendError(room[:replyHead], err)
-	putReply(p, statusError, flags&flagChecksum)
-	if err := s.r.ReplyBytes(s.life, m, p); err != nil {
-		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
-	}
 }
 
 // Info tells a handler and interceptors of the call.
@@ -219,142 +59,237 @@ func InfoFrom(ctx context.Context) *Info {
 	return i
 }
 
-// Callers are the requests that their callers can cancel.
-type callers struct {
-	mu       sync.Mutex
-	requests map[rocl.GID]map[uint64]*request // by caller and number
-	watched  map[rocl.GID]func()              // callers whose ends the server is told of
-}
-
-// begin lists r, and has the server told when its caller ends.
-func (c *callers) begin(r *request) {
-	from := r.m.From()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.requests == nil {
-		c.requests, c.watched = map[rocl.GID]map[uint64]*request{}, map[rocl.GID]func(){}
-	}
-	of := c.requests[from]
-	if of == nil {
-		of = map[uint64]*request{}
-		c.requests[from] = of
-	}
-	of[r.h.number] = r
-	if c.watched[from] == nil {
-		c.watched[from] = func() {}
-		r.s.receiver.Go(func() { c.watch(r.s, from) })
-	}
-}
-
-// watch asks rocl to tell the server when a caller has ended.
-func (c *callers) watch(s *Server, from rocl.GID) {
-	stop, err := s.r.Monitor(s.life, from, 0)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil {
-		delete(c.watched, from) // the next request asks again
-	} else if c.watched[from] != nil {
-		c.watched[from] = stop
-	}
-}
-
-// end takes r from the list. The map of a caller stays while the caller lives.
-func (c *callers) end(r *request) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if of := c.requests[r.m.From()]; of[r.h.number] == r {
-		delete(of, r.h.number)
-	}
-}
-
-// cancel ends the context of the request that the message m names.
-func (c *callers) cancel(m *rocl.Message) {
-	number, ok := parseCancel(m.Bytes())
-	if !ok {
-		return
-	}
-	c.mu.Lock()
-	r := c.requests[m.From()][number]
-	c.mu.Unlock()
-	if r != nil {
-		r.stop(context.Canceled)
-	}
-}
-
-// more answers a message with tagNext. It owns m.
-func (s *Server) more(m *rocl.Message) {
-	var r *request
-	if number, ok := parseCancel(m.Bytes()); ok {
-		s.others.mu.Lock()
-		r = s.others.requests[m.From()][number]
-		s.others.mu.Unlock()
-	}
-	if r == nil || r.results == nil {
-		s.failMessage(m, 0, fmt.Errorf("%w: the stream has ended", context.Canceled))
+// begin has the request in m handled. It owns m. Called by the receiving goroutine. If the pool of
+// the call waits for room, begin returns a context that ends when it no longer does.
+func (s *Server) begin(m *rocl.Message) (waits context.Context) {
+	if !s.running.begin() {
+		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
 		m.Release()
+		return nil
+	}
+	r := s.requests.Get().(*request)
+	r.m = m
+	if err := r.parse(); err != nil {
+		s.refuse(m, flagsOf(m.Bytes()), err)
+		r.free()
+		s.running.end()
+		return nil
+	}
+	r.limit()
+	switch p := &r.method.place; {
+	case p.isInline:
+		r.run()
+	case p.pool != nil:
+		return r.submit()
+	default:
+		go r.run()
+	}
+	return nil
+}
+
+// parse reads the message.
+func (r *request) parse() (err error) {
+	var meta Metadata
+	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
+		meta, err = parseMetadata(r.h.meta)
+	}
+	if err != nil {
+		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
+		return err
+	}
+	m := (*r.s.names.Load())[r.m.Tag()]
+	if m == nil {
+		r.s.unknown.Add(1)
+		return ErrUnknownCall
+	}
+	isStream := r.h.flags&flagStream != 0
+	if isStream != m.isStream || isStream && (r.h.number == 0 || !r.m.IsCall()) {
+		return fmt.Errorf("%w: a stream of results is wanted: %t, and offered: %t", ErrUnknownCall, isStream, m.isStream)
+	}
+	r.method = m
+	if isStream {
+		r.results = newResults(r)
+	}
+	if !m.place.isInline || m.stats.begun.Load()%timeOne == 0 {
+		r.came = time.Now()
+	}
+	r.caller = r.s.callers.of(r.s, r.m.From())
+	r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	return nil
+}
+
+// limit gives the handler a context that ends with the deadline of the caller, and when the caller
+// cancels.
+func (r *request) limit() {
+	if r.h.number == 0 && r.h.left == 0 {
 		return
 	}
-	r.results.next(m)
-}
-
-// gone ends the contexts of the requests of a caller that has ended.
-func (c *callers) gone(from rocl.GID) {
-	c.mu.Lock()
-	var all []*request
-	for _, r := range c.requests[from] {
-		all = append(all, r)
+	ctx, stop := context.WithCancelCause(r.ctx.Context)
+	if r.stop = stop; r.h.left > 0 {
+		timed, end := context.WithTimeout(ctx, r.h.left)
+		ctx = timed
+		r.stop = func(cause error) { stop(cause); end() }
 	}
-	delete(c.requests, from)
-	delete(c.watched, from)
-	c.mu.Unlock()
-	for r := range slices.Values(all) {
-		r.stop(rocl.ErrGone)
+	r.ctx.Context = ctx
+	if r.h.number != 0 {
+		r.s.callers.begin(r)
 	}
 }
 
-// A tally counts what is under way.
-type tally struct {
-	n    atomic.Int64  // less than 0 once close has been called: closing more than closing
-	once sync.Once     // closes idle
-	mu   sync.Mutex    // guards the making of idle
-	idle chan struct{} // closed when nothing is left after close; nil before
+// run runs the handler and replies.
+func (r *request) run() {
+	isHanded := false // to a goroutine that replies
+	defer func() {
+		if !isHanded {
+			r.end()
+		}
+	}()
+	if r.ctx.Err() != nil { // while it waited for a worker
+		r.refuse(context.Cause(r.ctx))
+		return
+	}
+	r.method.stats.begun.Add(1)
+	b, err := r.serve()
+	if r.results != nil {
+		err = r.results.finish(r.ctx, err)
+		r.method.stats.ended(r.came, err)
+		r.results.close(err)
+		return
+	}
+	r.method.stats.ended(r.came, err)
+	if err != nil {
+		b = r.s.errorReply(r.ctx, statusError, r.h.flags, err)
+	}
+	if b == nil {
+		return
+	}
+	if err := r.s.r.Reply(ended, r.m, b); err == nil {
+		return
+	} else if !errors.Is(err, errEnded) {
+		r.notSent(b, err)
+		return
+	}
+	// The caller's context has no room for replies.
+	if !r.method.place.isInline {
+		r.replyWaiting(b)
+		return
+	}
+	isHanded = true // the receiving goroutine does not wait
+	go func() {
+		defer r.end()
+		r.replyWaiting(b)
+	}()
 }
 
-const closing = math.MinInt64 / 2
+// ended is the context of replies that do not wait.
+var ended, errEnded = func() (context.Context, error) {
+	err := errors.New("rpc: the reply would wait")
+	ctx, end := context.WithCancelCause(context.Background())
+	end(err)
+	return ctx, err
+}()
 
-// begin counts one more, unless close has been called.
-func (t *tally) begin() bool {
-	if t.n.Add(1) > 0 {
-		return true
-	}
-	t.end()
-	return false
-}
-
-func (t *tally) end() {
-	if t.n.Add(-1) == closing {
-		t.once.Do(func() { close(t.idle) })
+// replyWaiting sends b, until the call has ended.
+func (r *request) replyWaiting(b *rocl.Buffer) {
+	if err := r.s.r.Reply(r.ctx, r.m, b); err != nil {
+		r.notSent(b, err)
 	}
 }
 
-// close refuses more, and waits until none is left or ctx ends.
-func (t *tally) close(ctx context.Context) error {
-	t.mu.Lock()
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-		t.n.Add(closing + 1) // end, which looks at it, may run at once
-		t.end()
+// notSent gives back a reply that could not be sent. Where it is too large the caller is told.
+func (r *request) notSent(b *rocl.Buffer, err error) {
+	b.Release()
+	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
+	if errors.Is(err, rocl.ErrTooLarge) {
+		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
-	t.mu.Unlock()
-	select {
-	case <-t.idle:
+}
+
+// serve runs the handler. A handler that panics, or ends its goroutine, fails.
+func (r *request) serve() (b *rocl.Buffer, err error) {
+	hasReturned := false
+	defer func() {
+		if hasReturned {
+			return
+		}
+		v := recover()
+		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
+		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
+		if v == nil { // runtime.Goexit: nothing but deferred functions runs any more
+			r.method.stats.ended(r.came, err)
+			r.refuse(err)
+		}
+	}()
+	b, err = r.method.serve(r)
+	hasReturned = true
+	return b, err
+}
+
+// end gives back what the request holds.
+func (r *request) end() {
+	if r.h.number != 0 {
+		r.s.callers.end(r)
+	}
+	if r.stop != nil {
+		r.stop(nil)
+	}
+	s := r.s
+	r.free()
+	s.running.end()
+}
+
+// free gives back the message, and the request if nothing else knows it.
+func (r *request) free() {
+	r.m.Release()
+	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
+		return
+	}
+	s := r.s
+	*r = request{s: s}
+	s.requests.Put(r)
+}
+
+// refuse replies, without waiting, that the handler has not run or has no result to send.
+func (r *request) refuse(err error) {
+	if r.results != nil {
+		r.results.close(err)
+		return
+	}
+	r.s.refuse(r.m, r.h.flags, err)
+}
+
+// refuse replies, without waiting, that a request is not handled. A caller whose context has no room for
+// replies gets rocl.ErrNoReply.
+func (s *Server) refuse(m *rocl.Message, flags byte, err error) {
+	s.fail(ended, m, statusRefused, flags, err)
+}
+
+// fail replies to m that the call has failed.
+func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, err error) {
+	if !m.IsCall() {
+		return
+	}
+	b := s.errorReply(ctx, status, flags, err)
+	if b == nil {
+		return
+	}
+	if err := s.r.Reply(ctx, m, b); err != nil {
+		b.Release()
+		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
+	}
+}
+
+// errorReply returns a reply that says that a call has failed, or nil if there is no memory for it until ctx
+// ends.
+func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
+	var room [256]byte
+	p := s.words.errorBody(room[:replyHead], err)
+	putReply(p, status, flags&flagChecksum)
+	b, err := s.c.BufferWait(ctx, len(p))
+	if err != nil {
+		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
 		return nil
-	default:
 	}
-	select {
-	case <-t.idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%d calls run: %w", t.n.Load()-closing, context.Cause(ctx))
-	}
+	copy(b.Bytes(), p)
+	return b
 }

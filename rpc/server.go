@@ -10,6 +10,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -32,7 +33,7 @@ type Server struct {
 	receiver sync.WaitGroup
 	running  tally // requests
 	requests sync.Pool
-	others   callers
+	callers  callers
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
 	mu    sync.Mutex                         // held while names is replaced
@@ -68,7 +69,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	if err != nil {
 		return nil, fmt.Errorf("rpc: new server: %w", err)
 	}
-	if err := s.offerOwn(); err != nil {
+	if err := Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil }); err != nil {
 		return nil, err
 	}
 	s.receiver.Go(s.receive)
@@ -87,31 +88,40 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
-	if e := s.r.Delete(context.WithoutCancel(ctx)); err == nil && !errors.Is(e, rocl.ErrClosed) {
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteMost) // also if ctx has ended
+	defer cancel()
+	if e := s.r.Delete(own); err == nil && !errors.Is(e, rocl.ErrClosed) {
 		err = e
 	}
-	s.receiver.Wait()
 	if err != nil {
 		return fmt.Errorf("rpc: close server %v: %w", s.ID(), err)
 	}
+	s.receiver.Wait()
 	return nil
 }
+
+// deleteMost is how long Close waits for the directory.
+const deleteMost = 5 * time.Second
 
 // A method is a call that a server offers.
 type method struct {
 	name  string
 	id    uint64
-	place runner
+	place place
 	stats *methodStats
 	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
 	// waits for none.
 	serve    func(*request) (*rocl.Buffer, error)
-	json     func(context.Context, []byte) ([]byte, error) // the handler; nil: isStream
-	isStream bool                                          // serve sends results itself, by way of request.results
+	isStream bool // serve adds results to request.results
 }
 
-// A runner has a request run, or fails where there is no room for it.
-type runner func(*request) error
+// check reports why the handlers of m cannot run at their place.
+func (m *method) check() error {
+	if m.isStream && m.place.isInline {
+		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
+	}
+	return nil
+}
 
 // register adds m.
 func (s *Server) register(m *method) error {
@@ -150,28 +160,69 @@ func (s *Server) Deregister(name string) bool {
 	return true
 }
 
-// receive takes requests until the resource is closed. It runs the handlers that are placed Inline.
+// receive takes requests until the resource is closed. It runs the handlers that are Inline.
 func (s *Server) receive() {
+	isOver := false
+	defer func() {
+		if !isOver { // a handler has ended the goroutine (runtime.Goexit)
+			s.receiver.Go(s.receive)
+		}
+	}()
 	for {
 		m, err := s.r.Recv(context.Background())
 		if err != nil {
 			if !errors.Is(err, rocl.ErrClosed) {
 				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
 			}
+			isOver = true
 			return
 		}
-		switch {
-		case m.IsGone():
-			s.others.gone(m.From())
-		case m.Tag() == tagCancel:
-			s.others.cancel(m)
-		case m.Tag() == tagNext:
-			s.receiver.Go(func() { s.more(m) }) // which keeps m
-			continue
-		default:
-			s.begin(m) // which keeps m
+		if s.control(m) {
 			continue
 		}
-		m.Release()
+		if waits := s.begin(m); waits != nil {
+			s.controls(waits)
+		}
 	}
+}
+
+// controls handles messages that are no requests for as long as a pool has no room, until ctx ends. So the
+// requests behind wait in the mailbox, in order, and calls that run can be cancelled, and get results.
+func (s *Server) controls(ctx context.Context) {
+	for ctx.Err() == nil {
+		m, err := s.r.Recv(ctx, rocl.Tags(0, firstCall-1))
+		if err == nil {
+			s.control(m)
+		} else if errors.Is(err, rocl.ErrClosed) {
+			return
+		}
+	}
+}
+
+// control handles m, and reports true, unless it is a request.
+func (s *Server) control(m *rocl.Message) bool {
+	switch {
+	case m.IsGone():
+		s.callers.gone(m.From())
+	case m.Tag() == tagCancel:
+		s.callers.cancel(s, m)
+	case m.Tag() == tagNext:
+		s.receiver.Go(func() { s.more(m) }) // which releases m
+		return true
+	default:
+		return false
+	}
+	m.Release()
+	return true
+}
+
+// more answers a message with tagNext. It owns m.
+func (s *Server) more(m *rocl.Message) {
+	number, flags, ok := parseControl(m.Bytes())
+	if r := s.callers.stream(m.From(), number); ok && r != nil {
+		r.results.next(m)
+		return
+	}
+	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", context.Canceled))
+	m.Release()
 }

@@ -16,6 +16,7 @@ type MethodStats struct {
 	Calls   uint64        `json:"calls"`   // handlers that have returned,
 	Errors  uint64        `json:"errors"`  // with an error
 	Running int64         `json:"running"` // handlers
+	Refused uint64        `json:"refused"` // requests for which the pool had no room
 	P50     time.Duration `json:"p50"`     // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
 	P99     time.Duration `json:"p99"`
 	Longest time.Duration `json:"longest"`
@@ -26,6 +27,7 @@ type methodStats struct {
 	begun   atomic.Uint64
 	ran     atomic.Uint64
 	errors  atomic.Uint64
+	refused atomic.Uint64
 	longest atomic.Int64
 	took    [spans]atomic.Uint64
 }
@@ -49,12 +51,6 @@ func most(span int) time.Duration {
 // twice takes as long as the rest of a short handler.
 const timeOne = 8
 
-// isTimed reports whether the call that begins is timed.
-func (m *method) isTimed() bool {
-	n := m.stats.begun.Add(1)
-	return m.place == nil || n <= timeOne || n%timeOne == 0
-}
-
 // ended counts a call that came at a time, or that is not timed.
 func (s *methodStats) ended(came time.Time, err error) {
 	s.ran.Add(1)
@@ -75,7 +71,7 @@ func (s *methodStats) ended(came time.Time, err error) {
 }
 
 func (s *methodStats) stats(name string) MethodStats {
-	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Longest: time.Duration(s.longest.Load())}
+	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Longest: time.Duration(s.longest.Load())}
 	out.Running = int64(s.begun.Load() - out.Calls)
 	var took [spans]uint64
 	var timed uint64
@@ -102,7 +98,7 @@ func (s *methodStats) stats(name string) MethodStats {
 func (s *Server) Stats() []MethodStats {
 	var all []MethodStats
 	for _, m := range *s.names.Load() {
-		if m.name != ownStats && m.name != ownJSON {
+		if m.name != ownStats {
 			all = append(all, m.stats.stats(m.name))
 		}
 	}

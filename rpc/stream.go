@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -28,7 +29,8 @@ const (
 // RegisterStream has a server answer calls of a name with the results that f yields, which [Stream]
 // receives. f's iterator runs in the goroutine of the handler, some results ahead of the caller: at most 256,
 // or 256 KiB. When the caller stops, or ends, f's ctx ends, and yield reports false. An error that
-// the iterator yields ends the stream. The options are those of [Register].
+// the iterator yields ends the stream, behind the results before it. The options are those of [Register]; a
+// stream cannot be [Inline].
 func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	if f == nil {
 		return fmt.Errorf("rpc: register %q: no function", name)
@@ -36,12 +38,15 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
 	m := &method{name: name, place: cfg.place, stats: new(methodStats), isStream: true}
+	if err := m.check(); err != nil {
+		return fmt.Errorf("rpc: register %q: %w", name, err)
+	}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		arg, err := in.decode(r.args)
 		if err != nil {
 			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
 		}
-		run := func(ctx context.Context) error {
+		yield := func(ctx context.Context) error {
 			for v, err := range f(ctx, arg) {
 				if err == nil {
 					err = r.results.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
@@ -53,11 +58,9 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 			return nil
 		}
 		if len(s.around) == 0 {
-			err = run(r.ctx)
-		} else {
-			err = intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, run)
+			return nil, yield(r.ctx)
 		}
-		return nil, r.results.finish(r.ctx, err)
+		return nil, intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, yield)
 	}
 	return s.register(m)
 }
@@ -84,10 +87,13 @@ func newResults(r *request) *results {
 func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.n >= aheadItems || len(s.ready) >= aheadBytes {
+	for !s.isOver && (s.n >= aheadItems || len(s.ready) >= aheadBytes) {
 		if err := s.awaitTaken(ctx); err != nil {
 			return err
 		}
+	}
+	if s.isOver { // a batch could not be sent
+		return cmp.Or(s.err, context.Canceled)
 	}
 	at := len(s.ready)
 	p, err := encode(append(s.ready, make([]byte, itemHead)...))
@@ -131,7 +137,7 @@ func (s *results) next(m *rocl.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting != nil || s.isOver {
-		s.r.s.failMessage(m, 0, fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol))
+		s.r.s.refuse(m, s.r.h.flags, fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol))
 		m.Release()
 		return
 	}
@@ -144,7 +150,7 @@ func (s *results) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.waiting; m != nil {
-		s.r.s.failMessage(m, s.r.h.flags, err)
+		s.r.s.fail(ended, m, statusError, s.r.h.flags, err)
 		s.replied(m)
 	}
 	s.isOver = true
@@ -175,7 +181,7 @@ func (s *results) send() {
 		}
 	}
 	if err != nil {
-		s.r.s.failMessage(m, s.r.h.flags, err)
+		s.r.s.fail(s.r.ctx, m, statusError, s.r.h.flags, err)
 		s.err, s.isOver = err, true
 	}
 	s.replied(m)
@@ -208,7 +214,9 @@ func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
 func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		cfg := newConfig(opts)
-		err := stream(ctx, c, provider, name, in, &cfg, func(v Out) bool { return yield(v, nil) })
+		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
+			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool { return yield(v, nil) })
+		})
 		if err != nil {
 			var zero Out
 			yield(zero, c.failed(name, provider, err))
@@ -220,7 +228,7 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
 	ctx, end := context.WithCancel(ctx)
 	h := requestHeader{flags: flagStream}
-	b, err := encodeRequest(ctx, c, name, in, cfg, &h)
+	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
 		end()
 		return err
@@ -235,7 +243,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 			}
 		}
 		if !isOver {
-			c.cancel(provider, h.number)
+			c.cancel(provider, h.number, whyCancelled)
 		}
 	}()
 	for {
@@ -243,14 +251,14 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		if pending = nil; a.err != nil {
 			return a.err
 		}
-		status, body, err := parseReply(a.m.Bytes())
-		if err == nil && status == statusError {
-			isOver, err = true, c.remote(name, provider, body)
+		status, body, err := parseReply(a.m.Bytes(), h.flags)
+		if err == nil && status != statusResult {
+			isOver, err = true, c.remote(name, provider, status, body)
 		} else if err == nil && len(body) < 1 {
 			err = fmt.Errorf("%w: a batch without a head", ErrProtocol)
 		}
 		if err == nil && body[0] == 0 {
-			pending, err = c.more(ctx, provider, h.number)
+			pending, err = c.more(ctx, provider, &h)
 		}
 		if err != nil {
 			a.m.Release()
@@ -266,12 +274,12 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 }
 
 // more asks for the next results of a stream.
-func (c *Client) more(ctx context.Context, provider rocl.GID, number uint64) (chan batch, error) {
-	b, err := c.c.BufferWait(ctx, 8)
+func (c *Client) more(ctx context.Context, provider rocl.GID, h *requestHeader) (chan batch, error) {
+	b, err := c.c.BufferWait(ctx, controlLen)
 	if err != nil {
 		return nil, err
 	}
-	copy(b.Bytes(), cancelMessage(number))
+	putControl(b.Bytes(), h.number, h.flags)
 	return c.batch(ctx, provider, tagNext, b), nil
 }
 

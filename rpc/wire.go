@@ -45,19 +45,21 @@ const (
 const (
 	flagChecksum = 1 << iota // there is a checksum
 	flagStream               // the caller wants a stream of results
-	allFlags     = flagChecksum | flagStream
+	flagJSON                 // the arguments are in JSON, and so is the result
+	allFlags     = flagChecksum | flagStream | flagJSON
 )
 
 // Statuses of replies.
 const (
-	statusResult = iota
-	statusError
+	statusResult  = iota
+	statusError   // of the handler
+	statusRefused // the handler has not run, or its result could not be sent
 )
 
 // Tags below firstCall are messages of the package itself, not names of calls.
 const (
-	tagCancel = 1 // the payload is the number of the request
-	tagNext   = 2 // a call: more results of a stream
+	tagCancel = 1 // the payload is the number of the request, and why
+	tagNext   = 2 // a call: more results of a stream; the payload is the number, and the flags of the request
 	firstCall = 256
 )
 
@@ -114,12 +116,23 @@ func putReply(p []byte, status, flags byte) {
 	}
 }
 
-// parseReply returns the status and the body of a reply.
-func parseReply(p []byte) (status byte, body []byte, err error) {
-	if len(p) < replyHead || p[0] != version || p[1]&^allFlags != 0 || p[2] > statusError {
+// parseReply returns the status and the body of the reply to a request with flags.
+func parseReply(p []byte, flags byte) (status byte, body []byte, err error) {
+	if len(p) < replyHead || p[0] != version || p[1]&^allFlags != 0 || p[2] > statusRefused {
 		return 0, nil, fmt.Errorf("%w: %d bytes that begin with no header of version %d", ErrProtocol, len(p), version)
 	}
+	if flags&flagChecksum > p[1]&flagChecksum {
+		return 0, nil, fmt.Errorf("%w: there is none in the reply", ErrChecksum)
+	}
 	return p[2], p[replyHead:], verify(p, p[1])
+}
+
+// flagsOf returns the flags of a request that may be anything.
+func flagsOf(p []byte) byte {
+	if len(p) < 2 {
+		return 0
+	}
+	return p[1] & allFlags
 }
 
 // checksum returns that of a request or reply, whose own bytes of it do not count.
@@ -132,6 +145,9 @@ func checksum(p []byte) uint32 {
 
 func verify(p []byte, flags byte) error {
 	if flags&flagChecksum == 0 {
+		if binary.LittleEndian.Uint32(p[4:]) != 0 {
+			return fmt.Errorf("%w: there is one, and no flag of it", ErrChecksum)
+		}
 		return nil
 	}
 	if want, have := binary.LittleEndian.Uint32(p[4:]), checksum(p); want != have {
@@ -197,12 +213,24 @@ func parseMetadata(p []byte) (Metadata, error) {
 	return m, nil
 }
 
-// cancelMessage returns the payload of a message with tagCancel.
-func cancelMessage(number uint64) []byte { return binary.LittleEndian.AppendUint64(nil, number) }
+// Why a request is cancelled.
+const (
+	whyCancelled = iota
+	whyDeadline
+)
 
-func parseCancel(p []byte) (number uint64, ok bool) {
-	if len(p) != 8 {
-		return 0, false
+// controlLen is the length of the payload of a message with tagCancel or tagNext.
+const controlLen = 9
+
+// putControl writes such a payload.
+func putControl(p []byte, number uint64, more byte) {
+	binary.LittleEndian.PutUint64(p, number)
+	p[8] = more
+}
+
+func parseControl(p []byte) (number uint64, more byte, ok bool) {
+	if len(p) != controlLen {
+		return 0, 0, false
 	}
-	return binary.LittleEndian.Uint64(p), true
+	return binary.LittleEndian.Uint64(p), p[8], true
 }

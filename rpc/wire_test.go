@@ -33,9 +33,6 @@ func FuzzRequest(f *testing.F) {
 		}
 		again := append(make([]byte, h.size()), args...)
 		h.put(again)
-		if h.flags&flagChecksum == 0 {
-			copy(again[4:8], p[4:8]) // it is not looked at
-		}
 		if !bytes.Equal(again, p) {
 			t.Fatalf("%x is parsed, and put as %x", p, again)
 		}
@@ -61,13 +58,13 @@ func FuzzReply(f *testing.F) {
 	putReply(p, statusResult, 0)
 	f.Add(p)
 	f.Fuzz(func(t *testing.T, p []byte) {
-		status, body, err := parseReply(p)
+		status, body, err := parseReply(p, 0)
 		switch {
 		case err != nil:
 			if !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrChecksum) {
 				t.Fatal(err)
 			}
-		case status == statusError:
+		case status != statusResult:
 			e, err := words.parseError(body)
 			if err != nil && !errors.Is(err, ErrProtocol) || err == nil && len(e.Text) > len(body) {
 				t.Fatal(err)
@@ -79,6 +76,21 @@ func FuzzReply(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A reply without the checksum that was asked for is refused.
+func TestChecksumMissing(t *testing.T) {
+	p := append(make([]byte, replyHead), "result"...)
+	putReply(p, statusResult, flagChecksum)
+	if _, body, err := parseReply(p, flagChecksum); err != nil || string(body) != "result" {
+		t.Error(string(body), err)
+	}
+	p[1] ^= flagChecksum
+	for _, wants := range []byte{0, flagChecksum} {
+		if _, _, err := parseReply(p, wants); !errors.Is(err, ErrChecksum) {
+			t.Error(err)
+		}
+	}
 }
 
 // Errors keep the kinds that both sides know.
