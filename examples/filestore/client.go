@@ -48,9 +48,13 @@ func (cl *client) close() {
 	_ = cl.rpc.Close()
 }
 
-// isGone reports whether a server has ended.
+// isGone reports whether a server has ended. An rpc.Error is an answer: what it matches, rocl.ErrGone say, happened to
+// the handler. Only rpc.ErrClosed is how a server says that it ends itself.
 func isGone(err error) bool {
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rpc.ErrClosed) || errors.Is(err, rocl.ErrNoReply)
+	if answer := (*rpc.Error)(nil); errors.As(err, &answer) {
+		return errors.Is(answer, rpc.ErrClosed)
+	}
+	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rocl.ErrNoReply)
 }
 
 // servers returns all servers, those first that a file of this name is put on. The order follows the folders that they

@@ -59,7 +59,14 @@ type server struct {
 	bulk *bulk.Endpoint
 
 	mu   sync.Mutex
-	busy map[string]bool // parts that are being written
+	free sync.Cond       // signals that a path is no longer busy; its lock is mu
+	busy map[string]bool // paths that a call has locked: parts that it writes, files that change together with their sums
+}
+
+func newServer(dir string, ep *bulk.Endpoint) *server {
+	s := &server{dir: dir, bulk: ep, busy: map[string]bool{}}
+	s.free.L = &s.mu
+	return s
 }
 
 // serve serves a folder until ctx ends.
@@ -72,7 +79,7 @@ func serve(ctx context.Context, c *rocl.Context, dir string) error {
 		return err
 	}
 	defer ep.Close(context.WithoutCancel(ctx))
-	s := &server{dir: dir, bulk: ep, busy: map[string]bool{}}
+	s := newServer(dir, ep)
 	r, err := rpc.NewServer(ctx, c, rocl.Match{"service": "filestore", "dir": dir}, rpc.WithErrors(words))
 	if err != nil {
 		return err
@@ -103,21 +110,32 @@ func (s *server) hidden(name, suffix string) string {
 	return filepath.Join(s.dir, "."+name+suffix)
 }
 
-// lock reports whether no other call writes a part.
-func (s *server) lock(part string) bool {
+// tryLock locks a path. It reports false where another call has locked the path.
+func (s *server) tryLock(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy[part] {
+	if s.busy[path] {
 		return false
 	}
-	s.busy[part] = true
+	s.busy[path] = true
 	return true
 }
 
-func (s *server) unlock(part string) {
+// lock locks a path, and waits while another call has locked it.
+func (s *server) lock(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.busy, part)
+	for s.busy[path] {
+		s.free.Wait()
+	}
+	s.busy[path] = true
+}
+
+func (s *server) unlock(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, path)
+	s.free.Broadcast()
 }
 
 // append pulls the next bytes of a file, if they begin where its part ends, and returns how many bytes there are.
@@ -127,14 +145,14 @@ func (s *server) append(ctx context.Context, a appendArgs) (size int64, err erro
 	if err != nil {
 		return 0, err
 	}
-	if sum, err := hex.DecodeString(a.File.Sum); err != nil || len(sum) != 8 || a.File.Size < 0 {
+	if !isSum(a.File.Sum) || a.File.Size < 0 {
 		return 0, fmt.Errorf("put %q: a size of %d, and the checksum %q: %w", a.File.Name, a.File.Size, a.File.Sum, fs.ErrInvalid)
 	}
 	if have, err := s.stat(a.File.Name); err == nil && have == a.File {
 		return have.Size, nil // it is there already
 	}
 	part := s.hidden(a.File.Name, "."+a.File.Sum+".part")
-	if !s.lock(part) {
+	if !s.tryLock(part) {
 		return 0, fmt.Errorf("put %q: another client puts it: %w", a.File.Name, fs.ErrExist)
 	}
 	defer s.unlock(part)
@@ -182,11 +200,23 @@ func (s *server) complete(f *os.File, part, path string, want file) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// A file without its sum is summed again, so the order does not matter.
+	s.lock(path)
+	defer s.unlock(path)
+	kept := s.hidden(want.Name, ".sum")
+	// A file without its sum is summed again. So a server that is killed between the steps leaves no wrong sum.
+	if err := os.Remove(kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if err := os.Rename(part, path); err != nil {
 		return err
 	}
-	return os.WriteFile(s.hidden(want.Name, ".sum"), []byte(sum), 0o644)
+	return os.WriteFile(kept, []byte(sum), 0o644)
+}
+
+// isSum reports whether a text is a checksum.
+func isSum(text string) bool {
+	b, err := hex.DecodeString(text)
+	return err == nil && len(b) == 8
 }
 
 // sumOf returns the checksum of a file.
@@ -201,12 +231,14 @@ func sumOf(f io.ReadSeeker) (string, error) {
 	return hex.EncodeToString(d.Sum(nil)), nil
 }
 
-// stat tells of a file.
+// stat tells of a file. The lock keeps another version from taking the file's place before its sum is written.
 func (s *server) stat(name string) (file, error) {
 	path, err := s.path(name)
 	if err != nil {
 		return file{}, err
 	}
+	s.lock(path)
+	defer s.unlock(path)
 	info, err := os.Stat(path)
 	if err != nil {
 		return file{}, err
@@ -214,7 +246,9 @@ func (s *server) stat(name string) (file, error) {
 	kept, err := os.Stat(s.hidden(name, ".sum"))
 	if err == nil && !kept.ModTime().Before(info.ModTime()) {
 		sum, err := os.ReadFile(s.hidden(name, ".sum"))
-		return file{name, info.Size(), string(sum)}, err
+		if err != nil || isSum(string(sum)) {
+			return file{name, info.Size(), string(sum)}, err
+		}
 	}
 	f, err := os.Open(path)
 	if err != nil {

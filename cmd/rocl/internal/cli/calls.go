@@ -79,7 +79,8 @@ func callCommand() *cobra.Command {
 		Use:   "call [CALL] name=value...",
 		Short: "Call a server of package rpc, or send standard input to a resource as one request, and print the reply",
 		Long: "With a CALL: call what a server of package rpc that has these attributes offers under this name. Standard input\n" +
-			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON. 'rocl services' lists the calls.\n\n" +
+			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON. 'rocl services' lists the calls.\n" +
+			"Characters of the result that a terminal would not just show are printed as \\u escapes, unless --raw is given.\n\n" +
 			"Without: send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
 			"The reply is printed with escapes where a terminal would do anything else than show it, or with --raw just as it is.\n" +
 			"--timeout bounds how long it takes to find the resource, and how long the reply takes. With --wait the command\n" +
@@ -117,7 +118,11 @@ func callCommand() *cobra.Command {
 			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{to, g.Timeout})
 			defer cancel()
 			if isNamed {
-				return callNamed(rctx, cmd.OutOrStdout(), c, to, args[0], request)
+				out := cmd.OutOrStdout()
+				if !raw {
+					out = display.JSONLines(out)
+				}
+				return callNamed(rctx, out, c, to, args[0], request)
 			}
 			m, err := me.CallBytes(rctx, to, tag, request)
 			if late := (*lateError)(nil); errors.As(err, &late) {
@@ -169,11 +174,8 @@ func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, n
 	}
 	defer client.Close()
 	out, err := rpc.CallJSON(ctx, client, to, name, args)
-	if late := (*lateError)(nil); errors.As(context.Cause(ctx), &late) && err != nil {
-		return late
-	}
 	if err != nil {
-		return err
+		return orLate(ctx, err)
 	}
 	_, err = fmt.Fprintf(w, "%s\n", out)
 	return err
@@ -186,6 +188,14 @@ type lateError struct {
 }
 
 func (e *lateError) Error() string { return fmt.Sprintf("%v did not reply within %v", e.to, e.after) }
+
+// orLate returns the error of a call, or the lateError that ended the call's context.
+func orLate(ctx context.Context, err error) error {
+	if late := (*lateError)(nil); err != nil && errors.As(context.Cause(ctx), &late) {
+		return late
+	}
+	return err
+}
 
 // readAll reads the input, for as long as ctx lasts, and no more than a message may have.
 func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
