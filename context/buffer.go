@@ -20,3 +20,19 @@ func (c *Context) BufferWait(ctx stdctx.Context, n int) (*buffers.Buffer, error)
 	}
 	return b, nil
 }
+
+// Lend returns a buffer over memory of the program, which the library sends from where it
+// lies. It can be read only. The library may read the memory until it calls back, once, after the last
+// reference to the buffer has been released: when a message with it has been acknowledged,
+// or, within the process, released by its receiver. back must not wait, because locks may be
+// held. Over shared memory what is not registered is copied: [Context.Buffer] is for
+// memory that other processes are to read in place.
+func (c *Context) Lend(p []byte, back func()) *buffers.Buffer {
+	return c.pool.Borrow(new(buffers.Buffer), p, lent(back))
+}
+
+// lent calls a program when nothing reads its memory any more.
+type lent func()
+
+// Return implements buffers.Lender.
+func (f lent) Return(bool) { f() }

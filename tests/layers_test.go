@@ -18,7 +18,7 @@ const module = "github.com/rocl-go/rocl"
 // layers says how high a package stands: it may import only what is lower.
 // Transports stand beside each other and know nothing of one another.
 var layers = map[string]int{
-	"internal/netsource": -2, "internal/callqueue": -2, "internal/lock": -2,
+	"internal/netsource": -2, "internal/callqueue": -2, "internal/lock": -2, "pool": -2,
 	"internal/memfd": -1, "internal/ratelog": -1, "internal/futex": -1, "internal/freeaddr": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/image": 1,
 	"resource":        0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/histogram": 0,
@@ -36,15 +36,23 @@ var layers = map[string]int{
 	"":                   8,
 	"rocltest":           9,
 	"netrocl":            9,
+	"rpc":                9,
+	"rpc/otelrpc":        10,
+	"rpc/promrpc":        10,
+	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
+	"bulk":               9,
 }
 
 // publicOnly has the packages that stand on the face of the library, as a user's program does:
 // of the module they may import the packages listed, and nothing else. A package in a folder below
 // is held to the same.
 var publicOnly = map[string][]string{
+	"pool": {},
 	"tpvm": {"", "codec", "tpvm"},
+	"rpc":  {"", "codec", "pool", "rpc"},
+	"bulk": {"", "codec"},
 }
 
 // mayImport reports whether publicOnly lets a package import another one of the module.
@@ -74,8 +82,15 @@ func height(pkg string) int {
 // thirdParty says which modules outside the standard library a package may
 // use. Commands and tests are free to.
 var thirdParty = map[string][]string{
-	"buffers":   {"golang.org/x/sys"},
-	"tpvm":      {"golang.org/x/sys"},
+	"buffers": {"golang.org/x/sys"},
+	"tpvm":    {"golang.org/x/sys"},
+	"rpc":     {"github.com/cespare/xxhash/v2"},
+
+	"codec/protobuf": {"google.golang.org/protobuf"},
+	"rpc/promrpc":    {"github.com/prometheus/client_golang"},
+	"rpc/otelrpc":    {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
+
+	"pool":      {"golang.org/x/sys"},
 	"codec":     {"github.com/fxamacker/cbor/v2"},
 	"subsys":    {"golang.org/x/sys"},
 	"dispatch":  {"github.com/cespare/xxhash/v2"},

@@ -260,6 +260,8 @@ func Commands() []*cobra.Command {
 	add("find", "Find through the node's socket, or in place", "adaptive", 0, 10_000, find)
 	add("findall", "FindAll of --count local resources: serving, from the index, over the socket", "adaptive", 0, 1000, findAll)
 	add("tpvm", "Messages and spawns of package tpvm, beside rocl's own messages, Go channels and PVM 3.4", "always", 64, 20_000, tpvmBench)
+	add("rpc", "Calls of package rpc, beside rocl's own messages and net/rpc, over shm and tcp", "always", 64, 20_000, rpcBench)
+	add("bulk", "Transfers of package bulk, beside the loops of bw and memcpy, over tcp and shm", "adaptive", bulkLarge, 4, bulkBench)
 	top.AddCommand(allCommand(), sustainCommand())
 	peer := &cobra.Command{
 		Use: "bench-peer SOCKET POLL SIZE TRANSPORT", Hidden: true, Args: cobra.ExactArgs(4),
@@ -282,7 +284,14 @@ func Commands() []*cobra.Command {
 			return directoryMain(cmd.Context(), args, os.Stdin, os.Stdout)
 		},
 	}
-	return []*cobra.Command{top, peer, node, dir, tpvmCommand()}
+	origin := &cobra.Command{
+		Use: "bench-origin SOCKET POLL TRANSPORT NAME BYTES KIND", Hidden: true, Args: cobra.ExactArgs(6),
+		Short: "A process with memory of a bench; started by bench",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return originMain(cmd.Context(), args, os.Stdin)
+		},
+	}
+	return []*cobra.Command{top, peer, node, dir, origin, tpvmCommand()}
 }
 
 func show(w io.Writer, r *Result, json bool) error {

@@ -318,7 +318,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	// And what whoever called sees of it.
-	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}} {
+	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}, {"bench-directory", "x"}, {"bench-origin", "x"}} {
 		if code := cli.Run(t.Context(), root(), args); code != 64 {
 			t.Errorf("rocl %v: exit code %d, want 64", args, code)
 		}
@@ -330,7 +330,7 @@ func TestHelp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"rtt", "rate", "bw", "db", "find", "all"} {
+	for _, name := range []string{"rtt", "rate", "bw", "bulk", "db", "find", "all"} {
 		if !strings.Contains(out, "\n  "+name+" ") {
 			t.Errorf("bench --help does not name %s", name)
 		}

@@ -439,6 +439,8 @@ func answer(ctx context.Context, todo <-chan string, out io.Writer, sock string,
 			err = reply(ctx, c, me, n[0])
 		case "serve-rpc":
 			err = acceptRPC(ctx, tl)
+		case "calls-inline", "calls-goroutine":
+			err = serveCalls(ctx, c, n[0], strings.TrimPrefix(what, "calls-"))
 		case "echo-goroutine", "echo-receivers":
 			err = echoConcurrently(ctx, c, me, n[0], strings.TrimPrefix(what, "echo-"))
 		case "echo-late":

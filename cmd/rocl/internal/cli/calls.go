@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/rpc"
 	"github.com/spf13/cobra"
 )
 
@@ -74,18 +76,29 @@ func callCommand() *cobra.Command {
 	var raw bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "call name=value...",
-		Short: "Send standard input to a resource as one request, and print the reply",
-		Long: "Send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
+		Use:   "call [CALL] name=value...",
+		Short: "Call a server of package rpc, or send standard input to a resource as one request, and print the reply",
+		Long: "With a CALL: call what a server of package rpc that has these attributes offers under this name. Standard input\n" +
+			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON. 'rocl services' lists the calls.\n" +
+			"Characters of the result that a terminal would not just show are printed as \\u escapes, unless --raw is given.\n\n" +
+			"Without: send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
 			"The reply is printed with escapes where a terminal would do anything else than show it, or with --raw just as it is.\n" +
 			"--timeout bounds how long it takes to find the resource, and how long the reply takes. With --wait the command\n" +
 			"waits longer for the resource to appear, and for a directory.\n" +
 			"Exit code 1 if no resource matches, or it went before it replied, 2 if no directory serves the node,\n" +
 			"4 if the directory or the resource does not answer within --timeout, 5 if the resource is a 'rocl serve' whose command failed.",
-		Args: someAttributes,
+		Args: func(cmd *cobra.Command, args []string) error { return someAttributes(cmd, withoutCall(args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
-			l, err := attributes(args)
+			patterns := withoutCall(args)
+			isNamed := len(patterns) < len(args)
+			if isNamed {
+				if tag != 0 {
+					return Usagef("--tag is for requests without a CALL")
+				}
+				patterns = append(slices.Clone(patterns), rpcServer)
+			}
+			l, err := attributes(patterns)
 			if err != nil {
 				return err
 			}
@@ -104,6 +117,13 @@ func callCommand() *cobra.Command {
 			}
 			rctx, cancel := context.WithTimeoutCause(ctx, g.Timeout, &lateError{to, g.Timeout})
 			defer cancel()
+			if isNamed {
+				out := cmd.OutOrStdout()
+				if !raw {
+					out = display.JSONLines(out)
+				}
+				return callNamed(rctx, out, c, to, args[0], request)
+			}
 			m, err := me.CallBytes(rctx, to, tag, request)
 			if late := (*lateError)(nil); errors.As(err, &late) {
 				return late
@@ -135,6 +155,32 @@ func callCommand() *cobra.Command {
 	return cmd
 }
 
+// rpcServer is the attribute of servers of package rpc.
+const rpcServer = "rpc=1"
+
+// withoutCall returns the arguments behind the name of a call.
+func withoutCall(args []string) []string {
+	if len(args) > 0 && !strings.Contains(args[0], "=") {
+		return args[1:]
+	}
+	return args
+}
+
+// callNamed calls a server of package rpc, and prints the result.
+func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, name string, args []byte) error {
+	client, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	out, err := rpc.CallJSON(ctx, client, to, name, args)
+	if err != nil {
+		return orLate(ctx, err)
+	}
+	_, err = fmt.Fprintf(w, "%s\n", out)
+	return err
+}
+
 // A lateError is returned when no reply comes within --timeout: exit code 4.
 type lateError struct {
 	to    rocl.GID
@@ -142,6 +188,14 @@ type lateError struct {
 }
 
 func (e *lateError) Error() string { return fmt.Sprintf("%v did not reply within %v", e.to, e.after) }
+
+// orLate returns the error of a call, or the lateError that ended the call's context.
+func orLate(ctx context.Context, err error) error {
+	if late := (*lateError)(nil); err != nil && errors.As(context.Cause(ctx), &late) {
+		return late
+	}
+	return err
+}
 
 // readAll reads the input, for as long as ctx lasts, and no more than a message may have.
 func readAll(ctx context.Context, in io.Reader) ([]byte, error) {

@@ -3,12 +3,15 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
 )
 
 // call runs 'rocl call' with that input.
@@ -298,11 +302,61 @@ func TestServeKilled(t *testing.T) {
 
 func TestServeUsage(t *testing.T) {
 	for _, args := range []string{"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b"} {
-		if _, errOut, code := execute(t.Context(), strings.NewReader(""), strings.Fields(args)...); code != exitUsage || errOut == "" {
+		if _, errOut, code := execute(t.Context(), strings.NewReader(""), strings.Fields(args)...); code != 64 || errOut == "" {
 			t.Errorf("%q: %d, %q", args, code, errOut)
 		}
 	}
 	if _, errOut, code := execute(t.Context(), nil, "serve", "a=b", "--", "no-such-command-anywhere"); code != exitFailed || !strings.Contains(errOut, "no-such-command-anywhere") {
 		t.Errorf("no such command: %d, %q", code, errOut)
+	}
+}
+
+// Servers of package rpc are listed and called by name, with arguments in JSON.
+func TestCallOfName(t *testing.T) {
+	sock := node(t)
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	type terms struct{ A, B int }
+	if err := rpc.Register(s, "add", func(_ context.Context, t terms) (map[string]int, error) {
+		if t.A < 0 {
+			return nil, fs.ErrInvalid
+		}
+		return map[string]int{"sum": t.A + t.B}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, errOut, code := call(t, sock, `{"A": 1, "B": 2}`, "add", "name=sums"); code != 0 || out != `{"sum":3}`+"\n" {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	if _, errOut, code := call(t, sock, `{"A": -1}`, "add", "name=sums"); code != exitFailed || !strings.Contains(errOut, `call "add"`) || !strings.Contains(errOut, "invalid argument") {
+		t.Errorf("%d, %q", code, errOut)
+	}
+	if _, errOut, code := call(t, sock, "", "subtract", "name=sums"); code != exitFailed || !strings.Contains(errOut, `"subtract"`) {
+		t.Errorf("%d, %q", code, errOut)
+	}
+	if _, _, code := call(t, sock, "", "--tag", "3", "add", "name=sums"); code != 64 {
+		t.Errorf("--tag with a name: %d", code)
+	}
+	out, errOut, code := execute(t.Context(), strings.NewReader(""), "services", "--socket", sock)
+	if code != 0 || !strings.Contains(out, s.ID().String()) || !strings.Contains(out, "name=sums") || !regexp.MustCompile(`(?m)^ *add +2 +1 +0 `).MatchString(out) {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	var line struct {
+		Server rocl.GID
+		Attrs  map[string]any
+		Name   string
+		Calls  int
+	}
+	out, _, code = execute(t.Context(), strings.NewReader(""), "services", "--json", "--socket", sock, "name=sums")
+	if code != 0 || json.Unmarshal([]byte(out), &line) != nil || line.Server != s.ID() || line.Attrs["name"] != "sums" || line.Name != "add" || line.Calls != 2 {
+		t.Errorf("%d, %q", code, out)
 	}
 }

@@ -243,7 +243,7 @@ func TestPrintTrace(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
-		"help se":                    {"send", "search-trace", "serve"},
+		"help se":                    {"send", "search-trace", "serve", "services"},
 		"help nonsense ":             {},
 		"search-trace a=b --search ": {"auto", "tree", "unicast", "broadcast"},
 		"no":                         {"nodes"},

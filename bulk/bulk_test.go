@@ -1,0 +1,812 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// deadline returns a context that ends when a test takes too long.
+func deadline(t testing.TB) context.Context {
+	ctx, end := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(end)
+	return ctx
+}
+
+// A side is a context and its endpoint.
+type side struct {
+	*bulk.Endpoint
+	c *rocl.Context
+}
+
+func endpoint(t testing.TB, c *rocl.Context, opts ...bulk.Option) side {
+	t.Helper()
+	ep, err := bulk.Open(deadline(t), c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ep.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return side{ep, c}
+}
+
+// transports are the ways between two endpoints. With "self" both are the same.
+var transports = map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}}
+
+// over runs f with an origin and a target over each transport.
+func over(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
+	for name, tr := range transports {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			origin := endpoint(t, cl.Open(0, tr...), opts...)
+			if name == "self" {
+				f(t, origin, origin)
+				return
+			}
+			f(t, origin, endpoint(t, cl.Open(0, tr...), opts...))
+		})
+	}
+}
+
+func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Region {
+	t.Helper()
+	reg, err := ep.Expose(r, s...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// pattern is what counting returns the beginning of.
+var pattern = sync.OnceValue(func() []byte {
+	p := make([]byte, 16<<20)
+	for i := range p {
+		p[i] = byte(i%251 + i>>16)
+	}
+	return p
+})
+
+// counting returns n bytes that tell where they lie.
+func counting(n int) []byte { return slices.Clone(pattern()[:n]) }
+
+// cut returns p in k segments of the same size.
+func cut(p []byte, k int) (all [][]byte) {
+	for c := range slices.Chunk(p, max(len(p)/k, 1)) {
+		all = append(all, c)
+	}
+	return all
+}
+
+// segments returns the slices as segments of a region: plain memory, or copies in registered buffers.
+// gather returns what is in them.
+func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (segs []bulk.Segment, gather func() []byte) {
+	t.Helper()
+	var mems [][]byte
+	for _, p := range all {
+		if !isRegistered {
+			segs, mems = append(segs, bulk.Bytes(p)), append(mems, p)
+			continue
+		}
+		b, err := c.Buffer(len(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b.Bytes(), p)
+		segs, mems = append(segs, bulk.Buffer(b)), append(mems, b.Bytes())
+		t.Cleanup(b.Release)
+	}
+	return segs, func() []byte { return bytes.Join(mems, nil) }
+}
+
+// What Mercury's tests of bulk transfers check: BK1 to BK5, in both directions, with both kinds of
+// memory, and with one slice and many at the target.
+func TestRanges(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		for _, n := range []int{1 << 10, 3<<20 + 5} {
+			for _, k := range []int{1, 2, 16, 1024} {
+				for _, isRegistered := range []bool{false, true} {
+					if isRegistered && k > 16 {
+						continue
+					}
+					t.Run(fmt.Sprint(n, " bytes in ", k, ", registered ", isRegistered), func(t *testing.T) { ranges(t, origin, target, n, k, isRegistered) })
+				}
+			}
+		}
+	})
+}
+
+func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
+	want := counting(n)
+	segs, _ := segments(t, origin.c, cut(want, k), isRegistered)
+	r := expose(t, origin, bulk.ReadOnly, segs...)
+	to, gather := segments(t, origin.c, cut(make([]byte, n), k), isRegistered)
+	w := expose(t, origin, bulk.WriteOnly, to...)
+	shadow := make([]byte, n)
+	for _, x := range [][3]int{{0, 0, 0}, {n, 0, 0}, {n / 4, n/2 + 1, 0}, {n / 8, n/2 + 1, n / 4}, {n - 1, 1, 1}} {
+		length, off, at := x[0], x[1], x[2]
+		for _, parts := range []int{1, 7} {
+			local := make([]byte, n+1)
+			got, err := target.Pull(deadline(t), r.Handle(), int64(off), cut(local[at:at+length], parts)...)
+			if err != nil || got != int64(length) {
+				t.Fatalf("pull %v: %d, %v", x, got, err)
+			}
+			if !bytes.Equal(local[at:at+length], want[off:off+length]) || !isZero(local[:at]) || !isZero(local[at+length:]) {
+				t.Fatalf("pull %v: other bytes", x)
+			}
+			src := counting(n + parts)[parts:]
+			copy(shadow[off:off+length], src[at:])
+			if got, err = target.Push(deadline(t), w.Handle(), int64(off), cut(src[at:at+length], parts)...); err != nil || got != int64(length) {
+				t.Fatalf("push %v: %d, %v", x, got, err)
+			}
+		}
+	}
+	if err := errors.Join(r.Close(), w.Close()); err != nil || !bytes.Equal(gather(), shadow) {
+		t.Error("other bytes were pushed: ", err)
+	}
+}
+
+// Segments without bytes, without memory, overlapping, a million, exposed twice: BK1 and BK11.
+func TestSegments(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) {
+			t.Error("no segment:", err)
+		}
+		if _, err := origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)); !errors.Is(err, bulk.ErrRange) {
+			t.Error("no buffer:", err)
+		}
+		for _, r := range []bulk.Rights{0, 4, 255} {
+			if _, err := origin.Expose(r, bulk.Bytes(nil)); !errors.Is(err, bulk.ErrRights) {
+				t.Errorf("%v: %v", r, err)
+			}
+		}
+		none := expose(t, origin, bulk.ReadWrite, bulk.Bytes(nil), bulk.Bytes([]byte{}))
+		h := none.Handle()
+		for _, p := range [][]byte{nil, {}} {
+			if n, err := target.Pull(deadline(t), h, 0, p); n != 0 || err != nil {
+				t.Error(n, err)
+			}
+			if n, err := target.Push(deadline(t), h, 0, p, p); n != 0 || err != nil {
+				t.Error(n, err)
+			}
+		}
+		if n, err := target.Pull(deadline(t), h, 0); n != 0 || err != nil {
+			t.Error(n, err)
+		}
+		m, err := target.View(deadline(t), h, 0, 0)
+		if err != nil || m.Len() != 0 {
+			t.Fatal(err)
+		}
+		m.Release()
+
+		text := []byte("overlap")
+		twice := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text[:5]), bulk.Bytes(nil), bulk.Bytes(text[2:]))
+		again := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text))
+		p, q := make([]byte, twice.Len()), make([]byte, len(text))
+		if _, err := target.Pull(deadline(t), twice.Handle(), 0, p); err != nil || string(p) != "overlerlap" {
+			t.Errorf("%q, %v", p, err)
+		}
+		if _, err := target.Pull(deadline(t), again.Handle(), 0, q); err != nil || string(q) != "overlap" {
+			t.Errorf("%q, %v", q, err)
+		}
+
+		const million = 1_000_000
+		all := counting(2 * million)
+		segs := make([]bulk.Segment, million)
+		for i := range segs {
+			segs[i] = bulk.Bytes(all[2*i : 2*i+i%3]) // of 0, 1 and 2 bytes
+		}
+		var want []byte
+		for i := range segs {
+			want = append(want, all[2*i:2*i+i%3]...)
+		}
+		many := expose(t, origin, bulk.ReadOnly, segs...)
+		got := make([]byte, many.Len())
+		if n, err := target.Pull(deadline(t), many.Handle(), 0, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
+			t.Error(n, err)
+		}
+	})
+}
+
+// Ranges past the end are refused by the target and by the origin: BK9.
+func TestRangeErrors(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 10)))
+		h := r.Handle()
+		for _, x := range []struct{ off, n int64 }{{10, 1}, {0, 11}, {11, 0}, {-1, 1}, {9, 2}, {math.MaxInt64, 1}, {math.MinInt64, 1}} {
+			if n, err := target.Pull(deadline(t), h, x.off, make([]byte, x.n)); n != 0 || !errors.Is(err, bulk.ErrRange) {
+				t.Errorf("pull %v: %v", x, err)
+			}
+			if n, err := target.Push(deadline(t), h, x.off, make([]byte, x.n)); n != 0 || !errors.Is(err, bulk.ErrRange) {
+				t.Errorf("push %v: %v", x, err)
+			}
+			if _, err := target.View(deadline(t), h, x.off, int(x.n)); !errors.Is(err, bulk.ErrRange) {
+				t.Errorf("view %v: %v", x, err)
+			}
+			if _, err := h.Slice(x.off, x.n); !errors.Is(err, bulk.ErrRange) {
+				t.Errorf("slice %v: %v", x, err)
+			}
+		}
+		if _, err := target.View(deadline(t), h, 2, -1); !errors.Is(err, bulk.ErrRange) {
+			t.Error(err)
+		}
+	})
+}
+
+// What a region and a handle allow: BK10.
+func TestRights(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
+		for _, has := range all {
+			const text = "memory"
+			r := expose(t, origin, has, bulk.Bytes([]byte(text)))
+			for _, wants := range all {
+				h, err := r.Handle().Narrow(wants)
+				if wants&^has != 0 {
+					if !errors.Is(err, bulk.ErrRights) {
+						t.Errorf("%v to %v: %v", has, wants, err)
+					}
+					continue
+				}
+				if err != nil || h.Rights() != wants {
+					t.Fatal(err)
+				}
+				p := make([]byte, len(text))
+				if _, err := target.Pull(deadline(t), h, 0, p); errors.Is(err, bulk.ErrRights) != (wants == bulk.WriteOnly) || err == nil && string(p) != text {
+					t.Errorf("pull with %v: %v", h, err)
+				}
+				if _, err := target.Push(deadline(t), h, 0, []byte(text)); errors.Is(err, bulk.ErrRights) != (wants == bulk.ReadOnly) {
+					t.Errorf("push with %v: %v", h, err)
+				}
+			}
+		}
+	})
+}
+
+func isZero(p []byte) bool { return bytes.Equal(p, make([]byte, len(p))) }
+
+// The parts of an encoded handle: see codec, and the fields of Handle.
+const (
+	atOrigin = 8
+	atRegion = atOrigin + 16
+	atKey    = atRegion + 8
+	atDepth  = atKey + 16
+	atSteps  = atDepth + 1
+	stepLen  = 17
+)
+
+// forge returns the handle whose encoding f has changed.
+func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
+	t.Helper()
+	p, err := codec.Append(nil, &h)
+	if err != nil || len(p) != atSteps+5*stepLen {
+		t.Fatal(len(p), err)
+	}
+	f(p)
+	if err := codec.Decode(p, &h); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// Handles that were narrowed and passed on cannot be widened; forged and foreign ones are refused,
+// by the origin, whatever the target lets pass.
+func TestForgedHandles(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		mem := counting(100)
+		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
+		other := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 100)))
+		third := endpoint(t, target.c)
+		pull := func(h bulk.Handle) error {
+			_, err := target.Pull(deadline(t), h, 0, make([]byte, 1))
+			return err
+		}
+		whole := r.Handle()
+		part, err := whole.Slice(10, 50)
+		if err == nil {
+			part, err = part.Narrow(bulk.ReadOnly)
+		}
+		if err == nil {
+			part, err = part.Slice(5, 20)
+		}
+		if err != nil || part.Len() != 20 || part.Rights() != bulk.ReadOnly || part.Origin() != origin.ID() {
+			t.Fatal(part, err)
+		}
+		p := make([]byte, 20)
+		if _, err := target.Pull(deadline(t), part, 0, p); err != nil || !bytes.Equal(p, mem[15:35]) {
+			t.Fatal(err)
+		}
+		one, err := part.Slice(0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := one.Slice(0, 0); !errors.Is(err, bulk.ErrNarrow) {
+			t.Error(err)
+		}
+		if same, err := one.Slice(0, 1); err != nil || same != one {
+			t.Error(err)
+		}
+		last := atSteps + 3*stepLen
+		for name, f := range map[string]func(p []byte){
+			"a byte earlier":      func(p []byte) { p[last]-- },
+			"a byte longer":       func(p []byte) { p[last+8]++ },
+			"length 2^64-1":       func(p []byte) { copy(p[last+8:], bytes.Repeat([]byte{255}, 7)) },
+			"all rights":          func(p []byte) { p[last+16] = byte(bulk.ReadWrite) },
+			"without a step":      func(p []byte) { p[atDepth]-- },
+			"another key":         func(p []byte) { p[atKey+7] ^= 1 },
+			"another region":      func(p []byte) { p[atRegion]++ },
+			"no such region":      func(p []byte) { p[atRegion] += 100 },
+			"an earlier step":     func(p []byte) { p[atSteps+stepLen+8]++ },
+			"more steps":          func(p []byte) { p[atDepth]++; copy(p[last+stepLen:], p[last:last+stepLen]) },
+			"another first range": func(p []byte) { p[atSteps+8]++ },
+		} {
+			if err := pull(forge(t, part, f)); !errors.Is(err, bulk.ErrKey) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, depth := range []byte{5, 6, 255} {
+			h := forge(t, part, func(p []byte) { p[atDepth] = depth })
+			if err := pull(h); !errors.Is(err, bulk.ErrRights) || h.Len() != 0 {
+				t.Error(err)
+			}
+		}
+		// A holder that computes the next key for a step that allows more.
+		for name, widen := range map[string]func(h bulk.Handle) bulk.Handle{
+			"longer":        func(h bulk.Handle) bulk.Handle { return bulk.Widen(h, 15, 21, bulk.ReadOnly) },
+			"earlier":       func(h bulk.Handle) bulk.Handle { return bulk.Widen(h, 14, 20, bulk.ReadOnly) },
+			"rights":        func(h bulk.Handle) bulk.Handle { return bulk.Widen(h, 15, 20, bulk.ReadWrite) },
+			"over the edge": func(h bulk.Handle) bulk.Handle { return bulk.Widen(h, 16, math.MaxUint64, bulk.ReadOnly) },
+		} {
+			h := widen(part)
+			if err := bulk.Ask(deadline(t), target.Endpoint, h, 0, 1); !errors.Is(err, bulk.ErrKey) {
+				t.Errorf("widened, %s: %v", name, err)
+			}
+		}
+		// A key of another region, or for another endpoint.
+		if err := pull(forge(t, whole, func(p []byte) {
+			o, _ := codec.Append(nil, new(other.Handle()))
+			copy(p[atKey:atDepth], o[atKey:])
+		})); !errors.Is(err, bulk.ErrKey) {
+			t.Error(err)
+		}
+		own := expose(t, third, bulk.ReadWrite, bulk.Bytes(make([]byte, 100))).Handle()
+		if err := pull(forge(t, own, func(p []byte) {
+			o, _ := codec.Append(nil, &whole)
+			copy(p[atOrigin:atRegion], o[atOrigin:])
+		})); !errors.Is(err, bulk.ErrKey) {
+			t.Error(err)
+		}
+		if err := pull(bulk.Handle{}); !errors.Is(err, bulk.ErrRights) {
+			t.Error(err)
+		}
+		// What the target would refuse itself.
+		for _, x := range [][2]uint64{{0, 21}, {20, 1}, {math.MaxUint64, 2}, {2, math.MaxUint64}, {1 << 63, 1}} {
+			if err := bulk.Ask(deadline(t), target.Endpoint, part, x[0], x[1]); !errors.Is(err, bulk.ErrRange) && !errors.Is(err, rocl.ErrTooLarge) {
+				t.Errorf("%v: %v", x, err)
+			}
+		}
+		if err := bulk.AskWrite(deadline(t), target.Endpoint, part, 0, []byte{1}); !errors.Is(err, bulk.ErrRights) {
+			t.Error(err)
+		}
+		// Messages that are none of this protocol harm nothing.
+		me, err := target.c.Register(deadline(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tag := range []uint64{0, bulk.TagRead, bulk.TagWrite} {
+			for _, n := range []int{0, 1, 8, 200, 1000} {
+				if err := me.SendBytes(deadline(t), origin.ID(), tag, make([]byte, n)); err != nil {
+					t.Error(err)
+				}
+				m, err := me.CallBytes(deadline(t), origin.ID(), tag, make([]byte, n))
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Release()
+			}
+		}
+		if !bytes.Equal(mem, counting(100)) {
+			t.Error("memory was written")
+		}
+		if err := pull(part); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A third process pulls from the first through the second, which has narrowed the handle: BK7.
+func TestForwardedHandle(t *testing.T) {
+	over(t, func(t *testing.T, a, b side) {
+		c := endpoint(t, b.c)
+		r := expose(t, a, bulk.ReadWrite, bulk.Bytes(counting(1<<20)))
+		h, err := r.Handle().Slice(1000, 500_000)
+		if err == nil {
+			h, err = h.Narrow(bulk.ReadOnly)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := h.MarshalText()
+		var got bulk.Handle
+		if err == nil {
+			err = got.UnmarshalText(text)
+		}
+		if err != nil || got != h {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{"", "x", "!", string(text[1:]), string(text) + "AAAA"} {
+			if err := new(bulk.Handle).UnmarshalText([]byte(bad)); !errors.Is(err, rocl.ErrValue) {
+				t.Errorf("%q: %v", bad, err)
+			}
+		}
+		p := make([]byte, 500_000)
+		if _, err := c.Pull(deadline(t), got, 0, p); err != nil || !bytes.Equal(p, counting(1 << 20)[1000:501_000]) {
+			t.Fatal(err)
+		}
+		if err := r.Revoke(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := c.Pull(deadline(t), got, 0, p); !errors.Is(err, bulk.ErrRevoked) {
+				t.Error(err)
+			}
+			if _, err := b.Push(deadline(t), r.Handle(), 0, p); !errors.Is(err, bulk.ErrRevoked) {
+				t.Error(err)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A transfer that is cancelled at any point writes nothing after it has returned: BK8.
+func TestCancel(t *testing.T) {
+	const n, piece = 16 << 20, 256 << 10
+	over(t, func(t *testing.T, origin, target side) {
+		mem := bytes.Repeat([]byte{1}, n)
+		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
+		defer r.Close()
+		for _, percent := range []uint64{0, 1, 50, 99} {
+			dst := make([]byte, n)
+			ctx, cancel := context.WithCancelCause(deadline(t))
+			stopped := errors.New("enough")
+			before := target.Stats().Transfers
+			if percent == 0 {
+				cancel(stopped)
+			}
+			tr := target.StartPull(ctx, r.Handle(), 0, dst)
+			pieces := uint64(n / piece)
+			for target.Stats().Transfers-before < percent*pieces/100 {
+				time.Sleep(10 * time.Microsecond)
+			}
+			cancel(stopped)
+			got, err := tr.Wait(deadline(t))
+			was := slices.Clone(dst)
+			if percent < 50 && err == nil || err != nil && !errors.Is(err, stopped) {
+				t.Errorf("%d%%: %v", percent, err)
+			}
+			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == n || percent == 0 && got > 0 {
+				t.Errorf("%d%%: %d bytes are said to be there", percent, got)
+			}
+			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // whatever was under way has come
+				t.Error(err)
+			}
+			if !bytes.Equal(dst, was) {
+				t.Errorf("%d%%: written to after the end", percent)
+			}
+		}
+		tr := target.StartPull(deadline(t), r.Handle(), 0, make([]byte, n))
+		tr.Cancel()
+		<-tr.Done()
+		if _, err := tr.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+		defer cancel()
+		<-ctx.Done()
+		served := origin.Stats()
+		if got, err := target.Pull(ctx, r.Handle(), 0, make([]byte, n)); got != 0 || !errors.Is(err, context.DeadlineExceeded) || origin.Stats() != served {
+			t.Error(got, err)
+		}
+	}, bulk.PieceSize(piece))
+}
+
+// A view of what is registered, and of this process's memory, is the memory itself: BK13.
+func TestView(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const n = 1 << 20
+		b, err := origin.c.Buffer(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b.Bytes(), counting(n))
+		plain := counting(n)
+		for name, mem := range map[string]struct {
+			s  bulk.Segment
+			at []byte
+		}{"registered": {bulk.Buffer(b), b.Bytes()}, "plain": {bulk.Bytes(plain), plain}} {
+			r := expose(t, origin, bulk.ReadOnly, mem.s)
+			copied := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes
+			m, err := target.View(deadline(t), r.Handle(), 100_000, 500_000)
+			if err != nil || !bytes.Equal(m.Bytes(), counting(n)[100_000:600_000]) {
+				t.Fatal(err)
+			}
+			same := unsafe.SliceData(m.Bytes()) == &mem.at[100_000]
+			switch tr := t.Name()[len("TestView/"):]; {
+			case tr == "self" || tr == "inproc":
+				if !same {
+					t.Errorf("%s: a copy", name)
+				}
+			case tr == "shm" && name == "registered":
+				mem.at[100_000]++
+				if m.Bytes()[0] != mem.at[100_000] || !m.ReadOnly() {
+					t.Error("registered memory is not read in place")
+				}
+				mem.at[100_000]--
+			}
+			if got := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes - copied; got > 50_000 {
+				t.Errorf("%s: %d bytes copied by the library", name, got)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			err = r.Revoke(ctx)
+			cancel()
+			isInPlace := t.Name() != "TestView/tcp" && (name == "registered" || t.Name() != "TestView/shm")
+			if isInPlace && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: revoked while it is viewed: %v", name, err)
+			}
+			if _, err := target.View(deadline(t), r.Handle(), 0, 1); !errors.Is(err, bulk.ErrRevoked) {
+				t.Error(err)
+			}
+			m.Release()
+			if err := r.Revoke(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		b.Release()
+	})
+}
+
+// Memory that was given back is neither read nor written: pulls and pushes run all the time
+// while regions come and go.
+func TestRevokeDuringTransfers(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const n = 1 << 20
+		for round := range 10 {
+			source, mem := make([]byte, n), make([]byte, n)
+			read, written := expose(t, origin, bulk.ReadOnly, bulk.Bytes(source)), expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem[:n/2]), bulk.Bytes(mem[n/2:]))
+			var all sync.WaitGroup
+			var begun sync.WaitGroup
+			begun.Add(2)
+			try := func(f func() (int64, error)) {
+				all.Go(func() {
+					var once sync.Once
+					for {
+						_, err := f()
+						once.Do(begun.Done)
+						if err != nil {
+							if !errors.Is(err, bulk.ErrRevoked) {
+								t.Error(err)
+							}
+							return
+						}
+					}
+				})
+			}
+			try(func() (int64, error) { return target.Pull(deadline(t), read.Handle(), 0, make([]byte, n)) })
+			ones := bytes.Repeat([]byte{1}, n)
+			try(func() (int64, error) { return target.Push(deadline(t), written.Handle(), 0, ones) })
+			begun.Wait()
+			if err := errors.Join(written.Revoke(deadline(t)), read.Revoke(deadline(t))); err != nil {
+				t.Fatal(err)
+			}
+			was := byte(round + 2)
+			for i := range mem {
+				source[i], mem[i] = was, was // under -race this is seen if anything still reads or writes it
+			}
+			all.Wait()
+			if len(bytes.Trim(mem, string([]byte{was}))) > 0 {
+				t.Fatal("written after it was revoked")
+			}
+		}
+	}, bulk.PieceSize(64<<10))
+}
+
+// 200 random lists of segments on both sides, beside plain copies: BK15.
+func TestRandomSegments(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		pieces := func(p []byte) (all [][]byte) {
+			for len(p) > 0 {
+				k := min(rnd.IntN(1+rnd.IntN(1<<(4+rnd.IntN(14)))), len(p))
+				all, p = append(all, p[:k]), p[k:]
+			}
+			return append(all, nil)
+		}
+		for range 200 {
+			n := rnd.IntN(200_000)
+			mem := counting(n)
+			want := slices.Clone(mem)
+			segs, gather := segments(t, origin.c, pieces(mem), false)
+			r := expose(t, origin, bulk.ReadWrite, segs...)
+			off := rnd.IntN(n + 1)
+			k := rnd.IntN(n + 1 - off)
+			p := make([]byte, k)
+			if got, err := target.Pull(deadline(t), r.Handle(), int64(off), pieces(p)...); err != nil || got != int64(k) || !bytes.Equal(p, want[off:off+k]) {
+				t.Fatal(got, err)
+			}
+			rnd = rand.New(rand.NewPCG(rnd.Uint64(), 3))
+			for i := range p {
+				p[i] ^= 0xaa
+			}
+			copy(want[off:], p)
+			if got, err := target.Push(deadline(t), r.Handle(), int64(off), pieces(p)...); err != nil || got != int64(k) {
+				t.Fatal(got, err)
+			}
+			if err := r.Close(); err != nil || !bytes.Equal(gather(), want) {
+				t.Fatal("other bytes were pushed: ", err)
+			}
+		}
+	}, bulk.PieceSize(10_000), bulk.Depth(3))
+}
+
+// Pieces come in order, at most so many at a time, and breaking off gives everything back: BK14.
+func TestPipeline(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const n = 5<<20 + 17
+		want := counting(n)
+		segs, _ := segments(t, origin.c, cut(want, 3), t.Name() != "TestPipeline/tcp")
+		r := expose(t, origin, bulk.ReadOnly, segs...)
+		for _, x := range [][2]int{{1, 64 << 10}, {3, 16 << 10}, {4, 1 << 20}, {2, 4 << 20}, {5, n}, {7, 2 * n}} {
+			var off int64
+			reads := origin.Stats().Reads
+			for p, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.Depth(x[0]), bulk.PieceSize(x[1])) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.Off != off || !bytes.Equal(p.Bytes(), want[off:off+int64(len(p.Bytes()))]) {
+					t.Fatal("another piece at", p.Off)
+				}
+				off += int64(len(p.Bytes()))
+				if ahead := origin.Stats().Reads - reads; int(ahead) > x[0]+int(p.Off)/x[1] {
+					t.Fatalf("%d pieces at %d", ahead, p.Off)
+				}
+			}
+			if off != n {
+				t.Errorf("%d bytes", off)
+			}
+		}
+		count := 0
+		for range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.PieceSize(1000)) {
+			if count++; count == 10 {
+				break
+			}
+		}
+		ctx, cancel := context.WithCancel(deadline(t))
+		defer cancel()
+		var last error
+		for _, err := range bulk.Pipeline(ctx, target.Endpoint, r.Handle(), bulk.PieceSize(1000)) {
+			cancel()
+			last = err
+		}
+		if !errors.Is(last, context.Canceled) {
+			t.Error(last)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			for range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle()) {
+				panic("in the loop")
+			}
+		}()
+		for _, o := range []bulk.Option{bulk.Depth(0), bulk.PieceSize(0), bulk.PieceSize(math.MaxInt)} {
+			for _, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), o) {
+				if !errors.Is(err, bulk.ErrRange) {
+					t.Error(err)
+				}
+			}
+		}
+		if err := r.Revoke(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An endpoint that is closed, and one whose resource is gone.
+func TestClose(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 1<<20)))
+		h := r.Handle()
+		if _, err := target.Pull(deadline(t), h, 0, make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := origin.Close(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		want := rocl.ErrGone
+		if origin == target {
+			want = rocl.ErrClosed
+		}
+		if _, err := target.Pull(deadline(t), h, 0, make([]byte, 1<<20)); !errors.Is(err, want) {
+			t.Error(err)
+		}
+		if _, err := origin.Expose(bulk.ReadOnly, bulk.Bytes(nil)); !errors.Is(err, rocl.ErrClosed) {
+			t.Error(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
+func TestArgument(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		const limit = 4096
+		type request struct {
+			Small, Large, Unread bulk.Argument
+			Name                 string
+		}
+		small, large := counting(limit), counting(limit+1)
+		q := request{
+			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(limit),
+			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(limit),
+			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(limit),
+		}
+		clear(small)
+		p, err := codec.Append(nil, &q)
+		if err == nil {
+			err = codec.Decode(p, &q)
+		}
+		if err != nil || q.Unread.Snapshot != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, limit+1)
+		before := target.Stats().Transfers
+		if n, err := target.PullArgument(deadline(t), &q.Small, 5, got[:10], got[10:limit-5]); err != nil || n != limit-5 || !bytes.Equal(got[:n], counting(limit)[5:]) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 0 {
+			t.Errorf("%d transfers of what is in the argument", more)
+		}
+		if n, err := target.PullArgument(deadline(t), &q.Large, 0, got); err != nil || n != limit+1 || !bytes.Equal(got, large) {
+			t.Error(n, err)
+		}
+		if more := target.Stats().Transfers - before; more != 1 {
+			t.Errorf("%d transfers", more)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Small, limit, make([]byte, 1)); !errors.Is(err, bulk.ErrRange) {
+			t.Error(err)
+		}
+		if _, err := target.PullArgument(deadline(t), &q.Unread, 0); !errors.Is(err, bulk.ErrRights) {
+			t.Error(err)
+		}
+		q.Small.Snapshot = q.Small.Snapshot[1:] // it does not fit the handle
+		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// A fragile transport is TCP whose connections break after so many bytes, so many times.
+type fragile struct {
+	subsys.Transport
+	after int64
+	cuts  atomic.Int64
+}
+
+// Listen returns a port that is reached through a relay.
+func (f *fragile) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
+	p, err := f.Transport.Listen(addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	r := &relay{Port: p, f: f, ln: ln}
+	r.done.Go(r.accept)
+	return r, nil
+}
+
+type relay struct {
+	subsys.Port
+	f    *fragile
+	ln   net.Listener
+	done sync.WaitGroup
+}
+
+func (r *relay) Addr() string { return "tcp://" + r.ln.Addr().String() }
+
+func (r *relay) Close() error {
+	r.ln.Close()
+	err := r.Port.Close()
+	r.done.Wait()
+	return err
+}
+
+func (r *relay) accept() {
+	for {
+		a, err := r.ln.Accept()
+		if err != nil {
+			return
+		}
+		b, err := net.Dial("tcp", r.Port.Addr()[len("tcp://"):])
+		if err != nil {
+			a.Close()
+			continue
+		}
+		left := &atomic.Int64{}
+		left.Store(r.f.after)
+		for _, x := range [][2]net.Conn{{a, b}, {b, a}} {
+			r.done.Go(func() { r.pump(x[0], x[1], left) })
+		}
+	}
+}
+
+// pump passes on bytes until there were so many, if connections still are to break.
+func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
+	defer to.Close()
+	defer from.Close()
+	p := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(p)
+		if left.Add(-int64(n)) < 0 && r.f.cuts.Add(-1) >= 0 {
+			return // with bytes that were accepted and do not arrive
+		}
+		if _, e := to.Write(p[:n]); e != nil || err != nil {
+			return
+		}
+	}
+}
+
+// The connection breaks again and again during large transfers: rocl resumes it, and all bytes are right.
+func TestConnectionCut(t *testing.T) {
+	const n, cuts = 15 << 20, 10
+	f := &fragile{Transport: tcp.New(), after: 1<<20 + 12345}
+	cl := rocltest.Cluster(t, 1)
+	origin, target := endpoint(t, cl.Open(0, rocl.WithTransports(f))), endpoint(t, cl.Open(0, rocl.WithTransports(f)))
+	want := counting(n)
+	for name, isRegistered := range map[string]bool{"plain": false, "registered": true} {
+		t.Run(name, func(t *testing.T) {
+			f.cuts.Store(cuts)
+			segs, gather := segments(t, origin.c, [][]byte{bytes.Clone(want)}, isRegistered)
+			r := expose(t, origin, bulk.ReadWrite, segs...)
+			got := make([]byte, n)
+			if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, want) {
+				t.Fatal("pull: ", err)
+			}
+			got = counting(n + 1)[1:]
+			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
+				t.Fatal("push: ", err)
+			}
+			if f.cuts.Load() > 0 {
+				t.Error("connections that did not break: ", f.cuts.Load())
+			}
+			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather(), got) {
+				t.Fatal("other bytes were pushed: ", err)
+			}
+		})
+	}
+}
+
+// Many transfers at a time, that are given up, delay neither others nor the end of the region.
+func TestManyTransfers(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(4<<20)))
+		ctx, cancel := context.WithCancel(deadline(t))
+		defer cancel()
+		var all []*bulk.Transfer
+		for range 64 {
+			all = append(all, target.StartPull(ctx, r.Handle(), 0, make([]byte, 1<<20)))
+		}
+		p := make([]byte, 100)
+		if _, err := target.Pull(deadline(t), r.Handle(), 7, p); err != nil || !bytes.Equal(p, counting(107)[7:]) {
+			t.Error(err)
+		}
+		cancel()
+		for _, tr := range all {
+			if _, err := tr.Wait(deadline(t)); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		if err := r.Revoke(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}

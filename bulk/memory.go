@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"iter"
+	"math"
+	"sort"
+)
+
+// A memory is a number of slices that are read and written as if they lay behind one another.
+type memory struct {
+	parts  [][]byte
+	starts []int64 // where each part begins, and at the end the size; nil where there is one part
+}
+
+// newMemory fails where the sizes of the parts add up to more than 64 bits have.
+func newMemory(parts [][]byte) (m memory, ok bool) {
+	m.parts = parts
+	if len(parts) == 1 {
+		return m, true
+	}
+	m.starts = make([]int64, len(parts)+1)
+	for i, p := range parts {
+		if int64(len(p)) > math.MaxInt64-m.starts[i] {
+			return m, false
+		}
+		m.starts[i+1] = m.starts[i] + int64(len(p))
+	}
+	return m, true
+}
+
+func (m *memory) size() int64 {
+	if m.starts == nil {
+		return int64(len(m.parts[0]))
+	}
+	return m.starts[len(m.parts)]
+}
+
+// find returns the part in which the byte at off lies, and where in it. off must be less than the size.
+func (m *memory) find(off int64) (part int, at int) {
+	if m.starts == nil {
+		return 0, int(off)
+	}
+	part = sort.Search(len(m.parts), func(i int) bool { return m.starts[i+1] > off })
+	return part, int(off - m.starts[part])
+}
+
+// within yields the bytes from off on, n in all, as they lie in the parts. They must be within the memory.
+func (m *memory) within(off, n int64) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if n == 0 {
+			return
+		}
+		for i, at := m.find(off); n > 0; i, at = i+1, 0 {
+			p := m.parts[i][at:]
+			p = p[:min(int64(len(p)), n)]
+			n -= int64(len(p))
+			if len(p) > 0 && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// read copies the bytes from off on to p.
+func (m *memory) read(p []byte, off int64) {
+	for from := range m.within(off, int64(len(p))) {
+		p = p[copy(p, from):]
+	}
+}
+
+// write copies p to the bytes from off on.
+func (m *memory) write(p []byte, off int64) {
+	for to := range m.within(off, int64(len(p))) {
+		p = p[copy(to, p):]
+	}
+}
+
+// isWithin reports whether n bytes from off on lie within size bytes.
+func isWithin(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Segment is a piece of memory of a region: see [Bytes] and [Buffer].
+type Segment struct {
+	mem []byte
+	buf *rocl.Buffer // nil: plain memory
+	bad error
+}
+
+// Bytes returns a segment of plain memory, of any length. The garbage collector does not take it
+// while the region lives.
+func Bytes(p []byte) Segment { return Segment{mem: p} }
+
+// Buffer returns a segment of a buffer's memory. It is registered, so that other processes of
+// the node read it where it lies. The region keeps a reference of its own to b.
+func Buffer(b *rocl.Buffer) Segment {
+	if b == nil {
+		return Segment{bad: fmt.Errorf("%w: the buffer is nil", ErrRange)}
+	}
+	return Segment{mem: b.Bytes(), buf: b}
+}
+
+// A Region is memory of this process that other processes move data from and to. Its methods
+// may be called concurrently.
+type Region struct {
+	ep     *Endpoint
+	number uint64
+	rights Rights
+	mem    memory
+	bufs   []*rocl.Buffer // by segment, nil for plain memory; the region's own references. nil: all are plain
+
+	mu        sync.Mutex
+	users     int // transfers that read or write the memory
+	isRevoked bool
+	isFree    bool          // nothing reads or writes the memory any more
+	idle      chan struct{} // closed when isRevoked and there are no users
+}
+
+// Expose makes a region of segments, which targets access as if they lay behind one another. They
+// may be empty, overlap, and be in several regions. Without a segment Expose fails with ErrRange; with
+// rights that there are not it fails with ErrRights; with rocl.ErrReadOnly where a buffer that is
+// ReadOnly would be written; and with rocl.ErrClosed where the endpoint is closed.
+//
+// The program may go on using the memory. What a pull reads while the program writes is not defined.
+func (ep *Endpoint) Expose(rights Rights, segments ...Segment) (*Region, error) {
+	r := &Region{ep: ep, rights: rights, idle: make(chan struct{})}
+	if err := r.add(segments); err != nil {
+		return nil, fmt.Errorf("bulk: expose %d segments %v: %w", len(segments), rights, err)
+	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.isClosed {
+		r.free()
+		return nil, fmt.Errorf("bulk: expose %d segments: %w", len(segments), rocl.ErrClosed)
+	}
+	ep.last++
+	r.number = ep.last
+	ep.regions[r.number] = r
+	return r, nil
+}
+
+func (r *Region) add(segments []Segment) error {
+	if !r.rights.isValid() {
+		return ErrRights
+	}
+	if len(segments) == 0 {
+		return ErrRange
+	}
+	parts := make([][]byte, len(segments))
+	for i, s := range segments {
+		switch {
+		case s.bad != nil:
+			return fmt.Errorf("segment %d: %w", i, s.bad)
+		case s.buf != nil && s.buf.ReadOnly() && r.rights&WriteOnly != 0:
+			return fmt.Errorf("segment %d: %w", i, rocl.ErrReadOnly)
+		}
+		parts[i] = s.mem
+	}
+	var ok bool
+	if r.mem, ok = newMemory(parts); !ok {
+		return ErrRange
+	}
+	for i, s := range segments {
+		if s.buf != nil {
+			if r.bufs == nil {
+				r.bufs = make([]*rocl.Buffer, len(segments))
+			}
+			r.bufs[i] = s.buf.Slice(0, len(s.mem))
+		}
+	}
+	return nil
+}
+
+// Len returns the size of the region in bytes.
+func (r *Region) Len() int64 { return r.mem.size() }
+
+// Handle returns the handle of the whole region, with all its rights.
+func (r *Region) Handle() Handle {
+	h := Handle{origin: r.ep.ID(), region: r.number}
+	h.steps[0] = step{0, uint64(r.Len()), r.rights}
+	h.key = firstKey(&r.ep.secret, r.number, h.steps[0])
+	return h
+}
+
+// begin counts a transfer, unless the region is revoked.
+func (r *Region) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isRevoked {
+		return false
+	}
+	r.users++
+	return true
+}
+
+func (r *Region) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.users--; r.users == 0 && r.isRevoked {
+		close(r.idle)
+	}
+}
+
+// Revoke ends the region: later transfers fail with ErrRevoked. It waits for those under way, and
+// until every [Endpoint.View] of registered memory is released: when it returns nil, nothing
+// reads or writes the memory any more, and the region's references to buffers are released. If ctx
+// ends before, Revoke returns the cause: the region is revoked, and its memory may be in use until
+// another Revoke returns nil. A target that ends gives back all that it held.
+func (r *Region) Revoke(ctx context.Context) error {
+	r.mu.Lock()
+	if !r.isRevoked {
+		r.isRevoked = true
+		if r.users == 0 {
+			close(r.idle)
+		}
+	}
+	r.mu.Unlock()
+	r.ep.mu.Lock()
+	delete(r.ep.regions, r.number)
+	r.ep.mu.Unlock()
+	select {
+	case <-r.idle:
+	case <-ctx.Done():
+		return fmt.Errorf("bulk: revoke region %d: transfers are under way: %w", r.number, context.Cause(ctx))
+	}
+	if err := r.returned(ctx); err != nil {
+		return fmt.Errorf("bulk: revoke region %d: a target has a view: %w", r.number, err)
+	}
+	r.free()
+	return nil
+}
+
+// Close is Revoke without a deadline; it implements io.Closer.
+func (r *Region) Close() error { return r.Revoke(context.Background()) }
+
+// Between two looks whether lent memory has come back.
+const (
+	lookFirst = 50 * time.Microsecond
+	lookMost  = 5 * time.Millisecond
+)
+
+// returned waits until other processes have given back what they were lent of registered memory.
+// A buffer tells only how many references there are.
+func (r *Region) returned(ctx context.Context) error {
+	pause := lookFirst
+	for _, b := range r.bufs {
+		for b != nil && b.Refs() > 1 {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			pause = min(2*pause, lookMost)
+		}
+	}
+	return nil
+}
+
+// free releases the region's references to buffers, once.
+func (r *Region) free() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isFree {
+		return
+	}
+	r.isFree = true
+	for _, b := range r.bufs {
+		if b != nil {
+			b.Release()
+		}
+	}
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec"
+)
+
+// Pull copies bytes that h names, from off on, to dst: as many as fit into all slices of dst
+// together, which are filled one after another. It returns how many bytes, counted from the
+// first, are there: all of them, unless it fails. Bytes behind them may have been written too.
+//
+// When ctx ends Pull returns its cause at once. It writes to dst only before it returns.
+//
+// Pull fails with ErrRights, ErrRange, ErrRevoked or ErrKey, which the origin checks; with
+// rocl.ErrGone as soon as the origin has ended; with rocl.ErrUnreachable where it is out of reach;
+// or with rocl.ErrClosed. A connection that breaks is no error: rocl resumes it.
+func (ep *Endpoint) Pull(ctx context.Context, h Handle, off int64, dst ...[]byte) (int64, error) {
+	return ep.transfer(ctx, &h, "pull", ReadOnly, off, dst)
+}
+
+// Push copies the bytes of all slices of src to the memory that h names, from off on. It is Pull in the
+// other direction, and returns and fails as that does. Bytes behind those that it counts may
+// have been written when it fails; one request of theirs may even be served later.
+func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte) (int64, error) {
+	return ep.transfer(ctx, &h, "push", WriteOnly, off, src)
+}
+
+// View returns n bytes that h names, from off on, as a message: without a copy where the origin is
+// this process, or its memory is registered, lies in one segment and is shared with this process. Otherwise the
+// bytes have been received into a buffer of this context. They may be read, not written:
+// see [rocl.Message.Writable]. The caller releases the message soon, because the origin's Revoke waits for that.
+//
+// View fails as Pull does, and with rocl.ErrTooLarge where n is more than rocl.MaxMessage.
+func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
+	m, err := ep.view(ctx, &h, off, int64(n))
+	if err != nil {
+		return nil, failed("view", &h, off, int64(n), err)
+	}
+	return m, nil
+}
+
+func failed(what string, h *Handle, off, n int64, err error) error {
+	return fmt.Errorf("bulk: %s %d bytes at %d of %v: %w", what, n, off, h, err)
+}
+
+// check refuses what the origin would refuse, as far as the handle says.
+func (h *Handle) check(want Rights, off, n int64) error {
+	switch s := h.last(); {
+	case s.Rights&want == 0:
+		return ErrRights
+	case !isWithin(off, n, int64(s.Len)):
+		return ErrRange
+	}
+	return nil
+}
+
+func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
+	if err := h.check(ReadOnly, off, n); err != nil {
+		return nil, err
+	}
+	if n > rocl.MaxMessage {
+		return nil, rocl.ErrTooLarge
+	}
+	q := request{rawHandle(*h), uint64(off), uint64(n)}
+	p, err := codec.Append(make([]byte, 0, requestLen), &q)
+	if err != nil {
+		return nil, err
+	}
+	ep.counts.transfers.Add(1)
+	m, err := ep.r.CallBytes(ctx, h.origin, tagRead, p)
+	if err != nil {
+		return nil, err
+	}
+	return granted(m, n)
+}
+
+// granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and
+// returns the error that it says.
+func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
+	if int64(m.Len()) == n {
+		return m, nil
+	}
+	defer m.Release()
+	return nil, parseError(m.Bytes())
+}
+
+// transfer splits a Pull or a Push into pieces, of which Depth are under way at a time.
+func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want Rights, off int64, local [][]byte) (int64, error) {
+	mem, n := newLocal(local)
+	err := h.check(want, off, n)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	done := int64(0)
+	if err == nil && n > 0 {
+		one := ep.pullPiece
+		if want == WriteOnly {
+			one = ep.pushPiece
+		}
+		piece := ep.cfg.piece
+		if n > int64(piece) && ep.sharing.with(ep.c, h.origin) {
+			piece = ep.cfg.shared
+		}
+		done, err = inPieces(ctx, n, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
+			return one(ctx, h, off+at, &mem, at, n)
+		})
+	}
+	if err != nil {
+		return done, failed(what, h, off, n, err)
+	}
+	return n, nil
+}
+
+// newLocal returns the memory of slices at the target, and its size: -1 where 64 bits do not have it.
+func newLocal(parts [][]byte) (mem memory, n int64) {
+	mem, ok := newMemory(parts)
+	if !ok {
+		return mem, -1
+	}
+	return mem, mem.size()
+}
+
+// pullPiece copies n bytes from off on to local memory.
+func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
+	m, err := ep.view(ctx, h, off, n)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	local.write(m.Bytes(), at)
+	return nil
+}
+
+// pushPiece copies n bytes of local memory to the origin.
+func (ep *Endpoint) pushPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
+	b, err := ep.c.BufferWait(ctx, requestLen+int(n))
+	if err != nil {
+		return err
+	}
+	q := request{rawHandle(*h), uint64(off), uint64(n)}
+	if _, err := codec.Append(b.Bytes()[:0], &q); err != nil {
+		b.Release()
+		return err
+	}
+	local.read(b.Bytes()[requestLen:], at)
+	ep.counts.transfers.Add(1)
+	m, err := ep.r.Call(ctx, h.origin, tagWrite, b)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	if m, err = granted(m, 0); err != nil {
+		return err
+	}
+	m.Release()
+	return nil
+}
+
+// inPieces calls do for each piece of n bytes, depth of them at a time. When one fails no other one
+// begins. It returns how many bytes there are before the first piece that failed, and the
+// error that came first.
+func inPieces(ctx context.Context, n, piece int64, depth int, do func(ctx context.Context, at, n int64) error) (int64, error) {
+	if n <= piece {
+		return 0, do(ctx, 0, n)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		workers sync.WaitGroup
+		next    atomic.Int64
+		mu      sync.Mutex
+		done    = n
+		first   error
+	)
+	pieces := (n-1)/piece + 1
+	for range min(int64(depth), pieces) {
+		workers.Go(func() {
+			for {
+				at := next.Add(1) - 1
+				if at >= pieces {
+					return
+				}
+				at *= piece
+				err := context.Cause(ctx)
+				if err == nil {
+					err = do(ctx, at, min(piece, n-at))
+				}
+				if err == nil {
+					continue
+				}
+				mu.Lock()
+				if done = min(done, at); first == nil {
+					first = err
+				}
+				mu.Unlock()
+				cancel(err)
+				return
+			}
+		})
+	}
+	workers.Wait()
+	return done, first
+}
+
+// A Transfer is a Pull or a Push that is under way.
+type Transfer struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	n      int64
+	err    error
+}
+
+// StartPull is Pull that does not wait. dst is the transfer's until it has ended.
+func (ep *Endpoint) StartPull(ctx context.Context, h Handle, off int64, dst ...[]byte) *Transfer {
+	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
+}
+
+// StartPush is Push that does not wait. src must not be changed until the transfer has ended.
+func (ep *Endpoint) StartPush(ctx context.Context, h Handle, off int64, src ...[]byte) *Transfer {
+	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Push(ctx, h, off, src...) })
+}
+
+func start(ctx context.Context, do func(context.Context) (int64, error)) *Transfer {
+	t := &Transfer{done: make(chan struct{})}
+	ctx, t.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(t.done)
+		defer t.cancel()
+		t.n, t.err = do(ctx)
+	}()
+	return t
+}
+
+// Done returns a channel that is closed when the transfer has ended: it does not use the
+// local memory any more.
+func (t *Transfer) Done() <-chan struct{} { return t.done }
+
+// Cancel ends the transfer, which fails with context.Canceled unless it has ended. It does not wait.
+func (t *Transfer) Cancel() { t.cancel() }
+
+// Wait returns what Pull or Push would have returned, or the cause of ctx's end, which does not
+// end the transfer.
+func (t *Transfer) Wait(ctx context.Context) (int64, error) {
+	select {
+	case <-t.done:
+		return t.n, t.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"fmt"
+
+	"github.com/rocl-go/rocl/codec"
+)
+
+// A transfer is one or more calls (rocl.Resource.Call) of the target to the origin's endpoint. The
+// request is a value of type request, encoded by package codec; that of a write has the bytes
+// behind it. The reply to a read is the bytes, as many as were asked for; that to a write is
+// empty. A reply of any other length is an error: see appendError and refusal.
+const (
+	tagRead  = 0x42554c4b_00000001 // "BULK"
+	tagWrite = 0x42554c4b_00000002
+)
+
+// A request says what is read, or where is written.
+type request struct {
+	Handle rawHandle
+	Off    uint64 // from the beginning of what the handle names
+	Len    uint64
+}
+
+// requestLen is how many bytes a request takes.
+var requestLen = codec.Size(new(request))
+
+func parseRequest(p []byte) (q request, data []byte, err error) {
+	if len(p) < requestLen {
+		return q, nil, fmt.Errorf("%w: a request of %d bytes", errProtocol, len(p))
+	}
+	if err := codec.Decode(p[:requestLen], &q); err != nil {
+		return q, nil, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return q, p[requestLen:], nil
+}
+
+// refusal returns the reply that says that a request has failed whose reply would have n bytes.
+func refusal(n uint64, err error) []byte {
+	p := appendError(nil, err)
+	if uint64(len(p)) == n {
+		p = append(p, ' ')
+	}
+	return p
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"encoding/hex"
+	"errors"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec"
+)
+
+// The bytes of a request, as docs/PROTOCOL.md has them.
+func TestGoldenRequest(t *testing.T) {
+	gid, err := rocl.ParseGID("000000000001-2-3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Handle{origin: gid, region: 4}
+	h.steps[0] = step{0, 100, ReadWrite}
+	h.key = firstKey(new([32]byte), 4, h.steps[0])
+	if h, err = h.Slice(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "018a9e08ca6831c4" +
+		"00000100000000000300000002000000" +
+		"0400000000000000" +
+		"6cb023624ba8565134deee81a99313c0" +
+		"01" +
+		"0000000000000000640000000000000003" +
+		"0a00000000000000140000000000000003" +
+		"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000" +
+		"05000000000000000600000000000000"
+	if got := hex.EncodeToString(p); got != want || len(p) != requestLen {
+		t.Errorf("%d bytes: %s", len(p), got)
+	}
+	if !h.verify(new([32]byte)) || h.verify(&[32]byte{1}) {
+		t.Error("the key is not that of the secret")
+	}
+}
+
+// A reply that says that a request has failed never has the length of one that was granted.
+func TestRefusals(t *testing.T) {
+	for _, err := range append(codes[1:], errors.New("other")) {
+		for n := range uint64(100) {
+			p := refusal(n, err)
+			if got := parseError(p); uint64(len(p)) == n || !errors.Is(got, err) && p[0] != 0 {
+				t.Errorf("%v, %d bytes: %v", err, n, got)
+			}
+		}
+	}
+	for _, p := range [][]byte{nil, {byte(len(codes))}, {255, 1}} {
+		if err := parseError(p); !errors.Is(err, errProtocol) {
+			t.Error(err)
+		}
+	}
+}
+
+// No request panics, and none is let in whose key was not given.
+func FuzzRequest(f *testing.F) {
+	h := Handle{region: 1}
+	h.steps[0] = step{0, 100, ReadWrite}
+	h.key = firstKey(new([32]byte), 1, h.steps[0])
+	for range 1 + MaxNarrow {
+		p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p)
+		h, _ = h.Slice(1, h.Len()-2)
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		q, _, err := parseRequest(p)
+		if err != nil {
+			return
+		}
+		h := Handle(q.Handle)
+		_, _ = h.String(), h.check(ReadOnly, int64(q.Off), int64(q.Len))
+		if !h.verify(new([32]byte)) {
+			return
+		}
+		if s := h.last(); s.Off > h.steps[0].Len || s.Len > h.steps[0].Len-s.Off || s.Rights&^h.steps[0].Rights != 0 {
+			t.Errorf("%v of %v", s, h.steps[0])
+		}
+	})
+}

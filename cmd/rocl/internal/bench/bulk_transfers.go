@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+)
+
+// What the rows of bulk must reach.
+const (
+	bulkLeast      = 0.95     // of the best bare loop
+	bulkCopyLeast  = 0.9      // of memcpy, and of one client's rate
+	bulkViewMost   = 1.5      // a view of 64 MiB, beside one of 64 KiB
+	bulkMemoryMost = 16 << 20 // more than idle
+	bulkLarge      = 64 << 20
+	bulkTable      = 512 << 20 // of the table of Mercury's paper
+	bulkTableFrom  = 512 << 10 // pieces from which the table must reach bulkLeast
+)
+
+var bulkClients = []int{1, 4, 16}
+
+// bulkBench measures package bulk, row by row. This process moves the data, and others have the memory.
+func bulkBench(ctx context.Context, o *options) (*Result, error) {
+	var all []*Result
+	for _, transport := range []string{"tcp", "shm"} {
+		own := *o
+		own.transport, own.size = transport, bulkLarge
+		_, err := between(ctx, &own, func(p *pair) (*Result, error) {
+			b, err := openBulk(p, &own)
+			if err != nil {
+				return nil, err
+			}
+			rows, err := b.rows()
+			all = append(all, rows...)
+			if e := b.close(); err == nil {
+				err = e
+			}
+			return nil, err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i := range all[1:] {
+		all[i].Also = all[i+1]
+	}
+	return all[0], nil
+}
+
+// A bulkRun is what the rows over one transport share.
+type bulkRun struct {
+	p       *pair
+	o       *options
+	ep      *bulk.Endpoint
+	origins []*origin
+	summed  uint64 // keeps the compiler from leaving out what is read
+}
+
+func openBulk(p *pair, o *options) (*bulkRun, error) {
+	ep, err := bulk.Open(p.ctx, p.c)
+	return &bulkRun{p: p, o: o, ep: ep}, err
+}
+
+func (b *bulkRun) close() error {
+	for _, o := range b.origins {
+		o.close()
+	}
+	return b.ep.Close(context.WithoutCancel(b.p.ctx))
+}
+
+func (b *bulkRun) rows() (all []*Result, err error) {
+	rows := []func() ([]*Result, error){b.pullTCP, b.table, b.clients, b.memory}
+	if b.o.transport == "shm" {
+		rows = []func() ([]*Result, error){b.views, b.pullShared, b.table, b.clients}
+	}
+	for _, f := range rows {
+		rs, err := f()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, rs...)
+	}
+	return all, nil
+}
+
+func (b *bulkRun) result(name string, size int) *Result {
+	return &Result{Bench: "bulk " + name, Transport: b.o.transport, Size: size, Poll: b.o.poll, Count: b.o.count * b.o.rounds, Unit: "bytes/s", AtLeast: true}
+}
+
+// An origin is a process with a region.
+type origin struct {
+	cmd    *exec.Cmd
+	in     io.Closer
+	handle bulk.Handle
+}
+
+// origin starts a process that exposes memory, plain or registered, and waits for its handle.
+func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	name := strconv.Itoa(len(b.origins))
+	kind := "plain"
+	if isRegistered {
+		kind = "registered"
+	}
+	cmd := exec.Command(exe, "bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), kind)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("starting a process with memory: %w", err)
+	}
+	o := &origin{cmd: cmd, in: in}
+	b.origins = append(b.origins, o)
+	found, err := b.p.c.Await(b.p.ctx, rocl.Match{"origin": name}, 1, rocl.Want("handle"))
+	if err != nil {
+		return nil, err
+	}
+	text, _ := found[0].Attrs.Get("handle")
+	return o, o.handle.UnmarshalText([]byte(text))
+}
+
+func (o *origin) close() {
+	o.in.Close() // which ends it
+	t := time.AfterFunc(5*time.Second, func() { _ = o.cmd.Process.Kill() })
+	_ = o.cmd.Wait()
+	t.Stop()
+}
+
+// originMain is the process of an origin.
+func originMain(ctx context.Context, args []string, in io.Reader) error {
+	policy, err := (&options{poll: args[1]}).policy()
+	if err != nil {
+		return err
+	}
+	size, err := strconv.Atoi(args[4])
+	if err != nil {
+		return err
+	}
+	over := transportOf(args[2])
+	if over == nil {
+		return cli.Usagef("%q joins no two processes", args[2])
+	}
+	c, err := rocl.Open(ctx, rocl.WithSocket(args[0]), rocl.JoinOnly(), rocl.WithPoll(policy), rocl.WithTransports(over))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ep, err := bulk.Open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ep.Close(ctx) }() // the other side may be gone
+	var s bulk.Segment
+	if args[5] == "registered" {
+		b, err := c.Buffer(size)
+		if err != nil {
+			return err
+		}
+		defer b.Release()
+		fillCounting(b.Bytes())
+		s = bulk.Buffer(b)
+	} else {
+		p := make([]byte, size)
+		fillCounting(p)
+		s = bulk.Bytes(p)
+	}
+	r, err := ep.Expose(bulk.ReadOnly, s)
+	if err != nil {
+		return err
+	}
+	text, err := r.Handle().MarshalText()
+	if err == nil {
+		_, err = c.Register(ctx, rocl.Attrs{"origin": args[3], "handle": string(text)})
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, in)
+	}
+	return err
+}
+
+func fillCounting(p []byte) {
+	for i := range p {
+		p[i] = byte(i)
+	}
+}
+
+// rate returns how many bytes a second f moves, the median over the rounds: n bytes each time.
+// bare runs before it in each round.
+func (b *bulkRun) rate(n int, bare func() (float64, error), f func() error) (ours, raw float64, err error) {
+	var mine, its []float64
+	for round := range b.o.rounds + 1 {
+		r, err := bare()
+		if err != nil {
+			return 0, 0, err
+		}
+		start := time.Now()
+		if err := f(); err != nil {
+			return 0, 0, err
+		}
+		if round > 0 { // the first one warms up
+			mine, its = append(mine, float64(n)/time.Since(start).Seconds()), append(its, r)
+		}
+	}
+	return median(mine), median(its), nil
+}
+
+// bestBare returns a function that measures the best bare loop, or how fast memory is read where it is shared,
+// and what it measures.
+func (b *bulkRun) bestBare() (func() (float64, error), string, error) {
+	p := make([]byte, bulkLarge)
+	fillCounting(p)
+	if b.o.transport == "shm" {
+		return func() (float64, error) {
+			start := time.Now()
+			b.summed += sum(p)
+			return bulkLarge / time.Since(start).Seconds(), nil
+		}, "reading local memory", nil
+	}
+	best, err := b.p.bestStream(p, 1)
+	return func() (float64, error) { return b.p.moved(best, p, b.o.count) }, "the best of eight bare Go loops: " + best.String(), err
+}
+
+func (b *bulkRun) pull(h bulk.Handle, dst []byte) func() error {
+	return func() error {
+		for range b.o.count {
+			if _, err := b.ep.Pull(b.p.ctx, h, 0, dst); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// pullTCP measures a pull of 64 MiB of plain memory into plain memory.
+func (b *bulkRun) pullTCP() ([]*Result, error) {
+	bare, what, err := b.bestBare()
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.origin(bulkLarge, false)
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	r := b.result("pull", bulkLarge)
+	r.What, r.Target = what, bulkLeast
+	r.Extra = "the pull writes 64 MiB of memory, the bare loop the same 1 MiB all the time"
+	r.Rate, r.Raw, err = b.rate(bulkLarge*b.o.count, bare, b.pull(o.handle, make([]byte, bulkLarge)))
+	r.Ratio = r.Rate / r.Raw
+	return []*Result{r}, err
+}
+
+// pullShared measures a pull of 64 MiB of registered and of plain memory into plain memory.
+func (b *bulkRun) pullShared() (all []*Result, err error) {
+	source, to := make([]byte, bulkLarge), make([]byte, bulkLarge)
+	fillCounting(source)
+	for _, isRegistered := range []bool{true, false} {
+		o, err := b.origin(bulkLarge, isRegistered)
+		if err != nil {
+			return nil, err
+		}
+		r := b.result("pull of plain memory", bulkLarge)
+		if isRegistered {
+			r = b.result("pull of registered memory", bulkLarge)
+		}
+		r.What, r.Target = "memcpy, of one goroutine", bulkCopyLeast
+		r.Rate, r.Raw, err = b.rate(bulkLarge*b.o.count, func() (float64, error) { return copyRate(to, source, b.o.count), nil }, b.pull(o.handle, to))
+		o.close()
+		if err != nil {
+			return nil, err
+		}
+		r.Ratio = r.Rate / r.Raw
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// views measures the time to a view of 64 MiB, beside one of 64 KiB.
+func (b *bulkRun) views() ([]*Result, error) {
+	o, err := b.origin(bulkLarge, true)
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	small, large := newTimes(), newTimes()
+	view := func(n int) func() error {
+		return func() error {
+			m, err := b.ep.View(b.p.ctx, o.handle, 0, n)
+			if err == nil {
+				m.Release()
+			}
+			return err
+		}
+	}
+	const each = 2000
+	for range b.o.rounds {
+		if err := small.round(each, view(64<<10)); err != nil {
+			return nil, err
+		}
+		if err := large.round(each, view(bulkLarge)); err != nil {
+			return nil, err
+		}
+	}
+	r := b.result("view", bulkLarge)
+	r.Unit, r.AtLeast, r.What, r.Target, r.Count = "µs", false, "a view of 64 KiB", bulkViewMost, each*b.o.rounds
+	r.P50, r.P99, r.Raw, r.RawP99 = large.p50(), large.p99(), small.p50(), small.p99()
+	r.Ratio = r.P50 / r.Raw
+	return []*Result{r}, nil
+}
+
+// table measures pipelines with pieces of 16 KiB to 4 MiB. Over shared memory the loop reads every byte.
+func (b *bulkRun) table() (all []*Result, err error) {
+	isShared := b.o.transport == "shm"
+	bare, what, err := b.bestBare()
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.origin(bulkTable, isShared)
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	for piece := 16 << 10; piece <= 4<<20; piece *= 2 {
+		r := b.result("pipeline", piece)
+		r.What = what
+		if piece >= bulkTableFrom {
+			r.Target = bulkLeast
+		}
+		r.Rate, r.Raw, err = b.rate(bulkTable, bare, func() error {
+			for p, err := range bulk.Pipeline(b.p.ctx, b.ep, o.handle, bulk.PieceSize(piece)) {
+				if err != nil {
+					return err
+				}
+				if isShared {
+					b.summed += sum(p.Bytes())
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.Ratio, r.Count = r.Rate/r.Raw, b.o.rounds*bulkTable/piece
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// clients measures how fast one process pulls from several at a time.
+func (b *bulkRun) clients() (all []*Result, err error) {
+	var origins []*origin
+	defer func() {
+		for _, o := range origins {
+			o.close()
+		}
+	}()
+	for range bulkClients[len(bulkClients)-1] {
+		o, err := b.origin(bulkLarge, b.o.transport == "shm")
+		if err != nil {
+			return nil, err
+		}
+		origins = append(origins, o)
+	}
+	buffers := make([][]byte, len(origins))
+	for i := range buffers {
+		buffers[i] = make([]byte, bulkLarge)
+	}
+	pulls := len(origins) * max(b.o.count/4, 1) // in all, from however many
+	from := func(n int) func() error {
+		return func() error {
+			failed := make(chan error, n)
+			for i := range n {
+				go func() {
+					var err error
+					for range pulls / n {
+						if _, err = b.ep.Pull(b.p.ctx, origins[i].handle, 0, buffers[i]); err != nil {
+							break
+						}
+					}
+					failed <- err
+				}()
+			}
+			var errs []error
+			for range n {
+				errs = append(errs, <-failed)
+			}
+			return errors.Join(errs...)
+		}
+	}
+	total := pulls * bulkLarge
+	for _, n := range bulkClients[1:] {
+		r := b.result("clients", bulkLarge)
+		r.Senders, r.What, r.Target = n, "from one client", bulkCopyLeast
+		one := func() (float64, error) {
+			start := time.Now()
+			err := from(1)()
+			return float64(total) / time.Since(start).Seconds(), err
+		}
+		if r.Rate, r.Raw, err = b.rate(total, one, from(n)); err != nil {
+			return nil, err
+		}
+		r.Ratio = r.Rate / r.Raw
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// memory measures how much more memory this process has while it pulls 1 GiB through a pipeline of
+// 4 x 1 MiB.
+func (b *bulkRun) memory() ([]*Result, error) {
+	const total, piece, depth = 1 << 30, 1 << 20, 4
+	o, err := b.origin(total, false)
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	var before, most int64
+	for i, p := range [2]int{1, piece} { // the first bytes make the connection
+		h, err := o.handle.Slice(0, int64(p))
+		if i == 1 {
+			h, err = o.handle, nil
+			if before, err = resident(b.p.ctx); err != nil {
+				return nil, err
+			}
+			most = before
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, err := range bulk.Pipeline(b.p.ctx, b.ep, h, bulk.PieceSize(p), bulk.Depth(depth)) {
+			if err != nil {
+				return nil, err
+			}
+			now, err := pss()
+			if err != nil {
+				return nil, err
+			}
+			most = max(most, now)
+		}
+	}
+	r := b.result("memory", total)
+	r.Unit, r.AtLeast, r.What, r.Target, r.Count = "bytes", false, "the allowed 16 MiB", 1, 1
+	r.Rate, r.Raw = float64(max(most-before, 0)), bulkMemoryMost
+	r.Ratio = r.Rate / r.Raw
+	r.Extra = fmt.Sprintf("through a pipeline of %d x 1 MiB; resident before: %.1f MiB, and at most %.1f", depth, float64(before)/(1<<20), float64(most)/(1<<20))
+	return []*Result{r}, nil
+}

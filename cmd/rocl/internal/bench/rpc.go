@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	netrpc "net/rpc"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// What the rows of rpc must reach.
+const (
+	rpcMost          = 1.2 // of an empty call, beside a message there and back
+	rpcGoroutineMost = 3   // where a goroutine runs each handler
+	rpcInFlight      = 64
+	rpcCalls         = "bench.null" // the name of the call
+)
+
+// rpcLeast is how many calls a second there must be, with rpcInFlight goroutines that call.
+var rpcLeast = map[string]float64{"shm": 1_500_000, "tcp": 400_000}
+
+// rpcBench measures package rpc, row by row.
+func rpcBench(ctx context.Context, o *options) (*Result, error) {
+	var all []*Result
+	for _, transport := range []string{"shm", "tcp"} {
+		for _, row := range []struct {
+			poll string
+			f    func(*pair, *options) (*Result, error)
+		}{
+			{"always", func(p *pair, o *options) (*Result, error) { return rpcTrips(p, o, "inline", rpcMost) }},
+			{"always", func(p *pair, o *options) (*Result, error) { return rpcTrips(p, o, "goroutine", rpcGoroutineMost) }},
+			{"adaptive", rpcRate},
+		} {
+			own := *o
+			own.transport, own.poll = transport, row.poll
+			r, err := between(ctx, &own, func(p *pair) (*Result, error) { return row.f(p, &own) })
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+		}
+	}
+	for i := range all[1:] {
+		all[i].Also = all[i+1]
+	}
+	return all[0], nil
+}
+
+// serveCalls answers n calls of rpcCalls at a server of its own.
+func serveCalls(ctx context.Context, c *rocl.Context, n int, where string) error {
+	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"bench": "calls"})
+	if err != nil {
+		return err
+	}
+	var opts []rpc.Option
+	if where == "inline" {
+		opts = append(opts, rpc.Inline())
+	}
+	var count atomic.Int64
+	served := make(chan struct{})
+	err = rpc.Register(s, rpcCalls, func(context.Context, struct{}) (struct{}, error) {
+		if count.Add(1) == int64(n) {
+			close(served)
+		}
+		return struct{}{}, nil
+	}, opts...)
+	if err == nil {
+		select {
+		case <-served:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if e := s.Close(context.WithoutCancel(ctx)); err == nil {
+		err = e
+	}
+	return err
+}
+
+// calls has the peer serve n calls, and runs f with a function that makes one.
+func (p *pair) calls(n int, where string, f func(func() error) error) error {
+	if err := p.tell("calls-"+where, n); err != nil {
+		return err
+	}
+	client, err := rpc.NewClient(p.ctx, p.c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := p.c.Await(p.ctx, rocl.Match{"bench": "calls"}, 1)
+	if err != nil {
+		return err
+	}
+	// A message there and back is not cancelled, and neither are these calls, but by closing the context.
+	free, stop := context.WithoutCancel(p.ctx), context.AfterFunc(p.ctx, func() { _ = p.c.Close() })
+	defer stop()
+	err = f(func() error {
+		_, err := rpc.Call[struct{}, struct{}](free, client, found[0].ID, rpcCalls, struct{}{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.told()
+}
+
+// rpcTrips measures one call at a time.
+func rpcTrips(p *pair, o *options, where string, most float64) (*Result, error) {
+	var messages, calls *times
+	var allocs float64
+	for i := -1; i < o.rounds; i++ {
+		n := o.count
+		if i < 0 {
+			n = min(n, 500) // warm up
+		}
+		if i <= 0 {
+			messages, calls = newTimes(), newTimes()
+		}
+		if err := p.round("echo", n, messages, func() error { return pingPong(p.ctx, p.c, p.me, p.peer, o.size) }); err != nil {
+			return nil, err
+		}
+		before := mallocs()
+		if err := p.calls(n, where, func(once func() error) error { return calls.round(n, once) }); err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(n)
+	}
+	r := &Result{Bench: "rpc " + where, Transport: o.transport, Poll: o.poll, Count: o.count * o.rounds, Unit: "µs", Allocs: allocs,
+		What: fmt.Sprintf("a message of %d bytes there and back", o.size), P50: calls.p50(), P99: calls.p99(), Raw: messages.p50(), RawP99: messages.p99(), Target: most}
+	r.Ratio = r.P50 / r.Raw
+	return r, nil
+}
+
+// rpcRate measures the calls of many goroutines at a time, beside those of net/rpc.
+func rpcRate(p *pair, o *options) (*Result, error) {
+	var d net.Dialer
+	var bare, ours []float64
+	var allocs float64
+	for round := -1; round < o.rounds; round++ {
+		n := 10 * o.count
+		if round < 0 {
+			n = o.count
+		}
+		if err := p.tell("serve-rpc", n); err != nil {
+			return nil, err
+		}
+		c, err := d.DialContext(p.ctx, "tcp", p.bulk)
+		if err != nil {
+			return nil, err
+		}
+		client := netrpc.NewClient(c)
+		closes := context.AfterFunc(p.ctx, func() { client.Close() })
+		raw, err := inFlightRate(rpcInFlight, n/10, callRPC(client, o.size))
+		closes()
+		client.Close()
+		if err == nil {
+			err = p.told()
+		}
+		if err != nil {
+			return nil, err
+		}
+		var rate float64
+		before := mallocs()
+		if err := p.calls(n, "inline", func(once func() error) (err error) { rate, err = inFlightRate(rpcInFlight, n, once); return err }); err != nil {
+			return nil, err
+		}
+		allocs = (mallocs() - before) / float64(n)
+		if round >= 0 {
+			bare, ours = append(bare, raw), append(ours, rate)
+		}
+	}
+	r := &Result{Bench: "rpc calls", Transport: o.transport, Poll: o.poll, InFlight: rpcInFlight, Count: 10 * o.count * o.rounds, Unit: "calls/s",
+		What: "net/rpc over TCP", Rate: median(ours), Raw: median(bare), AtLeast: true, Allocs: allocs}
+	r.Ratio = r.Rate / r.Raw
+	least := rpcLeast[o.transport]
+	r.Target = least / rpcThere
+	r.Extra = fmt.Sprintf("at least %.0f are required, where net/rpc makes %.0f: %.1f times as many", least, rpcThere, r.Target)
+	return r, nil
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// newServices returns a context and a client of package rpc.
+func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
+	sock := node(t)
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	client, err := rpc.NewClient(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return sock, c, client
+}
+
+// newService returns a server that offers one call, and whose own calls pass around.
+func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, result any, around ...rpc.Interceptor) *rpc.Server {
+	s, err := rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(context.Background()) })
+	if err := rpc.Register(s, call, func(context.Context, struct{}) (any, error) { return result, nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A server that answers late does not keep the others from being asked, and the order stays.
+func TestServicesAreAskedAtOnce(t *testing.T) {
+	_, c, client := newServices(t)
+	lastAsked := make(chan struct{})
+	first := newService(t, c, nil, "one", nil, func(ctx context.Context, _ *rpc.Invocation, _ func(context.Context) error) error {
+		select {
+		case <-lastAsked:
+			return errors.New("the last server was asked")
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	last := newService(t, c, nil, "two", nil, func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+		close(lastAsked)
+		return next(ctx)
+	})
+	var out bytes.Buffer
+	err := listServices(t.Context(), &out, client, []rocl.Found{{ID: first.ID()}, {ID: last.ID()}}, Globals{Timeout: long, JSON: true})
+	if err == nil || !strings.HasPrefix(err.Error(), "1 of 2 ") {
+		t.Errorf("%v", err)
+	}
+	type line struct {
+		Server rocl.GID
+		Error  string
+		Name   string
+		Calls  *int
+	}
+	var lines []line
+	for text := range strings.Lines(out.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		lines = append(lines, l)
+	}
+	if len(lines) != 2 || lines[0].Server != first.ID() || lines[1].Server != last.ID() {
+		t.Fatalf("%q, want a line of %v and one of %v", out.String(), first.ID(), last.ID())
+	}
+	if l := lines[0]; !strings.Contains(l.Error, "the last server was asked") || l.Name != "" || l.Calls != nil {
+		t.Errorf("the first server: %q", out.String())
+	}
+	if l := lines[1]; l.Error != "" || l.Name != "two" || l.Calls == nil {
+		t.Errorf("the last server: %q", out.String())
+	}
+}
+
+// A resource that never replies is listed with the time that it had.
+func TestServiceThatHangs(t *testing.T) {
+	_, c, client := newServices(t)
+	hung, err := c.Register(t.Context(), rocl.Attrs{"rpc": "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := hung.ID().String() + " did not reply within 50ms"
+	for asJSON, want := range map[bool]string{false: "does not answer: " + why + "\n", true: `"error":"` + why + `"`} {
+		var out bytes.Buffer
+		err := listServices(t.Context(), &out, client, []rocl.Found{{ID: hung.ID()}}, Globals{Timeout: 50 * time.Millisecond, JSON: asJSON})
+		if err == nil || !strings.Contains(out.String(), want) || json.Valid(out.Bytes()) != asJSON {
+			t.Errorf("%v, %q, want %q", err, out.String(), want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out bytes.Buffer
+	if err := listServices(ctx, &out, client, []rocl.Found{{ID: hung.ID()}}, Globals{Timeout: long}); !errors.Is(err, context.Canceled) || out.Len() > 0 {
+		t.Errorf("interrupted: %v, %q", err, out.String())
+	}
+}
+
+// Names of calls, results and errors of servers never reach the terminal as they are.
+func TestNothingUnsafeOfServices(t *testing.T) {
+	sock, c, _ := newServices(t)
+	newService(t, c, rocl.Attrs{"a": evil}, evil, nil)
+	newService(t, c, rocl.Attrs{"is": "plain"}, "echo", map[string]string{evil: evil})
+	newService(t, c, rocl.Attrs{"is": "broken"}, "echo", nil, func(context.Context, *rpc.Invocation, func(context.Context) error) error {
+		return errors.New(evil)
+	})
+	for _, format := range [][]string{nil, {"--json"}} {
+		for _, args := range []string{"services", "call echo is=plain", "call echo is=broken"} {
+			words := append(strings.Fields(args), append(format, "--timeout", long.String(), "--socket", sock)...)
+			out, errOut, _ := execute(t.Context(), strings.NewReader(""), words...)
+			if u := unsafe(out + errOut); u != "" || out+errOut == "" {
+				t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
+			}
+			for line := range strings.Lines(out) {
+				if format != nil && !json.Valid([]byte(line)) {
+					t.Errorf("%q printed %q, which is not JSON", words, line)
+				}
+			}
+		}
+	}
+	var result map[string]string
+	if out, _, code := call(t, sock, "", "echo", "is=plain"); code != 0 || json.Unmarshal([]byte(out), &result) != nil || result[evil] != evil {
+		t.Errorf("%d, %q means %q", code, out, result)
+	}
+	if out, _, code := call(t, sock, "", "--raw", "echo", "is=plain"); code != 0 || unsafe(out) == "" {
+		t.Errorf("--raw: %d, %q", code, out)
+	}
+}

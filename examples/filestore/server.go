@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// service is the pattern of all servers.
+var service = rocl.Match{"service": "filestore"}
+
+// A file is what a server tells of one.
+type file struct {
+	Name string
+	Size int64
+	Sum  string // the xxhash of its bytes, in hexadecimal digits
+}
+
+// An appendArgs asks a server to pull the next bytes of a file, which begin at Off.
+type appendArgs struct {
+	File   file
+	Off    int64
+	Memory bulk.Handle // the zero handle: none, the server only tells how much it has
+}
+
+// A readArgs asks a server to push bytes of a file, from Off on, into as much memory.
+type readArgs struct {
+	Name   string
+	Off    int64
+	Memory bulk.Handle
+}
+
+// errSum is returned for a file whose bytes are not those that were put.
+var errSum = errors.New("filestore: the checksum of the file does not fit its bytes")
+
+// words are the errors of the program that travel.
+var words = map[string]error{"filestore.sum": errSum}
+
+// A server serves the files of a folder. Beside the file NAME it keeps ".NAME.SUM.part", which is being put, and
+// ".NAME.sum".
+type server struct {
+	dir  string
+	bulk *bulk.Endpoint
+
+	mu   sync.Mutex
+	free sync.Cond       // signals that a path is no longer busy; its lock is mu
+	busy map[string]bool // paths that a call has locked: parts that it writes, files that change together with their sums
+}
+
+func newServer(dir string, ep *bulk.Endpoint) *server {
+	s := &server{dir: dir, bulk: ep, busy: map[string]bool{}}
+	s.free.L = &s.mu
+	return s
+}
+
+// serve serves a folder until ctx ends.
+func serve(ctx context.Context, c *rocl.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	ep, err := bulk.Open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer ep.Close(context.WithoutCancel(ctx))
+	s := newServer(dir, ep)
+	r, err := rpc.NewServer(ctx, c, rocl.Match{"service": "filestore", "dir": dir}, rpc.WithErrors(words))
+	if err != nil {
+		return err
+	}
+	defer r.Close(context.WithoutCancel(ctx))
+	if err := errors.Join(
+		rpc.Register(r, "append", s.append),
+		rpc.Register(r, "read", s.read),
+		rpc.Register(r, "stat", func(_ context.Context, name string) (file, error) { return s.stat(name) }),
+		rpc.RegisterStream(r, "list", s.list),
+	); err != nil {
+		return err
+	}
+	fmt.Println("serving", dir)
+	<-ctx.Done()
+	return nil
+}
+
+// path returns where a file lies. A name has no folders, and is not hidden.
+func (s *server) path(name string) (string, error) {
+	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || !filepath.IsLocal(name) {
+		return "", fmt.Errorf("name %q: %w", name, fs.ErrInvalid)
+	}
+	return filepath.Join(s.dir, name), nil
+}
+
+func (s *server) hidden(name, suffix string) string {
+	return filepath.Join(s.dir, "."+name+suffix)
+}
+
+// tryLock locks a path. It reports false where another call has locked the path.
+func (s *server) tryLock(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[path] {
+		return false
+	}
+	s.busy[path] = true
+	return true
+}
+
+// lock locks a path, and waits while another call has locked it.
+func (s *server) lock(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.busy[path] {
+		s.free.Wait()
+	}
+	s.busy[path] = true
+}
+
+func (s *server) unlock(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, path)
+	s.free.Broadcast()
+}
+
+// append pulls the next bytes of a file, if they begin where its part ends, and returns how many bytes there are.
+// The part becomes the file when it is complete.
+func (s *server) append(ctx context.Context, a appendArgs) (size int64, err error) {
+	path, err := s.path(a.File.Name)
+	if err != nil {
+		return 0, err
+	}
+	if !isSum(a.File.Sum) || a.File.Size < 0 {
+		return 0, fmt.Errorf("put %q: a size of %d, and the checksum %q: %w", a.File.Name, a.File.Size, a.File.Sum, fs.ErrInvalid)
+	}
+	if have, err := s.stat(a.File.Name); err == nil && have == a.File {
+		return have.Size, nil // it is there already
+	}
+	part := s.hidden(a.File.Name, "."+a.File.Sum+".part")
+	if !s.tryLock(part) {
+		return 0, fmt.Errorf("put %q: another client puts it: %w", a.File.Name, fs.ErrExist)
+	}
+	defer s.unlock(part)
+	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	if size, err = f.Seek(0, io.SeekEnd); err != nil {
+		return 0, err
+	}
+	if size == a.Off && !a.Memory.IsZero() {
+		if size+a.Memory.Len() > a.File.Size {
+			return size, fmt.Errorf("put %q: %d bytes behind %d of %d: %w", a.File.Name, a.Memory.Len(), size, a.File.Size, fs.ErrInvalid)
+		}
+		for p, err := range bulk.Pipeline(ctx, s.bulk, a.Memory) {
+			if err != nil {
+				return size, err
+			}
+			n, err := f.Write(p.Bytes())
+			if size += int64(n); err != nil {
+				return size, err
+			}
+		}
+	}
+	if size == a.File.Size {
+		return size, s.complete(f, part, path, a.File)
+	}
+	return size, nil
+}
+
+// complete makes a part the file, if its checksum fits.
+func (s *server) complete(f *os.File, part, path string, want file) error {
+	sum, err := sumOf(f)
+	if err != nil {
+		return err
+	}
+	if sum != want.Sum {
+		return errors.Join(fmt.Errorf("put %q: %w", want.Name, errSum), os.Remove(part))
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	s.lock(path)
+	defer s.unlock(path)
+	kept := s.hidden(want.Name, ".sum")
+	// A file without its sum is summed again. So a server that is killed between the steps leaves no wrong sum.
+	if err := os.Remove(kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	return os.WriteFile(kept, []byte(sum), 0o644)
+}
+
+// isSum reports whether a text is a checksum.
+func isSum(text string) bool {
+	b, err := hex.DecodeString(text)
+	return err == nil && len(b) == 8
+}
+
+// sumOf returns the checksum of a file.
+func sumOf(f io.ReadSeeker) (string, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	d := xxhash.New()
+	if _, err := io.Copy(d, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(d.Sum(nil)), nil
+}
+
+// stat tells of a file. The lock keeps another version from taking the file's place before its sum is written.
+func (s *server) stat(name string) (file, error) {
+	path, err := s.path(name)
+	if err != nil {
+		return file{}, err
+	}
+	s.lock(path)
+	defer s.unlock(path)
+	info, err := os.Stat(path)
+	if err != nil {
+		return file{}, err
+	}
+	kept, err := os.Stat(s.hidden(name, ".sum"))
+	if err == nil && !kept.ModTime().Before(info.ModTime()) {
+		sum, err := os.ReadFile(s.hidden(name, ".sum"))
+		if err != nil || isSum(string(sum)) {
+			return file{name, info.Size(), string(sum)}, err
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return file{}, err
+	}
+	defer f.Close()
+	sum, err := sumOf(f)
+	if err == nil {
+		err = os.WriteFile(s.hidden(name, ".sum"), []byte(sum), 0o644)
+	}
+	return file{name, info.Size(), sum}, err
+}
+
+// readMost is how many bytes a server reads into memory at a time.
+const readMost = 4 << 20
+
+// read pushes bytes of a file, as many as there are from an offset on and as fit into the client's memory. It
+// returns how many.
+func (s *server) read(ctx context.Context, a readArgs) (n int64, err error) {
+	path, err := s.path(a.Name)
+	if err != nil {
+		return 0, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	buf := make([]byte, min(readMost, a.Memory.Len()))
+	for n < a.Memory.Len() {
+		k, err := f.ReadAt(buf[:min(int64(len(buf)), a.Memory.Len()-n)], a.Off+n)
+		if k > 0 {
+			if _, err := s.bulk.Push(ctx, a.Memory, n, buf[:k]); err != nil {
+				return n, err
+			}
+			n += int64(k)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// list yields all files.
+func (s *server) list(context.Context, struct{}) iter.Seq2[file, error] {
+	return func(yield func(file, error) bool) {
+		entries, err := os.ReadDir(s.dir)
+		if err != nil {
+			yield(file{}, err)
+			return
+		}
+		for _, e := range entries {
+			if e.IsDir() || strings.HasPrefix(e.Name(), ".") {
+				continue
+			}
+			f, err := s.stat(e.Name())
+			if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
+				continue
+			}
+			if !yield(f, err) || err != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Config is the pools and streams of a [Set]. Its zero value is one pool, "default".
+type Config struct {
+	Pools   []PoolConfig   `json:"pools,omitempty"`
+	Streams []StreamConfig `json:"streams,omitempty"`
+	// DefaultPool is the name of the pool that [Set.Default] returns. Without it, it is the first.
+	DefaultPool string `json:"default_pool,omitempty"`
+}
+
+// PoolConfig is the configuration of a [Pool].
+type PoolConfig struct {
+	// Name is made of letters, digits and the characters _ - . : /. Without it the pool gets a name
+	// after its place, such as "pool-2".
+	Name string `json:"name,omitempty"`
+	// Policy is the order in which units run, by default FIFO.
+	Policy Policy `json:"policy,omitempty"`
+	// Workers is how many units the pool's own workers run at a time, by default [Auto].
+	Workers Workers `json:"workers,omitzero"`
+	// Queue is how many units may wait for a worker, by default any number.
+	Queue int `json:"queue,omitempty"`
+	// WhenFull is what Submit does when so many wait, by default RejectWhenFull.
+	WhenFull WhenFull `json:"when_full,omitempty"`
+}
+
+// StreamConfig is the configuration of a [Stream].
+type StreamConfig struct {
+	// Name is made of the same characters as that of a pool. Without it the stream gets a name
+	// after its place, such as "stream-2".
+	Name string `json:"name,omitempty"`
+	// Pools are the names of the pools that the stream serves, at least one, in order.
+	Pools []string `json:"pools"`
+	// Scheduler is ScheduleInOrder, which is the default, ScheduleRoundRobin or ScheduleWeighted.
+	Scheduler string `json:"scheduler,omitempty"`
+	// Weights are those of ScheduleWeighted, one for each pool, by default 1.
+	Weights []int `json:"weights,omitempty"`
+	// LockThread gives the stream a thread of its own (runtime.LockOSThread), which makes each unit
+	// that has to be waited for slower. It is for units that call C libraries with state of the
+	// thread, and for Cores.
+	LockThread bool `json:"lock_thread,omitempty"`
+	// Cores are the processors on which the stream's thread may run, on Linux. They imply
+	// LockThread.
+	Cores []int `json:"cores,omitempty"`
+}
+
+// Policy is the order in which the units of a pool run.
+type Policy string
+
+const (
+	// FIFO: first in, first out.
+	FIFO Policy = "fifo"
+	// Priority: the highest [Unit].Priority first, then first in, first out. Units of low priority
+	// wait as long as there are others.
+	Priority Policy = "priority"
+	// EarliestFirst: the earliest [Unit].Deadline first, then first in, first out.
+	EarliestFirst Policy = "earliest_first"
+	// Keyed: units with the same [Unit].Key run one after another, in the order of submission.
+	// Units with different keys run at the same time, the keys in turn.
+	Keyed Policy = "keyed"
+	// Inline: Submit runs the unit itself, before it returns. That is for units that are short and
+	// do not block, because the goroutine that submits them has other things to do, such as to read
+	// from connections. The pool has neither queue nor workers.
+	Inline Policy = "inline"
+)
+
+// WhenFull is what Submit does when the queue of a pool is full.
+type WhenFull string
+
+const (
+	// RejectWhenFull has Submit fail with ErrFull.
+	RejectWhenFull WhenFull = "reject"
+	// WaitWhenFull has Submit wait until there is room or its context ends.
+	WaitWhenFull WhenFull = "wait"
+)
+
+// The schedulers of a [StreamConfig].
+const (
+	ScheduleInOrder    = "in_order"        // see [InOrder]
+	ScheduleRoundRobin = "round_robin"     // see [RoundRobin]
+	ScheduleWeighted   = "weighted_random" // see [WeightedRandom]
+	ScheduleOther      = "other"           // in [Set.Config]: one of the program's own, see [Stream.SetScheduler]
+)
+
+// Workers is how many workers of its own a pool may have. In JSON it is a number of at least 1 or
+// "auto", "none" or "unbounded".
+type Workers int
+
+const (
+	// Auto is no worker where a stream of the set serves the pool, and otherwise
+	// runtime.GOMAXPROCS(0).
+	Auto Workers = 0
+	// NoWorkers leaves the pool to streams.
+	NoWorkers Workers = -1
+	// Unbounded is a goroutine for each unit, for units that spend their time waiting.
+	Unbounded Workers = math.MaxInt
+)
+
+var workerWords = map[Workers]string{Auto: "auto", NoWorkers: "none", Unbounded: "unbounded"}
+
+// MarshalJSON returns a number or a word.
+func (w Workers) MarshalJSON() ([]byte, error) {
+	if word, ok := workerWords[w]; ok {
+		return json.Marshal(word)
+	}
+	return json.Marshal(int(w))
+}
+
+// UnmarshalJSON reads a number or a word.
+func (w *Workers) UnmarshalJSON(data []byte) error {
+	var n int
+	if json.Unmarshal(data, &n) == nil && n > 0 {
+		*w = Workers(n)
+		return nil
+	}
+	var word string
+	if json.Unmarshal(data, &word) == nil {
+		for value, its := range workerWords {
+			if its == word {
+				*w = value
+				return nil
+			}
+		}
+	}
+	return errors.New(`must be a number of at least 1, "auto", "none" or "unbounded"`)
+}
+
+// configError is an error of a configuration, at a path such as "pools[1].name".
+func configError(path, cause string, kinds ...error) error {
+	if path != "" {
+		cause = path + ": " + cause
+	}
+	return fail("configuration", "", cause, append(kinds, ErrConfig)...)
+}
+
+// during says in which operation a configuration was refused.
+func during(op, name string, err error) error {
+	var e *opError
+	if errors.As(err, &e) {
+		return fail(op, name, e.cause, e.kinds...)
+	}
+	return err
+}
+
+// complete returns the configuration with everything that is left out, or an error that names the
+// path of what is wrong.
+func (c Config) complete() (Config, error) {
+	c.Pools, c.Streams = slices.Clone(c.Pools), slices.Clone(c.Streams)
+	if len(c.Pools) == 0 {
+		c.Pools = []PoolConfig{{Name: "default"}}
+	}
+	err := complete("pool", c.Pools,
+		func(p *PoolConfig) *string { return &p.Name },
+		func(i int, path string) error { return c.Pools[i].complete(path) })
+	if err != nil {
+		return c, err
+	}
+	err = complete("stream", c.Streams,
+		func(s *StreamConfig) *string { return &s.Name },
+		func(i int, path string) error { return c.Streams[i].complete(path, c.Pools) })
+	if err != nil {
+		return c, err
+	}
+	c.completeWorkers()
+	if c.DefaultPool == "" {
+		c.DefaultPool = c.Pools[0].Name
+	}
+	if c.findPool(c.DefaultPool) < 0 {
+		return c, configError("default_pool", fmt.Sprintf("no pool is named %q", c.DefaultPool), ErrNotFound)
+	}
+	return c, nil
+}
+
+func (c *Config) findPool(name string) int { return findPool(c.Pools, name) }
+
+func findPool(pools []PoolConfig, name string) int {
+	return slices.IndexFunc(pools, func(p PoolConfig) bool { return p.Name == name })
+}
+
+// complete gives names to the entries of a list that have none, refuses those that are wrong or
+// occur twice, and completes each entry.
+func complete[T any](kind string, list []T, name func(*T) *string, entry func(i int, path string) error) error {
+	places := make(map[string]int)
+	for i := range list {
+		path := fmt.Sprintf("%ss[%d]", kind, i)
+		n := *name(&list[i])
+		if n == "" {
+			continue
+		}
+		if bad := badName(n); bad != "" {
+			return configError(path+".name", bad)
+		}
+		if j, ok := places[n]; ok {
+			return configError(path+".name", fmt.Sprintf("%q is the name of %ss[%d]", n, kind, j), ErrExists)
+		}
+		places[n] = i
+	}
+	for i := range list {
+		for k, n := i, name(&list[i]); *n == ""; k++ {
+			if free := fmt.Sprintf("%s-%d", kind, k); !contains(places, free) {
+				*n, places[free] = free, i
+			}
+		}
+		if err := entry(i, fmt.Sprintf("%ss[%d]", kind, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func contains(m map[string]int, key string) bool { _, ok := m[key]; return ok }
+
+func badName(name string) string {
+	if len(name) > 64 {
+		return fmt.Sprintf("has %d bytes, more than 64", len(name))
+	}
+	for _, r := range name {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.:/", r) {
+			return fmt.Sprintf("%q has the character %q, and may have letters, digits and _ - . : /", name, r)
+		}
+	}
+	return ""
+}
+
+func (p *PoolConfig) complete(path string) error {
+	if p.Policy == "" {
+		p.Policy = FIFO
+	}
+	switch p.Policy {
+	case FIFO, Priority, EarliestFirst, Keyed:
+	case Inline:
+		if p.Workers != Auto && p.Workers != NoWorkers || p.Queue != 0 || p.WhenFull != "" {
+			return configError(path, `policy "inline" has no workers, queue or when_full`)
+		}
+		p.Workers = NoWorkers
+		return nil
+	default:
+		return configError(path+".policy", fmt.Sprintf("%q is none of fifo, priority, earliest_first, keyed, inline", p.Policy))
+	}
+	if p.Workers < NoWorkers {
+		return configError(path+".workers", "must not be negative")
+	}
+	if p.Queue < 0 {
+		return configError(path+".queue", "must not be negative")
+	}
+	switch {
+	case p.WhenFull != "" && p.WhenFull != RejectWhenFull && p.WhenFull != WaitWhenFull:
+		return configError(path+".when_full", fmt.Sprintf("%q is neither reject nor wait", p.WhenFull))
+	case p.WhenFull != "" && p.Queue == 0:
+		return configError(path+".when_full", "has no effect without queue")
+	case p.WhenFull == "" && p.Queue > 0:
+		p.WhenFull = RejectWhenFull
+	}
+	return nil
+}
+
+func (s *StreamConfig) complete(path string, pools []PoolConfig) error {
+	if len(s.Pools) == 0 {
+		return configError(path+".pools", "must name at least one pool")
+	}
+	for i, name := range s.Pools {
+		at, k := fmt.Sprintf("%s.pools[%d]", path, i), findPool(pools, name)
+		switch {
+		case k < 0:
+			return configError(at, fmt.Sprintf("no pool is named %q", name), ErrNotFound)
+		case pools[k].Policy == Inline:
+			return configError(at, fmt.Sprintf(`pool %q has policy "inline", which no stream serves`, name))
+		case slices.Contains(s.Pools[:i], name):
+			return configError(at, fmt.Sprintf("%q is named twice", name))
+		}
+	}
+	for i, core := range s.Cores {
+		if core < 0 || core >= maxCores || slices.Contains(s.Cores[:i], core) {
+			return configError(fmt.Sprintf("%s.cores[%d]", path, i), fmt.Sprintf("%d is no number of a core, or is named twice", core))
+		}
+	}
+	if len(s.Cores) == 0 {
+		s.Cores = nil
+	}
+	s.LockThread = s.LockThread || s.Cores != nil
+	return s.completeScheduler(path)
+}
+
+// maxCores is how many cores a set of cores can name on Linux.
+const maxCores = 1024
+
+func (s *StreamConfig) completeScheduler(path string) error {
+	switch s.Scheduler {
+	case "":
+		s.Scheduler = ScheduleInOrder
+	case ScheduleInOrder, ScheduleRoundRobin, ScheduleWeighted, ScheduleOther:
+	default:
+		return configError(path+".scheduler", fmt.Sprintf("%q is none of in_order, round_robin, weighted_random", s.Scheduler))
+	}
+	if len(s.Weights) > 0 && s.Scheduler != ScheduleWeighted {
+		return configError(path+".weights", `are for scheduler "weighted_random" only`)
+	}
+	if n := len(s.Weights); n > 0 && n != len(s.Pools) {
+		return configError(path+".weights", fmt.Sprintf("has %d numbers for %d pools", n, len(s.Pools)))
+	}
+	for i, w := range s.Weights {
+		if w < 1 || w > maxWeight {
+			return configError(fmt.Sprintf("%s.weights[%d]", path, i), fmt.Sprintf("must be from 1 to %d", maxWeight))
+		}
+	}
+	if len(s.Weights) == 0 {
+		s.Weights = nil
+	}
+	if s.Scheduler == ScheduleWeighted {
+		_, s.Weights = describe(s.scheduler(), len(s.Pools))
+	}
+	return nil
+}
+
+// refuseOther refuses a stream that cannot be made from its configuration alone.
+func (s *StreamConfig) refuseOther(path string) error {
+	if s.Scheduler != ScheduleOther {
+		return nil
+	}
+	return configError(path+".scheduler",
+		`"other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`)
+}
+
+// maxWeight bounds the sum of weights.
+const maxWeight = 1_000_000
+
+// scheduler returns the scheduler that the configuration names.
+func (s *StreamConfig) scheduler() Scheduler {
+	switch s.Scheduler {
+	case ScheduleRoundRobin:
+		return RoundRobin()
+	case ScheduleWeighted:
+		return WeightedRandom(s.Weights...)
+	}
+	return InOrder()
+}
+
+func (c *Config) completeWorkers() {
+	for i := range c.Pools {
+		p := &c.Pools[i]
+		if p.Workers != Auto {
+			continue
+		}
+		p.Workers = NoWorkers
+		if len(c.servers(p.Name)) == 0 {
+			p.Workers = Workers(runtime.GOMAXPROCS(0))
+		}
+	}
+}
+
+// servers returns the places of the streams that serve a pool.
+func (c *Config) servers(pool string) []int {
+	var at []int
+	for i, s := range c.Streams {
+		if slices.Contains(s.Pools, pool) {
+			at = append(at, i)
+		}
+	}
+	return at
+}

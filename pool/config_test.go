@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestAccepted has configurations that are accepted, and what becomes of them: MJ1.
+// In the results N stands for the number of processors.
+func TestAccepted(t *testing.T) {
+	for in, want := range map[string]string{
+		`{}`:                                                                    `{"pools":[{"name":"default","policy":"fifo","workers":N}],"default_pool":"default"}`,
+		`{"pools":[]}`:                                                          `{"pools":[{"name":"default","policy":"fifo","workers":N}],"default_pool":"default"}`,
+		`{"pools":[{}]}`:                                                        `{"pools":[{"name":"pool-0","policy":"fifo","workers":N}],"default_pool":"pool-0"}`,
+		` {"pools":[{"name":"a"}]} `:                                            `{"pools":[{"name":"a","policy":"fifo","workers":N}],"default_pool":"a"}`,
+		`{"pools":[{"name":"pool-1"},{}]}`:                                      `{"pools":[{"name":"pool-1","policy":"fifo","workers":N},{"name":"pool-2","policy":"fifo","workers":N}],"default_pool":"pool-1"}`,
+		`{"pools":[{},{"name":"pool-0"}]}`:                                      `{"pools":[{"name":"pool-1","policy":"fifo","workers":N},{"name":"pool-0","policy":"fifo","workers":N}],"default_pool":"pool-1"}`,
+		`{"pools":[{"name":"kv/put.x_1:é-2"}]}`:                                 `{"pools":[{"name":"kv/put.x_1:é-2","policy":"fifo","workers":N}],"default_pool":"kv/put.x_1:é-2"}`,
+		`{"pools":[{"policy":"fifo"}]}`:                                         `{"pools":[{"name":"pool-0","policy":"fifo","workers":N}],"default_pool":"pool-0"}`,
+		`{"pools":[{"policy":"priority"}]}`:                                     `{"pools":[{"name":"pool-0","policy":"priority","workers":N}],"default_pool":"pool-0"}`,
+		`{"pools":[{"policy":"earliest_first"}]}`:                               `{"pools":[{"name":"pool-0","policy":"earliest_first","workers":N}],"default_pool":"pool-0"}`,
+		`{"pools":[{"policy":"keyed"}]}`:                                        `{"pools":[{"name":"pool-0","policy":"keyed","workers":N}],"default_pool":"pool-0"}`,
+		`{"pools":[{"policy":"inline"}]}`:                                       `{"pools":[{"name":"pool-0","policy":"inline","workers":"none"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"policy":"inline","workers":"none"}]}`:                      `{"pools":[{"name":"pool-0","policy":"inline","workers":"none"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"workers":3}]}`:                                             `{"pools":[{"name":"pool-0","policy":"fifo","workers":3}],"default_pool":"pool-0"}`,
+		`{"pools":[{"workers":"auto"}]}`:                                        `{"pools":[{"name":"pool-0","policy":"fifo","workers":N}],"default_pool":"pool-0"}`,
+		`{"pools":[{"workers":"none"}]}`:                                        `{"pools":[{"name":"pool-0","policy":"fifo","workers":"none"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"workers":"unbounded"}]}`:                                   `{"pools":[{"name":"pool-0","policy":"fifo","workers":"unbounded"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"queue":1}]}`:                                               `{"pools":[{"name":"pool-0","policy":"fifo","workers":N,"queue":1,"when_full":"reject"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"queue":9,"when_full":"reject"}]}`:                          `{"pools":[{"name":"pool-0","policy":"fifo","workers":N,"queue":9,"when_full":"reject"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"queue":9,"when_full":"wait"}]}`:                            `{"pools":[{"name":"pool-0","policy":"fifo","workers":N,"queue":9,"when_full":"wait"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"name":"a"},{"name":"b"}],"default_pool":"b"}`:              `{"pools":[{"name":"a","policy":"fifo","workers":N},{"name":"b","policy":"fifo","workers":N}],"default_pool":"b"}`,
+		`{"default_pool":"default"}`:                                            `{"pools":[{"name":"default","policy":"fifo","workers":N}],"default_pool":"default"}`,
+		`{"streams":[]}`:                                                        `{"pools":[{"name":"default","policy":"fifo","workers":N}],"default_pool":"default"}`,
+		`{"streams":[{"pools":["default"]}]}`:                                   `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["default"],"scheduler":"in_order"}],"default_pool":"default"}`,
+		`{"pools":[{}],"streams":[{"pools":["pool-0"]}]}`:                       `{"pools":[{"name":"pool-0","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["pool-0"],"scheduler":"in_order"}],"default_pool":"pool-0"}`,
+		`{"pools":[{"workers":2}],"streams":[{"name":"s","pools":["pool-0"]}]}`: `{"pools":[{"name":"pool-0","policy":"fifo","workers":2}],"streams":[{"name":"s","pools":["pool-0"],"scheduler":"in_order"}],"default_pool":"pool-0"}`,
+		`{"streams":[{"name":"default","pools":["default"],"scheduler":"round_robin"}]}`:            `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"default","pools":["default"],"scheduler":"round_robin"}],"default_pool":"default"}`,
+		`{"pools":[{},{}],"streams":[{"pools":["pool-1","pool-0"],"scheduler":"weighted_random"}]}`: `{"pools":[{"name":"pool-0","policy":"fifo","workers":"none"},{"name":"pool-1","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["pool-1","pool-0"],"scheduler":"weighted_random","weights":[1,1]}],"default_pool":"pool-0"}`,
+		`{"streams":[{"pools":["default"],"scheduler":"weighted_random","weights":[7]}]}`:           `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["default"],"scheduler":"weighted_random","weights":[7]}],"default_pool":"default"}`,
+		`{"streams":[{"pools":["default"],"lock_thread":true}]}`:                                    `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["default"],"scheduler":"in_order","lock_thread":true}],"default_pool":"default"}`,
+		`{"streams":[{"pools":["default"],"lock_thread":false,"cores":[]}]}`:                        `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["default"],"scheduler":"in_order"}],"default_pool":"default"}`,
+		`{"streams":[{"pools":["default"]},{"pools":["default"]}]}`:                                 `{"pools":[{"name":"default","policy":"fifo","workers":"none"}],"streams":[{"name":"stream-0","pools":["default"],"scheduler":"in_order"},{"name":"stream-1","pools":["default"],"scheduler":"in_order"}],"default_pool":"default"}`,
+	} {
+		want = strings.ReplaceAll(want, "N", fmt.Sprint(runtime.GOMAXPROCS(0)))
+		s, err := Load([]byte(in))
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		got, err := json.Marshal(s.Config())
+		if err != nil || string(got) != want {
+			t.Errorf("%s\n gives %s\n want  %s", in, got, want)
+		}
+		again, err := Load(s.Dump())
+		if err != nil {
+			t.Errorf("%s: the dump is refused: %v", in, err)
+			continue
+		}
+		if !reflect.DeepEqual(s.Config(), again.Config()) {
+			t.Errorf("%s: the dump gives %+v", in, again.Config())
+		}
+		closeSet(t, s)
+		closeSet(t, again)
+	}
+}
+
+// TestRefused has configurations that are refused, with the errors: MJ1.
+func TestRefused(t *testing.T) {
+	for in, want := range map[string]string{
+		``:                                    "no JSON: EOF",
+		`{`:                                   "no JSON: unexpected EOF",
+		`{} {}`:                               "there is more behind the JSON object",
+		`[]`:                                  "must be an object",
+		`null`:                                "must be an object",
+		`{"pool":[]}`:                         "pool: no such key",
+		`{"Pools":[]}`:                        "Pools: no such key",
+		`{"pools":{}}`:                        "pools: must be of type list, not object",
+		`{"pools":null}`:                      "pools: must not be null",
+		`{"pools":[1]}`:                       "pools[0]: must be an object",
+		`{"pools":[{},null]}`:                 "pools[1]: must be an object",
+		`{"pools":[{"name":"a"}],"pools":[]}`: "pools: occurs twice",
+		`{"pools":[{"kind":"fifo_wait"}]}`:    "pools[0].kind: no such key",
+		`{"pools":[{"name":"a","name":"b"}]}`: "pools[0].name: occurs twice",
+		`{"pools":[{"name":7}]}`:              "pools[0].name: must be of type string, not number",
+		`{"pools":[{"name":""}]}`:             "pools[0].name: must not be empty",
+		`{"pools":[{"name":"a b"}]}`:          "pools[0].name: \"a b\" has the character ' ', and may have letters, digits and _ - . : /",
+		`{"pools":[{"name":"` + strings.Repeat("a", 65) + `"}]}`:                 "pools[0].name: has 65 bytes, more than 64",
+		`{"pools":[{"name":"a"},{},{"name":"a"}]}`:                               `pools[2].name: "a" is the name of pools[0]`,
+		`{"pools":[{"policy":"fifo_wait"}]}`:                                     `pools[0].policy: "fifo_wait" is none of fifo, priority, earliest_first, keyed, inline`,
+		`{"pools":[{"policy":1}]}`:                                               "pools[0].policy: must be of type string, not number",
+		`{"pools":[{"workers":0}]}`:                                              `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":-1}]}`:                                             `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":1.5}]}`:                                            `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":"many"}]}`:                                         `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":null}]}`:                                           `pools[0].workers: must not be null`,
+		`{"pools":[{"queue":0}]}`:                                                "pools[0].queue: must be at least 1",
+		`{"pools":[{"queue":-1}]}`:                                               "pools[0].queue: must be at least 1",
+		`{"pools":[{"queue":"big"}]}`:                                            "pools[0].queue: must be of type whole number, not string",
+		`{"pools":[{"queue":1.5}]}`:                                              "pools[0].queue: must be of type whole number, not number 1.5",
+		`{"pools":[{"when_full":"wait"}]}`:                                       "pools[0].when_full: has no effect without queue",
+		`{"pools":[{"queue":1,"when_full":"drop"}]}`:                             `pools[0].when_full: "drop" is neither reject nor wait`,
+		`{"pools":[{"policy":"inline","workers":1}]}`:                            `pools[0]: policy "inline" has no workers, queue or when_full`,
+		`{"pools":[{"policy":"inline","queue":1}]}`:                              `pools[0]: policy "inline" has no workers, queue or when_full`,
+		`{"default_pool":"x"}`:                                                   `default_pool: no pool is named "x"`,
+		`{"default_pool":0}`:                                                     "default_pool: must be of type string, not number",
+		`{"rpc_pool":0}`:                                                         "rpc_pool: no such key",
+		`{"streams":1}`:                                                          "streams: must be of type list, not number",
+		`{"streams":[{}]}`:                                                       "streams[0].pools: must name at least one pool",
+		`{"streams":[{"pools":[]}]}`:                                             "streams[0].pools: must name at least one pool",
+		`{"streams":[{"pools":[0]}]}`:                                            "streams[0].pools[0]: must be of type string, not number",
+		`{"streams":[{"pools":["default","x"]}]}`:                                `streams[0].pools[1]: no pool is named "x"`,
+		`{"streams":[{"pools":["default","default"]}]}`:                          `streams[0].pools[1]: "default" is named twice`,
+		`{"pools":[{"name":"a","policy":"inline"}],"streams":[{"pools":["a"]}]}`: `streams[0].pools[0]: pool "a" has policy "inline", which no stream serves`,
+		`{"streams":[{"name":"s","pools":["default"]},{"name":"s","pools":["default"]}]}`:    `streams[1].name: "s" is the name of streams[0]`,
+		`{"streams":[{"name":"s!","pools":["default"]}]}`:                                    `streams[0].name: "s!" has the character '!', and may have letters, digits and _ - . : /`,
+		`{"streams":[{"pools":["default"],"scheduler":"basic_wait"}]}`:                       `streams[0].scheduler: "basic_wait" is none of in_order, round_robin, weighted_random`,
+		`{"streams":[{"pools":["default"],"scheduler":{"type":"basic"}}]}`:                   "streams[0].scheduler: must be of type string, not object",
+		`{"streams":[{"pools":["default"],"weights":[1]}]}`:                                  `streams[0].weights: are for scheduler "weighted_random" only`,
+		`{"streams":[{"pools":["default"],"scheduler":"weighted_random","weights":[1,2]}]}`:  "streams[0].weights: has 2 numbers for 1 pools",
+		`{"streams":[{"pools":["default"],"scheduler":"weighted_random","weights":[0]}]}`:    "streams[0].weights[0]: must be from 1 to 1000000",
+		`{"streams":[{"pools":["default"],"scheduler":"weighted_random","weights":[null]}]}`: "streams[0].weights[0]: must not be null",
+		`{"streams":[{"pools":["default"],"lock_thread":"yes"}]}`:                            "streams[0].lock_thread: must be of type boolean, not string",
+		`{"streams":[{"pools":["default"],"cores":0}]}`:                                      "streams[0].cores: must be of type list, not number",
+		`{"streams":[{"pools":["default"],"cores":[-1]}]}`:                                   "streams[0].cores[0]: -1 is no number of a core, or is named twice",
+		`{"streams":[{"pools":["default"],"cores":[0,0]}]}`:                                  "streams[0].cores[1]: 0 is no number of a core, or is named twice",
+		`{"streams":[{"pools":["default"],"cores":[5000]}]}`:                                 "streams[0].cores[0]: 5000 is no number of a core, or is named twice",
+		`{"streams":[{"pools":["default"],"cpubind":1}]}`:                                    "streams[0].cpubind: no such key",
+		`{"streams":[{"pools":["default"],"scheduler":"other"}]}`:                            `streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`,
+	} {
+		s, err := Load([]byte(in))
+		if err == nil {
+			t.Errorf("%s: accepted", in)
+			closeSet(t, s)
+			continue
+		}
+		if got := err.Error(); got != "pool: configuration: "+want || !errors.Is(err, ErrConfig) {
+			t.Errorf("%s\n gives %s\n want  pool: configuration: %s", in, got, want)
+		}
+	}
+}
+
+// TestWarnings is ML2: the layouts in which units may wait without end, and those like them in
+// which they do not.
+func TestWarnings(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"pools":[{"name":"a"},{"name":"b","workers":"none"}]}`:                                                                     `[pools[1]: pool "b" has no workers and no stream: its units never run]`,
+		`{"pools":[{"name":"a"},{"name":"b"}],"streams":[{"name":"s","pools":["a","b"]},{"pools":["a"]}]}`:                           `[pools[1]: pool "b" is never the first of a stream: its units wait while the pools before it have units]`,
+		`{"pools":[{"name":"a"},{"name":"b"}],"streams":[{"name":"s","pools":["a","b"],"scheduler":"round_robin"},{"pools":["b"]}]}`: `[pools[0]: pool "a" is served by stream "s" only, which serves other pools too: a unit of theirs that blocks holds it up]`,
+		`{"pools":[{"name":"a"}],"streams":[{"name":"s","pools":["a"],"cores":[1]},{"name":"t","pools":["a"],"cores":[1]}]}`:         `[streams[1].cores: streams "s" and "t" have core 1 only: one waits while the other computes]`,
+		`{"pools":[{"name":"a"},{"name":"b"}],"streams":[{"name":"s","pools":["a","b"]}]}`:                                           `[pools[0]: pool "a" is served by stream "s" only, which serves other pools too: a unit of theirs that blocks holds it up pools[1]: pool "b" is never the first of a stream: its units wait while the pools before it have units]`,
+		`{}`: `[]`,
+		`{"pools":[{"name":"a","workers":1},{"name":"b","workers":1}],"streams":[{"pools":["a","b"]}]}`:  `[]`,
+		`{"pools":[{"name":"a"},{"name":"b"}],"streams":[{"pools":["a","b"]},{"pools":["b","a"]}]}`:      `[]`,
+		`{"pools":[{"name":"a"}],"streams":[{"pools":["a"],"cores":[1,2]},{"pools":["a"],"cores":[1]}]}`: `[]`,
+		`{"pools":[{"name":"a","policy":"inline"}]}`:                                                     `[]`,
+	} {
+		c, err := ParseConfig([]byte(in))
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		warnings, err := c.Validate()
+		if got := fmt.Sprint(warnings); err != nil || got != want {
+			t.Errorf("%s\n gives %s, %v\n want  %s", in, got, err, want)
+		}
+	}
+	if _, err := (Config{DefaultPool: "x"}).Validate(); !errors.Is(err, ErrConfig) || !errors.Is(err, ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestConfigUnchanged checks that a configuration is not changed by a set that is made of it.
+func TestConfigUnchanged(t *testing.T) {
+	c := Config{Pools: []PoolConfig{{}}, Streams: []StreamConfig{{Pools: []string{"pool-0"}, Scheduler: ScheduleWeighted}}}
+	newSet(t, c)
+	if c.Pools[0] != (PoolConfig{}) || c.Streams[0].Name != "" || c.Streams[0].Weights != nil {
+		t.Errorf("changed to %+v", c)
+	}
+}
+
+// TestDump checks that a dump, when it is loaded, gives an equal set.
+func TestDump(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Config
+		for i := range rapid.IntRange(0, 4).Draw(t, "pools") {
+			p := PoolConfig{
+				Policy:  rapid.SampledFrom(queuePolicies).Draw(t, "policy"),
+				Workers: rapid.SampledFrom([]Workers{Auto, NoWorkers, 1, 5, Unbounded}).Draw(t, "workers"),
+				Queue:   rapid.IntRange(0, 3).Draw(t, "queue"),
+			}
+			if rapid.Bool().Draw(t, "named") {
+				p.Name = fmt.Sprint("named-", i)
+			}
+			if p.Queue > 0 {
+				p.WhenFull = rapid.SampledFrom([]WhenFull{"", RejectWhenFull, WaitWhenFull}).Draw(t, "when full")
+			}
+			c.Pools = append(c.Pools, p)
+		}
+		full, err := c.complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "streams") {
+			st := StreamConfig{
+				LockThread: rapid.Bool().Draw(t, "lock"),
+				Scheduler:  rapid.SampledFrom([]string{"", ScheduleInOrder, ScheduleRoundRobin, ScheduleWeighted}).Draw(t, "scheduler"),
+			}
+			for _, i := range rapid.Permutation(indexes(len(full.Pools))).Draw(t, "order")[:rapid.IntRange(1, len(full.Pools)).Draw(t, "serves")] {
+				st.Pools = append(st.Pools, full.Pools[i].Name)
+				if st.Scheduler == ScheduleWeighted {
+					st.Weights = append(st.Weights, rapid.IntRange(1, 9).Draw(t, "weight"))
+				}
+			}
+			c.Streams = append(c.Streams, st)
+		}
+		s, err := NewSet(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeSet(t, s)
+		again, err := Load(s.Dump())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeSet(t, again)
+		if !reflect.DeepEqual(s.Config(), again.Config()) {
+			t.Fatalf("%+v\nbecame %+v", s.Config(), again.Config())
+		}
+	})
+}
+
+func indexes(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte(`{"pools":[{"name":"a","workers":"unbounded","queue":3,"when_full":"wait"}],"streams":[{"pools":["a"],"weights":[1]}],"default_pool":"a"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ParseConfig(data)
+		if err != nil {
+			if !errors.Is(err, ErrConfig) {
+				t.Error(err)
+			}
+			return
+		}
+		if full, err := c.complete(); err == nil {
+			if again, err := full.complete(); err != nil || !reflect.DeepEqual(full, again) {
+				t.Errorf("%+v became %+v, %v", full, again, err)
+			}
+		}
+	})
+}

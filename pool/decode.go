@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// ParseConfig reads a configuration in JSON. It refuses keys that it does not know, keys that occur
+// twice, and values of other types; the error names the path and matches ErrConfig. [Config.Validate]
+// has what else is wrong with it.
+//
+// (Package encoding/json would name neither the index in a path nor keys that occur twice.)
+func ParseConfig(data []byte) (Config, error) {
+	var c Config
+	d := json.NewDecoder(bytes.NewReader(data))
+	var all json.RawMessage
+	if err := d.Decode(&all); err != nil {
+		return c, configError("", "no JSON: "+err.Error())
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return c, configError("", "there is more behind the JSON object")
+	}
+	err := object(fields{
+		"pools":        array(&c.Pools, (*PoolConfig).reader),
+		"streams":      array(&c.Streams, (*StreamConfig).reader),
+		"default_pool": value(&c.DefaultPool),
+	})("", all)
+	return c, err
+}
+
+func (p *PoolConfig) reader() reader {
+	return object(fields{
+		"name":      name(&p.Name),
+		"policy":    value(&p.Policy),
+		"workers":   value(&p.Workers),
+		"queue":     atLeastOne(&p.Queue),
+		"when_full": value(&p.WhenFull),
+	})
+}
+
+func (s *StreamConfig) reader() reader {
+	return object(fields{
+		"name":        name(&s.Name),
+		"pools":       array(&s.Pools, value),
+		"scheduler":   value(&s.Scheduler),
+		"weights":     array(&s.Weights, value),
+		"lock_thread": value(&s.LockThread),
+		"cores":       array(&s.Cores, value),
+	})
+}
+
+// reader reads a value at a path.
+type reader func(path string, raw json.RawMessage) error
+
+// fields are the keys of an object, with what reads their values.
+type fields map[string]reader
+
+// value reads a value as encoding/json does, except that null is not a value.
+func value[T any](to *T) reader {
+	return func(path string, raw json.RawMessage) error {
+		err := json.Unmarshal(raw, to)
+		var wrong *json.UnmarshalTypeError
+		switch {
+		case string(raw) == "null":
+			return configError(path, "must not be null")
+		case errors.As(err, &wrong):
+			return configError(path, fmt.Sprintf("must be of type %s, not %s", jsonType(wrong.Type.Kind().String()), wrong.Value))
+		case err != nil:
+			return configError(path, err.Error())
+		}
+		return nil
+	}
+}
+
+// jsonType is what JSON calls a type of Go.
+func jsonType(kind string) string {
+	switch kind {
+	case "int":
+		return "whole number"
+	case "slice":
+		return "list"
+	case "bool":
+		return "boolean"
+	}
+	return kind
+}
+
+// name reads a name, which must not be empty where it is given.
+func name(to *string) reader {
+	return func(path string, raw json.RawMessage) error {
+		if err := value(to)(path, raw); err != nil {
+			return err
+		}
+		if *to == "" {
+			return configError(path, "must not be empty")
+		}
+		return nil
+	}
+}
+
+// atLeastOne reads a number where leaving it out means another thing than 0 does.
+func atLeastOne(to *int) reader {
+	return func(path string, raw json.RawMessage) error {
+		if err := value(to)(path, raw); err != nil {
+			return err
+		}
+		if *to < 1 {
+			return configError(path, "must be at least 1")
+		}
+		return nil
+	}
+}
+
+// array reads a list, each value by what of returns.
+func array[T any](to *[]T, of func(*T) reader) reader {
+	return func(path string, raw json.RawMessage) error {
+		var list []json.RawMessage
+		if err := value(&list)(path, raw); err != nil {
+			return err
+		}
+		*to = make([]T, len(list))
+		for i, raw := range list {
+			if err := of(&(*to)[i])(fmt.Sprintf("%s[%d]", path, i), raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// object reads an object.
+func object(known fields) reader {
+	return func(path string, raw json.RawMessage) error {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		if t, err := d.Token(); err != nil || t != json.Delim('{') {
+			return configError(path, "must be an object")
+		}
+		seen := make(fields)
+		for d.More() {
+			t, err := d.Token()
+			if err != nil {
+				return configError(path, err.Error())
+			}
+			key := t.(string)
+			at := strings.TrimPrefix(path+"."+key, ".")
+			read := known[key]
+			switch {
+			case read == nil:
+				return configError(at, "no such key")
+			case seen[key] != nil:
+				return configError(at, "occurs twice")
+			}
+			seen[key] = read
+			var raw json.RawMessage
+			if err := d.Decode(&raw); err != nil {
+				return configError(at, err.Error())
+			}
+			if err := read(at, raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

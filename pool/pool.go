@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Unit is one piece of work.
+type Unit struct {
+	// Run does the work. It is called once, with the context given to Submit, which may have
+	// ended by then. It may block, except in a pool of policy [Inline].
+	Run func(context.Context)
+	// Key tells, in a pool of policy [Keyed], which units run one after another.
+	Key uint64
+	// Priority orders the units of a pool of policy [Priority]: the highest number first.
+	Priority int
+	// Deadline orders the units of a pool of policy [EarliestFirst]. A unit whose deadline has
+	// passed runs too. Units without a deadline come last.
+	Deadline time.Time
+}
+
+// Pool is a queue of units with a name. Its own workers run them, up to [PoolConfig].Workers at a
+// time, and so do the streams that serve it. A worker of the pool's own is a goroutine that is
+// started for a unit when there is none, and ends when the queue is empty: an idle pool has none.
+//
+// All methods may be called by several goroutines at a time.
+type Pool struct {
+	config  PoolConfig // Workers is in limit
+	epoch   time.Time  // of the set
+	onPanic func(Panic)
+	labels  context.Context // of the goroutines that run units, for profiles
+	ready   atomic.Int64    // q.ready(), for schedulers
+
+	mu       sync.Mutex
+	q        queue
+	limit    Workers // of own workers
+	own      Workers // workers that have a unit
+	spare    []*worker
+	seats    []*seat    // of the streams that serve the pool
+	parked   []*seat    // of streams that wait for a unit, except those that run another pool's by now
+	waiting  *list.List // of *waiter: the calls of Submit that wait
+	users    map[string]int
+	closed   bool
+	drained  chan struct{} // closed when the pool is closed and has no unit
+	figures  PoolStats
+	errFull  error
+	errClose error
+}
+
+// waiter is a call of Submit that waits until the queue has room.
+type waiter struct {
+	item item
+	done chan error
+}
+
+// PoolStats are the figures of a pool. A unit waits from the beginning of Submit until a worker
+// runs it. Times are those of units that have ended; a pool of policy [Inline] has none.
+type PoolStats struct {
+	Name        string        `json:"name"`
+	Queued      int           `json:"queued"`       // units in the queue
+	MostQueued  int           `json:"most_queued"`  // the longest that the queue has been
+	Waiting     int           `json:"waiting"`      // calls of Submit that wait until the queue has room
+	Running     int           `json:"running"`      // units that run
+	Done        uint64        `json:"done"`         // units that have ended, in whatever way
+	Rejected    uint64        `json:"rejected"`     // calls of Submit that failed with ErrFull
+	Panicked    uint64        `json:"panicked"`     // units that ended with a panic
+	LongestWait time.Duration `json:"longest_wait"` // nanoseconds in JSON, like the next two
+	WaitTime    time.Duration `json:"wait_time"`    // the sum over all units
+	RunTime     time.Duration `json:"run_time"`     // the sum over all units
+}
+
+// Panic is what [OnPanic] is told.
+type Panic struct {
+	Pool   string // the name of the unit's pool
+	Stream string // instead, the name of the stream whose scheduler panicked
+	Unit   Unit
+	Value  any
+	Stack  []byte
+}
+
+func newPool(c PoolConfig, epoch time.Time, onPanic func(Panic)) *Pool {
+	return &Pool{
+		config:   c,
+		epoch:    epoch,
+		onPanic:  onPanic,
+		labels:   pprof.WithLabels(context.Background(), pprof.Labels("pool", c.Name)),
+		q:        newQueue(c.Policy),
+		limit:    c.Workers,
+		waiting:  list.New(),
+		users:    make(map[string]int),
+		drained:  make(chan struct{}),
+		errFull:  fail("submit", c.Name, fmt.Sprintf("the queue is full (limit %d)", c.Queue), ErrFull),
+		errClose: fail("submit", c.Name, "closed", ErrClosed),
+	}
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.config.Name }
+
+// now is the time since the epoch of the set. It reads the clock once, where time.Now does twice.
+func (p *Pool) now() time.Duration { return time.Since(p.epoch) }
+
+// Ready returns how many units a worker could take now. In a pool of policy [Keyed] these are fewer
+// than are queued where several have the same key.
+func (p *Pool) Ready() int { return int(p.ready.Load()) }
+
+// Submit gives the pool a unit, which will run once, with ctx. The error is ErrClosed, or, where
+// the pool has a bounded queue that is full, ErrFull. With [WaitWhenFull] Submit waits until there is
+// room. If ctx ends before that, the error matches ErrFull and ctx.Err(). Calls that wait are
+// admitted in the order in which they came. Otherwise Submit does not look whether ctx has ended.
+//
+// In a pool of policy [Inline] Submit returns when the unit has run.
+func (p *Pool) Submit(ctx context.Context, u Unit) error {
+	if u.Run == nil {
+		return fail("submit", p.config.Name, "the unit has no function Run")
+	}
+	if p.config.Policy == Inline {
+		return p.runInline(ctx, u)
+	}
+	it := item{Unit: u, ctx: ctx, at: p.now()}
+	p.mu.Lock()
+	switch {
+	case p.closed:
+		p.mu.Unlock()
+		return p.errClose
+	case !p.fullLocked():
+		p.q.push(it)
+		p.dispatch()
+		return nil
+	case p.config.WhenFull == WaitWhenFull:
+		return p.submitLater(it)
+	}
+	p.figures.Rejected++
+	p.mu.Unlock()
+	return p.errFull
+}
+
+// submitLater waits until the queue has room for it. mu must be held, and is released.
+func (p *Pool) submitLater(it item) error {
+	w := &waiter{item: it, done: make(chan error, 1)}
+	e := p.waiting.PushBack(w)
+	p.mu.Unlock()
+	select {
+	case err := <-w.done:
+		return err
+	case <-it.ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case err := <-w.done:
+		return err
+	default:
+	}
+	p.waiting.Remove(e)
+	p.figures.Rejected++
+	err := it.ctx.Err()
+	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (limit %d): %v", p.config.Queue, err), ErrFull, err)
+}
+
+func (p *Pool) fullLocked() bool { return p.config.Queue > 0 && p.q.len() >= p.config.Queue }
+
+// unlock releases mu where the queue may have changed.
+func (p *Pool) unlock() {
+	p.figures.MostQueued = max(p.figures.MostQueued, p.q.len())
+	if n := int64(p.q.ready()); n != p.ready.Load() { // to write costs more than to read
+		p.ready.Store(n)
+	}
+	p.mu.Unlock()
+}
+
+// popLocked takes the unit that is to run next, and lets a call of Submit that waits have its place.
+func (p *Pool) popLocked() item {
+	it := p.q.pop()
+	p.figures.Running++
+	if e := p.waiting.Front(); e != nil && !p.fullLocked() {
+		w := p.waiting.Remove(e).(*waiter)
+		p.q.push(w.item)
+		w.done <- nil
+	}
+	return it
+}
+
+// dispatch gives units that may run to streams that are parked and to own workers, as far as there
+// are any. mu must be held, and is released.
+func (p *Pool) dispatch() {
+	for {
+		w, s := p.assignLocked()
+		more := p.q.ready() > 0
+		p.unlock()
+		switch {
+		case w != nil:
+			go w.loop()
+		case s != nil:
+			s.wake <- struct{}{}
+		default:
+			return
+		}
+		if !more {
+			return
+		}
+		p.mu.Lock()
+	}
+}
+
+// assignLocked gives the next unit to a stream or an own worker, which the caller has to start.
+func (p *Pool) assignLocked() (*worker, *Stream) {
+	if p.q.ready() == 0 {
+		return nil, nil
+	}
+	if s := p.unparkLocked(); s != nil {
+		s.pool, s.item = p, p.popLocked()
+		return nil, s
+	}
+	if p.own >= p.limit {
+		return nil, nil
+	}
+	p.own++
+	w := p.workerLocked()
+	w.item = p.popLocked()
+	return w, nil
+}
+
+// endedLocked accounts for a unit that ran from start to now.
+func (p *Pool) endedLocked(it *item, start, now time.Duration) {
+	f := &p.figures
+	f.LongestWait = max(f.LongestWait, start-it.at)
+	f.WaitTime += start - it.at
+	f.RunTime += now - start
+	p.q.ended(it.Key)
+	p.countLocked()
+}
+
+func (p *Pool) countLocked() {
+	p.figures.Running--
+	p.figures.Done++
+	p.checkDrainedLocked()
+}
+
+func (p *Pool) emptyLocked() bool {
+	return p.q.len() == 0 && p.figures.Running == 0 // calls wait only while the queue is full
+}
+
+// checkDrainedLocked closes drained, once. A pool that is closed gets no unit any more.
+func (p *Pool) checkDrainedLocked() {
+	if p.closed && p.emptyLocked() {
+		close(p.drained)
+	}
+}
+
+// call runs a unit and stops its panic. A unit that ends its goroutine (runtime.Goexit) ends the
+// caller's: what has to be done then is in the caller's deferred functions.
+func (p *Pool) call(ctx context.Context, u *Unit) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.panicked(Panic{Pool: p.config.Name, Unit: *u, Value: v, Stack: debug.Stack()})
+		}
+	}()
+	u.Run(ctx)
+}
+
+func (p *Pool) panicked(x Panic) {
+	p.mu.Lock()
+	p.figures.Panicked++
+	p.mu.Unlock()
+	tell(p.onPanic, x)
+}
+
+// run runs the unit of a worker or a stream.
+func (p *Pool) run(it *item) {
+	pprof.SetGoroutineLabels(p.labels) // the last unit may have changed them
+	p.call(it.ctx, &it.Unit)
+}
+
+func (p *Pool) runInline(ctx context.Context, u Unit) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return p.errClose
+	}
+	p.figures.Running++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		p.countLocked()
+		p.mu.Unlock()
+	}()
+	p.call(ctx, &u)
+	return nil
+}
+
+// Stats returns the pool's figures.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.figures
+	f.Name, f.Queued, f.Waiting = p.config.Name, p.q.len(), p.waiting.Len()
+	return f
+}
+
+// Use makes user a user of the pool until it calls release: [Set.RemovePool] fails meanwhile, and
+// names user. Units can be submitted without it.
+func (p *Pool) Use(user string) (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users[user]++
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.users[user]--; p.users[user] == 0 {
+			delete(p.users, user)
+		}
+	})
+}
+
+// usersLocked names what keeps the pool from being removed.
+func (p *Pool) usersLocked() string {
+	var by []string
+	for _, s := range p.seats {
+		by = append(by, fmt.Sprintf("stream %q serves it", s.stream.name))
+	}
+	for user := range p.users {
+		by = append(by, fmt.Sprintf("%q uses it", user))
+	}
+	slices.Sort(by)
+	if !p.emptyLocked() {
+		by = append(by, "it has units: "+p.unitsLocked())
+	}
+	return strings.Join(by, ", ")
+}
+
+func (p *Pool) unitsLocked() string {
+	left := fmt.Sprintf("%d queued, %d running", p.q.len(), p.figures.Running)
+	if n := p.waiting.Len(); n > 0 {
+		left += fmt.Sprintf(", %d calls of Submit waiting", n)
+	}
+	return left
+}
+
+// remove closes the pool if nothing uses it, and otherwise says what does.
+func (p *Pool) remove() (usedBy string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if usedBy = p.usersLocked(); usedBy == "" {
+		p.closed = true
+		p.checkDrainedLocked()
+	}
+	return usedBy
+}
+
+// close refuses units from now on. Those in the queue run: by a worker started for them where
+// nothing else serves the pool.
+func (p *Pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	for e := p.waiting.Front(); e != nil; e = p.waiting.Front() {
+		p.waiting.Remove(e).(*waiter).done <- p.errClose
+	}
+	if p.q.len() > 0 && p.limit < 1 && len(p.seats) == 0 {
+		p.limit = 1
+	}
+	p.checkDrainedLocked()
+	p.dispatch()
+}
+
+// resize changes how many own workers the pool may have.
+func (p *Pool) resize(n Workers) {
+	p.mu.Lock()
+	p.limit = n
+	p.dispatch()
+}
+
+// current returns the pool's configuration as it is now.
+func (p *Pool) current() PoolConfig {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.config
+	c.Workers = p.limit
+	return c
+}

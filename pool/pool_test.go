@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newSet returns a set that is closed at the end of the test.
+func newSet(t testing.TB, c Config, opts ...Option) *Set {
+	t.Helper()
+	s, err := NewSet(c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSet(t, s) })
+	return s
+}
+
+func closeSet(t interface{ Error(...any) }, s *Set) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// onePool is a configuration with this pool.
+func onePool(p PoolConfig) Config { return Config{Pools: []PoolConfig{p}} }
+
+func submit(t testing.TB, p *Pool, run func(context.Context)) {
+	t.Helper()
+	if err := p.Submit(context.Background(), Unit{Run: run}); err != nil {
+		t.Error(err)
+	}
+}
+
+// hold keeps a worker of the pool busy from now until release is called.
+func hold(t testing.TB, p *Pool) (release func()) {
+	t.Helper()
+	started, end := make(chan struct{}), make(chan struct{})
+	submit(t, p, func(context.Context) { close(started); <-end })
+	<-started
+	release = sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	return release
+}
+
+// eventually waits for a state that another goroutine brings about.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// wantError checks an error's kinds and text.
+func wantError(t testing.TB, err error, text string, kinds ...error) {
+	t.Helper()
+	if err == nil || err.Error() != text {
+		t.Errorf("error %v, want %s", err, text)
+	}
+	for _, kind := range kinds {
+		if !errors.Is(err, kind) {
+			t.Errorf("error %v does not match %v", err, kind)
+		}
+	}
+}
+
+func TestReject(t *testing.T) {
+	p := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 2})).Default()
+	release := hold(t, p)
+	var ran atomic.Int32
+	for range 2 {
+		submit(t, p, func(context.Context) { ran.Add(1) })
+	}
+	u := Unit{Run: func(context.Context) { ran.Add(1) }}
+	err := p.Submit(context.Background(), u)
+	wantError(t, err, `pool: submit "small": the queue is full (limit 2)`, ErrFull)
+	release()
+	eventually(t, "room", func() bool { return p.Submit(context.Background(), u) == nil })
+	eventually(t, "three units have run", func() bool { return ran.Load() == 3 })
+}
+
+// TestRejectFree checks that a bound counts units that wait, and not those for which a worker starts.
+func TestRejectFree(t *testing.T) {
+	p := newSet(t, onePool(PoolConfig{Workers: 64, Queue: 1})).Default()
+	end := make(chan struct{})
+	for range 65 {
+		submit(t, p, func(context.Context) { <-end })
+	}
+	if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrFull) {
+		t.Errorf("the 66th unit: %v", err)
+	}
+	close(end)
+}
+
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 1, WhenFull: WaitWhenFull}))
+		p := s.Default()
+		release := hold(t, p)
+		var order []int
+		for i := range 5 {
+			go submit(t, p, func(context.Context) { order = append(order, i) })
+			synctest.Wait() // so that the calls come in order
+		}
+		if n := p.Stats().Waiting; n != 4 {
+			t.Errorf("%d calls wait, want 4", n)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		err := p.Submit(ctx, Unit{Run: func(context.Context) { t.Error("ran") }})
+		wantError(t, err, `pool: submit "small": the queue is full (limit 1): context deadline exceeded`, ErrFull, context.DeadlineExceeded)
+		if d := time.Since(begin); d != time.Minute {
+			t.Errorf("gave up after %v", d)
+		}
+		release()
+		synctest.Wait() // Close would refuse the calls that wait
+		closeSet(t, s)
+		if got := fmt.Sprint(order); got != "[0 1 2 3 4]" {
+			t.Errorf("order %s", got)
+		}
+	})
+}
+
+// TestWaitClosed checks that Close ends calls of Submit that wait.
+func TestWaitClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 1, WhenFull: WaitWhenFull}))
+		release := hold(t, s.Default())
+		submit(t, s.Default(), func(context.Context) {})
+		ended := make(chan error)
+		go func() {
+			ended <- s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { t.Error("ran") }})
+		}()
+		synctest.Wait()
+		go closeSet(t, s)
+		wantError(t, <-ended, `pool: submit "small": closed`, ErrClosed)
+		release()
+	})
+}
+
+func TestSubmitWithoutRun(t *testing.T) {
+	wantError(t, newSet(t, Config{}).Default().Submit(context.Background(), Unit{}),
+		`pool: submit "default": the unit has no function Run`)
+}
+
+// TestContext checks that a unit runs with the context of Submit, also where that has ended.
+func TestContext(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "value"))
+	cancel()
+	for _, policy := range []Policy{FIFO, Inline} {
+		got := make(chan any, 1)
+		p := newSet(t, onePool(PoolConfig{Policy: policy})).Default()
+		if err := p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}); err != nil {
+			t.Fatal(err)
+		}
+		if v := <-got; v != "value" {
+			t.Errorf("%s: the unit's context has %v", policy, v)
+		}
+	}
+}
+
+// places are the ways to run a unit: by a worker, by streams with and without a thread, inline.
+var places = map[string]Config{
+	"worker": onePool(PoolConfig{Name: "p", Workers: 1}),
+	"stream": {Pools: []PoolConfig{{Name: "p"}}, Streams: []StreamConfig{{Pools: []string{"p"}}}},
+	"locked": {Pools: []PoolConfig{{Name: "p"}}, Streams: []StreamConfig{{Pools: []string{"p"}, LockThread: true}}},
+	"keyed":  onePool(PoolConfig{Name: "p", Policy: Keyed, Workers: 1}),
+	"inline": onePool(PoolConfig{Name: "p", Policy: Inline}),
+}
+
+func TestPanic(t *testing.T) {
+	for name, c := range places {
+		t.Run(name, func(t *testing.T) {
+			told := make(chan Panic, 1)
+			s := newSet(t, c, OnPanic(func(x Panic) { told <- x; panic("in OnPanic, too") }))
+			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}); err != nil {
+				t.Fatal(err)
+			}
+			x := <-told
+			if x.Pool != "p" || x.Value != "ouch" || x.Unit.Key != 7 || !strings.Contains(string(x.Stack), "TestPanic") {
+				t.Errorf("told of %+v", x)
+			}
+			ran := make(chan struct{}, 1)
+			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}); err != nil {
+				t.Fatal(err)
+			}
+			<-ran
+			closeSet(t, s)
+			if f := s.Default().Stats(); f.Panicked != 1 || f.Done != 2 || f.Running != 0 {
+				t.Errorf("figures %+v", f)
+			}
+		})
+	}
+}
+
+// TestGoexit checks that a unit that ends its goroutine does not end the worker.
+func TestGoexit(t *testing.T) {
+	for name, c := range places {
+		t.Run(name, func(t *testing.T) {
+			s := newSet(t, c)
+			for range 10 {
+				ended := make(chan struct{})
+				go func() { // which a unit that runs inline ends
+					defer close(ended)
+					submit(t, s.Default(), func(context.Context) { runtime.Goexit() })
+				}()
+				<-ended
+			}
+			ran := make(chan struct{}, 1)
+			submit(t, s.Default(), func(context.Context) { ran <- struct{}{} })
+			<-ran
+			closeSet(t, s)
+			if f := s.Default().Stats(); f.Done != 11 || f.Running != 0 || f.Panicked != 0 {
+				t.Errorf("figures %+v", f)
+			}
+		})
+	}
+}
+
+func TestInline(t *testing.T) {
+	s := newSet(t, onePool(PoolConfig{Name: "p", Policy: Inline}))
+	here := true
+	submit(t, s.Default(), func(context.Context) {
+		here = false
+		submit(t, s.Default(), func(context.Context) { here = true }) // from within another
+	})
+	if !here {
+		t.Error("Submit returned before the unit had run")
+	}
+	closeSet(t, s)
+	if f := s.Default().Stats(); f.Done != 2 {
+		t.Errorf("figures %+v", f)
+	}
+	wantError(t, s.Default().Submit(context.Background(), Unit{Run: func(context.Context) {}}), `pool: submit "p": closed`, ErrClosed)
+}
+
+// TestStats has the clock of a bubble, in which only sleeping takes time.
+func TestStats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Name: "p", Workers: 1, Queue: 2}))
+		for range 4 {
+			_ = s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { time.Sleep(time.Second) }})
+		}
+		time.Sleep(1500 * time.Millisecond)
+		want := PoolStats{Name: "p", Queued: 1, MostQueued: 2, Running: 1, Done: 1, Rejected: 1, RunTime: time.Second}
+		if f := s.Default().Stats(); f != want {
+			t.Errorf("figures %+v, want %+v", f, want)
+		}
+		closeSet(t, s)
+		want = PoolStats{Name: "p", MostQueued: 2, Done: 3, Rejected: 1,
+			LongestWait: 2 * time.Second, WaitTime: 3 * time.Second, RunTime: 3 * time.Second}
+		if f := s.Stats(); len(f) != 1 || f[0] != want {
+			t.Errorf("figures %+v, want %+v", f, want)
+		}
+	})
+}
+
+// TestOrder is MP5: a pool of each policy runs 64 units, and those that wait in its order.
+func TestOrder(t *testing.T) {
+	units := make([]Unit, 64)
+	for i := range units {
+		units[i] = Unit{Key: uint64(i % 4), Priority: i % 3}
+		if i%5 > 0 {
+			units[i].Deadline = time.Unix(int64(100-i%5), 0)
+		}
+	}
+	before := map[Policy]func(a, b Unit) bool{
+		FIFO:          func(a, b Unit) bool { return false },
+		Priority:      func(a, b Unit) bool { return a.Priority > b.Priority },
+		EarliestFirst: func(a, b Unit) bool { return earlierDeadline(&item{Unit: a}, &item{Unit: b}) },
+		Keyed:         func(a, b Unit) bool { return false },
+	}
+	for _, policy := range queuePolicies {
+		t.Run(string(policy), func(t *testing.T) {
+			s := newSet(t, onePool(PoolConfig{Policy: policy, Workers: 1}))
+			release := hold(t, s.Default())
+			var ran []int
+			for i, u := range units {
+				u.Run = func(context.Context) { ran = append(ran, i) }
+				if err := s.Default().Submit(context.Background(), u); err != nil {
+					t.Fatal(err)
+				}
+			}
+			release()
+			closeSet(t, s)
+			if len(ran) != len(units) {
+				t.Fatalf("%d units ran", len(ran))
+			}
+			for k := range ran[1:] {
+				a, b := ran[k], ran[k+1]
+				if policy == Keyed {
+					continue
+				}
+				if before[policy](units[b], units[a]) || b < a && !before[policy](units[a], units[b]) {
+					t.Errorf("unit %d ran before unit %d", a, b)
+				}
+			}
+			last := map[uint64]int{}
+			for _, i := range ran {
+				if policy == Keyed && i < last[units[i].Key] {
+					t.Errorf("unit %d ran behind unit %d of the same key", i, last[units[i].Key])
+				}
+				last[units[i].Key] = i
+			}
+		})
+	}
+}
+
+// TestKeyed checks, while many goroutines submit and the pool changes its size, that units of a key
+// run one after another, in order.
+func TestKeyed(t *testing.T) {
+	const submitters, each, keys = 8, 2000, 5
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "p", Policy: Keyed, Workers: 4}},
+		Streams: []StreamConfig{{Pools: []string{"p"}}},
+	})
+	var last [submitters * keys]int // of a key; only its units touch it, which the race detector checks
+	var all sync.WaitGroup
+	for g := range submitters {
+		all.Go(func() {
+			for i := range each {
+				key := g*keys + i%keys
+				err := s.Default().Submit(context.Background(), Unit{Key: uint64(key), Run: func(context.Context) {
+					if i < last[key] {
+						t.Errorf("key %d: unit %d after unit %d", key, i, last[key])
+					}
+					last[key] = i
+					if i%100 == 0 {
+						runtime.Gosched()
+					}
+				}})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for n := range 50 {
+		if err := s.Resize("p", Workers(1+n%7)); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched()
+	}
+	all.Wait()
+	closeSet(t, s)
+	if f := s.Default().Stats(); f.Done != submitters*each {
+		t.Errorf("%d units have run", f.Done)
+	}
+	if q := s.Default().q.(*keyed); len(q.lines) != 0 {
+		t.Errorf("%d keys are left behind", len(q.lines))
+	}
+}
+
+// TestKeyedParallel checks that a key whose unit runs does not hold up the others.
+func TestKeyedParallel(t *testing.T) {
+	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2})).Default()
+	hold(t, p) // key 0
+	ran := make(chan struct{})
+	for _, key := range []uint64{0, 0, 1} {
+		err := p.Submit(context.Background(), Unit{Key: key, Run: func(context.Context) {
+			if key == 1 {
+				close(ran)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ran
+}
+
+// TestGrow is MC6: where a pool has a goroutine for each unit, units that wait do so together.
+func TestGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Workers: Unbounded}))
+		begin := time.Now()
+		for range 1000 {
+			submit(t, s.Default(), func(context.Context) { time.Sleep(time.Second) })
+		}
+		closeSet(t, s)
+		if d := time.Since(begin); d != time.Second {
+			t.Errorf("took %v", d)
+		}
+	})
+}
+
+// TestIdle is MI7: while units block, and streams and pools have nothing to do, nothing polls.
+// In a bubble Wait returns when no goroutine runs.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{
+			Pools: []PoolConfig{{Name: "workers", Workers: 2}, {Name: "streams"}, {Name: "other"}},
+			Streams: []StreamConfig{
+				{Pools: []string{"streams", "other"}},
+				{Pools: []string{"streams", "other"}, LockThread: true, Scheduler: ScheduleRoundRobin},
+			},
+		})
+		streams, _ := s.Pool("streams")
+		hold(t, s.Default())
+		hold(t, streams)
+		synctest.Wait()
+	})
+}
+
+// TestNoGoroutines checks that a pool without units has none.
+func TestNoGoroutines(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	s := newSet(t, Config{})
+	for range 100 {
+		submit(t, s.Default(), func(context.Context) {})
+	}
+	eventually(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
+}
+
+// TestLabels checks that profiles tell the pool of a unit.
+func TestLabels(t *testing.T) {
+	for _, name := range []string{"worker", "stream"} {
+		c := places[name]
+		c.Pools = []PoolConfig{{Name: "p"}}
+		s := newSet(t, c)
+		profile := make(chan string, 1)
+		submit(t, s.Default(), func(context.Context) {
+			var text strings.Builder
+			_ = pprof.Lookup("goroutine").WriteTo(&text, 1)
+			profile <- text.String()
+		})
+		if text := <-profile; !strings.Contains(text, `"pool":"p"`) {
+			t.Errorf("%s: no label in\n%s", name, text)
+		}
+		closeSet(t, s)
+	}
+}
+
+// TestAllocs checks that the pool allocates nothing for a unit.
+func TestAllocs(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	for name, c := range places {
+		s := newSet(t, c)
+		p, ctx, ran := s.Default(), context.Background(), make(chan struct{}, 1)
+		u := Unit{Run: func(context.Context) { ran <- struct{}{} }}
+		if n := testing.AllocsPerRun(1000, func() { _ = p.Submit(ctx, u); <-ran }); n > 0 {
+			t.Errorf("%s: %v allocations for a unit", name, n)
+		}
+	}
+}

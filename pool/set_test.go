@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+)
+
+// TestNew checks what needs no configuration.
+func TestNew(t *testing.T) {
+	s := New()
+	want := PoolConfig{Name: "default", Policy: FIFO, Workers: Workers(runtime.GOMAXPROCS(0))}
+	if c := s.Config(); len(c.Pools) != 1 || c.Pools[0] != want || len(c.Streams) != 0 {
+		t.Errorf("configuration %+v", c)
+	}
+	ran := make(chan struct{})
+	submit(t, s.Default(), func(context.Context) { close(ran) })
+	<-ran
+	closeSet(t, s)
+	closeSet(t, s) // again
+}
+
+// TestAddPool is MP1 and MP2: pools with and without names, from a configuration and added later,
+// are found; names that exist and configurations that are wrong are refused.
+func TestAddPool(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
+	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.Pool("d"); p != d || err != nil {
+		t.Errorf("found %v, %v", p, err)
+	}
+	if _, err := s.AddPool(PoolConfig{}); err != nil {
+		t.Error(err)
+	}
+	var names []string
+	for _, p := range s.Pools() {
+		names = append(names, p.Name())
+	}
+	if got := fmt.Sprint(names); got != "[a pool-1 c d pool-4]" {
+		t.Errorf("pools %s", got)
+	}
+	_, err = s.AddPool(PoolConfig{Name: "a"})
+	wantError(t, err, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
+	_, err = s.AddPool(PoolConfig{Name: "x", Queue: -1})
+	wantError(t, err, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
+	_, err = s.Pool("x")
+	wantError(t, err, `pool: find pool "x": no such pool`, ErrNotFound)
+	wantError(t, s.RemovePool("x"), `pool: remove pool "x": no such pool`, ErrNotFound)
+	wantError(t, s.Resize("x", 1), `pool: resize pool "x": no such pool`, ErrNotFound)
+	wantError(t, s.Resize("a", -7), `pool: resize pool "a": pools[0].workers: must not be negative`, ErrConfig)
+	if n := len(s.Pools()); n != 5 {
+		t.Errorf("%d pools", n)
+	}
+}
+
+// TestRemovePool is MP3: a pool that is used is not removed, the error says by what, and it works
+// after each repair.
+func TestRemovePool(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "primary"}, {Name: "streamed"}, {Name: "held"}, {Name: "busy", Workers: 1}, {Name: "free"}},
+		Streams: []StreamConfig{{Name: "s0", Pools: []string{"streamed"}}},
+	})
+	removed := func(name string) {
+		t.Helper()
+		p, _ := s.Pool(name)
+		if err := s.RemovePool(name); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Pool(name); !errors.Is(err, ErrNotFound) {
+			t.Errorf("after removal: %v", err)
+		}
+		if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrClosed) {
+			t.Errorf("submit after removal: %v", err)
+		}
+	}
+	wantError(t, s.RemovePool("primary"), `pool: remove pool "primary": it is the default pool`, ErrInUse)
+
+	wantError(t, s.RemovePool("streamed"), `pool: remove pool "streamed": stream "s0" serves it`, ErrInUse)
+	if err := s.RemoveStream("s0"); err != nil {
+		t.Error(err)
+	}
+	removed("streamed")
+
+	held, _ := s.Pool("held")
+	release, again := held.Use("call sum"), held.Use("call sum")
+	wantError(t, s.RemovePool("held"), `pool: remove pool "held": "call sum" uses it`, ErrInUse)
+	release()
+	release() // does nothing
+	if err := s.RemovePool("held"); !errors.Is(err, ErrInUse) {
+		t.Errorf("with one user left: %v", err)
+	}
+	again()
+	removed("held")
+
+	busy, _ := s.Pool("busy")
+	end := hold(t, busy)
+	submit(t, busy, func(context.Context) {})
+	wantError(t, s.RemovePool("busy"), `pool: remove pool "busy": it has units: 1 queued, 1 running`, ErrInUse)
+	end()
+	eventually(t, "the pool is empty", func() bool { return busy.Stats().Done == 2 })
+	removed("busy")
+	removed("free")
+	if n := len(s.Pools()); n != 1 {
+		t.Errorf("%d pools are left", n)
+	}
+}
+
+// TestStreams is MP4: streams are added and removed while units run, and none is lost.
+func TestStreams(t *testing.T) {
+	const submitters, each = 4, 5000
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "a"}, {Name: "b", Policy: Keyed}},
+		Streams: []StreamConfig{{Pools: []string{"a", "b"}}, {Pools: []string{"b", "a"}}},
+	})
+	a, b := s.Pools()[0], s.Pools()[1]
+	var ran atomic.Int64
+	var all sync.WaitGroup
+	for range submitters {
+		all.Go(func() {
+			for i := range each {
+				u := Unit{Key: uint64(i % 3), Run: func(context.Context) { ran.Add(1) }}
+				for _, p := range []*Pool{a, b} {
+					if err := p.Submit(context.Background(), u); err != nil {
+						t.Error(err)
+					}
+				}
+				if i%16 == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		name := fmt.Sprint("extra-", i%3)
+		pools := [][]string{{"a"}, {"b", "a"}, {"b"}}[i%3]
+		st, err := s.AddStream(StreamConfig{Name: name, Pools: pools, Scheduler: ScheduleRoundRobin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.SetScheduler([]Scheduler{InOrder(), RoundRobin(), WeightedRandom(3, 1)}[i%3])
+		runtime.Gosched()
+		if err := s.RemoveStream(name); err != nil {
+			t.Error(err)
+		}
+	}
+	all.Wait()
+	closeSet(t, s)
+	if n := ran.Load(); n != 2*submitters*each {
+		t.Errorf("%d units have run, want %d", n, 2*submitters*each)
+	}
+}
+
+func TestStreamErrors(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "a"}, {Name: "now", Policy: Inline}},
+		Streams: []StreamConfig{{Name: "s0", Pools: []string{"a"}}, {Pools: []string{"a"}}},
+	})
+	_, err := s.AddStream(StreamConfig{})
+	wantError(t, err, `pool: add stream: streams[2].pools: must name at least one pool`, ErrConfig)
+	_, err = s.AddStream(StreamConfig{Name: "s0", Pools: []string{"a"}})
+	wantError(t, err, `pool: add stream "s0": streams[2].name: "s0" is the name of streams[0]`, ErrExists)
+	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a", "b"}})
+	wantError(t, err, `pool: add stream "x": streams[2].pools[1]: no pool is named "b"`, ErrNotFound, ErrConfig)
+	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"now"}})
+	wantError(t, err, `pool: add stream "x": streams[2].pools[0]: pool "now" has policy "inline", which no stream serves`, ErrConfig)
+	wantError(t, s.RemoveStream("x"), `pool: remove stream "x": no such stream`, ErrNotFound)
+	_, err = s.Stream("x")
+	wantError(t, err, `pool: find stream "x": no such stream`, ErrNotFound)
+	if st, err := s.Stream("stream-1"); err != nil || st.Name() != "stream-1" || st.Pools()[0].Name() != "a" {
+		t.Errorf("%v, %v", st, err)
+	}
+	if n := len(s.Streams()); n != 2 {
+		t.Errorf("%d streams", n)
+	}
+}
+
+// TestRemoveLastStream checks that units wait for the next worker, and run at Close without one.
+func TestRemoveLastStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}}, Streams: []StreamConfig{{Name: "s", Pools: []string{"a"}}}})
+		p := s.Default()
+		var ran int
+		unit := func(context.Context) { ran++ }
+		synctest.Wait() // the stream is parked
+		if err := s.RemoveStream("s"); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, p, unit)
+		synctest.Wait()
+		if ran != 0 {
+			t.Fatal("a removed stream ran a unit")
+		}
+		if w, err := s.Config().Validate(); err != nil || len(w) != 1 || w[0].Kind != Unserved {
+			t.Errorf("warnings %v, %v", w, err)
+		}
+		if _, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if ran != 1 {
+			t.Errorf("%d units have run", ran)
+		}
+		if err := s.RemoveStream("s"); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, p, unit)
+		closeSet(t, s)
+		if ran != 2 {
+			t.Errorf("%d units have run", ran)
+		}
+	})
+}
+
+// TestStarvation is MP8: pools that are saturated do not delay others with workers of their own.
+// Units that never yield saturate the one pool until the other's have run.
+func TestStarvation(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "primary"}, {Name: "p1"}, {Name: "p2", Workers: 1}},
+		Streams: []StreamConfig{{Pools: []string{"primary", "p1"}}},
+	})
+	p1, p2 := s.Pools()[1], s.Pools()[2]
+	var served atomic.Bool
+	for range 100 {
+		submit(t, p1, func(context.Context) {
+			for !served.Load() {
+			}
+		})
+	}
+	const n = 5
+	var ran atomic.Int32
+	for range n {
+		submit(t, p2, func(context.Context) { served.Store(ran.Add(1) == n) })
+	}
+	eventually(t, "the units of the other pool have run", served.Load)
+	t.Logf("longest wait beside a saturated pool: %v", p2.Stats().LongestWait)
+}
+
+// TestClose is UT1: Close waits until all units have run.
+func TestClose(t *testing.T) {
+	for _, n := range []int{32, 1_000_000} {
+		if raceDetector && n > 32 {
+			n = 100_000
+		}
+		for name, c := range map[string]Config{
+			"workers": onePool(PoolConfig{Workers: 8}),
+			"streams": {Pools: []PoolConfig{{Name: "p"}}, Streams: []StreamConfig{{Pools: []string{"p"}}, {Pools: []string{"p"}}}},
+		} {
+			s := newSet(t, c)
+			release := hold(t, s.Default())
+			var ran atomic.Int64
+			for range n {
+				submit(t, s.Default(), func(context.Context) { ran.Add(1) })
+			}
+			release()
+			closeSet(t, s)
+			if ran.Load() != int64(n) {
+				t.Errorf("%s: %d of %d units have run", name, ran.Load(), n)
+			}
+		}
+	}
+}
+
+// TestCloseNames checks that Close names what is left when its context ends, that nothing can be
+// added meanwhile, and that the units run nevertheless.
+func TestCloseNames(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "a", Workers: 1}, {Name: "b"}, {Name: "idle"}},
+		Streams: []StreamConfig{{Name: "s", Pools: []string{"b"}}},
+	})
+	a, b := s.Pools()[0], s.Pools()[1]
+	endA, endB := hold(t, a), hold(t, b)
+	ran := false
+	submit(t, a, func(context.Context) { ran = true })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	wantError(t, s.Close(ctx), `pool: close: pool "a" has 1 queued, 1 running; pool "b" has 0 queued, 1 running: context canceled`, context.Canceled)
+	wantError(t, a.Submit(ctx, Unit{Run: func(context.Context) {}}), `pool: submit "a": closed`, ErrClosed)
+	_, err := s.AddPool(PoolConfig{Name: "x"})
+	wantError(t, err, `pool: add pool "x": the set is closed`, ErrClosed)
+	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}})
+	wantError(t, err, `pool: add stream "x": the set is closed`, ErrClosed)
+	for _, err := range []error{s.RemovePool("idle"), s.RemoveStream("s"), s.Resize("a", 1)} {
+		if !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+	endA()
+	endB()
+	closeSet(t, s)
+	if !ran {
+		t.Error("a unit was lost")
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResize changes the size of a pool with units, from one goroutine to many and to none.
+func TestResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Name: "p", Workers: 2}))
+		p := s.Default()
+		end := make(chan struct{})
+		for range 100 {
+			submit(t, p, func(context.Context) { <-end })
+		}
+		sized := func(n Workers, running int) {
+			t.Helper()
+			if err := s.Resize("p", n); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if f := p.Stats(); f.Running != running || f.Running+f.Queued+int(f.Done) != 100 {
+				t.Errorf("figures %+v, want %d running", f, running)
+			}
+		}
+		sized(10, 10)
+		sized(NoWorkers, 10)
+		for range 4 {
+			end <- struct{}{}
+		}
+		sized(8, 8)
+		sized(Auto, 8)
+		sized(Unbounded, 96)
+		close(end)
+		closeSet(t, s)
+		if f := p.Stats(); f.Done != 100 {
+			t.Errorf("figures %+v", f)
+		}
+	})
+}
+
+// TestResizeUnderLoad changes sizes while goroutines submit, with a bounded queue and with streams.
+func TestResizeUnderLoad(t *testing.T) {
+	const submitters, each = 4, 5000
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "p", Workers: 3, Queue: 16, WhenFull: WaitWhenFull}},
+		Streams: []StreamConfig{{Pools: []string{"p"}}},
+	})
+	var ran atomic.Int64
+	var all sync.WaitGroup
+	for range submitters {
+		all.Go(func() {
+			for range each {
+				submit(t, s.Default(), func(context.Context) { ran.Add(1) })
+			}
+		})
+	}
+	for i := range 500 {
+		if err := s.Resize("p", []Workers{NoWorkers, 1, 7, Unbounded}[i%4]); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched()
+	}
+	all.Wait()
+	closeSet(t, s)
+	if n := ran.Load(); n != submitters*each {
+		t.Errorf("%d units have run", n)
+	}
+}
+
+// TestCloseUnderLoad checks that a unit which Submit accepted runs, and one that it refused does not.
+func TestCloseUnderLoad(t *testing.T) {
+	for range 50 {
+		s := newSet(t, Config{
+			Pools:   []PoolConfig{{Name: "p", Workers: 2, Queue: 8, WhenFull: WaitWhenFull}},
+			Streams: []StreamConfig{{Pools: []string{"p"}}},
+		})
+		var accepted, ran atomic.Int64
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for {
+					err := s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { ran.Add(1) }})
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					accepted.Add(1)
+				}
+			})
+		}
+		for ran.Load() < 100 {
+			runtime.Gosched()
+		}
+		closeSet(t, s)
+		all.Wait()
+		if accepted.Load() != ran.Load() {
+			t.Errorf("%d units were accepted, %d have run", accepted.Load(), ran.Load())
+		}
+	}
+}
+
+// TestSharedSet is what two servers of a process do: they have pools in common, and release them.
+func TestSharedSet(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "default"}, {Name: "shared"}}})
+	p, _ := s.Pool("shared")
+	one, two := p.Use("server one"), p.Use("server two")
+	err := s.RemovePool("shared")
+	wantError(t, err, `pool: remove pool "shared": "server one" uses it, "server two" uses it`, ErrInUse)
+	one()
+	if err := s.RemovePool("shared"); err == nil || !strings.Contains(err.Error(), "server two") {
+		t.Error(err)
+	}
+	submit(t, p, func(context.Context) {})
+	two()
+	eventually(t, "the pool is removed", func() bool { return s.RemovePool("shared") == nil })
+}
+
+// TestDumpOfRunning checks that a set which was changed while it ran is dumped as it is.
+func TestDumpOfRunning(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 2}}})
+	_, _ = s.AddPool(PoolConfig{Name: "b", Workers: NoWorkers, Policy: Keyed, Queue: 10, WhenFull: WaitWhenFull})
+	st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"b", "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.SetScheduler(WeightedRandom(5))
+	if err := s.Resize("a", Unbounded); err != nil {
+		t.Fatal(err)
+	}
+	want := `{
+  "pools": [
+    {
+      "name": "a",
+      "policy": "fifo",
+      "workers": "unbounded"
+    },
+    {
+      "name": "b",
+      "policy": "keyed",
+      "workers": "none",
+      "queue": 10,
+      "when_full": "wait"
+    }
+  ],
+  "streams": [
+    {
+      "name": "s",
+      "pools": [
+        "b",
+        "a"
+      ],
+      "scheduler": "weighted_random",
+      "weights": [
+        5,
+        1
+      ]
+    }
+  ],
+  "default_pool": "a"
+}
+`
+	if got := string(s.Dump()); got != want {
+		t.Errorf("dump:\n%s", got)
+	}
+}

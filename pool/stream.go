@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Stream is a worker that serves one or several pools until it is removed. Its scheduler says which
+// pool is next. Pools have workers of their own; a stream is for pools that share a worker, and for
+// a worker that has a thread or cores of its own ([StreamConfig]).
+type Stream struct {
+	name      string
+	config    StreamConfig
+	pools     []*Pool
+	seats     []*seat
+	scheduler atomic.Pointer[Scheduler]
+	onPanic   func(Panic)
+	stopping  atomic.Bool
+	ended     func() // called at the end of the goroutine
+
+	// state goes from running to parked by the stream, and from there to handed by whoever gives
+	// the stream a unit or stops it, who then sends to wake, or back to running by the stream.
+	state atomic.Int32
+	wake  chan struct{}
+
+	// The unit that runs, or that is handed over, and since when it runs.
+	pool  *Pool
+	item  item
+	start time.Duration
+	clock time.Duration // a recent reading, or 0
+}
+
+const (
+	running = iota
+	parked
+	handed
+)
+
+// seat is a stream at a pool. The pool's lock guards it.
+type seat struct {
+	stream *Stream
+	pool   *Pool
+	parked bool // it is in the pool's list
+	left   bool // the stream serves the pool no more
+}
+
+func newStream(c StreamConfig, pools []*Pool, onPanic func(Panic), ended func()) *Stream {
+	s := &Stream{name: c.Name, config: c, pools: pools, onPanic: onPanic, ended: ended, wake: make(chan struct{}, 1)}
+	s.SetScheduler(c.scheduler())
+	for _, p := range pools {
+		s.seats = append(s.seats, &seat{stream: s, pool: p})
+	}
+	return s
+}
+
+// open starts the stream, and returns an error if it cannot have its cores.
+func (s *Stream) open() error {
+	for _, seat := range s.seats {
+		p := seat.pool
+		p.mu.Lock()
+		p.seats = append(p.seats, seat)
+		p.mu.Unlock()
+	}
+	ready := make(chan error)
+	go s.work(ready)
+	err := <-ready
+	if err != nil {
+		s.leave()
+	}
+	return err
+}
+
+// Name returns the stream's name.
+func (s *Stream) Name() string { return s.name }
+
+// Pools returns the pools that the stream serves.
+func (s *Stream) Pools() []*Pool { return slices.Clone(s.pools) }
+
+// SetScheduler changes the stream's scheduler, from its next unit on.
+func (s *Stream) SetScheduler(sch Scheduler) { s.scheduler.Store(&sch) }
+
+// Scheduler returns the stream's scheduler.
+func (s *Stream) Scheduler() Scheduler { return *s.scheduler.Load() }
+
+// current returns the stream's configuration as it is now.
+func (s *Stream) current() StreamConfig {
+	c := s.config
+	c.Scheduler, c.Weights = describe(s.Scheduler(), len(s.pools))
+	return c
+}
+
+// work runs units until the stream is stopped. Where a unit ends the goroutine, another one goes on.
+func (s *Stream) work(ready chan<- error) {
+	over := false
+	defer func() {
+		if over {
+			s.ended()
+			return
+		}
+		s.finish()
+		go s.work(nil)
+	}()
+	err := s.lockThread()
+	if ready != nil {
+		ready <- err
+		over = err != nil
+	}
+	for !over && s.next() {
+		s.pool.run(&s.item)
+		s.finish()
+	}
+	over = true
+}
+
+// lockThread gives the stream its thread and its cores. The thread ends with the goroutine, because
+// it is not unlocked.
+func (s *Stream) lockThread() error {
+	if !s.config.LockThread {
+		return nil
+	}
+	runtime.LockOSThread()
+	if len(s.config.Cores) == 0 {
+		return nil
+	}
+	return bindThread(s.config.Cores)
+}
+
+// next waits for a unit to run. It reports false when the stream is stopped.
+func (s *Stream) next() bool {
+	for !s.stopping.Load() {
+		if s.choose() || s.park() {
+			return true
+		}
+	}
+	return false
+}
+
+// choose takes a unit from the pool that the scheduler names, or from the first that has one.
+func (s *Stream) choose() bool {
+	if i := s.ask(); i >= 0 && i < len(s.pools) && s.take(s.pools[i]) {
+		return true
+	}
+	return slices.ContainsFunc(s.pools, s.take)
+}
+
+// ask asks the scheduler. One that panics is replaced by [InOrder].
+func (s *Stream) ask() (i int) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.SetScheduler(InOrder())
+			tell(s.onPanic, Panic{Stream: s.name, Value: v, Stack: debug.Stack()})
+			i = -1
+		}
+	}()
+	return s.Scheduler().Next(s.pools)
+}
+
+func (s *Stream) take(p *Pool) bool {
+	if p.Ready() == 0 {
+		return false
+	}
+	if s.clock == 0 {
+		s.clock = p.now()
+	}
+	p.mu.Lock()
+	if p.q.ready() == 0 {
+		p.mu.Unlock()
+		return false
+	}
+	s.pool, s.item, s.start = p, p.popLocked(), s.clock
+	p.unlock()
+	return true
+}
+
+// finish accounts for the unit that has run, if there is one. Its end may let another unit of the
+// same key run, and the stream may go on with another pool.
+func (s *Stream) finish() {
+	p := s.pool
+	if p == nil {
+		return
+	}
+	s.clock = p.now()
+	p.mu.Lock()
+	p.endedLocked(&s.item, s.start, s.clock)
+	s.pool, s.item = nil, item{}
+	p.dispatch()
+}
+
+// park waits until the stream is given a unit, and reports whether it was. It reports false at once
+// where a pool has a unit by now. A pool gives a parked stream a unit before its queue gets longer,
+// so no unit waits while a stream that serves its pool is parked.
+func (s *Stream) park() bool {
+	s.clock = 0
+	s.state.Store(parked)
+	for _, seat := range s.seats {
+		if !seat.park() && s.state.CompareAndSwap(parked, running) {
+			return false
+		}
+	}
+	<-s.wake
+	s.state.Store(running)
+	if s.pool == nil {
+		return false // stopped
+	}
+	s.start = s.pool.now()
+	return true
+}
+
+// park puts the seat in its pool's list of parked streams, except where the pool has a unit to run or
+// the stream has left it.
+func (t *seat) park() bool {
+	p := t.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.left || p.q.ready() > 0 {
+		return false
+	}
+	if !t.parked {
+		t.parked = true
+		p.parked = append(p.parked, t)
+	}
+	return true
+}
+
+// unparkLocked returns a stream that was parked and is to be given a unit, or nil.
+func (p *Pool) unparkLocked() *Stream {
+	for last := len(p.parked) - 1; last >= 0; last-- {
+		t := p.parked[last]
+		p.parked = p.parked[:last]
+		t.parked = false
+		if t.stream.state.CompareAndSwap(parked, handed) {
+			return t.stream
+		}
+	}
+	return nil
+}
+
+// stop ends the stream after the unit that it runs. It does not wait.
+func (s *Stream) stop() {
+	s.stopping.Store(true)
+	s.leave()
+	if s.state.CompareAndSwap(parked, handed) {
+		s.wake <- struct{}{}
+	}
+}
+
+// leave takes the stream away from its pools.
+func (s *Stream) leave() {
+	for _, t := range s.seats {
+		p := t.pool
+		is := func(other *seat) bool { return other == t }
+		p.mu.Lock()
+		t.left = true
+		p.seats = slices.DeleteFunc(p.seats, is)
+		p.parked = slices.DeleteFunc(p.parked, is)
+		p.mu.Unlock()
+	}
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// twoPools has a stream, which is held, in front of two pools with n units each, of which run is
+// told the pool.
+func twoPools(t *testing.T, c StreamConfig, n int, run func(pool string)) (s *Set, release func()) {
+	c.Name, c.Pools = "s", []string{"a", "b"}
+	s = newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{c}})
+	release = hold(t, s.Default())
+	for _, p := range s.Pools() {
+		for range n {
+			submit(t, p, func(context.Context) { run(p.Name()) })
+		}
+	}
+	return s, release
+}
+
+func TestSchedulers(t *testing.T) {
+	for _, c := range []struct {
+		scheduler string
+		want      string
+	}{
+		{ScheduleInOrder, "aaaabbbb"},
+		{"", "aaaabbbb"},
+		{ScheduleRoundRobin, "babababa"}, // a was served last
+	} {
+		got := ""
+		s, release := twoPools(t, StreamConfig{Scheduler: c.scheduler}, 4, func(pool string) { got += pool })
+		release()
+		closeSet(t, s)
+		if got != c.want {
+			t.Errorf("%q: order %s, want %s", c.scheduler, got, c.want)
+		}
+	}
+}
+
+// TestWeightedRandom checks that the share of a pool is its weight: within six standard deviations.
+func TestWeightedRandom(t *testing.T) {
+	const units, heavy = 8000, 3
+	first := map[string]int{}
+	s, release := twoPools(t, StreamConfig{Scheduler: ScheduleWeighted, Weights: []int{1, heavy}}, units, func(pool string) {
+		if first["a"]+first["b"] < units {
+			first[pool]++
+		}
+	})
+	release()
+	closeSet(t, s)
+	want, sigma := float64(units)*heavy/(heavy+1), 38.7 // sqrt(8000 * 0.75 * 0.25)
+	if got := float64(first["b"]); got < want-6*sigma || got > want+6*sigma {
+		t.Errorf("the pool with weight 3 of 4 got %v of %d units", got, units)
+	}
+}
+
+// TestSetScheduler replaces the scheduler of a stream that runs, also by one of the program's own.
+func TestSetScheduler(t *testing.T) {
+	got := ""
+	var st *Stream
+	s, release := twoPools(t, StreamConfig{}, 4, func(pool string) {
+		got += pool
+		if len(got) == 2 {
+			st.SetScheduler(backwards{})
+		}
+	})
+	st = s.Streams()[0]
+	if st.Scheduler() != InOrder() {
+		t.Errorf("scheduler %v", st.Scheduler())
+	}
+	release()
+	closeSet(t, s)
+	if got != "aabbbbaa" {
+		t.Errorf("order %s", got)
+	}
+	c := s.Config()
+	if c.Streams[0].Scheduler != ScheduleOther {
+		t.Errorf("configuration %+v", c)
+	}
+	if _, err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	_, err := Load(s.Dump())
+	wantError(t, err, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
+}
+
+type backwards struct{}
+
+func (backwards) Next(pools []*Pool) int {
+	for i := len(pools) - 1; i >= 0; i-- {
+		if pools[i].Ready() > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestBadSchedulers checks that schedulers which panic, end the goroutine or return nonsense lose
+// nothing.
+func TestBadSchedulers(t *testing.T) {
+	for _, bad := range []schedulerFunc{
+		func([]*Pool) int { panic("no idea") },
+		func([]*Pool) int { return 7 },
+		func([]*Pool) int { return -7 },
+		func([]*Pool) int { return 1 }, // mostly without units
+	} {
+		panics := make(chan Panic, 100)
+		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Name: "s", Pools: []string{"a", "b"}}}},
+			OnPanic(func(x Panic) { panics <- x }))
+		s.Streams()[0].SetScheduler(bad)
+		ran := make(chan struct{})
+		for range 3 {
+			submit(t, s.Default(), func(context.Context) { ran <- struct{}{} })
+			<-ran
+		}
+		closeSet(t, s)
+		if len(panics) > 1 {
+			t.Errorf("told of %d panics", len(panics))
+		}
+		if len(panics) == 1 {
+			if x := <-panics; x.Stream != "s" || x.Value != "no idea" {
+				t.Errorf("told of %+v", x)
+			}
+		}
+	}
+}
+
+type schedulerFunc func([]*Pool) int
+
+func (f schedulerFunc) Next(pools []*Pool) int { return f(pools) }
+
+// TestParked checks that a unit goes to a stream that is parked, whichever pools it has been at
+// before, so that no unit waits behind a stream that is busy.
+func TestParked(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "a"}, {Name: "b"}},
+		Streams: []StreamConfig{{Pools: []string{"a", "b"}}, {Pools: []string{"b", "a"}}},
+	})
+	for i := range 200 {
+		first, second := s.Pools()[i%2], s.Pools()[i/2%2]
+		both := make(chan string)
+		for _, p := range []*Pool{first, second} {
+			submit(t, p, func(context.Context) { // ends only when the other runs too
+				select {
+				case both <- p.Name():
+				case <-both:
+				}
+			})
+		}
+		eventually(t, "both units have run", func() bool {
+			return s.Stats()[0].Running+s.Stats()[1].Running+s.Stats()[0].Queued+s.Stats()[1].Queued == 0
+		})
+	}
+}
+
+// TestLockThread checks that all units of a stream run on one thread, which is no other stream's.
+func TestLockThread(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("threads are told apart on Linux only")
+	}
+	s := newSet(t, Config{
+		Pools: []PoolConfig{{Name: "a"}, {Name: "b"}},
+		Streams: []StreamConfig{
+			{Pools: []string{"a"}, LockThread: true},
+			{Pools: []string{"b"}, LockThread: true},
+		},
+	})
+	threads := map[string]map[int]bool{"a": {}, "b": {}}
+	got := make(chan int)
+	for range 20 {
+		for _, p := range s.Pools() {
+			submit(t, p, func(context.Context) { got <- threadID() })
+			threads[p.Name()][<-got] = true
+		}
+		runtime.Gosched()
+	}
+	if len(threads["a"]) != 1 || len(threads["b"]) != 1 || fmt.Sprint(threads["a"]) == fmt.Sprint(threads["b"]) {
+		t.Errorf("threads %v", threads)
+	}
+}
+
+// TestParkRace submits a unit just as the stream has ended the one before and is about to park.
+func TestParkRace(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Pools: []string{"a", "b"}}}})
+	a, b := s.Pools()[0], s.Pools()[1]
+	ran := make(chan struct{}, 1)
+	for i := range 100_000 {
+		p := b
+		if i > 50_000 && i%2 == 0 {
+			p = a
+		}
+		submit(t, p, func(context.Context) { ran <- struct{}{} })
+		select {
+		case <-ran:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("unit %d does not run", i)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.parked); n > 1 {
+		t.Errorf("one stream is %d times in the list of the parked", n)
+	}
+}
+
+// TestKeyedHandedOn checks that a unit whose key becomes free goes to a parked stream, where the
+// stream that has freed the key goes on with another pool.
+func TestKeyedHandedOn(t *testing.T) {
+	s := newSet(t, Config{
+		Pools:   []PoolConfig{{Name: "keyed", Policy: Keyed}, {Name: "first"}},
+		Streams: []StreamConfig{{Pools: []string{"first", "keyed"}}},
+	})
+	keyed, first := s.Pools()[0], s.Pools()[1]
+	release := hold(t, keyed)
+	ran := make(chan struct{})
+	submit(t, keyed, func(context.Context) { close(ran) })
+	submit(t, first, func(context.Context) { <-ran })
+	other, err := s.AddStream(StreamConfig{Pools: []string{"keyed"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other stream is parked", func() bool { return other.state.Load() == parked })
+	release()
+	select {
+	case <-ran:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a parked stream did not get the unit")
+	}
+}
+
+// TestRemoveParking removes streams that are about to park. Close waits for their goroutines.
+func TestRemoveParking(t *testing.T) {
+	s := newSet(t, Config{})
+	for i := range 5000 {
+		st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"default"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range i % 100 {
+			st.Pools() // takes a little time
+		}
+		if err := s.RemoveStream("s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

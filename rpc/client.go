@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Client makes calls: a resource of rocl to which replies come. One client serves any number of
+// goroutines. Its methods may be called concurrently.
+type Client struct {
+	c            *rocl.Context
+	r            *rocl.Resource
+	words        vocabulary
+	interceptors []Interceptor
+	numbers      atomic.Uint64
+
+	mu       sync.Mutex
+	isClosed bool           // no message of cancels begins any more
+	cancels  sync.WaitGroup // messages that tell servers of calls that were cancelled; begun with mu held
+}
+
+// A ClientOption changes one default of [NewClient].
+type ClientOption func(*Client)
+
+// CallInterceptors has a client make its calls through interceptors, the first one outermost: also those of
+// [Send] and [Stream], whose Invocation has no Out. The call of a stream ends with the loop.
+func CallInterceptors(i ...Interceptor) ClientOption {
+	return func(c *Client) { c.interceptors = append(c.interceptors, i...) }
+}
+
+// CallErrors is [WithErrors] for a client.
+func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.words = errs } }
+
+// NewClient registers a resource to call from. It fails as [rocl.Context.Register] does.
+func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
+	cl := &Client{c: c}
+	for _, o := range opts {
+		o(cl)
+	}
+	var err error
+	if cl.r, err = c.Register(ctx, rocl.Attrs{"rpc": "client"}); err != nil {
+		return nil, fmt.Errorf("rpc: new client: %w", err)
+	}
+	return cl, nil
+}
+
+// ID returns the identifier of the client's resource.
+func (c *Client) ID() rocl.GID { return c.r.ID() }
+
+// Close ends the client. Calls that wait fail with rocl.ErrClosed, and their handlers' contexts end.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.isClosed = true
+	c.mu.Unlock()
+	err := c.r.Close()
+	c.cancels.Wait()
+	return err
+}
+
+// Call calls the name at a provider with arguments in, and returns the result. ctx's deadline travels
+// to the handler. When ctx ends before the reply has come, Call returns its cause at once, and the
+// handler's context ends.
+//
+// Call fails with rocl.ErrGone, within milliseconds on one node, when the provider's process has ended;
+// with rocl.ErrUnreachable if it is out of reach; with ErrUnknownCall if the provider does
+// not offer the name; with ErrBusy if it has no room; with rocl.ErrValue if the types do not
+// fit; and with an [Error] that has what the handler returned. Whatever the error, the handler may
+// have run, unless it is an *Error whose Ran is false.
+func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) (Out, error) {
+	if len(c.interceptors) == 0 && len(opts) == 0 {
+		return call[In, Out](ctx, c, provider, name, in, &config{})
+	}
+	cfg := newConfig(opts)
+	if len(c.interceptors) == 0 {
+		return call[In, Out](ctx, c, provider, name, in, &cfg)
+	}
+	return callAround[In, Out](ctx, c, provider, name, in, &cfg)
+}
+
+func callAround[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
+	i := &Invocation{Info: Info{Name: name, Provider: provider}, In: &in, Out: &out}
+	err = c.around(ctx, i, cfg, func(ctx context.Context, cfg *config) (err error) {
+		out, err = call[In, Out](ctx, c, provider, name, in, cfg)
+		return err
+	})
+	return out, err
+}
+
+// around calls f through the interceptors, with the metadata that they leave.
+func (c *Client) around(ctx context.Context, i *Invocation, cfg *config, f func(context.Context, *config) error) error {
+	if len(c.interceptors) == 0 {
+		return f(ctx, cfg)
+	}
+	i.Caller, i.Metadata = c.ID(), maps.Clone(cfg.meta)
+	return intercept(ctx, c.interceptors, i, func(ctx context.Context) error {
+		own := *cfg
+		own.meta = i.Metadata
+		return f(ctx, &own)
+	})
+}
+
+func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
+	var h requestHeader
+	b, err := encodeRequest(ctx, c, in, cfg, &h)
+	if err != nil {
+		return out, c.failed(name, provider, err)
+	}
+	m, err := c.r.Call(ctx, provider, callID(name), b)
+	if err != nil {
+		b.Release()
+		switch ctx.Err() {
+		case nil:
+		case context.DeadlineExceeded:
+			c.cancel(provider, h.number, whyDeadline)
+		default:
+			c.cancel(provider, h.number, whyCancelled)
+		}
+		return out, c.failed(name, provider, err)
+	}
+	status, body, err := parseReply(m.Bytes(), h.flags)
+	switch {
+	case err != nil:
+	case status != statusResult:
+		err = c.remote(name, provider, status, body)
+	default:
+		if out, err = formatOf[Out](cfg.out).decode(body); err != nil {
+			err = fmt.Errorf("the result: %w", err)
+		}
+	}
+	m.Release()
+	if err != nil {
+		return out, c.failed(name, provider, err)
+	}
+	return out, nil
+}
+
+// encodeRequest returns the message of a request, and fills its header.
+func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader) (b *rocl.Buffer, err error) {
+	if ctx.Done() != nil {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		h.number = c.numbers.Add(1)
+	}
+	if cfg.checksum {
+		h.flags |= flagChecksum
+	}
+	if cfg.isJSON {
+		h.flags |= flagJSON
+	}
+	if h.meta, err = cfg.meta.encode(); err != nil {
+		return nil, err
+	}
+	if b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in); err != nil {
+		return nil, fmt.Errorf("the arguments: %w", err)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		if h.left = time.Until(d); h.left <= 0 {
+			b.Release()
+			return nil, context.DeadlineExceeded
+		}
+	}
+	if cfg.isOneWay {
+		h.number, h.left = 0, 0
+	}
+	h.put(b.Bytes())
+	return b, nil
+}
+
+// failed returns the error of a call.
+func (c *Client) failed(name string, provider rocl.GID, err error) error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return fmt.Errorf("rpc: call %q of %v: %w", name, provider, err)
+}
+
+// remote returns the error that a provider has sent.
+func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte) error {
+	e, err := c.words.parseError(body)
+	if err != nil {
+		return err
+	}
+	e.Call, e.Provider, e.Ran = name, provider, status == statusError
+	return e
+}
+
+// cancelMost is for how long the message of a cancelled call may wait for room.
+const cancelMost = 10 * time.Second
+
+// cancel tells a provider that a call has been given up, and why. It does not wait.
+func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosed { // the provider learns of the end of the resource
+		return
+	}
+	c.cancels.Go(func() {
+		ctx, end := context.WithTimeout(context.Background(), cancelMost)
+		defer end()
+		var p [controlLen]byte
+		putControl(p[:], number, why)
+		_ = c.r.SendBytes(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
+	})
+}
+
+// Send calls a name whose result nobody waits for. It returns when the request is accepted, as
+// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context.
+func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
+	cfg := newConfig(opts)
+	cfg.isOneWay = true
+	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
+		var h requestHeader
+		b, err := encodeRequest(ctx, c, in, cfg, &h)
+		if err == nil {
+			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
+				b.Release()
+			}
+		}
+		if err != nil {
+			return c.failed(name, provider, err)
+		}
+		return nil
+	})
+}
+
+// A Future is the result of a call that is under way.
+type Future[T any] struct {
+	done chan struct{}
+	v    T
+	err  error
+}
+
+// Go is Call in a goroutine of its own.
+func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
+	f := &Future[Out]{done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		f.v, f.err = Call[In, Out](ctx, c, provider, name, in, opts...)
+	}()
+	return f
+}
+
+// Done returns a channel that is closed when the call has ended.
+func (f *Future[T]) Done() <-chan struct{} { return f.done }
+
+// Wait returns what Call would have returned, or the cause of ctx's end, which does not end the call.
+func (f *Future[T]) Wait(ctx context.Context) (T, error) {
+	select {
+	case <-f.done:
+		return f.v, f.err
+	default:
+	}
+	select {
+	case <-f.done:
+		return f.v, f.err
+	case <-ctx.Done():
+		var zero T
+		return zero, context.Cause(ctx)
+	}
+}
+
+// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
+func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
+	cases := make([]reflect.SelectCase, 0, len(futures)+1)
+	for i, f := range futures {
+		select {
+		case <-f.done:
+			return i, nil
+		default:
+		}
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.Done())})
+	}
+	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())})
+	if i, _, _ := reflect.Select(cases); i < len(futures) {
+		return i, nil
+	}
+	return -1, context.Cause(ctx)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/rocl-go/rocl"
+)
+
+// Errors of calls and of Register. A call that fails returns an error that matches one of these,
+// an error of rocl, such as rocl.ErrGone, or what the handler returned: see [Error].
+var (
+	ErrUnknownCall = errors.New("rpc: the provider offers no call of this name")
+	ErrCollision   = errors.New("rpc: two names have the same identifier")
+	ErrExists      = errors.New("rpc: the name is registered already")
+	ErrPanic       = errors.New("rpc: the handler panicked")
+	ErrBusy        = errors.New("rpc: the provider has no room for another call")
+	ErrClosed      = errors.New("rpc: the server is closed")
+	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
+	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
+	ErrTooLarge    = rocl.ErrTooLarge // arguments, a result or metadata exceed what a message may have
+)
+
+// kinds are the errors that are known on both sides of a call, by the names that they have on the
+// wire. An error of a handler that matches one of them matches it at the caller too.
+var kinds = []struct {
+	name string
+	err  error
+}{
+	{"rpc.unknown", ErrUnknownCall}, {"rpc.panic", ErrPanic}, {"rpc.busy", ErrBusy}, {"rpc.closed", ErrClosed},
+	{"rpc.protocol", ErrProtocol}, {"rpc.checksum", ErrChecksum},
+	{"canceled", context.Canceled}, {"deadline", context.DeadlineExceeded},
+	{"eof", io.EOF}, {"unexpected-eof", io.ErrUnexpectedEOF}, {"unsupported", errors.ErrUnsupported},
+	{"not-exist", fs.ErrNotExist}, {"exist", fs.ErrExist}, {"permission", fs.ErrPermission}, {"invalid", fs.ErrInvalid}, {"fs-closed", fs.ErrClosed},
+	{"rocl.not-found", rocl.ErrNotFound}, {"rocl.partial", rocl.ErrPartial}, {"rocl.gone", rocl.ErrGone}, {"rocl.unreachable", rocl.ErrUnreachable},
+	{"rocl.exists", rocl.ErrExists}, {"rocl.closed", rocl.ErrClosed}, {"rocl.full", rocl.ErrFull}, {"rocl.limit", rocl.ErrLimit},
+	{"rocl.too-large", rocl.ErrTooLarge}, {"rocl.value", rocl.ErrValue}, {"rocl.no-reply", rocl.ErrNoReply},
+}
+
+// An Error is what a call returns whose handler failed, or which the server refused. It matches, with errors.Is, each error of
+// this list that the handler's error matched:
+//
+//   - the errors of this package;
+//   - context.Canceled, context.DeadlineExceeded;
+//   - io.EOF, io.ErrUnexpectedEOF, errors.ErrUnsupported;
+//   - fs.ErrNotExist, ErrExist, ErrPermission, ErrInvalid and ErrClosed;
+//   - rocl.ErrNotFound, ErrPartial, ErrGone, ErrUnreachable, ErrExists, ErrClosed, ErrFull,
+//     ErrLimit, ErrTooLarge, ErrValue and ErrNoReply;
+//   - those that [WithErrors] names on both sides.
+type Error struct {
+	Call     string   // the name of the call
+	Provider rocl.GID // that answered
+	Text     string   // of the handler's error
+	Ran      bool     // the handler has run; false: the server has refused the call
+	kinds    []error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("rpc: call %q of %v: %s", e.Call, e.Provider, e.Text)
+}
+
+// Unwrap returns the known errors that the handler's error matched.
+func (e *Error) Unwrap() []error { return e.kinds }
+
+// A vocabulary is the errors that have names on the wire, besides kinds.
+type vocabulary map[string]error
+
+const mostText = 4 << 10 // bytes of an error's text that travel
+
+// errorBody appends the body of a reply with an error to p. An error whose methods panic, such as a nil
+// pointer in an interface, becomes ErrPanic.
+func (v vocabulary) errorBody(p []byte, err error) (body []byte) {
+	defer func() {
+		if e := recover(); e != nil {
+			body = v.appendError(p, fmt.Errorf("%w: a method of the error that the handler returned", ErrPanic))
+		}
+	}()
+	return v.appendError(p, err)
+}
+
+// appendError appends the body of a reply with an error: the number of names of known errors in a
+// byte, the names, and the text to the end.
+func (v vocabulary) appendError(p []byte, err error) []byte {
+	at := len(p)
+	p = append(p, 0)
+	add := func(name string, known error) {
+		if p[at] < 255 && errors.Is(err, known) {
+			p[at]++
+			p = appendString(p, name)
+		}
+	}
+	for _, k := range kinds {
+		add(k.name, k.err)
+	}
+	for name, known := range v {
+		add(name, known)
+	}
+	text := err.Error()
+	return append(p, text[:min(len(text), mostText)]...)
+}
+
+// parseError returns the error in the body of a reply. Names that are not known here are
+// passed over.
+func (v vocabulary) parseError(p []byte) (*Error, error) {
+	if len(p) == 0 {
+		return nil, fmt.Errorf("%w: an error without a text", ErrProtocol)
+	}
+	e := new(Error)
+	n, p := int(p[0]), p[1:]
+	for range n {
+		name, rest, ok := cutString(p)
+		if !ok {
+			return nil, fmt.Errorf("%w: an error that ends in the midst", ErrProtocol)
+		}
+		p = rest
+		if known := v.find(name); known != nil {
+			e.kinds = append(e.kinds, known)
+		}
+	}
+	e.Text = string(p)
+	return e, nil
+}
+
+func (v vocabulary) find(name string) error {
+	for _, k := range kinds {
+		if k.name == name {
+			return k.err
+		}
+	}
+	return v[name]
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// A server that adds, and a client that finds it by its attributes.
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, "socket"))) // a program needs no WithSocket
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+
+	type terms struct{ A, B int }
+	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"type": "calculator"})
+	if err != nil {
+		panic(err)
+	}
+	defer s.Close(ctx)
+	if err := rpc.Register(s, "add", func(_ context.Context, t terms) (int, error) { return t.A + t.B, nil }); err != nil {
+		panic(err)
+	}
+
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		panic(err)
+	}
+	defer cl.Close()
+	sum, err := rpc.CallAny[terms, int](ctx, cl, rocl.Match{"type": "calculator"}, "add", terms{40, 2})
+	fmt.Println(sum.Value, err)
+	// Output: 42 <nil>
+}

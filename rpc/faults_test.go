@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// A text has an encoding whose length is not known before.
+type text struct {
+	Name string
+	Tags []string
+}
+
+// Values of many goroutines and sizes come back as they were, also where their length was guessed too low.
+func TestSizes(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	for g := range 16 {
+		calls.Go(func() {
+			for range 500 {
+				d := text{strings.Repeat(string(rune('a'+g)), rand.IntN(1500)), []string{fmt.Sprint(g)}}
+				if got, err := rpc.Call[text, text](context.Background(), c, s.ID(), "echo", d); err != nil || got.Name != d.Name || got.Tags[0] != d.Tags[0] {
+					t.Errorf("goroutine %d: %d bytes of %d, %v", g, len(got.Name), len(d.Name), err)
+					return
+				}
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// liar is a codec that does not append to what it is given.
+type liar struct{}
+
+func (liar) Append(_ []byte, v []byte) ([]byte, error) { return bytes.Clone(v), nil }
+func (liar) Decode(p []byte) ([]byte, error)           { return bytes.Clone(p), nil }
+
+func TestLyingCodec(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "lie", func(context.Context, []byte) ([]byte, error) { return make([]byte, 100), nil }, rpc.WithCodecs[[]byte, []byte](nil, liar{})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil, rpc.WithCodecs[[]byte, []byte](liar{}, nil)); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+}
+
+// An error whose methods panic ends one call.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+func TestTypedNilError(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "nil", func(context.Context, struct{}) (struct{}, error) { var e *nilError; return struct{}{}, e }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "nil", struct{}{}); !errors.Is(err, rpc.ErrPanic) {
+			t.Error(err)
+		}
+	}
+}
+
+// The error tells whether the handler has run, also if that fails with an error of this package.
+func TestRan(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "outer", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rpc.ErrUnknownCall }); err != nil {
+		t.Fatal(err)
+	}
+	for name, ran := range map[string]bool{"outer": true, "nothing": false} {
+		_, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), name, struct{}{})
+		var e *rpc.Error
+		if !errors.Is(err, rpc.ErrUnknownCall) || !errors.As(err, &e) || e.Ran != ran {
+			t.Errorf("%s: %+v", name, err)
+		}
+	}
+}
+
+// A stopped process whose callers have no room for replies does not stop a server with an Inline handler.
+func TestStalledCaller(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	if err := errors.Join(
+		rpc.Register(s, "zeros", func(_ context.Context, n int64) ([]byte, error) { ran.Add(1); return make([]byte, n), nil }, rpc.Inline()),
+		rpc.Register(s, "add", add),
+	); err != nil {
+		t.Fatal(err)
+	}
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cmd, _ := other(t, "many", sock)
+	for ran.Load() < 50 {
+		runtime.Gosched()
+	}
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// One worker, and a queue of one that waits when it is full.
+const waiting = `{"pools": [{"name": "one", "workers": 1, "queue": 1, "when_full": "wait"}]}`
+
+// inOne returns an option that places handlers in a pool of that configuration.
+func inOne(t *testing.T, s *rpc.Server, config string) rpc.Option {
+	t.Helper()
+	set, err := pool.Load([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close(deadline(t))
+		if err := set.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := set.Pool("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rpc.InPool(p)
+}
+
+// Streams of a pool that waits when it is full go on, and all requests are handled.
+func TestStreamsInPool(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "count", count, inOne(t, s, waiting)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.RegisterStream(s, "inline", count, rpc.Inline()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := s.Place("count", rpc.Inline()); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	var streams sync.WaitGroup
+	for range 8 {
+		streams.Go(func() {
+			n := 0
+			for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 2000) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n++
+			}
+			if n != 2000 {
+				t.Errorf("%d results", n)
+			}
+		})
+	}
+	streams.Wait()
+}
+
+// A call that is cancelled while it waits for a worker does not run, and one that runs can be cancelled while others wait.
+func TestCancelledInPool(t *testing.T) {
+	for _, config := range []string{`{"pools": [{"name": "one", "workers": 1}]}`, waiting} {
+		s, c := pair(t)
+		var ran atomic.Int64
+		began := make(chan struct{}, 10)
+		if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+			ran.Add(1)
+			began <- struct{}{}
+			<-ctx.Done()
+			return struct{}{}, context.Cause(ctx)
+		}, inOne(t, s, config)); err != nil {
+			t.Fatal(err)
+		}
+		first, endFirst := context.WithCancel(deadline(t))
+		others, endOthers := context.WithCancel(deadline(t))
+		running := rpc.Go[struct{}, struct{}](first, c, s.ID(), "wait", struct{}{})
+		<-began
+		var queued []*rpc.Future[struct{}]
+		for range 5 {
+			queued = append(queued, rpc.Go[struct{}, struct{}](others, c, s.ID(), "wait", struct{}{}))
+		}
+		endOthers()
+		for _, f := range queued {
+			if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		endFirst()
+		if _, err := running.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := s.Close(deadline(t)); err != nil { // all requests that came have ended
+			t.Error(err)
+		}
+		if n := ran.Load(); n > 3 { // the first, and what may have been taken before its cancellation came
+			t.Errorf("%d handlers ran", n)
+		}
+	}
+}
+
+// Calls in JSON run where others do, and handlers and figures see their name.
+func TestJSONInPool(t *testing.T) {
+	s, c := pair(t)
+	var running, most atomic.Int64
+	if err := rpc.Register(s, "n", func(ctx context.Context, _ int64) (string, error) {
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		runtime.Gosched()
+		return rpc.InfoFrom(ctx).Name, nil
+	}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "n", nil); err != nil || string(out) != `"n"` {
+				t.Errorf("%s, %v", out, err)
+			}
+		})
+	}
+	calls.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d handlers at once", most.Load())
+	}
+}
+
+// The context of a handler ends with its caller, also if the call cannot be cancelled.
+func TestClientCloses(t *testing.T) {
+	s, c := pair(t)
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "wait", struct{}{})
+	<-began
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
+		t.Error(err)
+	}
+	if _, err := f.Wait(deadline(t)); !errors.Is(err, rocl.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// Calls may be cancelled while their client closes.
+func TestCancelWhileClosing(t *testing.T) {
+	s, _ := pair(t)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		<-ctx.Done()
+		return struct{}{}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	home := open(t, filepath.Join(t.TempDir(), "s"))
+	for range 50 {
+		c, err := rpc.NewClient(deadline(t), home)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for range 8 {
+			ctx, cancel := context.WithCancel(deadline(t))
+			calls.Go(func() { _, _ = rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}) })
+			calls.Go(cancel)
+		}
+		calls.Go(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		calls.Wait()
+	}
+}
+
+// The error of a stream comes behind its results, whenever the caller asks.
+func TestStreamPanicsLate(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "panic", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) { yield(1, nil); panic("on purpose") }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		var last error
+		n := 0
+		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "panic", struct{}{}) {
+			if last = err; err == nil {
+				n++
+			}
+		}
+		if n != 1 || !errors.Is(last, rpc.ErrPanic) {
+			t.Fatalf("%d results, then %v", n, last)
+		}
+	}
+}
+
+// A result that cannot be sent ends the stream and its handler.
+func TestStreamTooLarge(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocl.WithMemory(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	s, err := rpc.NewServer(deadline(t), small, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	if err := rpc.RegisterStream(s, "large", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
+		return func(yield func([]byte, error) bool) {
+			defer close(left)
+			for yield(make([]byte, 2<<20), nil) {
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{}) {
+		if err == nil {
+			t.Error("a result of 2 MiB came out of 1 MiB")
+		}
+	}
+	<-left
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Interceptors of a client see streams and calls without a result too.
+func TestInterceptAll(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	home := open(t, sock)
+	s, err := rpc.NewServer(deadline(t), home, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	who := make(chan string, 2)
+	if err := errors.Join(
+		rpc.Register(s, "tell", func(ctx context.Context, _ struct{}) (struct{}, error) {
+			who <- rpc.InfoFrom(ctx).Metadata["who"]
+			return struct{}{}, nil
+		}),
+		rpc.RegisterStream(s, "list", func(ctx context.Context, _ struct{}) iter.Seq2[string, error] {
+			who <- rpc.InfoFrom(ctx).Metadata["who"]
+			return func(func(string, error) bool) {}
+		}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	c, err := rpc.NewClient(deadline(t), home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+		if i.Out != nil {
+			t.Error("there is a result")
+		}
+		i.Metadata = rpc.Metadata{"who": i.Name}
+		return next(ctx)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}); err != nil {
+		t.Error(err)
+	}
+	if got := <-who; got != "tell" {
+		t.Error(got)
+	}
+	for _, err := range rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{}) {
+		t.Error(err)
+	}
+	if got := <-who; got != "list" {
+		t.Error(got)
+	}
+}
+
+// An Inline handler that ends its goroutine ends its call, and no other.
+func TestGoexitInline(t *testing.T) {
+	s, c := pair(t)
+	if err := errors.Join(
+		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { runtime.Goexit(); return struct{}{}, nil }, rpc.Inline()),
+		rpc.Register(s, "add", add, rpc.Inline()),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) {
+			t.Error(err)
+		}
+		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+			t.Error(sum, err)
+		}
+	}
+}
+
+func TestFutures(t *testing.T) {
+	s, c := pair(t)
+	release := make(chan struct{})
+	if err := errors.Join(
+		rpc.Register(s, "wait", func(context.Context, struct{}) (string, error) { <-release; return "waited", nil }),
+		rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	slow := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "wait", struct{}{})
+	quick := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "now", struct{}{})
+	if i, err := rpc.WaitAny(deadline(t), slow, quick); i != 1 || err != nil {
+		t.Error(i, err)
+	}
+	over, end := context.WithCancel(context.Background())
+	end()
+	for range 50 { // a future that has ended has its result, whatever ctx says
+		if v, err := quick.Wait(over); v != "now" || err != nil {
+			t.Fatal(v, err)
+		}
+	}
+	if i, err := rpc.WaitAny(over, slow); i != -1 || !errors.Is(err, context.Canceled) {
+		t.Error(i, err)
+	}
+	close(release)
+	if v, err := slow.Wait(deadline(t)); v != "waited" || err != nil {
+		t.Error(v, err)
+	}
+}

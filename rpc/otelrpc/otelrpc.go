@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package otelrpc traces calls of package rpc with OpenTelemetry. The spans of caller and server join: the
+// identifiers travel in the metadata of the call.
+//
+//	cl, err := rpc.NewClient(ctx, c, rpc.CallInterceptors(otelrpc.Client()))
+//	s, err := rpc.NewServer(ctx, c, attrs, rpc.WithInterceptors(otelrpc.Server()))
+//
+// Spans are named after the call, and have the attributes rpc.system ("rocl"), rpc.method, and the
+// identifier of the provider. A call that fails has the error recorded. Without options the
+// provider and the propagator are the global ones of package otel.
+package otelrpc
+
+import (
+	"context"
+	"maps"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// An Option changes one default of [Client] and [Server].
+type Option func(*config)
+
+type config struct {
+	provider   trace.TracerProvider
+	propagator propagation.TextMapPropagator
+}
+
+// WithTracerProvider sets what spans are made by.
+func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.provider = p } }
+
+// WithPropagator sets how identifiers are written to metadata, by default as the global propagator does.
+// A program that has set none should give propagation.TraceContext{}.
+func WithPropagator(p propagation.TextMapPropagator) Option {
+	return func(c *config) { c.propagator = p }
+}
+
+func newConfig(opts []Option) *config {
+	c := &config{provider: otel.GetTracerProvider(), propagator: otel.GetTextMapPropagator()}
+	for _, o := range opts {
+		o(c)
+	}
+	return c
+}
+
+const scope = "github.com/rocl-go/rocl/rpc/otelrpc"
+
+// span runs next within a span.
+func (c *config) span(ctx context.Context, i *rpc.Invocation, kind trace.SpanKind, next func(context.Context) error) error {
+	ctx, span := c.provider.Tracer(scope).Start(ctx, i.Name, trace.WithSpanKind(kind), trace.WithAttributes(
+		attribute.String("rpc.system", "rocl"), attribute.String("rpc.method", i.Name), attribute.Stringer("rocl.provider", i.Provider)))
+	defer span.End() // also after a panic
+	err := next(ctx)
+	if err != nil {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
+
+// Client returns an interceptor for rpc.CallInterceptors.
+func Client(opts ...Option) rpc.Interceptor {
+	c := newConfig(opts)
+	return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+		return c.span(ctx, i, trace.SpanKindClient, func(ctx context.Context) error {
+			meta := rpc.Metadata{} // the one of the call may be used by others
+			maps.Copy(meta, i.Metadata)
+			c.propagator.Inject(ctx, propagation.MapCarrier(meta))
+			i.Metadata = meta
+			return next(ctx)
+		})
+	}
+}
+
+// Server returns an interceptor for rpc.WithInterceptors.
+func Server(opts ...Option) rpc.Interceptor {
+	c := newConfig(opts)
+	return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+		ctx = c.propagator.Extract(ctx, propagation.MapCarrier(i.Metadata))
+		return c.span(ctx, i, trace.SpanKindServer, next)
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package otelrpc_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"testing"
+
+	"go.opentelemetry.io/otel/propagation"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/rpc/otelrpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The span of a server is a child of the caller's, and both tell of an error.
+func TestSpansJoin(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
+	opts := []otelrpc.Option{otelrpc.WithTracerProvider(provider), otelrpc.WithPropagator(propagation.TraceContext{})}
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := rpc.NewServer(t.Context(), c, nil, rpc.WithInterceptors(otelrpc.Server(opts...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	client, err := rpc.NewClient(t.Context(), c, rpc.CallInterceptors(otelrpc.Client(opts...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := rpc.Register(s, "read", func(ctx context.Context, name string) (string, error) {
+		if who := rpc.InfoFrom(ctx).Metadata["who"]; who != "me" {
+			t.Errorf("the metadata has %q", who)
+		}
+		return "", fs.ErrNotExist
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, root := provider.Tracer("test").Start(t.Context(), "root")
+	if _, err := rpc.Call[string, string](ctx, client, s.ID(), "read", "x", rpc.WithMetadata(rpc.Metadata{"who": "me"})); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	root.End()
+	ended := spans.Ended()
+	if len(ended) != 3 {
+		t.Fatalf("%d spans", len(ended))
+	}
+	of, at := ended[0], ended[1] // the server's ends first
+	if of.Parent().SpanID() != at.SpanContext().SpanID() || at.Parent().SpanID() != root.SpanContext().SpanID() || of.SpanContext().TraceID() != root.SpanContext().TraceID() {
+		t.Errorf("the spans do not join: %v, %v", of.Parent(), at.Parent())
+	}
+	for _, s := range ended[:2] {
+		if s.Name() != "read" || s.Status().Description == "" || len(s.Events()) != 1 {
+			t.Errorf("%v: %v", s.Name(), s.Status())
+		}
+	}
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// The test binary is also the other process: a server, or a caller.
+func TestMain(m *testing.M) {
+	var err error
+	switch sock := os.Getenv("RPC_SOCKET"); os.Getenv("RPC_ROLE") {
+	case "server":
+		err = otherServer(sock)
+	case "caller":
+		err = otherCaller(sock)
+	case "many":
+		err = manyCallers(sock)
+	default:
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// otherServer offers calls until its standard input ends.
+func otherServer(sock string) error {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"in": "another process"})
+	if err != nil {
+		return err
+	}
+	defer s.Close(ctx)
+	if err := errors.Join(
+		rpc.Register(s, "add", add),
+		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { os.Exit(3); panic("not reached") }),
+	); err != nil {
+		return err
+	}
+	fmt.Println(s.ID())
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	return nil
+}
+
+// otherCaller calls "wait" of the server in the process that has started it.
+func otherCaller(sock string) error {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
+	if err != nil {
+		return err
+	}
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancel(ctx) // a call that can be cancelled
+	defer end()
+	_, err = rpc.CallAny[struct{}, struct{}](ctx, cl, rocl.Match{"type": "test"}, "wait", struct{}{})
+	return err
+}
+
+// manyCallers calls "zeros" of that server in many goroutines, for ever.
+func manyCallers(sock string) error {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
+	if err != nil {
+		return err
+	}
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	f, err := c.Find(ctx, rocl.Match{"type": "test"})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error)
+	for range 256 {
+		go func() {
+			for {
+				if _, err := rpc.Call[int64, []byte](ctx, cl, f.ID, "zeros", 20_000); err != nil {
+					failed <- err
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// other starts the other process, and returns the first line that it prints, if it is a server.
+func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "RPC_ROLE="+role, "RPC_SOCKET="+sock)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if role != "server" {
+			_ = cmd.Process.Kill()
+		}
+		_ = cmd.Wait()
+	})
+	if role == "server" {
+		if line, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cmd, strings.TrimSpace(line)
+}
+
+// A call whose server's process ends, in the midst or before, fails with rocl.ErrGone.
+func TestServerEnds(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, line := other(t, "server", sock)
+	id, err := rocl.ParseGID(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+		t.Fatal(sum, err)
+	}
+	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
+		t.Errorf("a handler that ends its process: %v", err)
+	}
+	if _, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); !errors.Is(err, rocl.ErrGone) {
+		t.Errorf("a call afterwards: %v", err)
+	}
+	_, line = other(t, "server", sock)
+	if id, err = rocl.ParseGID(line); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := rpc.Call[terms, int64](deadline(t), c, id, "add", terms{1, 2}); err != nil || sum != 3 {
+		t.Errorf("a server that is started again: %d, %v", sum, err)
+	}
+}
+
+// The context of a handler ends when the process of its caller does.
+func TestCallerEnds(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, ctx.Err()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := other(t, "caller", sock)
+	<-began
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
+		t.Error(err)
+	}
+}
+
+// Close waits for the handlers that run, until its context ends. Then it ends their contexts.
+func TestClose(t *testing.T) {
+	s, c := pair(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	if err := rpc.Register(s, "wait", func(ctx context.Context, until string) (string, error) {
+		began <- struct{}{}
+		if until == "released" {
+			<-release
+			return until, nil
+		}
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f := rpc.Go[string, string](deadline(t), c, s.ID(), "wait", "released")
+	<-began
+	done := make(chan error)
+	go func() { done <- s.Close(deadline(t)) }()
+	for { // Close has begun
+		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "nothing", "")
+		if errors.Is(err, rpc.ErrClosed) || errors.Is(err, rocl.ErrGone) {
+			break
+		}
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if v, err := f.Wait(deadline(t)); v != "released" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+}
+
+func TestCloseGivesUp(t *testing.T) {
+	s, c := pair(t)
+	began := make(chan struct{})
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		close(began)
+		<-ctx.Done()
+		return struct{}{}, context.Cause(ctx)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
+	<-began
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 calls run") {
+		t.Error(err)
+	}
+	if _, err := f.Wait(deadline(t)); err == nil {
+		t.Error("the call has a result")
+	}
+}

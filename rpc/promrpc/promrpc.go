@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package promrpc shows the figures of servers of package rpc in a program's own Prometheus registry.
+//
+//	registry.MustRegister(promrpc.New(s))
+//
+// The metrics have the labels "server", the identifier of the server's resource, and "call", the name of
+// the call:
+//
+//	rocl_rpc_calls_total            handlers that have returned
+//	rocl_rpc_errors_total           handlers that have returned an error
+//	rocl_rpc_running                handlers that run
+//	rocl_rpc_duration_seconds       from the request's arrival to the handler's return, quantiles 0.5, 0.99 and 1
+package promrpc
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rocl-go/rocl/rpc"
+)
+
+var labels = []string{"server", "call"}
+
+var (
+	calls    = prometheus.NewDesc("rocl_rpc_calls_total", "Handlers that have returned.", labels, nil)
+	errs     = prometheus.NewDesc("rocl_rpc_errors_total", "Handlers that have returned an error.", labels, nil)
+	running  = prometheus.NewDesc("rocl_rpc_running", "Handlers that run.", labels, nil)
+	duration = prometheus.NewDesc("rocl_rpc_duration_seconds", "Time from the arrival of a request to the return of its handler.", append([]string{"quantile"}, labels...), nil)
+)
+
+// New returns a collector of the figures of servers. It may be registered in several registries. The figures are those of
+// the moment at which they are collected.
+func New(servers ...*rpc.Server) prometheus.Collector { return collector(servers) }
+
+type collector []*rpc.Server
+
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{calls, errs, running, duration} {
+		ch <- d
+	}
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range c {
+		id := s.ID().String()
+		for _, st := range s.Stats() {
+			ch <- prometheus.MustNewConstMetric(calls, prometheus.CounterValue, float64(st.Calls), id, st.Name)
+			ch <- prometheus.MustNewConstMetric(errs, prometheus.CounterValue, float64(st.Errors), id, st.Name)
+			ch <- prometheus.MustNewConstMetric(running, prometheus.GaugeValue, float64(st.Running), id, st.Name)
+			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.P50.Seconds(), "0.5", id, st.Name)
+			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.P99.Seconds(), "0.99", id, st.Name)
+			ch <- prometheus.MustNewConstMetric(duration, prometheus.GaugeValue, st.Longest.Seconds(), "1", id, st.Name)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promrpc_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/rpc/promrpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCollector(t *testing.T) {
+	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := rpc.NewServer(t.Context(), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	cl, err := rpc.NewClient(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := rpc.Register(s, "full", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rocl.ErrFull }); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := rpc.Call[struct{}, struct{}](t.Context(), cl, s.ID(), "full", struct{}{}); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(promrpc.New(s)); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := f.GetName()
+			for _, l := range m.Label {
+				switch l.GetName() {
+				case "quantile":
+					name += " " + l.GetValue()
+				case "server":
+					if l.GetValue() != s.ID().String() {
+						t.Errorf("server %s", l.GetValue())
+					}
+				case "call":
+					if l.GetValue() != "full" {
+						t.Errorf("call %s", l.GetValue())
+					}
+				}
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	if got["rocl_rpc_calls_total"] != 3 || got["rocl_rpc_errors_total"] != 3 || got["rocl_rpc_running"] != 0 ||
+		got["rocl_rpc_duration_seconds 0.5"] <= 0 || got["rocl_rpc_duration_seconds 0.99"] > got["rocl_rpc_duration_seconds 1"] || len(got) != 6 {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec"
+)
+
+// Register has a server answer calls of a name with f. In and Out are any types that package codec
+// can encode: raw structs of numbers are copied, bytes and strings are sent as they are, others as
+// CBOR; see [WithCodecs] for formats of the program's own. The types of server and caller must fit,
+// else the call fails with rocl.ErrValue.
+//
+// ctx is f's for as long as it runs. It ends with the caller's deadline, when the caller cancels or
+// its process ends, and when Close of the server gives up waiting. What f returns is encoded at once:
+// f may not change it afterwards. An error of f goes to the caller as an [Error]. A panic of f ends
+// this call, with ErrPanic, and no other; its stack goes to the server's log.
+//
+// Register fails with ErrExists where the name is registered, and with ErrCollision where another
+// name has the same 64-bit identifier.
+func Register[In, Out any](s *Server, name string, f func(ctx context.Context, in In) (Out, error), opts ...Option) error {
+	if f == nil {
+		return fmt.Errorf("rpc: register %q: no function", name)
+	}
+	cfg := newConfig(opts)
+	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
+	m := &method{name: name, place: cfg.place, stats: new(methodStats)}
+	m.serve = func(r *request) (*rocl.Buffer, error) {
+		in, out := in, out
+		if r.h.flags&flagJSON != 0 {
+			in, out = format[In]{asJSON[In]{}}, format[Out]{asJSON[Out]{}}
+		}
+		arg, err := in.decode(r.args)
+		if err != nil {
+			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
+		}
+		var result Out
+		if len(r.s.around) == 0 {
+			result, err = f(r.ctx, arg)
+		} else {
+			result, err = serveAround(r, f, arg)
+		}
+		if err != nil || !r.m.IsCall() {
+			return nil, err
+		}
+		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
+		if err != nil {
+			return nil, fmt.Errorf("the result of %q: %w", name, err)
+		}
+		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+		return b, nil
+	}
+	return s.register(m)
+}
+
+// serveAround runs f within the interceptors of the server.
+func serveAround[In, Out any](r *request, f func(context.Context, In) (Out, error), in In) (out Out, err error) {
+	err = intercept(r.ctx, r.s.around, &Invocation{Info: r.ctx.info, In: &in, Out: &out}, func(ctx context.Context) (err error) {
+		out, err = f(ctx, in)
+		return err
+	})
+	return out, err
+}
+
+// A format encodes and decodes values of one type: with the codec of the program, or, where that
+// is nil, with package codec.
+type format[T any] struct{ own rocl.Codec[T] }
+
+func formatOf[T any](own any) format[T] {
+	c, _ := own.(rocl.Codec[T])
+	return format[T]{c}
+}
+
+func (f format[T]) decode(p []byte) (v T, err error) {
+	if f.own != nil {
+		return f.own.Decode(p)
+	}
+	err = codec.Decode(p, &v)
+	return v, err
+}
+
+// encode returns a buffer with v behind head bytes of room, which is 8 at least.
+func (f format[T]) encode(ctx context.Context, c *rocl.Context, head int, v T) (*rocl.Buffer, error) {
+	size := 512 // a guess
+	if f.own == nil {
+		size = codec.Size(&v)
+	}
+	b, err := c.BufferWait(ctx, head+size)
+	if err != nil {
+		return nil, err
+	}
+	isKept := false
+	defer func() {
+		if !isKept { // also if a codec of the program panics
+			b.Release()
+		}
+	}()
+	if err := b.Resize(b.Cap()); err != nil {
+		return nil, err
+	}
+	mem := b.Bytes()
+	copy(mem[:head], appendMark)
+	p, err := f.append(mem[:head:len(mem)], v)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) < head || string(p[:len(appendMark)]) != appendMark {
+		return nil, fmt.Errorf("%w: the codec has not appended to the bytes that it was given", codec.ErrValue)
+	}
+	if &p[0] == &mem[0] {
+		isKept = true
+		return b, b.Resize(len(p))
+	}
+	larger, err := c.BufferWait(ctx, len(p)) // the guess was too low
+	if err == nil {
+		copy(larger.Bytes(), p)
+	}
+	return larger, err
+}
+
+// appendMark stands where the header will be while a codec appends a value.
+const appendMark = "append!!"
+
+func (f format[T]) append(p []byte, v T) ([]byte, error) {
+	if f.own != nil {
+		return f.own.Append(p, v)
+	}
+	return codec.Append(p, &v)
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A request is one call as the server has it. The receiving goroutine begins it; then the goroutine
+// that runs the handler has it.
+type request struct {
+	s      *Server
+	m      *rocl.Message
+	method *method
+	h      requestHeader
+	args   []byte
+	ctx    *handlerContext
+	came   time.Time               // zero: the call is not timed
+	stop   context.CancelCauseFunc // ends ctx; nil: only the end of the caller does
+	caller *caller
+	// results are those of a stream; else nil.
+	results *results
+}
+
+// A handlerContext is the context of a handler, which may keep it when it has returned.
+type handlerContext struct {
+	context.Context
+	info Info
+}
+
+// Value returns the value of a key: what is known of the call for InfoFrom.
+func (c *handlerContext) Value(key any) any {
+	if key == (infoKey{}) {
+		return &c.info
+	}
+	return c.Context.Value(key)
+}
+
+// Info tells a handler and interceptors of the call.
+type Info struct {
+	Name     string
+	Caller   rocl.GID // the resource that calls
+	Provider rocl.GID // the server's resource
+	Metadata Metadata // from the caller; not to be changed
+}
+
+type infoKey struct{}
+
+// InfoFrom returns what is known of the call whose handler got ctx. It returns nil if ctx is of
+// no handler.
+func InfoFrom(ctx context.Context) *Info {
+	i, _ := ctx.Value(infoKey{}).(*Info)
+	return i
+}
+
+// begin has the request in m handled. It owns m. Called by the receiving goroutine. If the pool of
+// the call waits for room, begin returns a context that ends when it no longer does.
+func (s *Server) begin(m *rocl.Message) (waits context.Context) {
+	if !s.running.begin() {
+		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
+		m.Release()
+		return nil
+	}
+	r := s.requests.Get().(*request)
+	r.m = m
+	if err := r.parse(); err != nil {
+		s.refuse(m, flagsOf(m.Bytes()), err)
+		r.free()
+		s.running.end()
+		return nil
+	}
+	r.limit()
+	switch p := &r.method.place; {
+	case p.isInline:
+		r.run()
+	case p.pool != nil:
+		return r.submit()
+	default:
+		go r.run()
+	}
+	return nil
+}
+
+// parse reads the message.
+func (r *request) parse() (err error) {
+	var meta Metadata
+	if r.h, r.args, err = parseRequest(r.m.Bytes()); err == nil {
+		meta, err = parseMetadata(r.h.meta)
+	}
+	if err != nil {
+		r.s.log.Warn("rpc: a request that cannot be read", "server", r.s.ID(), "from", r.m.From(), "error", err)
+		return err
+	}
+	m := (*r.s.names.Load())[r.m.Tag()]
+	if m == nil {
+		r.s.unknown.Add(1)
+		return ErrUnknownCall
+	}
+	isStream := r.h.flags&flagStream != 0
+	if isStream != m.isStream || isStream && (r.h.number == 0 || !r.m.IsCall()) {
+		return fmt.Errorf("%w: a stream of results is wanted: %t, and offered: %t", ErrUnknownCall, isStream, m.isStream)
+	}
+	r.method = m
+	if isStream {
+		r.results = newResults(r)
+	}
+	if !m.place.isInline || m.stats.begun.Load()%timeOne == 0 {
+		r.came = time.Now()
+	}
+	r.caller = r.s.callers.of(r.s, r.m.From())
+	r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	return nil
+}
+
+// limit gives the handler a context that ends with the deadline of the caller, and when the caller
+// cancels.
+func (r *request) limit() {
+	if r.h.number == 0 && r.h.left == 0 {
+		return
+	}
+	ctx, stop := context.WithCancelCause(r.ctx.Context)
+	if r.stop = stop; r.h.left > 0 {
+		timed, end := context.WithTimeout(ctx, r.h.left)
+		ctx = timed
+		r.stop = func(cause error) { stop(cause); end() }
+	}
+	r.ctx.Context = ctx
+	if r.h.number != 0 {
+		r.s.callers.begin(r)
+	}
+}
+
+// run runs the handler and replies.
+func (r *request) run() {
+	isHanded := false // to a goroutine that replies
+	defer func() {
+		if !isHanded {
+			r.end()
+		}
+	}()
+	if r.ctx.Err() != nil { // while it waited for a worker
+		r.refuse(context.Cause(r.ctx))
+		return
+	}
+	r.method.stats.begun.Add(1)
+	b, err := r.serve()
+	if r.results != nil {
+		err = r.results.finish(r.ctx, err)
+		r.method.stats.ended(r.came, err)
+		r.results.close(err)
+		return
+	}
+	r.method.stats.ended(r.came, err)
+	if err != nil {
+		b = r.s.errorReply(r.ctx, statusError, r.h.flags, err)
+	}
+	if b == nil {
+		return
+	}
+	if err := r.s.r.Reply(ended, r.m, b); err == nil {
+		return
+	} else if !errors.Is(err, errEnded) {
+		r.notSent(b, err)
+		return
+	}
+	// The caller's context has no room for replies.
+	if !r.method.place.isInline {
+		r.replyWaiting(b)
+		return
+	}
+	isHanded = true // the receiving goroutine does not wait
+	go func() {
+		defer r.end()
+		r.replyWaiting(b)
+	}()
+}
+
+// ended is the context of replies that do not wait.
+var ended, errEnded = func() (context.Context, error) {
+	err := errors.New("rpc: the reply would wait")
+	ctx, end := context.WithCancelCause(context.Background())
+	end(err)
+	return ctx, err
+}()
+
+// replyWaiting sends b, until the call has ended.
+func (r *request) replyWaiting(b *rocl.Buffer) {
+	if err := r.s.r.Reply(r.ctx, r.m, b); err != nil {
+		r.notSent(b, err)
+	}
+}
+
+// notSent gives back a reply that could not be sent. Where it is too large the caller is told.
+func (r *request) notSent(b *rocl.Buffer, err error) {
+	b.Release()
+	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
+	if errors.Is(err, rocl.ErrTooLarge) {
+		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
+	}
+}
+
+// serve runs the handler. A handler that panics, or ends its goroutine, fails.
+func (r *request) serve() (b *rocl.Buffer, err error) {
+	hasReturned := false
+	defer func() {
+		if hasReturned {
+			return
+		}
+		v := recover()
+		r.s.log.Error("rpc: a handler panicked", "call", r.method.name, "server", r.s.ID(), "from", r.m.From(), "panic", v, "stack", string(debug.Stack()))
+		b, err = nil, fmt.Errorf("%w: the handler of %q", ErrPanic, r.method.name)
+		if v == nil { // runtime.Goexit: nothing but deferred functions runs any more
+			r.method.stats.ended(r.came, err)
+			r.refuse(err)
+		}
+	}()
+	b, err = r.method.serve(r)
+	hasReturned = true
+	return b, err
+}
+
+// end gives back what the request holds.
+func (r *request) end() {
+	if r.h.number != 0 {
+		r.s.callers.end(r)
+	}
+	if r.stop != nil {
+		r.stop(nil)
+	}
+	s := r.s
+	r.free()
+	s.running.end()
+}
+
+// free gives back the message, and the request if nothing else knows it.
+func (r *request) free() {
+	r.m.Release()
+	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
+		return
+	}
+	s := r.s
+	*r = request{s: s}
+	s.requests.Put(r)
+}
+
+// refuse replies, without waiting, that the handler has not run or has no result to send.
+func (r *request) refuse(err error) {
+	if r.results != nil {
+		r.results.close(err)
+		return
+	}
+	r.s.refuse(r.m, r.h.flags, err)
+}
+
+// refuse replies, without waiting, that a request is not handled. A caller whose context has no room for
+// replies gets rocl.ErrNoReply.
+func (s *Server) refuse(m *rocl.Message, flags byte, err error) {
+	s.fail(ended, m, statusRefused, flags, err)
+}
+
+// fail replies to m that the call has failed.
+func (s *Server) fail(ctx context.Context, m *rocl.Message, status, flags byte, err error) {
+	if !m.IsCall() {
+		return
+	}
+	b := s.errorReply(ctx, status, flags, err)
+	if b == nil {
+		return
+	}
+	if err := s.r.Reply(ctx, m, b); err != nil {
+		b.Release()
+		s.log.Debug("rpc: an error that could not be sent", "server", s.ID(), "to", m.From(), "error", err)
+	}
+}
+
+// errorReply returns a reply that says that a call has failed, or nil if there is no memory for it until ctx
+// ends.
+func (s *Server) errorReply(ctx context.Context, status, flags byte, err error) *rocl.Buffer {
+	var room [256]byte
+	p := s.words.errorBody(room[:replyHead], err)
+	putReply(p, status, flags&flagChecksum)
+	b, err := s.c.BufferWait(ctx, len(p))
+	if err != nil {
+		s.log.Warn("rpc: no memory for an error", "server", s.ID(), "error", err)
+		return nil
+	}
+	copy(b.Bytes(), p)
+	return b
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// deadline returns a context that ends when a test takes too long.
+func deadline(t testing.TB) context.Context {
+	ctx, end := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(end)
+	return ctx
+}
+
+// open opens a context of the node at a socket.
+func open(t testing.TB, sock string) *rocl.Context {
+	t.Helper()
+	c, err := rocl.Open(deadline(t), rocl.WithSocket(sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// pair returns a server, and a client in another context of the process.
+func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
+	t.Helper()
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, c
+}
+
+type terms struct{ A, B int64 }
+
+func add(_ context.Context, t terms) (int64, error) { return t.A + t.B, nil }
+
+func TestCall(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{42, 58})
+		if err != nil || sum != 100 {
+			t.Fatalf("%d, %v", sum, err)
+		}
+	}
+	if st := s.Stats(); len(st) != 1 || st[0].Name != "add" || st[0].Calls != 100 || st[0].Errors != 0 || st[0].P50 <= 0 || st[0].P99 > st[0].Longest {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Deregister("add") || s.Deregister("add") {
+		t.Error("add was not registered once")
+	}
+	_, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	if !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"add"`) {
+		t.Error(err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	s, c := pair(t)
+	errs := map[string]error{}
+	if err := rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
+		if kind == "panic" {
+			panic("on purpose")
+		}
+		return "", fmt.Errorf("reading %s: %w", kind, errs[kind])
+	}); err != nil {
+		t.Fatal(err)
+	}
+	errs["not-exist"], errs["gone"], errs["other"] = fs.ErrNotExist, rocl.ErrGone, errors.New("something else")
+	for kind, want := range errs {
+		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", kind)
+		var e *rpc.Error
+		if !errors.As(err, &e) || e.Text != "reading "+kind+": "+want.Error() || e.Call != "fail" || e.Provider != s.ID() {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if kind != "other" && !errors.Is(err, want) || kind == "other" && errors.Is(err, rocl.ErrGone) {
+			t.Errorf("%s: the kind is lost: %v", kind, err)
+		}
+	}
+	if _, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", "panic"); !errors.Is(err, rpc.ErrPanic) || strings.Contains(err.Error(), "on purpose") {
+		t.Error(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, string](deadline(t), c, s.ID(), "add", terms{1, 2}); err != nil { // a string is any bytes
+		t.Error(err)
+	}
+	if _, err := rpc.Call[terms, int32](deadline(t), c, s.ID(), "add", terms{1, 2}); !errors.Is(err, rocl.ErrValue) {
+		t.Error(err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	s, c := pair(t)
+	ended := make(chan error, 1)
+	began := make(chan struct{}, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, ctx.Err()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(deadline(t))
+	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
+	<-began
+	cancel()
+	if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	<-began
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+}
+
+// count yields the numbers from 0 to n, and fails after them where n is odd.
+func count(ctx context.Context, n int64) iter.Seq2[int64, error] {
+	return func(yield func(int64, error) bool) {
+		for i := range n {
+			if !yield(i, nil) {
+				return
+			}
+		}
+		if n%2 != 0 {
+			yield(0, fs.ErrNotExist)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "count", count); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{0, 1, 2, 255, 256, 100_000, 100_001} {
+		var got int64
+		var err error
+		for v, e := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n) {
+			if e != nil {
+				err = e
+				break
+			}
+			if v != got {
+				t.Fatalf("%d of %d is %d", got, n, v)
+			}
+			got++
+		}
+		if got != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
+			t.Errorf("%d of %d results, then %v", got, n, err)
+		}
+	}
+}
+
+// A handler whose caller leaves the loop is told so, even where the results have no end.
+func TestStreamLeft(t *testing.T) {
+	s, c := pair(t)
+	left := make(chan error, 1)
+	if err := rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) {
+			for i := int64(0); yield(i, nil); i++ {
+			}
+			left <- context.Cause(ctx)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for v, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "forever", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v == 5000 {
+			break
+		}
+	}
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Errors of a stream that has no results come as those of any call.
+func TestStreamFails(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.RegisterStream(s, "panic", func(context.Context, terms) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	first := func(name string) error {
+		for _, err := range rpc.Stream[terms, int64](deadline(t), c, s.ID(), name, terms{}) {
+			return err
+		}
+		return nil
+	}
+	if err := first("panic"); !errors.Is(err, rpc.ErrPanic) {
+		t.Error(err)
+	}
+	for _, name := range []string{"add", "nothing"} {
+		if err := first(name); !errors.Is(err, rpc.ErrUnknownCall) {
+			t.Error(name, err)
+		}
+	}
+	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "panic", terms{}); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
+	}
+	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
+		if !errors.Is(err, rocl.ErrValue) {
+			t.Error(err)
+		}
+	}
+}
+
+// Several providers of one name in a process are told apart by their attributes.
+func TestProviders(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	home := open(t, sock)
+	ids := map[rocl.GID]string{}
+	for i, on := range []*rocl.Context{home, home, open(t, sock)} {
+		name := fmt.Sprint("kv", i)
+		s, err := rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(deadline(t))
+		ids[s.ID()] = name
+		if err := rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
+			if name == "kv1" {
+				return "", rocl.ErrFull
+			}
+			return name, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := rpc.NewClient(deadline(t), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for id, name := range ids {
+		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"provider": name}, "name", struct{}{})
+		if a.Provider != id || name == "kv1" && !errors.Is(err, rocl.ErrFull) || name != "kv1" && (err != nil || a.Value != name) {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	got := map[rocl.GID]bool{}
+	for a, err := range rpc.CallAll[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}) {
+		if name := ids[a.Provider]; name == "" || got[a.Provider] || (err == nil) != (a.Value == name) {
+			t.Errorf("%v, %v", a, err)
+		}
+		got[a.Provider] = true
+	}
+	if len(got) != 3 {
+		t.Errorf("%d answers", len(got))
+	}
+	for range rpc.CallAll[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}) {
+		break
+	}
+	for range 20 {
+		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}, rpc.Nearest())
+		if a.Provider.Context() != home.ID() {
+			t.Fatalf("%v of another process, %v", a, err)
+		}
+	}
+	if _, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}); !errors.Is(err, rocl.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
+	if err != nil || string(out) != "3" {
+		t.Errorf("%s, %v", out, err)
+	}
+	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
+		if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(bad)); !errors.Is(err, rocl.ErrValue) {
+			t.Error(bad, err)
+		}
+	}
+	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
+	}
+	st, err := rpc.StatsOf(deadline(t), c, s.ID())
+	if err != nil || len(st) != 1 || st[0].Name != "add" || st[0].Calls != 5 || st[0].Errors != 4 || st[0].Running != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// A server whose only worker is busy refuses what its pool's queue has no room for, and goes on.
+func TestBusy(t *testing.T) {
+	s, c := pair(t)
+	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(deadline(t))
+	defer s.Close(deadline(t))
+	one, err := set.Pool("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}, 10), make(chan struct{})
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-release
+		return struct{}{}, nil
+	}, rpc.InPool(one)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Register(s, "add", add); err != nil {
+		t.Fatal(err)
+	}
+	var running []*rpc.Future[struct{}]
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	<-began
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	for one.Stats().Queued == 0 {
+		runtime.Gosched()
+	}
+	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
+		t.Error(err)
+	}
+	if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+		t.Error(sum, err)
+	}
+	if err := s.Place("wait", rpc.InGoroutine()); err != nil {
+		t.Fatal(err)
+	}
+	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	<-began
+	close(release)
+	for _, f := range running {
+		if _, err := f.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Place("nothing", rpc.Inline()); !errors.Is(err, rpc.ErrUnknownCall) {
+		t.Error(err)
+	}
+}
+
+func TestOneWay(t *testing.T) {
+	s, c := pair(t)
+	got := make(chan string, 1)
+	if err := rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
+		got <- what + " " + rpc.InfoFrom(ctx).Metadata["who"]
+		return "nobody gets this", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-got; s != "hello me" {
+		t.Error(s)
+	}
+}
+
+func TestInterceptors(t *testing.T) {
+	var log []string
+	note := func(at string) rpc.Interceptor {
+		return func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+			in := i.In.(*terms)
+			in.A++
+			log = append(log, at+" "+i.Name)
+			err := next(ctx)
+			*i.Out.(*int64) *= 10
+			log = append(log, at+" done")
+			return err
+		}
+	}
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	c, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2})
+	if err != nil || sum != 6000 {
+		t.Errorf("%d, %v", sum, err)
+	}
+	if want := []string{"client add", "outer add", "inner add", "inner done", "outer done", "client done"}; !slices.Equal(log, want) {
+		t.Errorf("%q", log)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	s, c := pair(b)
+	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{42, 58}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// A Server is a provider of calls: a resource of rocl, and the functions that answer requests to it.
+// A process may have several servers, each with attributes of its own, by which callers find it.
+// Its methods may be called concurrently.
+//
+// One goroutine receives requests. Each handler runs in a goroutine of its own, unless [Inline] or
+// [InPool] says otherwise.
+type Server struct {
+	c      *rocl.Context
+	r      *rocl.Resource
+	log    *slog.Logger
+	words  vocabulary
+	around []Interceptor
+
+	life     context.Context // of handlers
+	end      context.CancelCauseFunc
+	receiver sync.WaitGroup
+	running  tally // requests
+	requests sync.Pool
+	callers  callers
+	unknown  atomic.Uint64 // requests for calls that the server does not offer
+
+	mu    sync.Mutex                         // held while names is replaced
+	names atomic.Pointer[map[uint64]*method] // of calls; a map does not change
+}
+
+// A ServerOption changes one default of [NewServer].
+type ServerOption func(*Server)
+
+// WithLogger sends what the server logs to l: handlers that panic, requests that are damaged.
+// Nothing is logged by default.
+func WithLogger(l *slog.Logger) ServerOption { return func(s *Server) { s.log = l } }
+
+// Attributes of a server's resource, besides those of the program.
+const (
+	attrServer = "rpc" // its value is the version
+)
+
+// NewServer registers a resource with attributes a, and rpc=1, and answers calls to it until Close.
+// It fails as [rocl.Context.Register] does.
+func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
+	s := &Server{c: c, log: slog.New(slog.DiscardHandler)}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.names.Store(&map[uint64]*method{})
+	s.requests.New = func() any { return &request{s: s} }
+	for _, o := range opts {
+		o(s)
+	}
+	attrs, err := servers(a)
+	if err == nil {
+		s.r, err = c.Register(ctx, attrs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rpc: new server: %w", err)
+	}
+	if err := Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil }); err != nil {
+		return nil, err
+	}
+	s.receiver.Go(s.receive)
+	return s, nil
+}
+
+// ID returns the identifier of the server's resource, to call.
+func (s *Server) ID() rocl.GID { return s.r.ID() }
+
+// Resource returns the server's resource, whose attributes may be changed.
+func (s *Server) Resource() *rocl.Resource { return s.r }
+
+// Close ends the server: requests that come from now on fail with ErrClosed or rocl.ErrGone. It waits
+// until the handlers that run have returned and their replies are sent. When ctx ends it ends their
+// contexts, waits for none of them, and returns the cause. Closing a closed server does nothing.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.running.close(ctx)
+	s.end(ErrClosed)
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteMost) // also if ctx has ended
+	defer cancel()
+	if e := s.r.Delete(own); err == nil && !errors.Is(e, rocl.ErrClosed) {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("rpc: close server %v: %w", s.ID(), err)
+	}
+	s.receiver.Wait()
+	return nil
+}
+
+// deleteMost is how long Close waits for the directory.
+const deleteMost = 5 * time.Second
+
+// A method is a call that a server offers.
+type method struct {
+	name  string
+	id    uint64
+	place place
+	stats *methodStats
+	// serve decodes the arguments, runs the handler, and returns the reply; nil if the caller
+	// waits for none.
+	serve    func(*request) (*rocl.Buffer, error)
+	isStream bool // serve adds results to request.results
+}
+
+// check reports why the handlers of m cannot run at their place.
+func (m *method) check() error {
+	if m.isStream && m.place.isInline {
+		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// register adds m.
+func (s *Server) register(m *method) error {
+	if m.id = callID(m.name); m.id < firstCall {
+		return fmt.Errorf("rpc: register %q: %w: %d is a tag of this package", m.name, ErrCollision, m.id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.names.Load()
+	switch had := old[m.id]; {
+	case had == nil:
+	case had.name == m.name:
+		return fmt.Errorf("rpc: register %q: %w", m.name, ErrExists)
+	default:
+		return fmt.Errorf("rpc: register %q: %w: %q has it too", m.name, ErrCollision, had.name)
+	}
+	names := maps.Clone(old)
+	names[m.id] = m
+	s.names.Store(&names)
+	return nil
+}
+
+// Deregister withdraws a call. Requests that the server has begun to handle are answered; later
+// ones fail with ErrUnknownCall. It reports whether the call was registered.
+func (s *Server) Deregister(name string) bool {
+	id := callID(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.names.Load()
+	if old[id] == nil {
+		return false
+	}
+	names := maps.Clone(old)
+	delete(names, id)
+	s.names.Store(&names)
+	return true
+}
+
+// receive takes requests until the resource is closed. It runs the handlers that are Inline.
+func (s *Server) receive() {
+	isOver := false
+	defer func() {
+		if !isOver { // a handler has ended the goroutine (runtime.Goexit)
+			s.receiver.Go(s.receive)
+		}
+	}()
+	for {
+		m, err := s.r.Recv(context.Background())
+		if err != nil {
+			if !errors.Is(err, rocl.ErrClosed) {
+				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
+			}
+			isOver = true
+			return
+		}
+		if s.control(m) {
+			continue
+		}
+		if waits := s.begin(m); waits != nil {
+			s.controls(waits)
+		}
+	}
+}
+
+// controls handles messages that are no requests for as long as a pool has no room, until ctx ends. So the
+// requests behind wait in the mailbox, in order, and calls that run can be cancelled, and get results.
+func (s *Server) controls(ctx context.Context) {
+	for ctx.Err() == nil {
+		m, err := s.r.Recv(ctx, rocl.Tags(0, firstCall-1))
+		if err == nil {
+			s.control(m)
+		} else if errors.Is(err, rocl.ErrClosed) {
+			return
+		}
+	}
+}
+
+// control handles m, and reports true, unless it is a request.
+func (s *Server) control(m *rocl.Message) bool {
+	switch {
+	case m.IsGone():
+		s.callers.gone(m.From())
+	case m.Tag() == tagCancel:
+		s.callers.cancel(s, m)
+	case m.Tag() == tagNext:
+		s.receiver.Go(func() { s.more(m) }) // which releases m
+		return true
+	default:
+		return false
+	}
+	m.Release()
+	return true
+}
+
+// more answers a message with tagNext. It owns m.
+func (s *Server) more(m *rocl.Message) {
+	number, flags, ok := parseControl(m.Bytes())
+	if r := s.callers.stream(m.From(), number); ok && r != nil {
+		r.results.next(m)
+		return
+	}
+	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", context.Canceled))
+	m.Release()
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// MethodStats are the figures of one call of a server.
+type MethodStats struct {
+	Name    string        `json:"name"`
+	Calls   uint64        `json:"calls"`   // handlers that have returned,
+	Errors  uint64        `json:"errors"`  // with an error
+	Running int64         `json:"running"` // handlers
+	Refused uint64        `json:"refused"` // requests for which the pool had no room
+	P50     time.Duration `json:"p50"`     // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
+	P99     time.Duration `json:"p99"`
+	Longest time.Duration `json:"longest"`
+}
+
+// methodStats counts what MethodStats has.
+type methodStats struct {
+	begun   atomic.Uint64
+	ran     atomic.Uint64
+	errors  atomic.Uint64
+	refused atomic.Uint64
+	longest atomic.Int64
+	took    [spans]atomic.Uint64
+}
+
+// A span is a quarter of an octave of nanoseconds.
+const spans = 4 * 64
+
+func spanOf(d time.Duration) int {
+	n := uint64(max(d, 4))
+	octave := bits.Len64(n) - 1
+	return 4*octave + int(n>>(octave-2)&3)
+}
+
+// most returns the longest duration of a span.
+func most(span int) time.Duration {
+	octave, quarter := span/4, uint64(span%4)
+	return time.Duration((5+quarter)<<(octave-2) - 1)
+}
+
+// timeOne is how many calls of an Inline handler there are to each that is timed: to ask the clock
+// twice takes as long as the rest of a short handler.
+const timeOne = 8
+
+// ended counts a call that came at a time, or that is not timed.
+func (s *methodStats) ended(came time.Time, err error) {
+	s.ran.Add(1)
+	if err != nil {
+		s.errors.Add(1)
+	}
+	if came.IsZero() {
+		return
+	}
+	d := time.Since(came)
+	s.took[spanOf(d)].Add(1)
+	for {
+		l := s.longest.Load()
+		if int64(d) <= l || s.longest.CompareAndSwap(l, int64(d)) {
+			return
+		}
+	}
+}
+
+func (s *methodStats) stats(name string) MethodStats {
+	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Longest: time.Duration(s.longest.Load())}
+	out.Running = int64(s.begun.Load() - out.Calls)
+	var took [spans]uint64
+	var timed uint64
+	for i := range took {
+		took[i] = s.took[i].Load()
+		timed += took[i]
+	}
+	quantile := func(q float64) time.Duration {
+		left := uint64(q * float64(timed))
+		for i, n := range took {
+			if n > left {
+				return min(most(i), out.Longest)
+			}
+			left -= n
+		}
+		return out.Longest
+	}
+	out.P50, out.P99 = quantile(0.5), quantile(0.99)
+	return out
+}
+
+// Stats returns the figures of the calls that the server offers, in the order of their names. Those that
+// every server answers are not among them.
+func (s *Server) Stats() []MethodStats {
+	var all []MethodStats
+	for _, m := range *s.names.Load() {
+		if m.name != ownStats {
+			all = append(all, m.stats.stats(m.name))
+		}
+	}
+	slices.SortFunc(all, func(a, b MethodStats) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}

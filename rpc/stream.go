@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"sync"
+
+	"github.com/rocl-go/rocl"
+)
+
+// The results of a stream come in batches, each the reply to a request of the caller: the first to the
+// request that begins the stream, the others to messages with tagNext. So a caller that takes no results
+// gets none, and the death of either side is noticed as in any call. The body of such a reply:
+//
+//	0  1  1 if the stream ends with this batch, else 0
+//	1     results, each behind its length in four bytes
+const (
+	streamHead = replyHead + 1
+	itemHead   = 4
+	aheadItems = 256       // results that a provider makes ahead of the caller,
+	aheadBytes = 256 << 10 // or bytes of them
+)
+
+// RegisterStream has a server answer calls of a name with the results that f yields, which [Stream]
+// receives. f's iterator runs in the goroutine of the handler, some results ahead of the caller: at most 256,
+// or 256 KiB. When the caller stops, or ends, f's ctx ends, and yield reports false. An error that
+// the iterator yields ends the stream, behind the results before it. The options are those of [Register]; a
+// stream cannot be [Inline].
+func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
+	if f == nil {
+		return fmt.Errorf("rpc: register %q: no function", name)
+	}
+	cfg := newConfig(opts)
+	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
+	m := &method{name: name, place: cfg.place, stats: new(methodStats), isStream: true}
+	if err := m.check(); err != nil {
+		return fmt.Errorf("rpc: register %q: %w", name, err)
+	}
+	m.serve = func(r *request) (*rocl.Buffer, error) {
+		arg, err := in.decode(r.args)
+		if err != nil {
+			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
+		}
+		yield := func(ctx context.Context) error {
+			for v, err := range f(ctx, arg) {
+				if err == nil {
+					err = r.results.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if len(s.around) == 0 {
+			return nil, yield(r.ctx)
+		}
+		return nil, intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, yield)
+	}
+	return s.register(m)
+}
+
+// Results are those of one stream that the caller has not got yet.
+type results struct {
+	r *request
+
+	mu      sync.Mutex
+	ready   []byte // results that are encoded
+	n       int
+	waiting *rocl.Message // the request that gets the next batch; nil: the caller has not asked yet
+	isEnded bool          // no result is added
+	err     error         // the stream ends with it
+	isOver  bool          // the end was sent, or nothing is sent any more
+	taken   chan struct{} // has an element when a batch was sent
+}
+
+func newResults(r *request) *results {
+	return &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
+}
+
+// put adds a result. It waits while the caller has not taken the ones before.
+func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.isOver && (s.n >= aheadItems || len(s.ready) >= aheadBytes) {
+		if err := s.awaitTaken(ctx); err != nil {
+			return err
+		}
+	}
+	if s.isOver { // a batch could not be sent
+		return cmp.Or(s.err, context.Canceled)
+	}
+	at := len(s.ready)
+	p, err := encode(append(s.ready, make([]byte, itemHead)...))
+	if err != nil {
+		return fmt.Errorf("a result of %q: %w", s.r.method.name, err)
+	}
+	binary.LittleEndian.PutUint32(p[at:], uint32(len(p)-at-itemHead))
+	s.ready, s.n = p, s.n+1
+	s.send()
+	return context.Cause(ctx)
+}
+
+// awaitTaken waits until the caller has taken a batch. mu is released meanwhile.
+func (s *results) awaitTaken(ctx context.Context) error {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	select {
+	case <-s.taken:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// finish ends the stream, and waits until the caller has taken all of it.
+func (s *results) finish(ctx context.Context, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isEnded, s.err = true, err
+	s.send()
+	for !s.isOver {
+		if err := s.awaitTaken(ctx); err != nil {
+			return err
+		}
+	}
+	return s.err
+}
+
+// next answers a request for more. It owns m.
+func (s *results) next(m *rocl.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != nil || s.isOver {
+		s.r.s.refuse(m, s.r.h.flags, fmt.Errorf("%w: a request for results of a stream that has ended, or of which they are awaited", ErrProtocol))
+		m.Release()
+		return
+	}
+	s.waiting = m
+	s.send()
+}
+
+// close ends a stream whose handler has failed, if its end has not been sent.
+func (s *results) close(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.waiting; m != nil {
+		s.r.s.fail(ended, m, statusError, s.r.h.flags, err)
+		s.replied(m)
+	}
+	s.isOver = true
+}
+
+// replied notes that m, the request that waited, has its reply. mu must be held.
+func (s *results) replied(m *rocl.Message) {
+	if s.waiting = nil; m != s.r.m { // which the request releases
+		m.Release()
+	}
+	select {
+	case s.taken <- struct{}{}:
+	default:
+	}
+}
+
+// send replies to the request that waits, if there is something to send. mu must be held.
+func (s *results) send() {
+	m := s.waiting
+	if m == nil || s.isOver || s.n == 0 && !s.isEnded {
+		return
+	}
+	err := s.err
+	if s.n > 0 || err == nil { // an error comes behind the results before it
+		isLast := s.isEnded && err == nil
+		if err = s.sendBatch(m, isLast); err == nil {
+			s.ready, s.n, s.isOver = s.ready[:0], 0, isLast
+		}
+	}
+	if err != nil {
+		s.r.s.fail(s.r.ctx, m, statusError, s.r.h.flags, err)
+		s.err, s.isOver = err, true
+	}
+	s.replied(m)
+}
+
+// sendBatch sends all results that are ready. mu must be held.
+func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
+	r := s.r
+	b, err := r.s.c.BufferWait(r.ctx, streamHead+len(s.ready))
+	if err != nil {
+		return err
+	}
+	p := b.Bytes()
+	p[replyHead] = 0
+	if isLast {
+		p[replyHead] = 1
+	}
+	copy(p[streamHead:], s.ready)
+	putReply(p, statusResult, r.h.flags&flagChecksum)
+	if err := r.s.r.Reply(r.ctx, m, b); err != nil {
+		b.Release()
+		return err
+	}
+	return nil
+}
+
+// Stream calls a name that [RegisterStream] has registered, and yields its results as they come. It asks for
+// the next batch while the loop body works on the one before. Leaving the loop ends the
+// handler's context. An error ends the loop: those of [Call], and what the handler's iterator yielded.
+func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
+	return func(yield func(Out, error) bool) {
+		cfg := newConfig(opts)
+		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
+			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool { return yield(v, nil) })
+		})
+		if err != nil {
+			var zero Out
+			yield(zero, c.failed(name, provider, err))
+		}
+	}
+}
+
+// stream is Stream with a function that reports whether it wants more.
+func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
+	ctx, end := context.WithCancel(ctx)
+	h := requestHeader{flags: flagStream}
+	b, err := encodeRequest(ctx, c, in, cfg, &h)
+	if err != nil {
+		end()
+		return err
+	}
+	pending := c.batch(ctx, provider, callID(name), b)
+	isOver := false
+	defer func() {
+		end()
+		if pending != nil {
+			if a := <-pending; a.m != nil {
+				a.m.Release()
+			}
+		}
+		if !isOver {
+			c.cancel(provider, h.number, whyCancelled)
+		}
+	}()
+	for {
+		a := <-pending
+		if pending = nil; a.err != nil {
+			return a.err
+		}
+		status, body, err := parseReply(a.m.Bytes(), h.flags)
+		if err == nil && status != statusResult {
+			isOver, err = true, c.remote(name, provider, status, body)
+		} else if err == nil && len(body) < 1 {
+			err = fmt.Errorf("%w: a batch without a head", ErrProtocol)
+		}
+		if err == nil && body[0] == 0 {
+			pending, err = c.more(ctx, provider, &h)
+		}
+		if err != nil {
+			a.m.Release()
+			return err
+		}
+		isOver = pending == nil
+		wantsMore, err := items(body[1:], formatOf[Out](cfg.out), yield)
+		a.m.Release()
+		if err != nil || !wantsMore || isOver {
+			return err
+		}
+	}
+}
+
+// more asks for the next results of a stream.
+func (c *Client) more(ctx context.Context, provider rocl.GID, h *requestHeader) (chan batch, error) {
+	b, err := c.c.BufferWait(ctx, controlLen)
+	if err != nil {
+		return nil, err
+	}
+	putControl(b.Bytes(), h.number, h.flags)
+	return c.batch(ctx, provider, tagNext, b), nil
+}
+
+// A batch is a reply with results.
+type batch struct {
+	m   *rocl.Message
+	err error
+}
+
+// batch calls in a goroutine of its own.
+func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *rocl.Buffer) chan batch {
+	ch := make(chan batch, 1)
+	go func() {
+		m, err := c.r.Call(ctx, provider, tag, b)
+		if err != nil {
+			b.Release()
+		}
+		ch <- batch{m, err}
+	}()
+	return ch
+}
+
+// items yields the results of a batch.
+func items[Out any](p []byte, f format[Out], yield func(Out) bool) (wantsMore bool, err error) {
+	for len(p) > 0 {
+		if len(p) < itemHead || uint64(len(p)-itemHead) < uint64(binary.LittleEndian.Uint32(p)) {
+			return false, fmt.Errorf("%w: a batch that ends in the midst", ErrProtocol)
+		}
+		n := itemHead + int(binary.LittleEndian.Uint32(p))
+		v, err := f.decode(p[itemHead:n])
+		if err != nil {
+			return false, fmt.Errorf("a result: %w", err)
+		}
+		if !yield(v) {
+			return false, nil
+		}
+		p = p[n:]
+	}
+	return true, nil
+}

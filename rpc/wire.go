@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// A request is a message of rocl (Resource.Call, or Resource.Send where nothing is answered) to the
+// resource of a provider. Its tag is the identifier of the call's name. Its payload:
+//
+//	0   1  version
+//	1   1  flags
+//	2   2  length of the metadata
+//	4   4  checksum of all the rest, where a flag says so; else 0
+//	8   8  number of the request at its caller; 0: it cannot be cancelled
+//	16  8  nanoseconds until its deadline; 0: it has none
+//	24     metadata: pairs of strings, each behind its length in two bytes
+//	       the arguments, to the end
+//
+// A reply is the reply of rocl to that message:
+//
+//	0   1  version
+//	1   1  flags
+//	2   1  status
+//	3   1  0
+//	4   4  checksum
+//	8      the result, or an error: see encodeError
+//
+// Numbers are little-endian.
+const (
+	version = 1
+
+	requestHead = 24
+	replyHead   = 8
+
+	mostMeta = 1<<16 - 1
+)
+
+// Flags of requests and replies.
+const (
+	flagChecksum = 1 << iota // there is a checksum
+	flagStream               // the caller wants a stream of results
+	flagJSON                 // the arguments are in JSON, and so is the result
+	allFlags     = flagChecksum | flagStream | flagJSON
+)
+
+// Statuses of replies.
+const (
+	statusResult  = iota
+	statusError   // of the handler
+	statusRefused // the handler has not run, or its result could not be sent
+)
+
+// Tags below firstCall are messages of the package itself, not names of calls.
+const (
+	tagCancel = 1 // the payload is the number of the request, and why
+	tagNext   = 2 // a call: more results of a stream; the payload is the number, and the flags of the request
+	firstCall = 256
+)
+
+// callID returns the identifier of a call's name.
+func callID(name string) uint64 { return xxhash.Sum64String(name) }
+
+// A requestHeader is the header of a request.
+type requestHeader struct {
+	flags  byte
+	number uint64
+	left   time.Duration // 0: no deadline
+	meta   []byte
+}
+
+// size returns how many bytes the header takes.
+func (h *requestHeader) size() int { return requestHead + len(h.meta) }
+
+// put writes the header in front of the arguments, which lie in p already.
+func (h *requestHeader) put(p []byte) {
+	p[0], p[1] = version, h.flags
+	binary.LittleEndian.PutUint16(p[2:], uint16(len(h.meta)))
+	binary.LittleEndian.PutUint32(p[4:], 0)
+	binary.LittleEndian.PutUint64(p[8:], h.number)
+	binary.LittleEndian.PutUint64(p[16:], uint64(h.left))
+	copy(p[requestHead:], h.meta)
+	if h.flags&flagChecksum != 0 {
+		binary.LittleEndian.PutUint32(p[4:], checksum(p))
+	}
+}
+
+// parseRequest returns the header of a request and its arguments.
+func parseRequest(p []byte) (h requestHeader, args []byte, err error) {
+	if len(p) < requestHead || p[0] != version {
+		return h, nil, fmt.Errorf("%w: %d bytes that begin with no header of version %d", ErrProtocol, len(p), version)
+	}
+	n := int(binary.LittleEndian.Uint16(p[2:]))
+	h.flags, h.number, h.left = p[1], binary.LittleEndian.Uint64(p[8:]), time.Duration(binary.LittleEndian.Uint64(p[16:]))
+	if h.flags&^allFlags != 0 || h.left < 0 || len(p) < requestHead+n {
+		return h, nil, fmt.Errorf("%w: flags %#x, %v left, metadata of %d bytes in a request of %d", ErrProtocol, h.flags, h.left, n, len(p))
+	}
+	if err := verify(p, h.flags); err != nil {
+		return h, nil, err
+	}
+	h.meta = p[requestHead : requestHead+n]
+	return h, p[requestHead+n:], nil
+}
+
+// putReply writes the header in front of the body of a reply, which lies in p already.
+func putReply(p []byte, status, flags byte) {
+	p[0], p[1], p[2], p[3] = version, flags, status, 0
+	binary.LittleEndian.PutUint32(p[4:], 0)
+	if flags&flagChecksum != 0 {
+		binary.LittleEndian.PutUint32(p[4:], checksum(p))
+	}
+}
+
+// parseReply returns the status and the body of the reply to a request with flags.
+func parseReply(p []byte, flags byte) (status byte, body []byte, err error) {
+	if len(p) < replyHead || p[0] != version || p[1]&^allFlags != 0 || p[2] > statusRefused {
+		return 0, nil, fmt.Errorf("%w: %d bytes that begin with no header of version %d", ErrProtocol, len(p), version)
+	}
+	if flags&flagChecksum > p[1]&flagChecksum {
+		return 0, nil, fmt.Errorf("%w: there is none in the reply", ErrChecksum)
+	}
+	return p[2], p[replyHead:], verify(p, p[1])
+}
+
+// flagsOf returns the flags of a request that may be anything.
+func flagsOf(p []byte) byte {
+	if len(p) < 2 {
+		return 0
+	}
+	return p[1] & allFlags
+}
+
+// checksum returns that of a request or reply, whose own bytes of it do not count.
+func checksum(p []byte) uint32 {
+	d := xxhash.New()
+	_, _ = d.Write(p[:4])
+	_, _ = d.Write(p[8:])
+	return uint32(d.Sum64())
+}
+
+func verify(p []byte, flags byte) error {
+	if flags&flagChecksum == 0 {
+		if binary.LittleEndian.Uint32(p[4:]) != 0 {
+			return fmt.Errorf("%w: there is one, and no flag of it", ErrChecksum)
+		}
+		return nil
+	}
+	if want, have := binary.LittleEndian.Uint32(p[4:]), checksum(p); want != have {
+		return fmt.Errorf("%w: %#x, and the %d bytes have %#x", ErrChecksum, want, len(p), have)
+	}
+	return nil
+}
+
+// appendString appends s behind its length.
+func appendString(p []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint16(p, uint16(len(s))), s...)
+}
+
+// cutString returns the string at the beginning of p, and what follows it.
+func cutString(p []byte) (s string, rest []byte, ok bool) {
+	if len(p) < 2 {
+		return "", nil, false
+	}
+	n := 2 + int(binary.LittleEndian.Uint16(p))
+	if len(p) < n {
+		return "", nil, false
+	}
+	return string(p[2:n]), p[n:], true
+}
+
+// Metadata are names and values that travel with a call, beside its arguments: identifiers of
+// requests, of traces, of users.
+type Metadata map[string]string
+
+func (m Metadata) encode() ([]byte, error) {
+	if len(m) == 0 {
+		return nil, nil
+	}
+	var p []byte
+	for k, v := range m {
+		if len(k) > mostMeta || len(v) > mostMeta {
+			return nil, fmt.Errorf("%w: metadata %.32q", ErrTooLarge, k)
+		}
+		p = appendString(appendString(p, k), v)
+	}
+	if len(p) > mostMeta {
+		return nil, fmt.Errorf("%w: metadata of %d bytes, at most %d", ErrTooLarge, len(p), mostMeta)
+	}
+	return p, nil
+}
+
+func parseMetadata(p []byte) (Metadata, error) {
+	if len(p) == 0 {
+		return nil, nil
+	}
+	m := Metadata{}
+	for len(p) > 0 {
+		var k, v string
+		var ok bool
+		if k, p, ok = cutString(p); ok {
+			v, p, ok = cutString(p)
+		}
+		if !ok {
+			return nil, fmt.Errorf("%w: metadata that ends in the midst", ErrProtocol)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// Why a request is cancelled.
+const (
+	whyCancelled = iota
+	whyDeadline
+)
+
+// controlLen is the length of the payload of a message with tagCancel or tagNext.
+const controlLen = 9
+
+// putControl writes such a payload.
+func putControl(p []byte, number uint64, more byte) {
+	binary.LittleEndian.PutUint64(p, number)
+	p[8] = more
+}
+
+func parseControl(p []byte) (number uint64, more byte, ok bool) {
+	if len(p) != controlLen {
+		return 0, 0, false
+	}
+	return binary.LittleEndian.Uint64(p), p[8], true
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+)
+
+// A request that is parsed is what was put; any other bytes are an error.
+func FuzzRequest(f *testing.F) {
+	meta, err := Metadata{"who": "me", "": ""}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, h := range []requestHeader{{}, {flags: flagChecksum, number: 7, left: time.Second, meta: meta}, {flags: flagStream, number: 1}} {
+		p := append(make([]byte, h.size()), "arguments"...)
+		h.put(p)
+		f.Add(p)
+		f.Add(p[:len(p)-len("arguments")-1])
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		h, args, err := parseRequest(bytes.Clone(p))
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrChecksum) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := append(make([]byte, h.size()), args...)
+		h.put(again)
+		if !bytes.Equal(again, p) {
+			t.Fatalf("%x is parsed, and put as %x", p, again)
+		}
+		if m, err := parseMetadata(h.meta); err == nil {
+			if q, err := m.encode(); err != nil || len(q) > len(h.meta) {
+				t.Fatalf("metadata of %d bytes: %d, %v", len(h.meta), len(q), err)
+			}
+		} else if !errors.Is(err, ErrProtocol) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A reply of any bytes is a result, an error with a text, a batch of results, or an error of the protocol.
+func FuzzReply(f *testing.F) {
+	words := vocabulary{"own": io.ErrNoProgress}
+	for _, err := range []error{io.EOF, fmt.Errorf("a: %w, %w", io.ErrNoProgress, ErrBusy), errors.New("")} {
+		p := words.appendError(make([]byte, replyHead), err)
+		putReply(p, statusError, flagChecksum)
+		f.Add(p)
+	}
+	p := []byte{streamHead: 3, streamHead + itemHead: 'a', streamHead + itemHead + 1: 'b', streamHead + itemHead + 2: 'c'}
+	putReply(p, statusResult, 0)
+	f.Add(p)
+	f.Fuzz(func(t *testing.T, p []byte) {
+		status, body, err := parseReply(p, 0)
+		switch {
+		case err != nil:
+			if !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrChecksum) {
+				t.Fatal(err)
+			}
+		case status != statusResult:
+			e, err := words.parseError(body)
+			if err != nil && !errors.Is(err, ErrProtocol) || err == nil && len(e.Text) > len(body) {
+				t.Fatal(err)
+			}
+		case len(body) > 0:
+			got := 0
+			if _, err := items(body[1:], format[string]{}, func(s string) bool { got += itemHead + len(s); return true }); err != nil && !errors.Is(err, ErrProtocol) || got > len(body) {
+				t.Fatal(got, err)
+			}
+		}
+	})
+}
+
+// A reply without the checksum that was asked for is refused.
+func TestChecksumMissing(t *testing.T) {
+	p := append(make([]byte, replyHead), "result"...)
+	putReply(p, statusResult, flagChecksum)
+	if _, body, err := parseReply(p, flagChecksum); err != nil || string(body) != "result" {
+		t.Error(string(body), err)
+	}
+	p[1] ^= flagChecksum
+	for _, wants := range []byte{0, flagChecksum} {
+		if _, _, err := parseReply(p, wants); !errors.Is(err, ErrChecksum) {
+			t.Error(err)
+		}
+	}
+}
+
+// Errors keep the kinds that both sides know.
+func TestErrorKinds(t *testing.T) {
+	own := errors.New("own")
+	here, there := vocabulary{"own": own}, vocabulary{"own": own, "other": io.ErrNoProgress}
+	for _, k := range kinds {
+		e, err := here.parseError(there.appendError(nil, fmt.Errorf("wrapped: %w", k.err)))
+		if err != nil || !errors.Is(e, k.err) || e.Text != "wrapped: "+k.err.Error() {
+			t.Errorf("%s: %v, %v", k.name, e, err)
+		}
+	}
+	e, err := here.parseError(there.appendError(nil, errors.Join(own, io.ErrNoProgress)))
+	if err != nil || !errors.Is(e, own) || errors.Is(e, io.ErrNoProgress) {
+		t.Errorf("%v, %v", e, err)
+	}
+	long := errors.New(string(bytes.Repeat([]byte("x"), 2*mostText)))
+	if e, err := here.parseError(there.appendError(nil, long)); err != nil || len(e.Text) != mostText {
+		t.Errorf("a long text: %d, %v", len(e.Text), err)
+	}
+}
+
+// A span has the durations that it says, and the spans come one after another.
+func TestSpans(t *testing.T) {
+	last := -1
+	for d := time.Duration(4); d < 1<<40; d += 1 + d/7 {
+		s := spanOf(d)
+		if s < last || most(s) < d || s > 8 && most(s-1) >= d {
+			t.Fatalf("%d is in span %d, which ends at %d", d, s, most(s))
+		}
+		last = s
+	}
+	if spanOf(-1) != spanOf(0) || spanOf(1<<63-1) >= spans {
+		t.Error("the ends have no span")
+	}
+}
