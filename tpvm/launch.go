@@ -207,6 +207,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	defer func() {
 		if err != nil {
 			p.forget(c)
+			c.status = statusOf(nil)
 			close(c.exited)
 		}
 	}()
@@ -228,14 +229,15 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	p.t.work.Go(func() { p.handleEnrolment(c) })
 	err = p.mayBegin(c)
 	if err == nil {
+		p.statuses.add(c) // first: the program may enrol at once
 		err = p.begin(c, q)
 		close(c.begun)
 	}
 	if err != nil {
+		p.statuses.remove(c)
 		_ = c.tmp.Close()
 		return nil, err
 	}
-	p.statuses.add(c)
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
 	go p.awaitExit(c)                                            // outlives the task where the program does
 	p.t.work.Go(func() {
@@ -282,10 +284,7 @@ func (p *pod) running() []*child {
 	cs := slices.Collect(maps.Keys(p.children))
 	cs = slices.DeleteFunc(cs, func(c *child) bool { return !c.isBegun })
 	p.mu.Unlock()
-	return slices.DeleteFunc(cs, func(c *child) bool {
-		<-c.begun
-		return c.cmd.Process == nil
-	})
+	return slices.DeleteFunc(cs, func(c *child) bool { return c.process() == nil })
 }
 
 // forget counts one program less.
@@ -323,6 +322,9 @@ func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
 		var id TID
 		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
+			if err := p.mayEnrol(c); err != nil {
+				return done{Error: err.Error()}
+			}
 			id = e.ID
 			return done{}
 		})
@@ -336,6 +338,16 @@ func (p *pod) handleEnrolment(c *child) {
 		}
 		close(c.enrolled) // behind the reply, since the resource is closed next
 	})
+}
+
+// mayEnrol fails unless the process of c is being started, or has been.
+func (p *pod) mayEnrol(c *child) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.isBegun {
+		return ErrDenied
+	}
+	return nil
 }
 
 // begin starts the process. Where it shall end with a parent in this process, the kernel ends
@@ -409,8 +421,20 @@ func (p *pod) endWithParent(parent TID, cs []*child) {
 	})
 }
 
+// process waits until the process of a child has been started, and returns it, or nil where it could
+// not be started.
+func (c *child) process() *os.Process {
+	<-c.begun
+	return c.cmd.Process
+}
+
 // signal signals the process of a child that has not been waited for.
-func (c *child) signal(s syscall.Signal) error { return c.cmd.Process.Signal(s) }
+func (c *child) signal(s syscall.Signal) error {
+	if p := c.process(); p != nil {
+		return p.Signal(s)
+	}
+	return os.ErrProcessDone
+}
 
 // foundStart is the start of this program by a launcher.
 type foundStart struct {
@@ -441,7 +465,11 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 
 // tellStart tells the launcher that the program has enrolled.
 func (t *Task) tellStart(ctx context.Context, s *foundStart) error {
-	if _, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()}); err != nil {
+	d, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()})
+	if err == nil && d.Error != "" {
+		err = remoteError(d.Error)
+	}
+	if err != nil {
 		return fmt.Errorf("telling the launcher %v: %w", s.tmp, err)
 	}
 	return nil

@@ -136,7 +136,7 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 		t: t, onSignal: f.onSignal, maxPrograms: f.maxPrograms, forks: make(chan func()),
 		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
-		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
+		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
 	p.infos = t.newInfoStore(p)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
