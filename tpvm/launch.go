@@ -60,6 +60,7 @@ type child struct {
 	exited   chan struct{} // closed when the process has ended
 	status   Status        // of the process; after exited
 	streams  []*stream     // its output, where it is gathered
+	endsWith TID           // its parent, where it shall end with that
 }
 
 // hasEnrolled reports whether the program has become a task.
@@ -204,6 +205,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	if err != nil {
 		return nil, err
 	}
+	defer p.launching.Done() // behind the start of what passes its output on
 	defer func() {
 		if err != nil {
 			p.forget(c)
@@ -211,6 +213,9 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 			close(c.exited)
 		}
 	}()
+	if q.EndWithParent {
+		c.endsWith = q.Parent
+	}
 	token := rand.Text()
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
@@ -226,8 +231,11 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	if err := p.registerStart(ctx, c, q, token); err != nil {
 		return nil, err
 	}
-	p.t.work.Go(func() { p.handleEnrolment(c) })
-	err = p.mayBegin(c)
+	if p.t.work.goes(func() { p.handleEnrolment(c) }) {
+		err = p.mayBegin(c)
+	} else {
+		err = ErrExited
+	}
 	if err == nil {
 		p.statuses.add(c) // first: the program may enrol at once
 		err = p.begin(c, q)
@@ -240,18 +248,21 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	}
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
 	go p.awaitExit(c)                                            // outlives the task where the program does
-	p.t.work.Go(func() {
+	if !p.t.work.goes(func() {
 		select {
 		case <-c.enrolled:
 		case <-c.exited:
 		case <-p.t.ended.Done():
 		}
 		_ = c.tmp.Close()
-	})
+	}) {
+		_ = c.tmp.Close()
+	}
 	return c, nil
 }
 
-// newChild counts one more program, unless the pod ends or runs as many as it may.
+// newChild counts one more program, unless the pod ends or runs as many as it may. The caller calls
+// launching.Done when it has launched the program or has given up.
 func (p *pod) newChild(index int) (*child, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,6 +274,7 @@ func (p *pod) newChild(index int) (*child, error) {
 	}
 	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
+	p.launching.Add(1)
 	return c, nil
 }
 
@@ -419,6 +431,16 @@ func (p *pod) endWithParent(parent TID, cs []*child) {
 			}
 		}
 	})
+}
+
+// endUnenrolled has programs that have not enrolled get SIGTERM when the task that has started them
+// exits, where they shall end with that task or one of its threads.
+func (p *pod) endUnenrolled() {
+	for _, c := range p.running() {
+		if !c.hasEnrolled() && slices.ContainsFunc(p.all(), func(t *Thread) bool { return t.ID() == c.endsWith }) {
+			_ = c.signal(syscall.SIGTERM)
+		}
+	}
 }
 
 // process waits until the process of a child has been started, and returns it, or nil where it could

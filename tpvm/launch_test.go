@@ -51,6 +51,7 @@ func launching(t *testing.T, task *Task) *child {
 	})
 	t.Cleanup(func() {
 		p.forget(c)
+		p.launching.Done()
 		_ = c.tmp.Close()
 		<-handled
 	})

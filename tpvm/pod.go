@@ -32,10 +32,13 @@ type pod struct {
 	threads  map[TID]*Thread
 	contexts map[MsgContext]*rocl.Resource
 	children map[*child]struct{}
-	draining bool
+	draining bool     // Exit has begun: programs are no more started
 	statuses statuses // has a lock of its own
 	launched launched
 	streams  map[*stream]struct{} // the output that this pod passes on
+
+	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
+	handedOver bool           // handOver has begun: what is passed on from then on is handed over at once
 
 	maxPrograms int
 	forker      sync.Once
@@ -250,7 +253,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	}
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
-	t.work.Go(func() {
+	if !t.work.goes(func() {
 		err := errGoexit
 		defer func() { // also where f ends the goroutine
 			th.failed(err)
@@ -261,7 +264,11 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 			_ = th.r.Close()
 		}()
 		err = th.run(f)
-	})
+	}) {
+		th.cancel(ErrExited)
+		t.pod.remove(th)
+		return nil, errors.Join(ErrExited, th.r.Close())
+	}
 	return th, nil
 }
 
@@ -315,11 +322,35 @@ func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
 		case err != nil:
 			return 0, fmt.Errorf("tpvm: new message context: %w", err)
 		}
-		p.mu.Lock()
-		p.contexts[n] = r
-		p.mu.Unlock()
-		return n, nil
+		if p.addContext(n, r) {
+			return n, nil
+		}
+		return 0, fmt.Errorf("tpvm: new message context: %w", errors.Join(ErrExited, r.Close()))
 	}
+}
+
+// addContext keeps the resource of a message context until the task exits. It reports false where the
+// task has exited.
+func (p *pod) addContext(n MsgContext, r *rocl.Resource) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.t.ended.Err() != nil {
+		return false
+	}
+	p.contexts[n] = r
+	return true
+}
+
+// registered returns the resources of the exported functions and of the message contexts. There are no
+// others after the task has exited.
+func (p *pod) registered() []*rocl.Resource {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rs := slices.Collect(maps.Values(p.contexts))
+	for _, x := range p.exports {
+		rs = append(rs, x.r)
+	}
+	return rs
 }
 
 func (p *pod) freeContext(c MsgContext) error {

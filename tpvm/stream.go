@@ -139,11 +139,11 @@ func (s *stream) pass() {
 	s.stop = stop
 	s.p.mu.Lock()
 	s.p.streams[s] = struct{}{}
-	if s.p.draining { // handOver may have looked before
+	if s.p.handedOver {
 		_ = s.r.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.p.mu.Unlock()
-	s.p.t.work.Go(func() {
+	if !s.p.t.work.goes(func() {
 		defer stop()
 		err := s.send(ctx, outText, nil)
 		if err == nil {
@@ -157,12 +157,20 @@ func (s *stream) pass() {
 		case ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded): // the collector has ended
 			_, _ = io.Copy(io.Discard, s.r)
 		}
-		_ = s.r.Close()
-		s.p.mu.Lock()
-		delete(s.p.streams, s)
-		s.p.mu.Unlock()
-		close(s.done)
-	})
+		s.passed()
+	}) {
+		stop()
+		s.passed()
+	}
+}
+
+// passed ends the passing on.
+func (s *stream) passed() {
+	_ = s.r.Close()
+	s.p.mu.Lock()
+	delete(s.p.streams, s)
+	s.p.mu.Unlock()
+	close(s.done)
 }
 
 // copy sends whole lines, and longer ones in parts, until the output ends.
@@ -219,6 +227,7 @@ func (s *stream) readRest(p []byte) (n int) {
 // go on with it themselves; the others are waited for, until ctx ends.
 func (p *pod) handOver(ctx context.Context) {
 	p.mu.Lock()
+	p.handedOver = true
 	var all []*stream
 	for s := range p.streams {
 		all = append(all, s)
@@ -274,7 +283,7 @@ func (t *Task) watchLauncher(st *foundStart) {
 		_ = r.Close()
 		return
 	}
-	t.work.Go(func() {
+	if t.work.goes(func() {
 		defer r.Close()
 		m, err := r.Recv(t.ended)
 		if err != nil {
@@ -282,8 +291,11 @@ func (t *Task) watchLauncher(st *foundStart) {
 		}
 		m.Release()
 		t.passOwn(st)
-	})
-	t.launch = st
+	}) {
+		t.launch = st
+	} else {
+		_ = r.Close()
+	}
 }
 
 // lastOutput is how long Exit waits for the launcher to take what the process has printed last.
