@@ -334,7 +334,7 @@ func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
 		var id TID
 		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
-			if err := p.mayEnrol(c); err != nil {
+			if err := p.mayEnrol(c, m.From(), e); err != nil {
 				return done{Error: err.Error()}
 			}
 			id = e.ID
@@ -352,11 +352,12 @@ func (p *pod) handleEnrolment(c *child) {
 	})
 }
 
-// mayEnrol fails unless the process of c is being started, or has been.
-func (p *pod) mayEnrol(c *child) error {
+// mayEnrol fails unless the process of c is being started, or has been, and the sender of the enrolment
+// is of the process that enrols.
+func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !c.isBegun {
+	if !c.isBegun || e.ID.Context() != from.Context() {
 		return ErrDenied
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -40,6 +41,7 @@ type pod struct {
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
 	handedOver bool           // handOver has begun: what is passed on from then on is handed over at once
 
+	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
 	forker      sync.Once
 	forks       chan func()
@@ -136,7 +138,7 @@ const mostThreads = 1 << 20
 
 func (t *Task) startPod(ctx context.Context, f *config) error {
 	p := &pod{
-		t: t, onSignal: f.onSignal, maxPrograms: f.maxPrograms, forks: make(chan func()),
+		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, maxPrograms: f.maxPrograms, forks: make(chan func()),
 		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
@@ -194,14 +196,49 @@ func (p *pod) handle(m *rocl.Message) {
 	}
 }
 
-// answer decodes a request to r, and replies with what f returns.
+// request is what ask sends.
+type request[Q any] struct {
+	VM      string        // of the asker
+	Left    time.Duration // after which the asker has given up; 0: it does not
+	Request Q
+}
+
+// reply is what answer sends.
+type reply[A any] struct {
+	Error string // why the request was refused
+	Reply A
+}
+
+// giveUpGrace is how long a request is worked on after the asker has given up, so that an asker gets its
+// own error and not that of the pod.
+const giveUpGrace = time.Second
+
+// allows reports whether the task allows a request to r by a task of a virtual machine.
+func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
+	launches := r == p.r && (m.Tag() == podPrograms || m.Tag() == podStart)
+	isOwn := m.From().Context() == r.ID().Context()
+	return vm == p.t.vm && (isOwn || !launches || !p.noLaunch)
+}
+
+// answer decodes a request to r, and replies with what f returns. The context of f ends after the asker
+// has given up.
 func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
-	q, err := rocl.Value[Q](m)
+	q, err := rocl.Value[request[Q]](m)
 	if err != nil {
 		p.t.log.Warn("tpvm: pod: invalid request", "from", m.From(), "tag", m.Tag(), "err", err)
 		return // released without a reply
 	}
-	b, err := rocl.EncodeValue(p.t.ended, p.t.c, f(p.t.ended, q))
+	ctx := p.t.ended
+	if q.Left > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, q.Left)
+		defer cancel()
+	}
+	a := reply[A]{Error: ErrDenied.Error()}
+	if p.allows(r, m, q.VM) {
+		a = reply[A]{Reply: f(ctx, q.Request)}
+	}
+	b, err := rocl.EncodeValue(p.t.ended, p.t.c, a)
 	if err != nil {
 		return
 	}
@@ -212,7 +249,11 @@ func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.
 
 // ask sends a request to a pod and returns its answer.
 func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, err error) {
-	b, err := rocl.EncodeValue(ctx, t.c, q)
+	r := request[Q]{VM: t.vm, Request: q}
+	if end, ok := ctx.Deadline(); ok {
+		r.Left = giveUpGrace + max(0, time.Until(end))
+	}
+	b, err := rocl.EncodeValue(ctx, t.c, r)
 	if err != nil {
 		return a, err
 	}
@@ -222,7 +263,11 @@ func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, e
 		return a, err
 	}
 	defer m.Release()
-	return rocl.Value[A](m)
+	v, err := rocl.Value[reply[A]](m)
+	if err == nil && v.Error != "" {
+		err = remoteError(v.Error)
+	}
+	return v.Reply, err
 }
 
 // startThreads starts threads of an exported function.
