@@ -34,9 +34,10 @@ var (
 	// ErrEntryExists is returned, with ErrDenied, when the message box has an entry that PutInfo
 	// must not replace.
 	ErrEntryExists = errors.New("tpvm: the message box has such an entry already")
-	// ErrDenied is returned when an entry of the message box must not be changed, because another
-	// task or thread owns it.
-	ErrDenied = errors.New("tpvm: another task or thread owns the entry of the message box")
+	// ErrDenied is returned when an entry of the message box must not be changed, because another task
+	// or thread owns it, and when a task asks another one for what that one does not allow: a task of
+	// another virtual machine, or one that asks for programs of a task that uses WithoutLaunch.
+	ErrDenied = errors.New("tpvm: not permitted to this task or thread")
 	// ErrTruncated is returned when a message has more values than were asked for.
 	ErrTruncated = errors.New("tpvm: the message has more values")
 	// ErrHandler is returned when a thread has a handler for the same messages already.

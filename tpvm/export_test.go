@@ -29,6 +29,7 @@ func (t *Task) EndDuringLaunch() error {
 	if err != nil {
 		return err
 	}
+	defer t.pod.launching.Done()
 	defer t.pod.forget(c)
 	t.pod.endChildren()
 	return t.pod.mayBegin(c)

@@ -37,12 +37,16 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 	unbind := context.AfterFunc(t.ctx, cancel)
 	w := &hostWatch{t: t, tag: tg, ids: slices.Clone(ids), isAll: len(ids) == 0, known: map[TID]Host{}}
 	synced, ended := make(chan struct{}), make(chan error, 1)
-	t.task.work.Go(func() {
+	if !t.task.work.goes(func() {
 		defer unbind()
 		defer cancel()
 		ended <- w.run(ctx, func() { close(synced) })
 		close(ended)
-	})
+	}) {
+		unbind()
+		cancel()
+		return nil, fmt.Errorf("tpvm: notify of hosts: %w", ErrExited)
+	}
 	stop = func() {
 		cancel()
 		<-ended

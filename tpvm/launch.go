@@ -60,6 +60,7 @@ type child struct {
 	exited   chan struct{} // closed when the process has ended
 	status   Status        // of the process; after exited
 	streams  []*stream     // its output, where it is gathered
+	endsWith TID           // its parent, where it shall end with that
 }
 
 // hasEnrolled reports whether the program has become a task.
@@ -204,12 +205,17 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	if err != nil {
 		return nil, err
 	}
+	defer p.launching.Done() // behind the start of what passes its output on
 	defer func() {
 		if err != nil {
 			p.forget(c)
+			c.status = statusOf(nil)
 			close(c.exited)
 		}
 	}()
+	if q.EndWithParent {
+		c.endsWith = q.Parent
+	}
 	token := rand.Text()
 	c.cmd = exec.Command(path, q.Args...)
 	c.cmd.Dir = q.Dir
@@ -225,31 +231,38 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	if err := p.registerStart(ctx, c, q, token); err != nil {
 		return nil, err
 	}
-	p.t.work.Go(func() { p.handleEnrolment(c) })
-	err = p.mayBegin(c)
+	if p.t.work.goes(func() { p.handleEnrolment(c) }) {
+		err = p.mayBegin(c)
+	} else {
+		err = ErrExited
+	}
 	if err == nil {
+		p.statuses.add(c) // first: the program may enrol at once
 		err = p.begin(c, q)
 		close(c.begun)
 	}
 	if err != nil {
+		p.statuses.remove(c)
 		_ = c.tmp.Close()
 		return nil, err
 	}
-	p.statuses.add(c)
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
 	go p.awaitExit(c)                                            // outlives the task where the program does
-	p.t.work.Go(func() {
+	if !p.t.work.goes(func() {
 		select {
 		case <-c.enrolled:
 		case <-c.exited:
 		case <-p.t.ended.Done():
 		}
 		_ = c.tmp.Close()
-	})
+	}) {
+		_ = c.tmp.Close()
+	}
 	return c, nil
 }
 
-// newChild counts one more program, unless the pod ends or runs as many as it may.
+// newChild counts one more program, unless the pod ends or runs as many as it may. The caller calls
+// launching.Done when it has launched the program or has given up.
 func (p *pod) newChild(index int) (*child, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -261,6 +274,7 @@ func (p *pod) newChild(index int) (*child, error) {
 	}
 	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
+	p.launching.Add(1)
 	return c, nil
 }
 
@@ -282,10 +296,7 @@ func (p *pod) running() []*child {
 	cs := slices.Collect(maps.Keys(p.children))
 	cs = slices.DeleteFunc(cs, func(c *child) bool { return !c.isBegun })
 	p.mu.Unlock()
-	return slices.DeleteFunc(cs, func(c *child) bool {
-		<-c.begun
-		return c.cmd.Process == nil
-	})
+	return slices.DeleteFunc(cs, func(c *child) bool { return c.process() == nil })
 }
 
 // forget counts one program less.
@@ -323,6 +334,9 @@ func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
 		var id TID
 		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
+			if err := p.mayEnrol(c, m.From(), e); err != nil {
+				return done{Error: err.Error()}
+			}
 			id = e.ID
 			return done{}
 		})
@@ -336,6 +350,17 @@ func (p *pod) handleEnrolment(c *child) {
 		}
 		close(c.enrolled) // behind the reply, since the resource is closed next
 	})
+}
+
+// mayEnrol fails unless the process of c is being started, or has been, and the sender of the enrolment
+// is of the process that enrols.
+func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !c.isBegun || e.ID.Context() != from.Context() {
+		return ErrDenied
+	}
+	return nil
 }
 
 // begin starts the process. Where it shall end with a parent in this process, the kernel ends
@@ -409,8 +434,30 @@ func (p *pod) endWithParent(parent TID, cs []*child) {
 	})
 }
 
+// endUnenrolled has programs that have not enrolled get SIGTERM when the task that has started them
+// exits, where they shall end with that task or one of its threads.
+func (p *pod) endUnenrolled() {
+	for _, c := range p.running() {
+		if !c.hasEnrolled() && slices.ContainsFunc(p.all(), func(t *Thread) bool { return t.ID() == c.endsWith }) {
+			_ = c.signal(syscall.SIGTERM)
+		}
+	}
+}
+
+// process waits until the process of a child has been started, and returns it, or nil where it could
+// not be started.
+func (c *child) process() *os.Process {
+	<-c.begun
+	return c.cmd.Process
+}
+
 // signal signals the process of a child that has not been waited for.
-func (c *child) signal(s syscall.Signal) error { return c.cmd.Process.Signal(s) }
+func (c *child) signal(s syscall.Signal) error {
+	if p := c.process(); p != nil {
+		return p.Signal(s)
+	}
+	return os.ErrProcessDone
+}
 
 // foundStart is the start of this program by a launcher.
 type foundStart struct {
@@ -441,7 +488,11 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 
 // tellStart tells the launcher that the program has enrolled.
 func (t *Task) tellStart(ctx context.Context, s *foundStart) error {
-	if _, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()}); err != nil {
+	d, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()})
+	if err == nil && d.Error != "" {
+		err = remoteError(d.Error)
+	}
+	if err != nil {
 		return fmt.Errorf("telling the launcher %v: %w", s.tmp, err)
 	}
 	return nil

@@ -187,12 +187,20 @@ func (t *Task) setCatch(f sink, isSplit bool) error {
 	var out output
 	if f != nil {
 		var err error
-		if c, err = t.newCollector(f); err != nil {
+		if c, err = t.newCollector(f); err != nil && t.ended.Err() != nil {
+			err = ErrExited
+		}
+		if err != nil {
 			return fmt.Errorf("tpvm: catch output: %w", err)
 		}
 		out = output{To: c.r.ID(), IsSplit: isSplit}
 	}
 	t.mu.Lock()
+	if c != nil && t.exited {
+		t.mu.Unlock()
+		c.release()
+		return fmt.Errorf("tpvm: catch output: %w", ErrExited)
+	}
 	old := t.catch
 	t.catch, t.output = c, out
 	t.mu.Unlock()
@@ -281,10 +289,13 @@ func (t *Task) newCollector(f sink) (*collector, error) {
 	t.mu.Lock()
 	t.collectors = append(t.collectors, c)
 	t.mu.Unlock()
-	t.work.Go(func() { _ = r.Handle(t.ended, c.control) })
-	t.work.Go(func() { _ = data.Handle(t.ended, c.receive) })
+	if !t.work.goes(func() { _ = r.Handle(t.ended, c.control) }) || !t.work.goes(func() { _ = data.Handle(t.ended, c.receive) }) {
+		return nil, errors.Join(ErrExited, c.close())
+	}
 	return c, nil
 }
+
+func (c *collector) close() error { return errors.Join(c.r.Close(), c.data.Close()) }
 
 func (c *collector) hold() {
 	c.mu.Lock()
@@ -310,9 +321,8 @@ func (c *collector) endLocked() {
 	default:
 	}
 	close(c.idle)
-	c.t.work.Go(func() {
-		_ = c.r.Close()
-		_ = c.data.Close()
+	c.t.work.Go(func() { // else withdraw closes it
+		_ = c.close()
 		c.t.mu.Lock()
 		c.t.collectors = slices.DeleteFunc(c.t.collectors, func(o *collector) bool { return o == c && c.err == nil })
 		c.t.mu.Unlock()
@@ -531,6 +541,7 @@ func (t *Task) drain(ctx context.Context) error {
 	t.pod.draining = true
 	t.pod.mu.Unlock()
 	_ = t.setCatch(nil, false)
+	await(ctx, t.pod.launching.Wait)
 	t.mu.Lock()
 	own := slices.Clone(t.collectors)
 	t.mu.Unlock()
@@ -551,6 +562,20 @@ func (t *Task) drain(ctx context.Context) error {
 		c.mu.Unlock()
 	}
 	t.passOwnLast(ctx)
+	t.pod.endUnenrolled()
 	t.pod.handOver(ctx)
 	return errors.Join(errs...)
+}
+
+// await waits until f has returned or ctx ends.
+func await(ctx context.Context, f func()) {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		f()
+	}()
+	select {
+	case <-returned:
+	case <-ctx.Done():
+	}
 }

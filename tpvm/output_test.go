@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -443,5 +444,50 @@ func TestNoOutput(t *testing.T) {
 	exit(t, task)
 	if got := l.all(); len(got) != 1 || got[0] != "" {
 		t.Errorf("%q was gathered", got)
+	}
+}
+
+func init() {
+	// printer starts a program that prints and does not enrol, tells its parent of its process, and stays.
+	programs["printer"] = func() error {
+		ctx := context.Background()
+		t, err := joined()
+		if err != nil {
+			return err
+		}
+		if err := t.Catchout(io.Discard); err != nil {
+			return err
+		}
+		ps, err := t.Start(ctx, "yes", 1)
+		if err != nil {
+			return err
+		}
+		if err := t.SendPacked(ctx, t.Parent(), 1, ps[0].PID()); err != nil {
+			return err
+		}
+		select {}
+	}
+}
+
+// A program that does not enrol gets SIGPIPE when the launcher, which reads its output, has ended.
+func TestOutputWithoutReader(t *testing.T) {
+	task := enrol(t, alone(t))
+	ctx := deadline(t)
+	ids, err := task.Spawn(ctx, tpvm.Self, 1, program("printer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := task.RecvInto(ctx, ids[0], 1, &pid); err != nil {
+		t.Fatal(err)
+	}
+	printer, err := pidfd(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, task, ids[0])
+	if err := printer.wait(); err != nil {
+		t.Error(err)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }

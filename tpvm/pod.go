@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -32,11 +33,15 @@ type pod struct {
 	threads  map[TID]*Thread
 	contexts map[MsgContext]*rocl.Resource
 	children map[*child]struct{}
-	draining bool
+	draining bool     // Exit has begun: programs are no more started
 	statuses statuses // has a lock of its own
 	launched launched
 	streams  map[*stream]struct{} // the output that this pod passes on
 
+	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
+	handedOver bool           // handOver has begun: what is passed on from then on is handed over at once
+
+	noLaunch    bool // for tasks of other contexts
 	maxPrograms int
 	forker      sync.Once
 	forks       chan func()
@@ -133,10 +138,10 @@ const mostThreads = 1 << 20
 
 func (t *Task) startPod(ctx context.Context, f *config) error {
 	p := &pod{
-		t: t, onSignal: f.onSignal, maxPrograms: f.maxPrograms, forks: make(chan func()),
+		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, maxPrograms: f.maxPrograms, forks: make(chan func()),
 		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
-		spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
+		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
 	p.infos = t.newInfoStore(p)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
@@ -191,14 +196,49 @@ func (p *pod) handle(m *rocl.Message) {
 	}
 }
 
-// answer decodes a request to r, and replies with what f returns.
+// request is what ask sends.
+type request[Q any] struct {
+	VM      string        // of the asker
+	Left    time.Duration // after which the asker has given up; 0: it does not
+	Request Q
+}
+
+// reply is what answer sends.
+type reply[A any] struct {
+	Error string // why the request was refused
+	Reply A
+}
+
+// giveUpGrace is how long a request is worked on after the asker has given up, so that an asker gets its
+// own error and not that of the pod.
+const giveUpGrace = time.Second
+
+// allows reports whether the task allows a request to r by a task of a virtual machine.
+func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
+	launches := r == p.r && (m.Tag() == podPrograms || m.Tag() == podStart)
+	isOwn := m.From().Context() == r.ID().Context()
+	return vm == p.t.vm && (isOwn || !launches || !p.noLaunch)
+}
+
+// answer decodes a request to r, and replies with what f returns. The context of f ends after the asker
+// has given up.
 func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
-	q, err := rocl.Value[Q](m)
+	q, err := rocl.Value[request[Q]](m)
 	if err != nil {
 		p.t.log.Warn("tpvm: pod: invalid request", "from", m.From(), "tag", m.Tag(), "err", err)
 		return // released without a reply
 	}
-	b, err := rocl.EncodeValue(p.t.ended, p.t.c, f(p.t.ended, q))
+	ctx := p.t.ended
+	if q.Left > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, q.Left)
+		defer cancel()
+	}
+	a := reply[A]{Error: ErrDenied.Error()}
+	if p.allows(r, m, q.VM) {
+		a = reply[A]{Reply: f(ctx, q.Request)}
+	}
+	b, err := rocl.EncodeValue(p.t.ended, p.t.c, a)
 	if err != nil {
 		return
 	}
@@ -209,7 +249,11 @@ func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.
 
 // ask sends a request to a pod and returns its answer.
 func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, err error) {
-	b, err := rocl.EncodeValue(ctx, t.c, q)
+	r := request[Q]{VM: t.vm, Request: q}
+	if end, ok := ctx.Deadline(); ok {
+		r.Left = giveUpGrace + max(0, time.Until(end))
+	}
+	b, err := rocl.EncodeValue(ctx, t.c, r)
 	if err != nil {
 		return a, err
 	}
@@ -219,7 +263,11 @@ func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, e
 		return a, err
 	}
 	defer m.Release()
-	return rocl.Value[A](m)
+	v, err := rocl.Value[reply[A]](m)
+	if err == nil && v.Error != "" {
+		err = remoteError(v.Error)
+	}
+	return v.Reply, err
 }
 
 // startThreads starts threads of an exported function.
@@ -250,7 +298,7 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 	}
 	th.ctx, th.cancel = context.WithCancelCause(t.ended)
 	t.pod.add(th)
-	t.work.Go(func() {
+	if !t.work.goes(func() {
 		err := errGoexit
 		defer func() { // also where f ends the goroutine
 			th.failed(err)
@@ -261,7 +309,11 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 			_ = th.r.Close()
 		}()
 		err = th.run(f)
-	})
+	}) {
+		th.cancel(ErrExited)
+		t.pod.remove(th)
+		return nil, errors.Join(ErrExited, th.r.Close())
+	}
 	return th, nil
 }
 
@@ -315,11 +367,35 @@ func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
 		case err != nil:
 			return 0, fmt.Errorf("tpvm: new message context: %w", err)
 		}
-		p.mu.Lock()
-		p.contexts[n] = r
-		p.mu.Unlock()
-		return n, nil
+		if p.addContext(n, r) {
+			return n, nil
+		}
+		return 0, fmt.Errorf("tpvm: new message context: %w", errors.Join(ErrExited, r.Close()))
 	}
+}
+
+// addContext keeps the resource of a message context until the task exits. It reports false where the
+// task has exited.
+func (p *pod) addContext(n MsgContext, r *rocl.Resource) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.t.ended.Err() != nil {
+		return false
+	}
+	p.contexts[n] = r
+	return true
+}
+
+// registered returns the resources of the exported functions and of the message contexts. There are no
+// others after the task has exited.
+func (p *pod) registered() []*rocl.Resource {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rs := slices.Collect(maps.Values(p.contexts))
+	for _, x := range p.exports {
+		rs = append(rs, x.r)
+	}
+	return rs
 }
 
 func (p *pod) freeContext(c MsgContext) error {

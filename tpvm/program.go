@@ -158,11 +158,13 @@ func (t *Thread) Start(ctx context.Context, name string, n int, opts ...SpawnOpt
 			ps = append(ps, &Program{t: t, pod: share.pod, id: got.ID, name: name, host: a.Host, index: share.first + k, pid: got.PID})
 		}
 	}
-	t.task.work.Go(func() { // siblings ask for the tasks that the programs have become
+	if !t.task.work.goes(func() { // siblings ask for the tasks that the programs have become
 		defer close(record.done)
 		ids := make([]TID, len(ps))
 		together(len(ps), func(i int) { ids[i], _ = ps[i].Task(t.task.ended) })
 		record.ids = slices.DeleteFunc(ids, TID.IsZero)
-	})
+	}) {
+		close(record.done)
+	}
 	return ps, e.orNil()
 }

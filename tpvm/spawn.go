@@ -242,7 +242,7 @@ func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, ow
 }
 
 // sentinels are the errors that remoteError recognises.
-var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod}
+var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod, ErrDenied}
 
 // remoteError returns the error that another task has told of. The errors of this package are
 // recognised by their text, which stands in front.

@@ -53,8 +53,8 @@ func statusOf(p *os.ProcessState) Status {
 // keptStatuses is how many programs that have ended a pod remembers.
 const keptStatuses = 4096
 
-// statuses has the programs that a pod has started: those that run, and the latest that have
-// ended.
+// statuses has the programs that a pod has started: those that run or are about to, and the latest
+// that have ended.
 type statuses struct {
 	mu    sync.Mutex
 	by    map[TID]*child // by the identifier of the start, and by that of the task
@@ -64,10 +64,13 @@ type statuses struct {
 func (s *statuses) add(c *child) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = map[TID]*child{}
-	}
 	s.by[c.tmp.ID()] = c
+}
+
+func (s *statuses) remove(c *child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.by, c.tmp.ID())
 }
 
 func (s *statuses) enrolled(c *child) {
@@ -110,6 +113,9 @@ func (l *launched) add(pod TID, ids ...TID) {
 		l.pods = map[TID]TID{}
 	}
 	for _, id := range ids {
+		if _, ok := l.pods[id]; ok { // a program's task is asked for again
+			continue
+		}
 		l.pods[id] = pod
 		l.order = append(l.order, id)
 		if len(l.order) > 4*keptStatuses {

@@ -21,9 +21,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// envOutput tells a program which of its files are its launcher's ends of the pipes that are
-// its standard output and error. The program holds them open, so that the pipes have a reader
-// when the launcher has ended, and goes on with reading them.
+// envOutput tells a program the inode numbers of the pipes that its launcher has made its standard output
+// and error. When the program enrols, it opens them for reading, so that the pipes have a reader when the
+// launcher has ended, and goes on with reading them. A program that does not enrol gets SIGPIPE then.
 const envOutput = "TPVM_OUTPUT"
 
 // A stream passes the output of a program on to a collector.
@@ -54,7 +54,7 @@ func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) erro
 		n = 2
 	}
 	number := p.lastStream.Add(2) // the one for standard error is next
-	var fds []string
+	var pipes []string
 	for i := range n {
 		s, err := p.newStream(ctx, c, q, number+uint64(i), i == 1)
 		if IsGone(err) {
@@ -68,12 +68,11 @@ func (p *pod) connectOutput(ctx context.Context, c *child, q spawnPrograms) erro
 			return fmt.Errorf("output: %w", err)
 		}
 		c.streams = append(c.streams, s)
-		fds = append(fds, strconv.Itoa(3+len(c.cmd.ExtraFiles)))
-		c.cmd.ExtraFiles = append(c.cmd.ExtraFiles, s.r)
+		pipes = append(pipes, strconv.FormatUint(pipeNumber(int(s.w.Fd())), 10))
 	}
 	if len(c.streams) > 0 {
 		c.cmd.Stdout, c.cmd.Stderr = c.streams[0].w, c.streams[len(c.streams)-1].w
-		c.cmd.Env = append(c.cmd.Env, envOutput+"="+strings.Join(fds, ","))
+		c.cmd.Env = append(c.cmd.Env, envOutput+"="+strings.Join(pipes, ","))
 	}
 	return nil
 }
@@ -126,10 +125,6 @@ func (s *stream) started(ok bool) {
 		close(s.done)
 		return
 	}
-	// Starting the process has made the pipe a blocking one, which knows no deadlines.
-	if raw, err := s.r.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = syscall.SetNonblock(int(fd), true) })
-	}
 	s.pass()
 }
 
@@ -139,11 +134,11 @@ func (s *stream) pass() {
 	s.stop = stop
 	s.p.mu.Lock()
 	s.p.streams[s] = struct{}{}
-	if s.p.draining { // handOver may have looked before
+	if s.p.handedOver {
 		_ = s.r.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.p.mu.Unlock()
-	s.p.t.work.Go(func() {
+	if !s.p.t.work.goes(func() {
 		defer stop()
 		err := s.send(ctx, outText, nil)
 		if err == nil {
@@ -157,12 +152,20 @@ func (s *stream) pass() {
 		case ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded): // the collector has ended
 			_, _ = io.Copy(io.Discard, s.r)
 		}
-		_ = s.r.Close()
-		s.p.mu.Lock()
-		delete(s.p.streams, s)
-		s.p.mu.Unlock()
-		close(s.done)
-	})
+		s.passed()
+	}) {
+		stop()
+		s.passed()
+	}
+}
+
+// passed ends the passing on.
+func (s *stream) passed() {
+	_ = s.r.Close()
+	s.p.mu.Lock()
+	delete(s.p.streams, s)
+	s.p.mu.Unlock()
+	close(s.done)
 }
 
 // copy sends whole lines, and longer ones in parts, until the output ends.
@@ -219,6 +222,7 @@ func (s *stream) readRest(p []byte) (n int) {
 // go on with it themselves; the others are waited for, until ctx ends.
 func (p *pod) handOver(ctx context.Context) {
 	p.mu.Lock()
+	p.handedOver = true
 	var all []*stream
 	for s := range p.streams {
 		all = append(all, s)
@@ -253,18 +257,17 @@ func (c *child) stream() uint64 {
 
 // watchLauncher has this process pass on its own output when its launcher has ended.
 func (t *Task) watchLauncher(st *foundStart) {
-	fds := os.Getenv(envOutput)
+	pipes := os.Getenv(envOutput)
 	_ = os.Unsetenv(envOutput)
-	if fds == "" || st.Stream == 0 {
+	if pipes == "" || st.Stream == 0 {
 		return
 	}
-	for fd := range strings.SplitSeq(fds, ",") {
-		n, err := strconv.Atoi(fd)
-		if err != nil || n < 3 || !isPipe(n) {
+	for pipe := range strings.SplitSeq(pipes, ",") {
+		r := openOutput(pipe)
+		if r == nil {
 			return
 		}
-		syscall.CloseOnExec(n)
-		t.own = append(t.own, os.NewFile(uintptr(n), "output"))
+		t.own = append(t.own, r)
 	}
 	r, err := t.c.Register(t.ended, nil)
 	if err != nil {
@@ -274,7 +277,7 @@ func (t *Task) watchLauncher(st *foundStart) {
 		_ = r.Close()
 		return
 	}
-	t.work.Go(func() {
+	if t.work.goes(func() {
 		defer r.Close()
 		m, err := r.Recv(t.ended)
 		if err != nil {
@@ -282,8 +285,11 @@ func (t *Task) watchLauncher(st *foundStart) {
 		}
 		m.Release()
 		t.passOwn(st)
-	})
-	t.launch = st
+	}) {
+		t.launch = st
+	} else {
+		_ = r.Close()
+	}
 }
 
 // lastOutput is how long Exit waits for the launcher to take what the process has printed last.
@@ -343,9 +349,29 @@ func (t *Task) disownOutput() {
 	}
 }
 
-func isPipe(fd int) bool {
+// openOutput opens for reading the pipe with an inode number that is the standard output or error of this
+// process. It returns nil if neither is that pipe, such as behind a shell's redirection.
+func openOutput(number string) *os.File {
+	for std := 1; std <= 2; std++ {
+		if strconv.FormatUint(pipeNumber(std), 10) != number {
+			continue
+		}
+		fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", std), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil
+		}
+		return os.NewFile(uintptr(fd), "output")
+	}
+	return nil
+}
+
+// pipeNumber returns the inode number of a pipe, or 0 if fd is none.
+func pipeNumber(fd int) uint64 {
 	var s syscall.Stat_t
-	return syscall.Fstat(fd, &s) == nil && s.Mode&syscall.S_IFMT == syscall.S_IFIFO
+	if syscall.Fstat(fd, &s) != nil || s.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return 0
+	}
+	return s.Ino
 }
 
 // discard has what this process writes to a pipe discarded from now on, where the pipe is its

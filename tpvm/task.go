@@ -142,7 +142,7 @@ type Task struct {
 	log   *slog.Logger
 	ended context.Context // until Exit
 	end   context.CancelFunc
-	work  sync.WaitGroup // goroutines of the task, which ended ends
+	work  goroutines // of the task, which ended ends
 
 	launch   *foundStart   // of this process, where its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes it on
@@ -232,7 +232,9 @@ func (t *Task) undelivered(u rocl.Undelivered) {
 // abandon gives back what a task has that could not enrol for the reason err.
 func (t *Task) abandon(err error) error {
 	t.end()
-	t.work.Wait()
+	if t.pod != nil {
+		t.withdraw()
+	}
 	if t.owns {
 		err = errors.Join(err, t.c.Close())
 	}
@@ -298,13 +300,15 @@ func (t *Task) endWith(parent TID) error {
 	if _, err := r.Monitor(t.ended, parent, 0); err != nil {
 		return errors.Join(err, r.Close())
 	}
-	t.work.Go(func() {
+	if !t.work.goes(func() {
 		defer r.Close()
 		if m, err := r.Recv(t.ended); err == nil {
 			m.Release()
 			t.pod.onSignal(syscall.SIGTERM)
 		}
-	})
+	}) {
+		return errors.Join(ErrExited, r.Close())
+	}
 	return nil
 }
 
@@ -365,6 +369,9 @@ func (t *Task) Export(ctx context.Context, name string, f ThreadFunc) (io.Closer
 	x := &export{t: t, name: name, f: f}
 	t.pod.mu.Lock()
 	defer t.pod.mu.Unlock()
+	if t.ended.Err() != nil {
+		return nil, fmt.Errorf("tpvm: export %q: %w", name, ErrExited)
+	}
 	if _, ok := t.pod.exports[name]; ok {
 		return nil, fmt.Errorf("tpvm: export %q: %w", name, ErrExported)
 	}
@@ -448,6 +455,15 @@ func (t *Task) withdraw() {
 	t.disownOutput()
 	for _, th := range slices.Backward(t.pod.all()) {
 		_ = th.r.Close()
+	}
+	for _, r := range t.pod.registered() {
+		_ = r.Close()
+	}
+	t.mu.Lock()
+	collectors := slices.Clone(t.collectors)
+	t.mu.Unlock()
+	for _, c := range collectors {
+		_ = c.close()
 	}
 	_ = t.pod.r.Close()
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tpvm_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tpvm"
+)
+
+// wantNothing waits until no resource of the test's virtual machine is left.
+func wantNothing(t *testing.T, c *rocl.Context) {
+	t.Helper()
+	for ctx := deadline(t); ; time.Sleep(time.Millisecond) {
+		left := 0
+		for _, err := range c.FindAll(ctx, rocl.Match{"vm": "test"}) {
+			if err != nil {
+				t.Fatalf("%d resources are left: %v", left, err)
+			}
+			left++
+		}
+		if left == 0 {
+			return
+		}
+	}
+}
+
+// Exit may run beside calls that start goroutines of the task. They fail, and leave nothing.
+func TestExitDuringCalls(t *testing.T) {
+	c := alone(t)
+	ctx := deadline(t)
+	wait := func(ctx context.Context, th *tpvm.Thread) error {
+		<-ctx.Done()
+		return nil
+	}
+	for range 6 {
+		task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var calling, all sync.WaitGroup
+		stop := make(chan struct{})
+		repeat := func(f func()) {
+			calling.Add(1)
+			all.Go(func() {
+				f()
+				calling.Done()
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						f()
+					}
+				}
+			})
+		}
+		callers, cancel := context.WithCancel(ctx)
+		repeat(func() { _, _ = task.Spawn(callers, "wait", 2) })
+		repeat(func() {
+			if remove, err := task.AddHandler(tpvm.AnyTask, 7, 0, func(context.Context, *tpvm.Message) {}); err == nil {
+				remove()
+			}
+		})
+		repeat(func() { _ = task.Catchout(io.Discard) })
+		repeat(func() { _, _ = task.Start(callers, "true", 1, tpvm.EndWithParent()) })
+		repeat(func() {
+			if stop, err := task.NotifyHosts(callers, 3); err == nil {
+				stop()
+			}
+		})
+		repeat(func() { _, _ = task.NewContext(callers) })
+		calling.Wait()
+		if err := task.Exit(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := task.Catchout(io.Discard); !errors.Is(err, tpvm.ErrExited) {
+			t.Errorf("Catchout after Exit: %v", err)
+		}
+		close(stop)
+		cancel()
+		all.Wait()
+	}
+	wantNothing(t, c)
+}
+
+// Exit and an Enrol that fails withdraw all that the task has registered.
+func TestExitWithdraws(t *testing.T) {
+	c := alone(t)
+	ctx := deadline(t)
+	nop := func(context.Context, *tpvm.Thread) error { return nil }
+	task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("f", nop))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.NewContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := task.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantNothing(t, c)
+	if _, err := task.Export(ctx, "g", nop); !errors.Is(err, tpvm.ErrExited) {
+		t.Errorf("Export after Exit: %v", err)
+	}
+	twice := tpvm.WithExport("f", nop)
+	if _, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice); !errors.Is(err, tpvm.ErrExported) {
+		t.Errorf("Enrol with the same name twice: %v", err)
+	}
+	wantNothing(t, c)
+}
+
+// A program that has not enrolled ends with its parent also where that exits, and is its launcher.
+func TestExitEndsUnenrolled(t *testing.T) {
+	ctx := deadline(t)
+	task, err := tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := task.Start(ctx, "sleep", 1, tpvm.Args("300"), tpvm.EndWithParent()); err != nil {
+		t.Fatal(err)
+	}
+	if err := task.Exit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		task.WaitChildren()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the program goes on")
+		task.KillChildren()
+		<-ended
+	}
+}
