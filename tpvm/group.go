@@ -395,10 +395,11 @@ func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (m
 		}
 		inst, err := strconv.Atoi(attr(f, attrInstance))
 		id, err2 := rocl.ParseGID(attr(f, attrTID))
-		if err != nil || err2 != nil || inst < 0 {
+		m := member{Inst: inst, TID: id, ID: f.ID}
+		if err != nil || err2 != nil || !m.isValid() {
 			continue
 		}
-		ms = append(ms, member{Inst: inst, TID: id, ID: f.ID})
+		ms = append(ms, m)
 	}
 	slices.SortFunc(ms, func(a, b member) int { return cmp.Compare(a.Inst, b.Inst) })
 	return ms, nil

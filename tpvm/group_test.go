@@ -915,3 +915,25 @@ func TestGroupGatherLeft(t *testing.T) {
 		t.Error(parts, err)
 	}
 }
+
+// A resource of another process with an absurd instance number is no member.
+func TestGroupInstanceFromDirectory(t *testing.T) {
+	ctx := deadline(t)
+	c := alone(t)
+	main := enrol(t, c)
+	attrs := rocl.Attrs{"type": "group", "vm": main.VM(), "group": "g", "inst": "2000000", "tid": main.ID().String()}
+	if _, err := c.Register(ctx, attrs); err != nil {
+		t.Fatal(err)
+	}
+	g, err := main.Join(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := tpvm.Gather(ctx, g, 1, 0, []int{1})
+	if err != nil || len(parts) != 1 {
+		t.Error(len(parts), err)
+	}
+	if n, err := main.GroupSize(ctx, "g"); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+}

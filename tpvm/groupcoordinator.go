@@ -207,7 +207,7 @@ func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
 }
 
 func (c *groupCoordinator) add(m member) {
-	if _, ok := c.members[m.ID]; ok || m.Inst < 0 || c.leaving[m.ID] {
+	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return
 	}
 	if id, ok := c.insts[m.Inst]; ok { // its end has not been told yet
