@@ -107,7 +107,8 @@ type Group struct {
 	count   int           // of that barrier
 	freeze  bool          // it is that of Freeze
 	token   uint64        // of the arrival, once it was sent
-	untold  []Member      // members that are gone, of which no barrier has told this one
+	told    uint64        // barriers have told this member of the departures before this number
+	missed  uint64        // absent has what collect needs of the departures before this number
 	absent  []absentee    // members that are gone, for collect
 	named   map[TID]bool  // resources of members whose end collect has told before the agent knew
 	wake    chan error    // the end of a barrier; has room for it

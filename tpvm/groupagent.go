@@ -38,6 +38,7 @@ type groupAgent struct {
 	members  map[int]member // by number
 	sorted   []member       // members, where not nil
 	departed map[int]Member // the last that had a number which is free
+	log      departures
 	frozen   bool
 	broken   *MemberError // a frozen group has lost a member
 
@@ -291,13 +292,7 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
 		a.removeLocked(g, ErrNotInGroup)
 	}
-	for _, g := range a.local {
-		g.untold = append(g.untold, was)
-		if len(g.untold) > mostUntold {
-			g.untold = slices.Delete(g.untold, 0, 1)
-		}
-		g.missLocked(m, left)
-	}
+	a.log.add(absentee{m, left})
 	still := a.waiting[:0]
 	for _, g := range a.waiting {
 		if err := a.lackLocked(g, g.count); err != nil {
@@ -322,11 +317,16 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	if a.broken != nil {
 		return a.broken
 	}
-	if len(g.untold) == 0 || count <= len(a.members) {
+	if g.told == a.log.end() || count <= len(a.members) {
 		return nil
 	}
-	err := &MemberError{Group: a.name, Members: g.untold}
-	g.untold = nil
+	err := &MemberError{Group: a.name}
+	for _, x := range a.log.since(max(g.told, a.log.end()-min(a.log.end(), mostUntold))) {
+		m := x.public()
+		m.Left = x.left
+		err.Members = append(err.Members, m)
+	}
+	g.told = a.log.end()
 	return err
 }
 
@@ -334,7 +334,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 func (g *Group) endLocked(err error) {
 	g.waiting = false
 	if err == nil {
-		g.untold = nil
+		g.told = g.a.log.end()
 	}
 	g.wake <- err
 }
@@ -567,6 +567,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		}
 		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
 		a.mu.Lock()
+		g.told, g.missed = a.log.end(), a.log.end()
 		a.local[r.ID()] = g
 		if a.members[inst].ID == r.ID() { // the coordinator has found it in the directory
 			a.addLocked(g.member())
