@@ -156,6 +156,7 @@ func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	a, err := t.task.groupAgent(ctx, name)
 	var g *Group
 	if err == nil {
+		defer a.release()
 		g, err = a.join(ctx, t)
 	}
 	s.mu.Lock()

@@ -91,12 +91,12 @@ func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scrat
 	_ = r.SendBytes(ctx, to, ownTag, p)
 }
 
-// receiveGroup closes r when the task ends. Until then it calls handle for each message to r of an
+// receiveGroup closes r when ctx ends. Until then it calls handle for each message to r of an
 // agent or a coordinator, and with nil when one of those that r monitors has ended.
-func (t *Task) receiveGroup(r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
+func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
 	defer r.Close()
 	for {
-		received, err := r.Recv(t.ended)
+		received, err := r.Recv(ctx)
 		if err != nil {
 			return
 		}
