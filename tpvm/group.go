@@ -107,7 +107,8 @@ type Group struct {
 	count   int           // of that barrier
 	freeze  bool          // it is that of Freeze
 	token   uint64        // of the arrival, once it was sent
-	untold  []Member      // members that are gone, of which no barrier has told this one
+	told    uint64        // barriers have told this member of the departures before this number
+	missed  uint64        // absent has what collect needs of the departures before this number
 	absent  []absentee    // members that are gone, for collect
 	named   map[TID]bool  // resources of members whose end collect has told before the agent knew
 	wake    chan error    // the end of a barrier; has room for it
@@ -155,6 +156,7 @@ func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
 	a, err := t.task.groupAgent(ctx, name)
 	var g *Group
 	if err == nil {
+		defer a.release()
 		g, err = a.join(ctx, t)
 	}
 	s.mu.Lock()
@@ -395,10 +397,11 @@ func (t *Task) findMembers(ctx context.Context, name string, more rocl.Match) (m
 		}
 		inst, err := strconv.Atoi(attr(f, attrInstance))
 		id, err2 := rocl.ParseGID(attr(f, attrTID))
-		if err != nil || err2 != nil || inst < 0 {
+		m := member{Inst: inst, TID: id, ID: f.ID}
+		if err != nil || err2 != nil || !m.isValid() {
 			continue
 		}
-		ms = append(ms, member{Inst: inst, TID: id, ID: f.ID})
+		ms = append(ms, m)
 	}
 	slices.SortFunc(ms, func(a, b member) int { return cmp.Compare(a.Inst, b.Inst) })
 	return ms, nil

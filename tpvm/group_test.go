@@ -20,9 +20,10 @@ import (
 
 // A team is threads that a test uses from its own goroutine.
 type team struct {
-	t     testing.TB
-	tasks []*tpvm.Task
-	n     int
+	t        testing.TB
+	contexts []*rocl.Context
+	tasks    []*tpvm.Task
+	n        int
 }
 
 // newThreads enrols tasks, on as many nodes.
@@ -30,7 +31,8 @@ func newThreads(t testing.TB, tasks int) *team {
 	c := rocltest.Cluster(t, tasks)
 	ts := &team{t: t}
 	for i := range tasks {
-		ts.tasks = append(ts.tasks, enrol(t, c.Open(i)))
+		ts.contexts = append(ts.contexts, c.Open(i))
+		ts.tasks = append(ts.tasks, enrol(t, ts.contexts[i]))
 	}
 	return ts
 }
@@ -913,5 +915,97 @@ func TestGroupGatherLeft(t *testing.T) {
 	parts, err := tpvm.Gather(ctx, gs[0], 1, 0, []int{0})
 	if err != nil || fmt.Sprint(parts) != "[[0] [1] [2]]" {
 		t.Error(parts, err)
+	}
+}
+
+// What the tasks of a virtual machine keep of a group ends with its last member, whether that leaves
+// or ends, in the task of the coordinator or in another one.
+func TestGroupEndsWithLastMember(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	keeps := func() (n int) {
+		for _, typ := range []string{"group", "grouptask", "groupsync"} {
+			for _, err := range ts.contexts[0].FindAll(ctx, rocl.Match{"vm": ts.tasks[0].VM(), "type": typ}) {
+				if err != nil {
+					t.Fatalf("%d resources or more are left: %v", n, err)
+				}
+				n++
+			}
+		}
+		return n
+	}
+	a, b := ts.start(0), ts.start(1)
+	for i := range 6 {
+		hs := []handle{a, b}
+		if i%2 == 1 {
+			hs = []handle{b, a}
+		}
+		var gs []*tpvm.Group
+		for _, h := range hs[:1+i/2%2] {
+			g, err := h.Join(ctx, fmt.Sprint("job", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			gs = append(gs, g)
+		}
+		for _, g := range gs {
+			if err := g.Leave(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, h := range []handle{a, b} {
+		if _, err := h.Join(ctx, "ends"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.end()
+	b.end()
+	for keeps() > 0 { // until the ends are known, or ctx ends
+	}
+}
+
+// A Join that meets the end of the group succeeds.
+func TestGroupJoinMeetsEnd(t *testing.T) {
+	ctx := deadline(t)
+	ts := newThreads(t, 2)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		h := ts.start(i % 2)
+		wg.Go(func() {
+			for range 50 {
+				g, err := h.Join(ctx, "g")
+				if err == nil {
+					err = g.Leave(ctx)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A resource of another process with an absurd instance number is no member.
+func TestGroupInstanceFromDirectory(t *testing.T) {
+	ctx := deadline(t)
+	c := alone(t)
+	main := enrol(t, c)
+	attrs := rocl.Attrs{"type": "group", "vm": main.VM(), "group": "g", "inst": "2000000", "tid": main.ID().String()}
+	if _, err := c.Register(ctx, attrs); err != nil {
+		t.Fatal(err)
+	}
+	g, err := main.Join(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := tpvm.Gather(ctx, g, 1, 0, []int{1})
+	if err != nil || len(parts) != 1 {
+		t.Error(len(parts), err)
+	}
+	if n, err := main.GroupSize(ctx, "g"); n != 1 || err != nil {
+		t.Error(n, err)
 	}
 }

@@ -22,10 +22,16 @@ import (
 //
 // Its goroutine receives from the coordinator, and finds or makes another coordinator when that
 // has ended. Methods that end in Locked need mu, which unlock releases.
+//
+// An agent ends when the task has no members of the group, unless the coordinator is in this task and
+// is still needed. The next Join makes another agent.
 type groupAgent struct {
 	t    *Task
 	name string
 	r    *rocl.Resource
+
+	ended context.Context // until the agent or the task ends
+	end   context.CancelFunc
 
 	mu          sync.Mutex
 	coordinator TID               // zero: none
@@ -38,9 +44,11 @@ type groupAgent struct {
 	members  map[int]member // by number
 	sorted   []member       // members, where not nil
 	departed map[int]Member // the last that had a number which is free
+	log      departures
 	frozen   bool
 	broken   *MemberError // a frozen group has lost a member
 
+	users    int            // calls of Join and Leave under way
 	local    map[TID]*Group // members of this task, by their resource
 	waiting  []*Group       // in a barrier, in the order of their calls
 	sent     int            // so many of them the coordinator has been told of
@@ -63,11 +71,14 @@ type groupSync struct {
 	done  chan struct{}
 }
 
-// groupAgent returns the agent of a group. It is there until the task exits.
+// groupAgent returns the agent of a group, which does not end before the caller has called release.
 func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error) {
 	t.groupsMu.Lock()
 	defer t.groupsMu.Unlock()
 	if a := t.agents[name]; a != nil {
+		a.mu.Lock()
+		a.users++
+		a.mu.Unlock()
 		return a, nil
 	}
 	if t.ended.Err() != nil {
@@ -78,9 +89,10 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 		return nil, err
 	}
 	a := &groupAgent{
-		t: t, name: name, r: r, members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{},
+		t: t, name: name, r: r, users: 1, members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{},
 		joins: map[uint64]*groupJoin{}, leaves: map[TID]chan struct{}{},
 	}
+	a.ended, a.end = context.WithCancel(t.ended)
 	if t.agents == nil {
 		t.agents = map[string]*groupAgent{}
 	}
@@ -89,8 +101,44 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 	return a, nil
 }
 
+// release ends a use of the agent by Join or Leave.
+func (a *groupAgent) release() {
+	a.mu.Lock()
+	a.users--
+	a.mu.Unlock()
+	a.endIdle()
+}
+
+// endIdle ends the agent, and the coordinator in this task, if nothing needs them. An agent of
+// another task that has just found the coordinator is told of its end, and makes another one.
+func (a *groupAgent) endIdle() {
+	a.mu.Lock()
+	isIdle := a.isIdleLocked()
+	a.mu.Unlock()
+	if !isIdle {
+		return
+	}
+	a.t.groupsMu.Lock()
+	a.mu.Lock()
+	isIdle = a.isIdleLocked() // no Join has found the agent meanwhile
+	here := a.here
+	if isIdle {
+		delete(a.t.agents, a.name)
+		a.end()
+	}
+	a.mu.Unlock()
+	a.t.groupsMu.Unlock()
+	if isIdle && here != nil {
+		_ = here.r.Close()
+	}
+}
+
+func (a *groupAgent) isIdleLocked() bool {
+	return a.users == 0 && len(a.local) == 0 && a.ended.Err() == nil && (a.here == nil || a.here.isIdle())
+}
+
 func (a *groupAgent) run() {
-	a.t.receiveGroup(a.r, a.name, func(from TID, v *groupMessage) {
+	a.t.receiveGroup(a.ended, a.r, a.name, func(from TID, v *groupMessage) {
 		a.mu.Lock()
 		switch {
 		case from != a.coordinator:
@@ -102,8 +150,9 @@ func (a *groupAgent) run() {
 		needs := a.coordinator.IsZero() && (len(a.local) > 0 || len(a.joins) > 0)
 		a.unlock()
 		if needs {
-			a.connect(a.t.ended, from)
+			a.connect(a.ended, from)
 		}
+		a.endIdle()
 	})
 }
 
@@ -153,8 +202,9 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		id, here, err := a.elect(ctx)
 		if err == nil && id != lost {
-			if _, err = a.r.Monitor(ctx, id, ownTag); err == nil {
-				a.mu.Lock()
+			_, err = a.r.Monitor(ctx, id, ownTag)
+			a.mu.Lock()
+			if err == nil && ctx.Err() == nil {
 				a.coordinator, a.here, a.attached, a.failure = id, here, false, nil
 				v := groupMessage{Op: opAttach, Freeze: a.frozen}
 				for _, g := range a.local {
@@ -163,6 +213,10 @@ func (a *groupAgent) connect(ctx context.Context, lost TID) {
 				a.sendToLocked(id, v)
 				a.unlock()
 				return
+			}
+			a.mu.Unlock()
+			if here != nil {
+				_ = here.r.Close()
 			}
 		}
 		a.mu.Lock()
@@ -291,13 +345,7 @@ func (a *groupAgent) goneLocked(m member, left bool) {
 	if g := a.local[m.ID]; g != nil { // the coordinator takes this task for ended
 		a.removeLocked(g, ErrNotInGroup)
 	}
-	for _, g := range a.local {
-		g.untold = append(g.untold, was)
-		if len(g.untold) > mostUntold {
-			g.untold = slices.Delete(g.untold, 0, 1)
-		}
-		g.missLocked(m, left)
-	}
+	a.log.add(absentee{m, left})
 	still := a.waiting[:0]
 	for _, g := range a.waiting {
 		if err := a.lackLocked(g, g.count); err != nil {
@@ -322,11 +370,16 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 	if a.broken != nil {
 		return a.broken
 	}
-	if len(g.untold) == 0 || count <= len(a.members) {
+	if g.told == a.log.end() || count <= len(a.members) {
 		return nil
 	}
-	err := &MemberError{Group: a.name, Members: g.untold}
-	g.untold = nil
+	err := &MemberError{Group: a.name}
+	for _, x := range a.log.since(max(g.told, a.log.end()-min(a.log.end(), mostUntold))) {
+		m := x.public()
+		m.Left = x.left
+		err.Members = append(err.Members, m)
+	}
+	g.told = a.log.end()
 	return err
 }
 
@@ -334,7 +387,7 @@ func (a *groupAgent) lackLocked(g *Group, count int) error {
 func (g *Group) endLocked(err error) {
 	g.waiting = false
 	if err == nil {
-		g.untold = nil
+		g.told = g.a.log.end()
 	}
 	g.wake <- err
 }
@@ -457,6 +510,7 @@ func (a *groupAgent) drop(g *Group) {
 	}
 	a.unlock()
 	_ = g.r.Close() // the coordinator monitors it
+	a.endIdle()
 }
 
 func (a *groupAgent) leave(ctx context.Context, g *Group) error {
@@ -465,6 +519,8 @@ func (a *groupAgent) leave(ctx context.Context, g *Group) error {
 		defer a.unlock()
 		return g.closed
 	}
+	a.users++
+	defer a.release()
 	a.removeLocked(g, ErrNotInGroup)
 	a.flushLocked()
 	a.unlock()
@@ -502,8 +558,11 @@ func wait[T any](ctx context.Context, a *groupAgent, c <-chan T) (v T, err error
 	select {
 	case v = <-c:
 		return v, nil
-	case <-a.t.ended.Done():
-		return v, ErrExited
+	case <-a.ended.Done():
+		if a.t.ended.Err() != nil {
+			return v, ErrExited
+		}
+		return v, ErrNotInGroup
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
@@ -567,6 +626,7 @@ func (a *groupAgent) join(ctx context.Context, t *Thread) (*Group, error) {
 		}
 		g := &Group{t: t, a: a, r: r, inst: inst, joined: make(chan struct{}), wake: make(chan error, 1)}
 		a.mu.Lock()
+		g.told, g.missed = a.log.end(), a.log.end()
 		a.local[r.ID()] = g
 		if a.members[inst].ID == r.ID() { // the coordinator has found it in the directory
 			a.addLocked(g.member())

@@ -84,21 +84,45 @@ type absentee struct {
 	left bool // by Leave, or an error has named it: what it sent is in the mailbox
 }
 
-// missLocked keeps a member that is gone, if an operation of g may need it. The mu of the agent must
-// be held.
-func (g *Group) missLocked(m member, left bool) {
-	left = left || g.named[m.ID]
-	delete(g.named, m.ID)
-	if left && !g.hasFrom(m) {
-		return
-	}
-	g.absent = append(g.absent, absentee{m, left})
-	if len(g.absent) > mostAbsent {
-		g.absent = slices.Delete(g.absent, 0, 1)
-	}
+// departures are the latest members that have ended or have left, with consecutive numbers. All
+// members of a task share them, so that an end costs the same however many members there are.
+type departures struct {
+	first uint64 // the number of all[0]
+	all   []absentee
 }
 
-// mostAbsent is how many members that are gone a member knows.
+// mostDepartures is how many departures are kept at least. Twice as many are kept at most.
+const mostDepartures = 1 << 15
+
+func (d *departures) add(x absentee) {
+	if len(d.all) == 2*mostDepartures {
+		d.all = slices.Delete(d.all, 0, mostDepartures)
+		d.first += mostDepartures
+	}
+	d.all = append(d.all, x)
+}
+
+// end returns the number of the next departure.
+func (d *departures) end() uint64 { return d.first + uint64(len(d.all)) }
+
+// since returns the departures from a number on that are still kept. Callers must not change them.
+func (d *departures) since(n uint64) []absentee { return d.all[max(n, d.first)-d.first:] }
+
+// missLocked adds to g.absent the members that are gone since the last call, if an operation of g
+// may need them. Only roots call it. The mu of the agent must be held.
+func (g *Group) missLocked() {
+	for _, x := range g.a.log.since(g.missed) {
+		x.left = x.left || g.named[x.ID]
+		delete(g.named, x.ID)
+		if !x.left || g.hasFrom(x.member) {
+			g.absent = append(g.absent, x)
+		}
+	}
+	g.missed = g.a.log.end()
+	g.absent = slices.Delete(g.absent, 0, max(0, len(g.absent)-mostAbsent))
+}
+
+// mostAbsent is how many members that are gone a root knows.
 const mostAbsent = 4096
 
 // hasFrom reports whether the mailbox of g has data of a member.
@@ -112,6 +136,7 @@ func (g *Group) hasFrom(m member) bool {
 func (g *Group) sources(ms []member) []source {
 	var all []source
 	g.a.mu.Lock()
+	g.missLocked()
 	for _, x := range g.absent {
 		all = append(all, source{x.member, true, x.left})
 	}
@@ -132,6 +157,7 @@ type source struct {
 func (g *Group) settle(named []source) {
 	g.a.mu.Lock()
 	defer g.a.mu.Unlock()
+	g.missLocked()
 	for _, s := range named {
 		i := slices.IndexFunc(g.absent, func(x absentee) bool { return x.ID == s.ID })
 		switch {

@@ -14,7 +14,8 @@ import (
 // There is one in the virtual machine for each group, in a task that has or had members of it:
 // its resource is Unique. The agents of the group, one in each task that has members, send to
 // it. When its task has ended, they make another one, from what the directory knows, and send
-// again what has not been answered.
+// again what has not been answered. A coordinator that no member and no agent of another task needs
+// any more ends with the agent of its own task.
 //
 // One message is worked on at a time, so that joins, ends and arrivals have one order. Each
 // change of the membership has a version. An arrival whose agent had not learned of the last
@@ -79,7 +80,7 @@ func (c *groupCoordinator) scan(ctx context.Context) error {
 }
 
 func (c *groupCoordinator) run() {
-	c.t.receiveGroup(c.r, c.name, func(from TID, v *groupMessage) {
+	c.t.receiveGroup(c.t.ended, c.r, c.name, func(from TID, v *groupMessage) {
 		c.mu.Lock()
 		if v == nil {
 			c.gone(from)
@@ -92,7 +93,19 @@ func (c *groupCoordinator) run() {
 			c.own.mu.Lock()
 			c.own.unlock()
 		}
+		c.own.endIdle()
 	})
+}
+
+// isIdle reports whether the group has no members, and no agent but the one of the same task.
+func (c *groupCoordinator) isIdle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	others := len(c.agents)
+	if c.agents[c.own.r.ID()] {
+		others--
+	}
+	return others == 0 && len(c.members) == 0 && len(c.leaving) == 0 && len(c.reserved) == 0
 }
 
 // ask works on a message of the agent of the same task. What that is answered is in the inbox.
@@ -207,7 +220,7 @@ func (c *groupCoordinator) cancel(from TID, tokens []uint64) {
 }
 
 func (c *groupCoordinator) add(m member) {
-	if _, ok := c.members[m.ID]; ok || m.Inst < 0 || c.leaving[m.ID] {
+	if _, ok := c.members[m.ID]; ok || !m.isValid() || c.leaving[m.ID] {
 		return
 	}
 	if id, ok := c.insts[m.Inst]; ok { // its end has not been told yet

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
@@ -26,6 +27,13 @@ type member struct {
 	TID  TID // of the thread
 	ID   TID // of the member's own resource
 }
+
+// maxInstance is the highest instance number that is accepted of another process. Gather makes a
+// slice as long as the highest number.
+const maxInstance = 1 << 20
+
+// isValid reports whether the instance number of a member is one that a coordinator can have given.
+func (m member) isValid() bool { return m.Inst >= 0 && m.Inst <= maxInstance }
 
 func (m member) public() Member { return Member{Instance: m.Inst, TID: m.TID} }
 
@@ -83,12 +91,12 @@ func (m *groupMessage) send(ctx context.Context, r *rocl.Resource, to TID, scrat
 	_ = r.SendBytes(ctx, to, ownTag, p)
 }
 
-// receiveGroup closes r when the task ends. Until then it calls handle for each message to r of an
+// receiveGroup closes r when ctx ends. Until then it calls handle for each message to r of an
 // agent or a coordinator, and with nil when one of those that r monitors has ended.
-func (t *Task) receiveGroup(r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
+func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string, handle func(from TID, m *groupMessage)) {
 	defer r.Close()
 	for {
-		received, err := r.Recv(t.ended)
+		received, err := r.Recv(ctx)
 		if err != nil {
 			return
 		}
@@ -151,7 +159,13 @@ func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
 func (m *groupMessage) decode(p []byte) error {
 	switch {
 	case len(p) > 0 && p[0] == formatCBOR:
-		return codec.Decode(p[1:], m)
+		if err := codec.Decode(p[1:], m); err != nil {
+			return err
+		}
+		if m.Inst < -1 || m.Inst > maxInstance || slices.ContainsFunc(m.Members, func(m member) bool { return !m.isValid() }) {
+			return errGroupMessage
+		}
+		return nil
 	case len(p) < 3 || p[0] != formatShort || p[2] >= flagsEnd:
 		return errGroupMessage
 	}

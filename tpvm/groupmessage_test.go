@@ -3,9 +3,31 @@
 package tpvm
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 )
+
+// outOfRange are messages with instance numbers that no coordinator gives.
+var outOfRange = []groupMessage{
+	{Op: opView, Members: []member{{Inst: 0}, {Inst: maxInstance + 1}}},
+	{Op: opJoined, Tokens: []uint64{1}, Members: []member{{Inst: -1}}},
+	{Op: opReserved, Tokens: []uint64{1}, Inst: maxInstance + 1},
+	{Op: opJoin, Tokens: []uint64{1}, Inst: -2},
+}
+
+// An instance number that no coordinator gives is refused, before memory for so many is allocated.
+func TestGroupMessageInstance(t *testing.T) {
+	for _, m := range outOfRange {
+		p, err := m.appendTo(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := new(groupMessage).decode(p); !errors.Is(err, errGroupMessage) {
+			t.Errorf("%+v: %v", m, err)
+		}
+	}
+}
 
 // What other tasks send is decoded or refused, and what was decoded has one encoding.
 func FuzzGroupMessage(f *testing.F) {
@@ -15,6 +37,13 @@ func FuzzGroupMessage(f *testing.F) {
 		{Op: opReserved, Tokens: []uint64{7}, Inst: -1},
 		{Op: opChange, Version: 1 << 60, Gone: true, Left: true, Members: []member{{Inst: 1}}},
 	} {
+		p, err := m.appendTo(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p)
+	}
+	for _, m := range outOfRange {
 		p, err := m.appendTo(nil)
 		if err != nil {
 			f.Fatal(err)
