@@ -644,16 +644,26 @@ func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
 	case err == nil || errors.Is(err, ErrExited):
 		return true
 	case errors.Is(err, rocl.ErrExists):
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.copies[c.key()] == c {
-			delete(k.copies, c.key())
-		}
-		return true
+		return k.isElsewhere(ctx, c)
 	case ctx.Err() == nil:
 		k.p.t.log.Warn("tpvm: message box: entry not taken over yet", "name", c.Name, "index", c.Index, "err", err)
 	}
 	return false
+}
+
+// isElsewhere forgets a copy whose entry another task keeps. It reports false while there is only the
+// entry of the pod that has ended: the directory may withdraw that later than the pod.
+func (k *infoStore) isElsewhere(ctx context.Context, c *copyOf) bool {
+	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name, attrIndex: strconv.Itoa(c.Index)})
+	if err != nil || len(is) == 0 || is[0].pod == c.store {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.copies[c.key()] == c {
+		delete(k.copies, c.key())
+	}
+	return true
 }
 
 // syncAll gives another pod a copy of each entry whose copy the given pod, which has ended, has had.
