@@ -3,6 +3,7 @@
 package tpvm
 
 import (
+	"slices"
 	"syscall"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -40,3 +41,22 @@ func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{d
 
 // EncodeInfo returns the payload of an entry of the message box.
 func EncodeInfo(b *pack.Buffer) ([]byte, error) { return encodeInfo(b) }
+
+// HoldInfo has the task answer no request about its entries of the message box until release.
+func (t *Task) HoldInfo() (release func()) {
+	k := t.pod.infos
+	k.mu.Lock()
+	return k.mu.Unlock
+}
+
+// InfoCopies returns the names of other tasks' entries of which the task keeps copies, in order.
+func (t *Task) InfoCopies() (names []string) {
+	k := t.pod.infos
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key := range k.copies {
+		names = append(names, key.name)
+	}
+	slices.Sort(names)
+	return names
+}

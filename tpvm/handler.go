@@ -79,7 +79,7 @@ const goneTag = ownTag | math.MaxUint32
 // Unlike PVM's, handlers need no other call to run: f is called by a goroutine of the
 // library, for one message after the other in their order, beside the thread's own and beside
 // other handlers; see Workers and Serial. f may do all that the thread may. A panic of f is
-// logged, and ends that call only.
+// logged, and ends that call only, as runtime.Goexit does.
 //
 // After remove, Recv returns messages that the handler has not taken. Up to 64 messages that it has
 // taken are still handled, with an ended ctx; remove does not wait for them. A thread's handlers end
@@ -178,13 +178,14 @@ func (hs *handlers) pump() {
 			m, err = hs.t.r.Recv(ctx, rocl.Any(sels...))
 		}
 		hs.mu.Lock()
-		hs.interrupt()
+		ended := ctx.Err() != nil
+		hs.interrupt() // releases ctx
 		switch {
 		case err == nil:
 			hs.routeLocked(m)
 		case try != nil:
 			hs.giveLocked(try, received{err: err})
-		case ctx.Err() == nil: // the thread's resource has been closed
+		case !ended: // the thread's resource has been closed
 			hs.stopLocked()
 			hs.mu.Unlock()
 			return
@@ -265,13 +266,21 @@ func (hs *handlers) giveLocked(rc *receiver, got received) {
 	rc.got <- got
 }
 
-// work handles messages until the handler has been removed and its queue is empty.
+// work handles messages until the handler has been removed and its queue is empty. Where the handler's
+// function ends the goroutine by runtime.Goexit, another one goes on.
 func (hs *handlers) work(h *handler) {
 	hs.mu.Lock()
-	defer hs.mu.Unlock()
+	isDone := false
+	defer func() {
+		hs.mu.Unlock()
+		if !isDone {
+			h.done.Go(func() { hs.work(h) })
+		}
+	}()
 	for {
 		for len(h.queue) == 0 {
 			if h.ctx.Err() != nil {
+				isDone = true
 				return
 			}
 			h.ready.Wait()
@@ -281,10 +290,15 @@ func (hs *handlers) work(h *handler) {
 		if h.queue = h.queue[1:]; len(h.queue) == queued-1 {
 			hs.interrupt() // the pump takes more
 		}
-		hs.mu.Unlock()
-		hs.handle(h, m)
-		hs.mu.Lock()
+		hs.handleLocked(h, m)
 	}
+}
+
+// handleLocked handles a message. The lock must be held; handleLocked releases it meanwhile.
+func (hs *handlers) handleLocked(h *handler, m *rocl.Message) {
+	hs.mu.Unlock()
+	defer hs.mu.Lock() // also after runtime.Goexit
+	hs.handle(h, m)
 }
 
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {

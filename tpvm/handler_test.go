@@ -5,6 +5,7 @@ package tpvm_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -219,4 +220,53 @@ func TestRecvFunc(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A handler that calls runtime.Goexit handles the next message.
+func TestHandlerGoexit(t *testing.T) {
+	task := enrol(t, alone(t))
+	for tag, opts := range [][]tpvm.HandlerOption{nil, {tpvm.Serial()}, {tpvm.Workers(2)}} {
+		got := make(chan int32)
+		_, err := task.AddHandler(tpvm.AnyTask, tag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+			got <- number(m)
+			runtime.Goexit()
+		}, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int32(10) {
+			sendInt(t, task.Thread, task.ID(), tag, i)
+			if k := <-got; k != i {
+				t.Fatal(k)
+			}
+		}
+	}
+}
+
+// A receive of a thread with handlers returns when the thread's context is closed.
+func TestHandlerClosed(t *testing.T) {
+	ctx := deadline(t)
+	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = task.AddHandler(tpvm.AnyTask, 1, 0, func(context.Context, *tpvm.Message) {}); err != nil {
+		t.Fatal(err)
+	}
+	sendInt(t, task.Thread, task.ID(), 2, 2)
+	recvInt(t, task.Thread, tpvm.AnyTask, tpvm.AnyTag) // through the goroutine that receives for the handler
+	got := make(chan error)
+	go func() {
+		_, err := task.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
+		got <- err
+	}()
+	_ = c.Close()
+	if err := <-got; !errors.Is(err, rocl.ErrClosed) {
+		t.Error(err)
+	}
+	_ = task.Exit(ctx)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -21,15 +22,30 @@ import (
 // infoStore. An entry that moves, because another task replaces it or its task exits, is
 // registered by the new infoStore before the old one withdraws it, so that there is always one to
 // find.
+//
+// A goroutine for each Persistent entry gives another pod a copy of it, and has pods forget copies
+// that are no more needed, again and again until it has succeeded. No lock is held meanwhile. A pod
+// that does not answer may have a copy all the same, as soon as it goes on: it is told to forget it.
 type infoStore struct {
 	p *pod
 
-	mu       sync.Mutex
-	held     map[TID]*heldInfo   // by the entry's resource
-	copies   map[infoKey]*copyOf // of entries that other tasks keep
-	watching bool                // watch runs
-	closing  bool                // the task exits
+	mu        sync.Mutex
+	held      map[TID]*heldInfo   // by the entry's resource
+	copies    map[infoKey]*copyOf // of entries that other tasks keep
+	forgotten map[TID]uint64      // the latest version that a pod has had forgotten here
+	version   uint64              // of the last request to keep or to forget a copy
+	slow      map[TID]bool        // the pods that have not answered in time
+	watching  bool                // watch runs
+	closing   bool                // the task exits
 }
+
+const (
+	infoTimeout  = 2 * time.Second // of a request to another pod's infoStore
+	infoRate     = 4 << 20         // bytes of content that a request may transfer in a second more
+	infoPatience = 2 * infoTimeout // how long a caller waits for what such requests do
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 10 * time.Second
+)
 
 // An infoKey names an entry: the message box has one entry for each name and index.
 type infoKey struct {
@@ -48,16 +64,26 @@ func (c *infoContent) key() infoKey { return infoKey{c.Name, c.Index} }
 // A heldInfo is an entry that this task keeps.
 type heldInfo struct {
 	infoContent
-	r    *rocl.Resource
-	copy TID        // the pod that has a copy; zero: none has
-	mu   sync.Mutex // held while the entry is being changed; taken before that of the infoStore
-	gone bool       // it has been deleted, or another task keeps it
+	at      infoKey
+	r       *rocl.Resource
+	mu      sync.Mutex // held while the entry is being changed; taken before that of the infoStore
+	gone    bool       // it has been deleted, or another task keeps it
+	changes uint64     // of the content
+
+	// Of the copies; the lock of the infoStore guards them.
+	copy    TID           // the pod that has the copy; zero: none has
+	copied  uint64        // the number of changes that the copy has
+	asked   map[TID]bool  // the pods that may have a copy, with the pod copy
+	round   chan struct{} // closed when the pods have been asked once more; nil: nobody waits for that
+	syncing bool          // sync runs
+	wake    chan struct{} // ends a pause of sync; has room for one
 }
 
 // A copyOf is a copy of an entry that another pod keeps.
 type copyOf struct {
 	infoContent
-	store TID
+	store   TID
+	version uint64
 }
 
 // What an infoStore is asked.
@@ -79,6 +105,7 @@ type infoRequest struct {
 	ID       TID
 	By       TID // a thread
 	To, From TID // pods
+	Version  uint64
 	Content  *infoContent
 }
 
@@ -88,11 +115,16 @@ type infoAnswer struct {
 	Data  []byte
 }
 
+// errOldInfo is returned for a copy that may be older than a request to forget it.
+var errOldInfo = errors.New("tpvm: the copy of the message box entry may be out of date")
+
 // infoErrors are the errors that an asker recognises.
-var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam}
+var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo}
 
 func (t *Task) newInfoStore(p *pod) *infoStore {
-	return &infoStore{p: p, held: map[TID]*heldInfo{}, copies: map[infoKey]*copyOf{}}
+	return &infoStore{
+		p: p, held: map[TID]*heldInfo{}, copies: map[infoKey]*copyOf{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
+	}
 }
 
 // ask asks the infoStore of a pod, which may be this one.
@@ -113,6 +145,22 @@ func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnsw
 	return a, &textError{text: a.Error}
 }
 
+// askSoon asks as ask does, and gives up after infoTimeout, or later if there is much content.
+func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
+	timeout := infoTimeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
+	soon, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err := k.ask(soon, pod, q)
+	if ctx.Err() == nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if delete(k.slow, pod); err != nil && soon.Err() != nil {
+			k.slow[pod] = true
+		}
+	}
+	return err
+}
+
 // answer does what a task asks.
 func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 	var err error
@@ -122,15 +170,11 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer) {
 	case q.Content == nil || q.Content.Index < 0 || q.Content.Flags&^putFlags != 0:
 		err = ErrBadParam
 	case q.Op == infoHold:
-		err = k.hold(ctx, *q.Content, false)
+		err = k.hold(ctx, *q.Content, q.ID, false)
 	case q.Op == infoCopy:
-		err = k.copy(*q.Content, q.From)
+		err = k.copy(*q.Content, q.From, q.Version)
 	case q.Op == infoForget:
-		k.mu.Lock()
-		if c := k.copies[q.Content.key()]; c != nil && c.store == q.From {
-			delete(k.copies, q.Content.key())
-		}
-		k.mu.Unlock()
+		k.forget(q.Content.key(), q.From, q.Version)
 	default:
 		err = ErrBadParam
 	}
@@ -153,6 +197,13 @@ func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, er
 	if h == nil {
 		return a, ErrNoEntry
 	}
+	if a, err = k.changeHeld(ctx, h, q); err == nil && q.Op != infoRead {
+		k.settle(ctx, h)
+	}
+	return a, err
+}
+
+func (k *infoStore) changeHeld(ctx context.Context, h *heldInfo, q infoRequest) (a infoAnswer, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -169,12 +220,12 @@ func (k *infoStore) change(ctx context.Context, q infoRequest) (a infoAnswer, er
 		if q.To == k.p.r.ID() {
 			return a, k.replaceLocked(ctx, h, *q.Content)
 		}
-		if _, err := k.ask(ctx, q.To, infoRequest{Op: infoHold, Content: q.Content}); err != nil {
+		if err := k.askSoon(ctx, q.To, infoRequest{Op: infoHold, ID: h.r.ID(), Content: q.Content}); err != nil {
 			return a, err
 		}
 	}
 	if q.Op != infoRead {
-		k.dropLocked(ctx, h)
+		k.dropLocked(h)
 	}
 	return a, nil
 }
@@ -194,9 +245,10 @@ func (k *infoStore) attrs(c *infoContent) rocl.Attrs {
 }
 
 // hold keeps an entry. If it is to be the only one of its name and index, hold fails with
-// rocl.ErrExists where there is another.
-func (k *infoStore) hold(ctx context.Context, c infoContent, only bool) error {
-	h := &heldInfo{infoContent: c}
+// rocl.ErrExists where there is another. Otherwise old is the entry that it takes the place of: hold
+// fails with ErrNoEntry where the request has come so late that its sender has withdrawn that one.
+func (k *infoStore) hold(ctx context.Context, c infoContent, old TID, only bool) error {
+	h := &heldInfo{infoContent: c, at: c.key(), asked: map[TID]bool{}, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k.mu.Lock()
@@ -213,6 +265,11 @@ func (k *infoStore) hold(ctx context.Context, c infoContent, only bool) error {
 	if h.r, err = k.p.t.c.Register(ctx, k.attrs(&c), opts...); err != nil {
 		return err
 	}
+	if !only {
+		if _, err := k.p.t.c.Lookup(ctx, old, attrType); errors.Is(err, rocl.ErrNotFound) {
+			return errors.Join(ErrNoEntry, h.r.Close())
+		}
+	}
 	k.mu.Lock()
 	if k.closing {
 		k.mu.Unlock()
@@ -221,105 +278,270 @@ func (k *infoStore) hold(ctx context.Context, c infoContent, only bool) error {
 	k.held[h.r.ID()] = h
 	delete(k.copies, c.key())
 	k.mu.Unlock()
-	k.secureLocked(ctx, h)
+	k.syncLocked(h)
 	return nil
 }
 
 // replaceLocked replaces an entry that is kept here. The lock of h must be held.
 func (k *infoStore) replaceLocked(ctx context.Context, h *heldInfo, c infoContent) error {
-	if h.Flags&Persistent != 0 && c.Flags&Persistent == 0 {
-		k.forgetLocked(ctx, h)
-	}
 	if err := h.r.Update(ctx, k.attrs(&c)); err != nil {
 		return err
 	}
 	h.infoContent = c
-	k.secureLocked(ctx, h)
+	h.changes++
+	k.syncLocked(h)
 	return nil
 }
 
 // dropLocked withdraws an entry. The lock of h must be held.
-func (k *infoStore) dropLocked(ctx context.Context, h *heldInfo) {
-	k.forgetLocked(ctx, h)
+func (k *infoStore) dropLocked(h *heldInfo) {
 	h.gone = true
 	k.mu.Lock()
 	delete(k.held, h.r.ID())
 	k.mu.Unlock()
 	_ = h.r.Close()
+	k.syncLocked(h)
 }
 
-// forgetLocked has the copy of an entry forgotten. The lock of h must be held.
-func (k *infoStore) forgetLocked(ctx context.Context, h *heldInfo) {
-	if h.copy.IsZero() {
+// settle waits until the pods have been asked to do what the changes of an entry need, but not long
+// for pods that do not answer.
+func (k *infoStore) settle(ctx context.Context, h *heldInfo) {
+	h.mu.Lock()
+	round := k.syncLocked(h)
+	h.mu.Unlock()
+	if round == nil {
 		return
 	}
-	c := h.infoContent
-	c.Data = nil
-	_, _ = k.ask(ctx, h.copy, infoRequest{Op: infoForget, From: k.p.r.ID(), Content: &c})
-	h.copy = TID{}
+	late := time.NewTimer(infoPatience)
+	defer late.Stop()
+	select {
+	case <-round:
+	case <-late.C:
+	case <-ctx.Done():
+	case <-k.p.t.ended.Done():
+	}
 }
 
-// secureLocked gives another pod a copy of an entry, if it is Persistent. The lock of h must be
-// held.
-func (k *infoStore) secureLocked(ctx context.Context, h *heldInfo) {
-	if h.Flags&Persistent == 0 {
-		return
-	}
-	k.watch()
-	q := infoRequest{Op: infoCopy, From: k.p.r.ID(), Content: &h.infoContent}
-	for _, pod := range k.others(ctx, h.copy) {
-		if _, err := k.ask(ctx, pod, q); err == nil {
-			h.copy = pod
-			return
+// settleAt does so for the entry that is kept here under a name and index, if there is one.
+func (k *infoStore) settleAt(ctx context.Context, at infoKey) {
+	for _, h := range k.all() {
+		if h.at == at {
+			k.settle(ctx, h)
 		}
 	}
-	h.copy = TID{} // watch tells of the next pod
 }
 
-// others returns the other pods of the virtual machine: the pod first, if it still runs, then the
-// pods of other processes, then those of this process.
-func (k *infoStore) others(ctx context.Context, first TID) []TID {
-	type pod struct {
-		id   TID
-		rank int
+// syncLocked has sync ask the pods once more. The channel that it returns is closed when sync has done
+// so, and nil if there is nothing to ask. The lock of h must be held.
+func (k *infoStore) syncLocked(h *heldInfo) <-chan struct{} {
+	wants := !h.gone && h.Flags&Persistent != 0
+	if wants {
+		k.watch()
 	}
-	var ps []pod
-	own := k.p.r.ID()
-	pid := strconv.Itoa(os.Getpid())
-	for f, err := range k.p.t.c.FindAll(ctx, k.p.t.match(typePod, nil), rocl.Want(attrPID, attrHost)) {
-		if err != nil {
-			break
-		}
-		p := pod{id: f.ID}
-		switch {
-		case f.ID == own:
-			continue
-		case f.ID == first:
-		case attr(f, attrPID) != pid || attr(f, attrHost) != k.p.t.host:
-			p.rank = 1
-		default:
-			p.rank = 2
-		}
-		ps = append(ps, p)
-	}
-	slices.SortStableFunc(ps, func(a, b pod) int { return a.rank - b.rank })
-	ids := make([]TID, len(ps))
-	for i := range ps {
-		ids[i] = ps[i].id
-	}
-	return ids
-}
-
-// copy keeps a copy of an entry.
-func (k *infoStore) copy(c infoContent, from TID) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closing {
-		return ErrExited
+	if !wants && len(h.asked) == 0 && !h.syncing {
+		return nil
 	}
-	k.copies[c.key()] = &copyOf{infoContent: c, store: from}
+	return k.wakeLocked(h)
+}
+
+// wakeLocked begins a round of sync. The lock of k must be held.
+func (k *infoStore) wakeLocked(h *heldInfo) <-chan struct{} {
+	if h.round == nil {
+		h.round = make(chan struct{})
+	}
+	round := h.round
+	if !h.syncing {
+		h.syncing = true
+		k.p.t.work.Go(func() { k.sync(h) })
+	}
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+	return round
+}
+
+// sync asks pods until one has an up-to-date copy of an entry and no other has one, or until the task
+// exits.
+func (k *infoStore) sync(h *heldInfo) {
+	ctx := k.p.t.ended
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		k.mu.Lock()
+		round := h.round
+		h.round = nil
+		select {
+		case <-h.wake:
+		default:
+		}
+		k.mu.Unlock()
+		isDone := k.syncOnce(ctx, h)
+		if round != nil {
+			close(round)
+		}
+		k.mu.Lock()
+		isDone = isDone && h.round == nil || ctx.Err() != nil
+		h.syncing = !isDone
+		k.mu.Unlock()
+		if isDone {
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-h.wake:
+			wait = firstRetry
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// syncOnce asks each pod at most once. It reports whether nothing is left to ask.
+func (k *infoStore) syncOnce(ctx context.Context, h *heldInfo) bool {
+	h.mu.Lock()
+	c, changes, wants := h.infoContent, h.changes, !h.gone && h.Flags&Persistent != 0
+	h.mu.Unlock()
+	hasCopy := true
+	if wants {
+		hasCopy = k.secure(ctx, h, c, changes)
+	}
+	c.Data = nil
+	k.mu.Lock()
+	if !wants {
+		h.copy = TID{}
+	}
+	var pods []TID
+	for pod := range h.asked {
+		if pod != h.copy {
+			pods = append(pods, pod)
+		}
+	}
+	k.mu.Unlock()
+	isForgotten := true
+	for _, pod := range pods {
+		err := k.askSoon(ctx, pod, infoRequest{Op: infoForget, From: k.p.r.ID(), Version: k.nextVersion(), Content: &c})
+		if err == nil || hasMoved(err) {
+			k.mu.Lock()
+			delete(h.asked, pod)
+			k.mu.Unlock()
+		} else {
+			isForgotten = false
+		}
+	}
+	return hasCopy && isForgotten
+}
+
+// secure gives another pod a copy of an entry, unless one has it. It reports whether there is nothing
+// to try again: where no pod can have one, watch tells of the next pod.
+func (k *infoStore) secure(ctx context.Context, h *heldInfo, c infoContent, changes uint64) bool {
+	k.mu.Lock()
+	first, isCopied := h.copy, !h.copy.IsZero() && h.copied == changes
+	k.mu.Unlock()
+	if isCopied {
+		return true
+	}
+	pods, err := k.others(ctx, first)
+	for _, pod := range pods {
+		if k.give(ctx, h, c, changes, pod) {
+			return true
+		}
+	}
+	k.mu.Lock()
+	h.copy = TID{}
+	k.mu.Unlock()
+	return len(pods) == 0 && err == nil
+}
+
+// give gives a pod a copy, and reports whether the pod has it.
+func (k *infoStore) give(ctx context.Context, h *heldInfo, c infoContent, changes uint64, pod TID) bool {
+	k.mu.Lock()
+	h.asked[pod] = true
+	k.mu.Unlock()
+	err := errOldInfo
+	for errors.Is(err, errOldInfo) && ctx.Err() == nil { // a later request of another entry has been faster
+		err = k.askSoon(ctx, pod, infoRequest{Op: infoCopy, From: k.p.r.ID(), Version: k.nextVersion(), Content: &c})
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case err == nil && h.asked[pod]: // else watch has told of its end
+		h.copy, h.copied = pod, changes
+		return true
+	case hasMoved(err):
+		delete(h.asked, pod)
+	}
+	return false
+}
+
+func (k *infoStore) nextVersion() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.version++
+	return k.version
+}
+
+// others returns the other pods of the virtual machine that keep entries for other tasks, which are
+// those that start programs for them: the pod first, if it still runs, then the pods of other
+// processes, then those of this process, and last those that have not answered in time.
+func (k *infoStore) others(ctx context.Context, first TID) (ids []TID, err error) {
+	rank := map[TID]int{}
+	own := k.p.r.ID()
+	pid := strconv.Itoa(os.Getpid())
+	for f, err := range k.p.t.findAll(ctx, k.p.t.match(typePod, nil), rocl.Want(attrPID, attrHost, attrLaunch)) {
+		switch {
+		case err != nil:
+			return nil, err
+		case f.ID == own || attr(f, attrLaunch) != "yes":
+			continue
+		case k.isSlow(f.ID):
+			rank[f.ID] = 3
+		case f.ID == first:
+			rank[f.ID] = 0
+		case attr(f, attrPID) != pid || attr(f, attrHost) != k.p.t.host:
+			rank[f.ID] = 1
+		default:
+			rank[f.ID] = 2
+		}
+		ids = append(ids, f.ID)
+	}
+	slices.SortStableFunc(ids, func(a, b TID) int { return rank[a] - rank[b] })
+	return ids, nil
+}
+
+func (k *infoStore) isSlow(pod TID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.slow[pod]
+}
+
+// copy keeps a copy of an entry. It fails with errOldInfo if the pod from may have had it forgotten
+// since it sent the copy.
+func (k *infoStore) copy(c infoContent, from TID, version uint64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.copies[c.key()]
+	switch {
+	case k.closing:
+		return ErrExited
+	case version < k.forgotten[from], old != nil && old.store == from && version < old.version:
+		return errOldInfo
+	}
+	k.copies[c.key()] = &copyOf{infoContent: c, store: from, version: version}
 	k.watchLocked()
 	return nil
+}
+
+// forget forgets the copy of an entry, also one that comes late.
+func (k *infoStore) forget(key infoKey, from TID, version uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.copies[key]
+	if c != nil && c.store == from && c.version < version {
+		delete(k.copies, key)
+	}
+	k.forgotten[from] = max(version, k.forgotten[from])
 }
 
 func (k *infoStore) watch() {
@@ -348,7 +570,7 @@ func (k *infoStore) watchLocked() {
 			case rocl.Synced:
 				k.reconcile(t.ended)
 			case rocl.Appeared:
-				k.secureAll(t.ended, TID{})
+				k.syncAll(TID{})
 			case rocl.Gone:
 				k.lost(t.ended, e.ID)
 			}
@@ -369,40 +591,97 @@ func (k *infoStore) reconcile(ctx context.Context) {
 			k.lost(ctx, id)
 		}
 	}
-	k.secureAll(ctx, TID{})
+	k.syncAll(TID{})
 }
 
 // lost takes over the entries of a pod that has ended. Where that pod had copies of this task's
 // entries, other pods get them.
 func (k *infoStore) lost(ctx context.Context, pod TID) {
 	k.mu.Lock()
-	var cs []infoContent
-	for key, c := range k.copies {
+	delete(k.forgotten, pod)
+	delete(k.slow, pod)
+	var cs []*copyOf
+	for _, c := range k.copies {
 		if c.store == pod {
-			cs = append(cs, c.infoContent)
-			delete(k.copies, key)
+			cs = append(cs, c)
 		}
 	}
 	k.mu.Unlock()
-	for _, c := range cs {
-		c.Owner = TID{}
-		if err := k.hold(ctx, c, true); err != nil && !errors.Is(err, rocl.ErrExists) && ctx.Err() == nil {
-			k.p.t.log.Warn("tpvm: message box: entry lost", "name", c.Name, "index", c.Index, "err", err)
-		}
+	if len(cs) > 0 {
+		k.p.t.work.Go(func() { k.takeOver(ctx, cs) })
 	}
-	k.secureAll(ctx, pod)
+	k.syncAll(pod)
 }
 
-// secureAll gives another pod a copy of each entry whose copy the given pod has had. With the zero
-// TID it does so for the entries of which no pod has a copy.
-func (k *infoStore) secureAll(ctx context.Context, pod TID) {
-	for _, h := range k.all() {
-		h.mu.Lock()
-		if !h.gone && h.Flags&Persistent != 0 && h.copy == pod {
-			h.copy = TID{}
-			k.secureLocked(ctx, h)
+// takeOver keeps the entries of which this task has copies. It tries again until each is kept here or
+// by another task.
+func (k *infoStore) takeOver(ctx context.Context, cs []*copyOf) {
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		cs = slices.DeleteFunc(cs, func(c *copyOf) bool { return k.takeOverOne(ctx, c) })
+		if len(cs) == 0 {
+			return
 		}
-		h.mu.Unlock()
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// takeOverOne reports whether nothing is left to do for a copy.
+func (k *infoStore) takeOverOne(ctx context.Context, c *copyOf) bool {
+	k.mu.Lock()
+	isCopy := k.copies[c.key()] == c
+	k.mu.Unlock()
+	if !isCopy { // another task keeps the entry, and has sent a copy
+		return true
+	}
+	entry := c.infoContent
+	entry.Owner = TID{}
+	err := k.hold(ctx, entry, TID{}, true)
+	switch {
+	case err == nil || errors.Is(err, ErrExited):
+		return true
+	case errors.Is(err, rocl.ErrExists):
+		return k.isElsewhere(ctx, c)
+	case ctx.Err() == nil:
+		k.p.t.log.Warn("tpvm: message box: entry not taken over yet", "name", c.Name, "index", c.Index, "err", err)
+	}
+	return false
+}
+
+// isElsewhere forgets a copy whose entry another task keeps. It reports false while there is only the
+// entry of the pod that has ended: the directory may withdraw that later than the pod.
+func (k *infoStore) isElsewhere(ctx context.Context, c *copyOf) bool {
+	is, err := k.p.t.infos(ctx, rocl.Match{attrName: c.Name, attrIndex: strconv.Itoa(c.Index)})
+	if err != nil || len(is) == 0 || is[0].pod == c.store {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.copies[c.key()] == c {
+		delete(k.copies, c.key())
+	}
+	return true
+}
+
+// syncAll gives another pod a copy of each entry whose copy the given pod, which has ended, has had.
+// With the zero TID it does so for the entries of which no pod has a copy.
+func (k *infoStore) syncAll(pod TID) {
+	for _, h := range k.all() {
+		k.mu.Lock()
+		delete(h.asked, pod)
+		isLost := h.copy == pod
+		if isLost {
+			h.copy = TID{}
+		}
+		k.mu.Unlock()
+		if isLost {
+			h.mu.Lock()
+			k.syncLocked(h)
+			h.mu.Unlock()
+		}
 	}
 }
 
@@ -415,44 +694,72 @@ func (k *infoStore) all() (hs []*heldInfo) {
 	return hs
 }
 
-// ownerEnded deletes the entries of a thread that has ended, or leaves them without an owner.
+// ownerEnded deletes the entries of a thread that has ended, or leaves them without an owner. Their
+// copies stay: the task that takes over leaves out the owner.
 func (k *infoStore) ownerEnded(ctx context.Context, id TID) {
 	for _, h := range k.all() {
 		h.mu.Lock()
 		if !h.gone && h.Owner == id {
-			if c := h.infoContent; c.Flags&Persistent != 0 {
-				c.Owner = TID{}
-				_ = k.replaceLocked(ctx, h, c)
+			if h.Flags&Persistent == 0 {
+				k.dropLocked(h)
 			} else {
-				k.dropLocked(ctx, h)
+				h.Owner = TID{}
+				_ = h.r.Update(ctx, k.attrs(&h.infoContent))
 			}
 		}
 		h.mu.Unlock()
 	}
 }
 
-// handOver has other tasks keep the Persistent entries, since this one exits.
+// handOver has other tasks keep the Persistent entries, since this one exits. A pod that does not
+// answer is asked once.
 func (k *infoStore) handOver(ctx context.Context) {
 	k.mu.Lock()
 	k.closing = true
 	k.mu.Unlock()
-	for _, h := range k.all() {
+	silent := map[TID]bool{}
+	hs := k.all()
+	for _, h := range hs {
 		h.mu.Lock()
-		if c := h.infoContent; !h.gone && c.Flags&Persistent != 0 {
-			c.Owner = TID{}
-			for _, pod := range k.others(ctx, h.copy) {
-				if _, err := k.ask(ctx, pod, infoRequest{Op: infoHold, Content: &c}); err != nil {
-					continue
-				}
-				if pod == h.copy { // which it is no more
-					h.copy = TID{}
-				}
-				k.dropLocked(ctx, h)
-				break
-			}
+		if !h.gone && h.Flags&Persistent != 0 {
+			k.handOverLocked(ctx, h, silent)
 		}
 		h.mu.Unlock()
 	}
+	soon, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	for _, h := range hs {
+		if h.isGone() {
+			k.settle(soon, h)
+		}
+	}
+}
+
+// handOverLocked has another task keep an entry. It adds the pods that do not answer to silent. The
+// lock of h must be held.
+func (k *infoStore) handOverLocked(ctx context.Context, h *heldInfo, silent map[TID]bool) {
+	c := h.infoContent
+	c.Owner = TID{}
+	k.mu.Lock()
+	first := h.copy
+	k.mu.Unlock()
+	pods, _ := k.others(ctx, first)
+	for _, pod := range pods {
+		if silent[pod] {
+			continue
+		}
+		if k.askSoon(ctx, pod, infoRequest{Op: infoHold, ID: h.r.ID(), Content: &c}) == nil {
+			k.dropLocked(h)
+			return
+		}
+		silent[pod] = k.isSlow(pod)
+	}
+}
+
+func (h *heldInfo) isGone() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
 }
 
 // close withdraws what is left.

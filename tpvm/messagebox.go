@@ -114,8 +114,10 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 // A Persistent entry stays when its owner has ended, and has no owner then. No daemon keeps it. The
 // owner's task keeps the entry and a second task keeps a copy, in another process if there is one. If
 // the owner's task ends, the second takes over and copies the entry to a third. The entry is lost when
-// the last task exits, or when both processes die within milliseconds. While the second task takes
-// over from a killed one, RecvInfo does not find the entry.
+// the last task exits, or when both processes die within milliseconds. PutInfo waits up to some seconds
+// until the copy is made; later the task goes on trying. Tasks that start no programs for others, such as
+// observers, keep no copies. While the second task takes over from a killed one, RecvInfo does not find
+// the entry.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }
@@ -173,13 +175,14 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 			c.Index++
 		}
 		if old == nil {
-			err = t.task.pod.infos.hold(ctx, c, true)
+			err = t.task.pod.infos.hold(ctx, c, TID{}, true)
 		} else if old.Flags&OverWritable == 0 && old.Owner != t.ID() {
 			return 0, fmt.Errorf("%w: %w: the owner is %v", ErrDenied, ErrEntryExists, old.Owner)
 		} else {
 			_, err = t.askInfo(ctx, old, infoRequest{Op: infoReplace, ID: old.id, By: t.ID(), To: t.task.pod.r.ID(), Content: &c})
 		}
 		if err == nil {
+			t.task.pod.infos.settleAt(ctx, c.key())
 			return c.Index, nil
 		}
 		if !hasMoved(err) && !errors.Is(err, rocl.ErrExists) {

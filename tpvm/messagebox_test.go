@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -231,6 +232,101 @@ func TestMessageBoxKilled(t *testing.T) {
 	es, err := task.Infos(ctx, "stays")
 	if err != nil || len(es) != 1 || !es[0].Owner.IsZero() || es[0].Flags != tpvm.Persistent {
 		t.Error(es, err)
+	}
+}
+
+// wantCopies waits until a task keeps copies of just these entries of other tasks.
+func wantCopies(t testing.TB, task *tpvm.Task, names ...string) {
+	t.Helper()
+	ctx := deadline(t)
+	for !slices.Equal(task.InfoCopies(), names) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("copies of %q; want %q", task.InfoCopies(), names)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// A task that does not answer delays neither the end of threads nor, for long, the message box: another
+// one keeps the copy.
+func TestMessageBoxHungTask(t *testing.T) {
+	ctx := deadline(t)
+	c := alone(t)
+	a, b := enrol(t, c), enrol(t, c)
+	hung, err := c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	if _, err := a.Export(ctx, "putter", func(_ context.Context, th *tpvm.Thread) error {
+		b := str(t, th, "y")
+		go func() { _, _ = th.PutInfo(ctx, "of a thread", b, tpvm.Persistent) }()
+		wantInfo(t, th, "of a thread", 0, tpvm.WaitForInfo, "y", nil)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := a.Spawn(ctx, "putter", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Notify(ctx, 9, ids...); err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.Recv(ctx, ids[0], 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	put(t, a.Thread, "state", "x", tpvm.Persistent, 0, nil)
+	wantCopies(t, b, "of a thread", "state")
+	if err := a.DelInfo(ctx, "state", 0); err != nil {
+		t.Error(err)
+	}
+	wantCopies(t, b, "of a thread")
+}
+
+// A copy that could not be made in time is made later. Where its entry has been deleted meanwhile, it
+// does not bring the entry back.
+func TestMessageBoxLateCopy(t *testing.T) {
+	ctx := deadline(t)
+	cluster := rocltest.Cluster(t, 1)
+	c := cluster.Open(0)
+	a, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := enrol(t, cluster.Open(0))
+	put(t, a.Thread, "first", "1", tpvm.Persistent, 0, nil)
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	release := b.HoldInfo()
+	_, err = a.PutInfo(short(), "stays", str(t, a.Thread, "2"), tpvm.Persistent)
+	_, err2 := a.PutInfo(short(), "goes", nil, tpvm.Persistent)
+	err3 := a.DelInfo(short(), "goes", 0)
+	release()
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	wantCopies(t, b, "first", "stays")
+	_ = c.Close() // as where the process is killed
+	wantInfo(t, b.Thread, "first", 0, tpvm.WaitForInfo, "1", nil)
+	wantInfo(t, b.Thread, "stays", 0, tpvm.WaitForInfo, "2", nil)
+	wantInfo(t, b.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
+	_ = a.Exit(short())
+}
+
+// An observer, which soon ends, keeps no copies.
+func TestMessageBoxObserver(t *testing.T) {
+	c := alone(t)
+	a, o := enrol(t, c), enrol(t, c, tpvm.Observing())
+	put(t, a.Thread, "state", "x", tpvm.Persistent, 0, nil)
+	if names := o.InfoCopies(); len(names) > 0 {
+		t.Error(names)
 	}
 }
 

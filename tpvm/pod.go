@@ -305,8 +305,8 @@ func (t *Task) startThread(ctx context.Context, f ThreadFunc, q spawnThreads) (*
 			th.cancel(nil)
 			t.pod.remove(th)
 			th.endGroups()
-			t.pod.infos.ownerEnded(t.ended, th.ID())
 			_ = th.r.Close()
+			t.pod.infos.ownerEnded(t.ended, th.ID())
 		}()
 		err = th.run(f)
 	}) {
