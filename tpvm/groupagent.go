@@ -93,11 +93,14 @@ func (t *Task) groupAgent(ctx context.Context, name string) (*groupAgent, error)
 		joins: map[uint64]*groupJoin{}, leaves: map[TID]chan struct{}{},
 	}
 	a.ended, a.end = context.WithCancel(t.ended)
+	if !t.work.goes(a.run) {
+		_ = r.Close()
+		return nil, ErrExited
+	}
 	if t.agents == nil {
 		t.agents = map[string]*groupAgent{}
 	}
 	t.agents[name] = a
-	t.work.Go(a.run)
 	return a, nil
 }
 

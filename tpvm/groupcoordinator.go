@@ -66,7 +66,10 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 		_ = r.Close()
 		return nil, err
 	}
-	t.work.Go(c.run)
+	if !t.work.goes(c.run) {
+		_ = r.Close()
+		return nil, ErrExited
+	}
 	return c, nil
 }
 

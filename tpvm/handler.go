@@ -125,18 +125,21 @@ func (hs *handlers) add(h *handler) error {
 	for range h.workers {
 		h.done.Go(func() { hs.work(h) })
 	}
-	hs.t.task.work.Go(func() {
+	if !hs.t.task.work.goes(func() {
 		<-h.ctx.Done()
 		hs.mu.Lock()
 		h.ready.Broadcast()
 		hs.mu.Unlock()
 		h.done.Wait()
-	})
+	}) {
+		h.cancel()
+		h.ready.Broadcast()
+		return ErrExited
+	}
 	hs.all = append(hs.all, h)
 	hs.interrupt()
 	if !hs.isOn {
-		hs.isOn = true
-		hs.t.task.work.Go(hs.pump)
+		hs.isOn = hs.t.task.work.goes(hs.pump)
 	}
 	return nil
 }
