@@ -26,7 +26,7 @@
 //
 // # What is promised
 //
-// A handler runs at most once for each call. The deadline of the caller's context is that of the handler's, and
+// A handler runs at most once for each call; [Error] tells whether it has. The deadline of the caller's context is that of the handler's, and
 // cancelling the one cancels the other. A call ends when its server's process ends (rocl.ErrGone), and
 // a handler's context when its caller's process does. An error keeps its kind: errors.Is
 // finds io.EOF, fs.ErrNotExist, rocl.ErrFull and others, and those of [WithErrors]. A panic ends one call.
@@ -35,7 +35,8 @@
 //
 // A server has one goroutine that receives requests. A handler runs in a goroutine of its own. With
 // [Inline] the receiving goroutine runs it, which takes half the time, and is for handlers that do
-// not wait.
+// not wait. With [InPool] they run in a pool of package pool: so many at a time, in an order, with a bounded
+// queue. [Server.Place] moves a call from one to another.
 //
 // # On the wire
 //
