@@ -238,3 +238,27 @@ func ExampleBuffer_wait() {
 	// message1
 	// message2
 }
+
+// Memory of the program is sent from where it lies. It may be changed when the library has given it back.
+func ExampleContext_lend() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	me, you := register(c, "me"), register(node.open(), "you")
+	table, returned := []byte("a large table"), make(chan struct{})
+	b := c.Lend(table, func() { close(returned) })
+	if err := me.Send(ctx, you.ID(), 0, b); err != nil {
+		b.Release()
+		log.Fatal(err)
+	}
+	m, err := you.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", m.Bytes())
+	m.Release()
+	<-returned
+	table[0] = 'A'
+	// Output: a large table
+}

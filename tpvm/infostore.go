@@ -483,17 +483,17 @@ func (k *infoStore) nextVersion() uint64 {
 }
 
 // others returns the other pods of the virtual machine that keep entries for other tasks, which are
-// those that start programs for them: the pod first, if it still runs, then the pods of other
+// those of all tasks but observers: the pod first, if it still runs, then the pods of other
 // processes, then those of this process, and last those that have not answered in time.
 func (k *infoStore) others(ctx context.Context, first TID) (ids []TID, err error) {
 	rank := map[TID]int{}
 	own := k.p.r.ID()
 	pid := strconv.Itoa(os.Getpid())
-	for f, err := range k.p.t.findAll(ctx, k.p.t.match(typePod, nil), rocl.Want(attrPID, attrHost, attrLaunch)) {
+	for f, err := range k.p.t.findAll(ctx, k.p.t.match(typePod, nil), rocl.Want(attrPID, attrHost, attrObserves)) {
 		switch {
 		case err != nil:
 			return nil, err
-		case f.ID == own || attr(f, attrLaunch) != "yes":
+		case f.ID == own || attr(f, attrObserves) == "yes":
 			continue
 		case k.isSlow(f.ID):
 			rank[f.ID] = 3

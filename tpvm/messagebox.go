@@ -115,9 +115,8 @@ func (t *Task) infos(ctx context.Context, m rocl.Match, opts ...rocl.FindOption)
 // owner's task keeps the entry and a second task keeps a copy, in another process if there is one. If
 // the owner's task ends, the second takes over and copies the entry to a third. The entry is lost when
 // the last task exits, or when both processes die within milliseconds. PutInfo waits up to some seconds
-// until the copy is made; later the task goes on trying. Tasks that start no programs for others, such as
-// observers, keep no copies. While the second task takes over from a killed one, RecvInfo does not find
-// the entry.
+// until the copy is made; later the task goes on trying. Observers keep no copies. While the second task
+// takes over from a killed one, RecvInfo does not find the entry.
 func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags InfoFlags) (index int, err error) {
 	return t.PutInfoAt(ctx, name, 0, b, flags)
 }

@@ -148,6 +148,9 @@ func (t *Task) startPod(ctx context.Context, f *config) error {
 	if !f.noLaunch {
 		a[attrLaunch] = "yes"
 	}
+	if f.isHidden {
+		a[attrObserves] = "yes"
+	}
 	maps.Copy(a, t.podAttrs)
 	r, err := t.c.Register(ctx, a)
 	if err != nil {

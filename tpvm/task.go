@@ -51,6 +51,7 @@ const (
 	attrToken    = "token"
 	attrStart    = "start"
 	attrLaunch   = "launch"   // yes: the pod starts programs for any task
+	attrObserves = "observes" // yes: the pod is an observer's, and keeps no entries of the message box for other tasks
 	attrServedBy = "servedby" // what serves a pod: see Host.Launcher
 	attrAdded    = "added"    // the name under which AddHosts added the host of a pod
 	attrNumber   = "number"
