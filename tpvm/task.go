@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -211,7 +212,7 @@ func newTask(ctx context.Context, f *config) (t *Task, err error) {
 		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
 	}
 	if t.owns {
-		opts := append([]rocl.Option{rocl.WithUndelivered(t.undelivered)}, f.rocl...)
+		opts := append([]rocl.Option{rocl.WithUndelivered(t.undelivered), rocl.WithLinger(lingerMost)}, f.rocl...)
 		if t.c, err = rocl.Open(ctx, opts...); err != nil {
 			return nil, err
 		}
@@ -229,6 +230,10 @@ func newTask(ctx context.Context, f *config) (t *Task, err error) {
 func (t *Task) undelivered(u rocl.Undelivered) {
 	t.lost.record(u, u.Tag&ownTag != 0 || u.From == t.pod.r.ID())
 }
+
+// lingerMost is for how long the task's own context waits, as it is closed, for messages to be delivered. Exit waits
+// for those of the program before, as long as its ctx allows; a task that could not enrol has none.
+const lingerMost = time.Second
 
 // abandon gives back what a task has that could not enrol for the reason err.
 func (t *Task) abandon(err error) error {

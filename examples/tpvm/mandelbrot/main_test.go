@@ -11,6 +11,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -161,8 +162,29 @@ func TestMasterKilled(t *testing.T) {
 			}
 		case rocl.Gone:
 			if delete(tasks, ev.ID); len(tasks) == 0 {
+				awaitEnds(t, cmd.Env)
 				return
 			}
 		}
+	}
+}
+
+// awaitEnds waits until no process with the socket of env is left: processes that were about to enrol end too, for which
+// they need the directory of the test.
+func awaitEnds(t *testing.T, env []string) {
+	t.Helper()
+	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "ROCL_SOCKET=") })
+	if i < 0 {
+		t.Fatal("the program has no socket of its own")
+	}
+	for isLeft := true; isLeft; {
+		files, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		isLeft = slices.ContainsFunc(files, func(f string) bool {
+			b, _ := os.ReadFile(f) // it may have ended
+			return bytes.Contains(b, []byte(env[i]))
+		})
 	}
 }
