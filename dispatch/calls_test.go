@@ -850,7 +850,7 @@ func TestLocksOfCall(t *testing.T) {
 				}
 				m.Release()
 			}
-			most := 8.2 + 0.5 // of the poller, by waiters that sleep because other processes compute
+			most := 8.2
 			if name == "inproc" {
 				most = 4.2
 			}
