@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/rocl-go/rocl"
@@ -52,6 +53,7 @@ type start struct {
 type child struct {
 	cmd      *exec.Cmd
 	tmp      *rocl.Resource
+	withdraw func()        // closes tmp, once; a concurrent call waits until it is closed
 	index    int           // in its spawn
 	isBegun  bool          // the process is being started, or has been; guarded by the mu of the pod
 	begun    chan struct{} // closed when the process has been started, or could not be
@@ -79,9 +81,8 @@ func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
 	ids := make([]TID, len(cs))
 	together(len(cs), func(i int) {
 		if errs[i] == nil {
-			if ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i]); errs[i] != nil {
-				_ = cs[i].tmp.Close() // given up: the program does not find its parent any more
-			}
+			ids[i], errs[i] = p.awaitEnrolment(ctx, cs[i])
+			cs[i].withdraw() // where the wait was given up, the program does not find its parent any more
 		}
 	})
 	for i, err := range errs {
@@ -243,7 +244,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 	}
 	if err != nil {
 		p.statuses.remove(c)
-		_ = c.tmp.Close()
+		c.withdraw()
 		return nil, err
 	}
 	_ = c.tmp.Set(ctx, attrPID, strconv.Itoa(c.cmd.Process.Pid)) // for ps
@@ -254,9 +255,9 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 		case <-c.exited:
 		case <-p.t.ended.Done():
 		}
-		_ = c.tmp.Close()
+		c.withdraw()
 	}) {
-		_ = c.tmp.Close()
+		c.withdraw()
 	}
 	return c, nil
 }
@@ -317,6 +318,7 @@ func (p *pod) registerStart(ctx context.Context, c *child, q spawnPrograms, toke
 	c.tmp, err = p.t.c.Register(ctx, p.t.attrs(typeStart, rocl.Attrs{
 		attrToken: token, attrParent: q.Parent.String(), attrName: filepath.Base(q.Name), attrStart: string(encoded),
 	}))
+	c.withdraw = sync.OnceFunc(func() { _ = c.tmp.Close() })
 	return err
 }
 

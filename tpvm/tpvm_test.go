@@ -198,6 +198,9 @@ func TestSpawnPrograms(t *testing.T) {
 	if err != nil || len(ids) != 3 {
 		t.Fatal(ids, err)
 	}
+	if f, err := task.Rocl().Find(ctx, rocl.Match{"type": "tmp"}); !errors.Is(err, rocl.ErrNotFound) {
+		t.Errorf("the resource of a start is found after it: %v: %v", f.ID, err)
+	}
 	if _, err := task.Notify(ctx, 9, ids...); err != nil {
 		t.Fatal(err)
 	}

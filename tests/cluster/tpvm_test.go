@@ -99,7 +99,7 @@ func farmMaster(ctx context.Context) error {
 		return err
 	}
 	if f, err := t.Task().Rocl().Find(ctx, rocl.Match{"type": "tmp"}); !errors.Is(err, rocl.ErrNotFound) {
-		return fmt.Errorf("the resource of a start is there after it: %v: %w", f.ID, err)
+		return fmt.Errorf("the resource of a start is found after it: %v: %v", f.ID, err)
 	}
 	nodes := map[string]int{}
 	for i, err := range t.Tasks(ctx) {
