@@ -16,6 +16,7 @@ import (
 // an error of rocl, such as rocl.ErrGone, or what the handler returned: see [Error].
 var (
 	ErrUnknownCall = errors.New("rpc: the provider offers no call of this name")
+	ErrStream      = errors.New("rpc: the call gives a stream of results, which Stream receives")
 	ErrCollision   = errors.New("rpc: two names have the same identifier")
 	ErrExists      = errors.New("rpc: the name is registered already")
 	ErrPanic       = errors.New("rpc: the handler panicked")
@@ -32,7 +33,7 @@ var kinds = []struct {
 	name string
 	err  error
 }{
-	{"rpc.unknown", ErrUnknownCall}, {"rpc.panic", ErrPanic}, {"rpc.busy", ErrBusy}, {"rpc.closed", ErrClosed},
+	{"rpc.unknown", ErrUnknownCall}, {"rpc.stream", ErrStream}, {"rpc.panic", ErrPanic}, {"rpc.busy", ErrBusy}, {"rpc.closed", ErrClosed},
 	{"rpc.protocol", ErrProtocol}, {"rpc.checksum", ErrChecksum},
 	{"canceled", context.Canceled}, {"deadline", context.DeadlineExceeded},
 	{"eof", io.EOF}, {"unexpected-eof", io.ErrUnexpectedEOF}, {"unsupported", errors.ErrUnsupported},

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/rocl-go/rocl"
 )
@@ -22,10 +23,19 @@ func StatsOf(ctx context.Context, c *Client, provider rocl.GID) ([]MethodStats, 
 
 // CallJSON is [Call] for callers that do not have the types of the arguments and the result: a
 // command line, a debugger. args is a value in JSON that fits the type of the arguments, or nothing, which
-// is the zero value. The provider converts both, by package encoding/json; otherwise it is a call like others. Calls with
-// a stream of results cannot be made so: ErrUnknownCall.
+// is the zero value. The provider converts both, by package encoding/json; otherwise it is a call like others. A call with
+// a stream of results fails with ErrStream: see [StreamJSON].
 func CallJSON(ctx context.Context, c *Client, provider rocl.GID, name string, args []byte, opts ...Option) ([]byte, error) {
-	return Call[[]byte, []byte](ctx, c, provider, name, args, append(opts[:len(opts):len(opts)], func(c *config) { c.isJSON = true })...)
+	return Call[[]byte, []byte](ctx, c, provider, name, args, inJSON(opts)...)
+}
+
+// StreamJSON is [Stream] as CallJSON is Call: each result is a value in JSON.
+func StreamJSON(ctx context.Context, c *Client, provider rocl.GID, name string, args []byte, opts ...Option) iter.Seq2[[]byte, error] {
+	return Stream[[]byte, []byte](ctx, c, provider, name, args, inJSON(opts)...)
+}
+
+func inJSON(opts []Option) []Option {
+	return append(opts[:len(opts):len(opts)], func(c *config) { c.isJSON = true })
 }
 
 // asJSON is the codec of calls with flagJSON.

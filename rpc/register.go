@@ -30,10 +30,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
 	m := &method{name: name, place: cfg.place, stats: new(methodStats)}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
-		in, out := in, out
-		if r.h.flags&flagJSON != 0 {
-			in, out = format[In]{asJSON[In]{}}, format[Out]{asJSON[Out]{}}
-		}
+		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
 		if err != nil {
 			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
@@ -73,6 +70,14 @@ type format[T any] struct{ own rocl.Codec[T] }
 func formatOf[T any](own any) format[T] {
 	c, _ := own.(rocl.Codec[T])
 	return format[T]{c}
+}
+
+// formatFor returns the format of a value of r, which is JSON where the caller wants it.
+func formatFor[T any](r *request, f format[T]) format[T] {
+	if r.h.flags&flagJSON != 0 {
+		return format[T]{asJSON[T]{}}
+	}
+	return f
 }
 
 func (f format[T]) decode(p []byte) (v T, err error) {

@@ -103,8 +103,13 @@ func (r *request) parse() (err error) {
 		return ErrUnknownCall
 	}
 	isStream := r.h.flags&flagStream != 0
-	if isStream != m.isStream || isStream && (r.h.number == 0 || !r.m.IsCall()) {
-		return fmt.Errorf("%w: a stream of results is wanted: %t, and offered: %t", ErrUnknownCall, isStream, m.isStream)
+	switch {
+	case m.isStream && !isStream:
+		return ErrStream
+	case isStream && !m.isStream:
+		return fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
+	case isStream && (r.h.number == 0 || !r.m.IsCall()):
+		return fmt.Errorf("%w: a stream without a number, or whose caller waits for no reply", ErrProtocol)
 	}
 	r.method = m
 	if isStream {

@@ -260,7 +260,7 @@ func TestStreamFails(t *testing.T) {
 			t.Error(name, err)
 		}
 	}
-	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "panic", terms{}); !errors.Is(err, rpc.ErrUnknownCall) {
+	if _, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "panic", terms{}); !errors.Is(err, rpc.ErrStream) {
 		t.Error(err)
 	}
 	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
@@ -329,7 +329,7 @@ func TestProviders(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
+	if err := errors.Join(rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
@@ -344,8 +344,28 @@ func TestJSON(t *testing.T) {
 	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil); !errors.Is(err, rpc.ErrUnknownCall) {
 		t.Error(err)
 	}
+	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")); !errors.Is(err, rpc.ErrStream) {
+		t.Error(err)
+	}
+	var got []string
+	for v, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")) {
+		if got = append(got, string(v)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(got, []string{"0", "1", "2", ""}) { // the last is the error of an odd count
+		t.Errorf("%q", got)
+	}
+	for _, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "add", nil) {
+		if !errors.Is(err, rpc.ErrUnknownCall) {
+			t.Error(err)
+		}
+	}
 	st, err := rpc.StatsOf(deadline(t), c, s.ID())
-	if err != nil || len(st) != 1 || st[0].Name != "add" || st[0].Calls != 5 || st[0].Errors != 4 || st[0].Running != 0 {
+	if i := slices.IndexFunc(st, func(m rpc.MethodStats) bool { return m.Name == "add" }); i > 0 {
+		st[0] = st[i]
+	}
+	if err != nil || len(st) != 2 || st[0].Name != "add" || st[0].Calls != 5 || st[0].Errors != 4 || st[0].Running != 0 {
 		t.Errorf("%+v, %v", st, err)
 	}
 }

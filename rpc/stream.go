@@ -42,6 +42,7 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 		return fmt.Errorf("rpc: register %q: %w", name, err)
 	}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
+		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
 		if err != nil {
 			return nil, fmt.Errorf("the arguments of %q: %w", name, err)

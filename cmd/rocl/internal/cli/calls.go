@@ -79,7 +79,8 @@ func callCommand() *cobra.Command {
 		Use:   "call [CALL] name=value...",
 		Short: "Call a server of package rpc, or send standard input to a resource as one request, and print the reply",
 		Long: "With a CALL: call what a server of package rpc that has these attributes offers under this name. Standard input\n" +
-			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON. 'rocl services' lists the calls.\n" +
+			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON, and those of a stream\n" +
+			"one a line, as they come. 'rocl services' lists the calls.\n" +
 			"Characters of the result that a terminal would not just show are printed as \\u escapes, unless --raw is given.\n\n" +
 			"Without: send standard input to one resource that has these attributes, as one request, and print the reply.\n" +
 			"The reply is printed with escapes where a terminal would do anything else than show it, or with --raw just as it is.\n" +
@@ -166,7 +167,7 @@ func withoutCall(args []string) []string {
 	return args
 }
 
-// callNamed calls a server of package rpc, and prints the result.
+// callNamed calls a server of package rpc, and prints the result, or each result of a stream as it comes.
 func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, name string, args []byte) error {
 	client, err := rpc.NewClient(ctx, c)
 	if err != nil {
@@ -174,11 +175,21 @@ func callNamed(ctx context.Context, w io.Writer, c *rocl.Context, to rocl.GID, n
 	}
 	defer client.Close()
 	out, err := rpc.CallJSON(ctx, client, to, name, args)
-	if err != nil {
+	if !errors.Is(err, rpc.ErrStream) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s\n", out)
+		}
 		return orLate(ctx, err)
 	}
-	_, err = fmt.Fprintf(w, "%s\n", out)
-	return err
+	for out, err := range rpc.StreamJSON(ctx, client, to, name, args) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s\n", out)
+		}
+		if err != nil {
+			return orLate(ctx, err)
+		}
+	}
+	return nil
 }
 
 // A lateError is returned when no reply comes within --timeout: exit code 4.

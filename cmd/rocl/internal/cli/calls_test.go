@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -333,6 +334,23 @@ func TestCallOfName(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if err := rpc.RegisterStream(s, "upto", func(_ context.Context, n int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for i := 0; i < n && yield(i, nil); i++ {
+			}
+			if n > 2 {
+				yield(0, fs.ErrInvalid)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, errOut, code := call(t, sock, "2", "upto", "name=sums"); code != 0 || out != "0\n1\n" {
+		t.Errorf("%d, %q, %q", code, out, errOut)
+	}
+	if out, errOut, code := call(t, sock, "3", "upto", "name=sums"); code != exitFailed || out != "0\n1\n2\n" || !strings.Contains(errOut, "invalid argument") {
+		t.Errorf("a stream that fails: %d, %q, %q", code, out, errOut)
+	}
 	if out, errOut, code := call(t, sock, `{"A": 1, "B": 2}`, "add", "name=sums"); code != 0 || out != `{"sum":3}`+"\n" {
 		t.Errorf("%d, %q, %q", code, out, errOut)
 	}
@@ -356,6 +374,7 @@ func TestCallOfName(t *testing.T) {
 		Calls  int
 	}
 	out, _, code = execute(t.Context(), strings.NewReader(""), "services", "--json", "--socket", sock, "name=sums")
+	out, _, _ = strings.Cut(out, "\n")
 	if code != 0 || json.Unmarshal([]byte(out), &line) != nil || line.Server != s.ID() || line.Attrs["name"] != "sums" || line.Name != "add" || line.Calls != 2 {
 		t.Errorf("%d, %q", code, out)
 	}
