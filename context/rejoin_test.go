@@ -190,3 +190,25 @@ func TestCloseWakesRegister(t *testing.T) {
 		s.begin() // for who ends it
 	})
 }
+
+// Close of a resource gives up where no directory answers, and the next directory has no such resource.
+func TestCloseWithoutDirectory(t *testing.T) {
+	s := newServers(t)
+	c, err := context.Open(bg, context.WithDirectory(s.dial), context.WithTransports(inproc.NewNetwork().Transport()), context.WithLinger(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	closed, kept := register(t, c, resource.Attrs{"is": "closed"}), register(t, c, resource.Attrs{"is": "kept"})
+	s.end()
+	if err := closed.Close(); !errors.Is(err, stdctx.DeadlineExceeded) {
+		t.Errorf("without a directory: %v", err)
+	}
+	s.begin()
+	if f, err := c.Await(bg, resource.Match{"is": "kept"}, 1); err != nil || f[0].ID != kept.ID() {
+		t.Errorf("%v, %v", f, err)
+	}
+	if f, err := c.Find(bg, resource.Match{"is": "closed"}); !errors.Is(err, directory.ErrNotFound) {
+		t.Errorf("%v, %v", f.ID, err)
+	}
+}

@@ -208,10 +208,14 @@ func (r *Resource) Delete(ctx stdctx.Context) error {
 	return nil
 }
 
-// Close is Delete without a deadline; it implements io.Closer. Closing a
-// closed resource does nothing.
+// Close is Delete that waits for the directory no longer than the linger time of the context, and at
+// least a second. When that is over Close returns an error that matches context.DeadlineExceeded, and the
+// resource is deleted as soon as a directory answers. Close implements io.Closer. Closing a closed resource
+// does nothing.
 func (r *Resource) Close() error {
-	err := r.Delete(stdctx.Background())
+	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), max(r.c.cfg.linger, withdrawTime))
+	defer cancel()
+	err := r.Delete(ctx)
 	if errors.Is(err, dispatch.ErrClosed) {
 		return nil
 	}
