@@ -94,10 +94,7 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 	regions := slices.Collect(maps.Values(ep.regions))
 	ep.mu.Unlock()
 	ep.end(rocl.ErrClosed)
-	var errs []error
-	if err := ep.r.Delete(context.WithoutCancel(ctx)); !errors.Is(err, rocl.ErrClosed) {
-		errs = append(errs, err)
-	}
+	errs := []error{ep.r.Close()}
 	for _, r := range regions {
 		errs = append(errs, r.Revoke(ctx))
 	}

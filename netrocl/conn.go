@@ -28,8 +28,6 @@ const (
 	endMost = time.Second
 	// lingerMost is how long a connection that was closed waits for its peer to end too.
 	lingerMost = time.Minute
-	// deleteMost is how long the directory may take to delete a resource that is not needed.
-	deleteMost = 5 * time.Second
 )
 
 // Tags of messages; see the package documentation. They are unlike those that programs
@@ -109,13 +107,6 @@ func newConn(r *rocl.Resource, peer, local, remote rocl.GID) (*Conn, error) {
 	c.rd.init(c.life, c.wakeReader)
 	c.wr.init(c.life, func() {})
 	return c, nil
-}
-
-// drop deletes a resource that is not needed any more, unless the context does.
-func drop(r *rocl.Resource) {
-	ctx, cancel := context.WithTimeout(context.Background(), deleteMost)
-	defer cancel()
-	_ = r.Delete(ctx)
 }
 
 // LocalAddr returns the address of this end; of an accepted connection, that of the listener.
@@ -390,7 +381,7 @@ func (c *Conn) reset() {
 
 func (c *Conn) delete() {
 	c.unmonitor()
-	drop(c.r)
+	_ = c.r.Close()
 }
 
 // SetDeadline sets the deadlines of Read and of Write, as net.Conn has it: also for those

@@ -132,7 +132,7 @@ func (l *Listener) accept(m *rocl.Message) (*Conn, error) {
 	}
 	c, err := newConn(r, m.From(), l.r.ID(), m.From())
 	if err != nil {
-		go drop(r)
+		go r.Close()
 	}
 	return c, err
 }
@@ -156,17 +156,14 @@ func (l *Listener) fail(op string, err error) error {
 }
 
 // Close deletes the resource, so that no further Dial finds it, and resets the connections
-// that wait for Accept. Those that Accept returned stay. It waits up to 5 s for the directory.
+// that wait for Accept. Those that Accept returned stay. It waits
+// for the directory as [rocl.Resource.Close] does.
 func (l *Listener) Close() error {
 	err := net.ErrClosed
 	l.close.Do(func() {
 		l.end(net.ErrClosed)
 		<-l.done
-		ctx, cancel := context.WithTimeout(context.Background(), deleteMost)
-		defer cancel()
-		if err = l.r.Delete(ctx); errors.Is(err, rocl.ErrClosed) { // with its context
-			err = nil
-		}
+		err = l.r.Close()
 		l.clear()
 	})
 	if err != nil {
@@ -240,7 +237,7 @@ func dial(ctx context.Context, c *rocl.Context, id rocl.GID) (_ *Conn, err error
 	}
 	defer func() {
 		if err != nil {
-			go drop(r) // ctx may have ended
+			go r.Close() // ctx may have ended
 		}
 	}()
 	peer, err := ask(ctx, r, id)

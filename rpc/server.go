@@ -10,7 +10,6 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -88,9 +87,7 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteMost) // also if ctx has ended
-	defer cancel()
-	if e := s.r.Delete(own); err == nil && !errors.Is(e, rocl.ErrClosed) {
+	if e := s.r.Close(); err == nil { // also if ctx has ended
 		err = e
 	}
 	if err != nil {
@@ -99,9 +96,6 @@ func (s *Server) Close(ctx context.Context) error {
 	s.receiver.Wait()
 	return nil
 }
-
-// deleteMost is how long Close waits for the directory.
-const deleteMost = 5 * time.Second
 
 // A method is a call that a server offers.
 type method struct {
