@@ -493,9 +493,9 @@ func ExampleMember() {
 }
 
 // A search strategy says how a directory asks the other members. Broadcast needs a group.
-func ExampleSearchWay() {
-	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Way: rocl.SearchBroadcast}
-	fmt.Println(m.Way, m.Check())
+func ExampleSearchStrategy() {
+	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Strategy: rocl.SearchBroadcast}
+	fmt.Println(m.Strategy, m.Check())
 	m.Group = ""
 	fmt.Println(m.Check())
 	// Output:

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/sentinel"
 	"github.com/rocl-go/rocl/resource"
@@ -50,7 +50,7 @@ type (
 	SendErrors     = context.SendErrors     // the error of SendAll: a SendError for each target that has failed
 	Member         = cluster.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
-	SearchWay      = search.Way             // see Member
+	SearchStrategy = strategy.Strategy      // see Member
 )
 
 // A Codec is a format of a program's own for values of type T; see [SendValue].
@@ -91,10 +91,10 @@ const (
 // How everybody is asked who could know, by a Member; [SearchAuto] is by how many
 // there are.
 const (
-	SearchAuto      = search.Auto
-	SearchUnicast   = search.Each   // one packet to each member
-	SearchBroadcast = search.ByCast // one packet to the group
-	SearchTree      = search.ByTree // members pass the question on
+	SearchAuto      = strategy.Auto
+	SearchUnicast   = strategy.Unicast   // one packet to each member
+	SearchBroadcast = strategy.Broadcast // one packet to the group
+	SearchTree      = strategy.Tree      // members pass the question on
 
 	SearchCast = SearchBroadcast // Deprecated: use SearchBroadcast.
 	SearchEach = SearchUnicast   // Deprecated: use SearchUnicast.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -143,7 +144,7 @@ func (u unreachable) Lookup(context.Context, resource.GID, *resource.List) (data
 // Addr is empty: no other node reaches this one as a member.
 func (u unreachable) Addr() string { return "" }
 
-func (u unreachable) Trace(context.Context, Way, *resource.List) (Trace, error) {
+func (u unreachable) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
 	return Trace{}, u.err()
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -256,7 +257,7 @@ func FuzzServer(f *testing.F) {
 	k.bytes(make([]byte, 48))
 	k.bytes(new(resource.List).Wire())
 	f.Add(append(greeting(kindLife), append([]byte{byte(len(k.out) - 4), 0, 0, 0}, k.out[4:]...)...))
-	f.Add(append(greeting(kindAsk), 19, 0, 0, 0, msgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(WayFlat), 0, 0, 6, 0, 0, 0))
+	f.Add(append(greeting(kindAsk), 19, 0, 0, 0, msgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(strategy.Unicast), 0, 0, 6, 0, 0, 0))
 	asks := &codec{}
 	for _, typ := range []byte{msgList, msgMore, msgFind, msgStop} {
 		p := list(f, resource.Match{"a": "b"}, "c")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,7 +27,7 @@ func (m mute) All(ctx context.Context, p *resource.List, _ *Coverage) iter.Seq2[
 	return func(yield func(database.Record, error) bool) { yield(m.Find(ctx, p)) }
 }
 
-func (m mute) Trace(ctx context.Context, _ Way, p *resource.List) (Trace, error) {
+func (m mute) Trace(ctx context.Context, _ strategy.Strategy, p *resource.List) (Trace, error) {
 	return Trace{}, second(m.Find(ctx, p))
 }
 
@@ -53,7 +54,7 @@ func TestHangup(t *testing.T) {
 				for _, err = range c.FindAll(ctx, p) {
 				}
 			default:
-				err = second(c.Trace(ctx, WayAuto, p))
+				err = second(c.Trace(ctx, strategy.Auto, p))
 			}
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -181,7 +182,7 @@ func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[datab
 	return func(yield func(database.Record, error) bool) { yield(database.Record{}, n.asked()) }
 }
 
-func (n nowhere) Trace(context.Context, Way, *resource.List) (Trace, error) {
+func (n nowhere) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
 	return Trace{}, n.asked()
 }
 

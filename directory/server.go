@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
@@ -73,7 +74,7 @@ type Remote interface {
 	// All yields what matches and says in cov who was asked.
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
 	// Trace searches as Find does, or in another way, and tells of it.
-	Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error)
+	Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (Trace, error)
 	// Watch tells w what the others hold that matches, and what happens to it,
 	// until end is called; it holds w until it has told what there is. When end
 	// returns, w is told nothing more.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -23,9 +24,11 @@ func (a atOnce) Lookup(context.Context, resource.GID, *resource.List) (database.
 func (a atOnce) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
 	return func(func(database.Record, error) bool) {}
 }
-func (a atOnce) Watch(*resource.List, *database.Watch) func()                  { return func() {} }
-func (a atOnce) Trace(context.Context, Way, *resource.List) (t Trace, _ error) { return t, nil }
-func (a atOnce) Addr() string                                                  { return "" }
+func (a atOnce) Watch(*resource.List, *database.Watch) func() { return func() {} }
+func (a atOnce) Trace(context.Context, strategy.Strategy, *resource.List) (t Trace, _ error) {
+	return t, nil
+}
+func (a atOnce) Addr() string { return "" }
 
 // BenchmarkElsewhere is what a find of what another node has costs the client
 // and the server in one process, beside asking that node.

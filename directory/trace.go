@@ -10,46 +10,23 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Way is how a traced search goes.
-type Way uint8
-
-// Ways.
-const (
-	WayAuto Way = iota // as any other does
-	WayTree            // to everybody, whatever summaries say
-	WayFlat            // to everybody, each node by itself: the trace shows every node
-	WayCast            // to everybody with one packet; each by itself if the cluster cannot
-	wayEnd
-)
-
-var ways = [wayEnd]search.Way{search.Auto, search.ByTree, search.Each, search.ByCast}
-
-func (w Way) String() string {
-	if int(w) < len(ways) {
-		return ways[w].String()
-	}
-	return "unknown"
-}
-
-// ParseWay reads a search strategy as [search.ParseWay] does.
-func ParseWay(s string) (Way, error) {
-	w, err := search.ParseWay(s)
-	return Way(max(slices.Index(ways[:], w), 0)), err
-}
+// traceCodes are the strategies of traced searches by their codes on the wire. A traced search with Auto goes
+// as any search does; with another strategy it asks all members, whatever their summaries say.
+var traceCodes = [...]strategy.Strategy{strategy.Auto, strategy.Tree, strategy.Unicast, strategy.Broadcast}
 
 // A Trace tells how one search went, as the asking node saw it: of nodes that
 // other nodes asked for it, it has the numbers those told.
 type Trace struct {
-	Node    resource.NodeID   `json:"node"`             // who asked
-	Way     string            `json:"way"`              // how
-	Found   resource.GID      `json:"found,omitzero"`   // a resource that matches
-	Covered int               `json:"covered"`          // nodes that said something, the asking one among them
-	Failed  []resource.NodeID `json:"failed,omitempty"` // nodes that could not be asked
-	Took    time.Duration     `json:"took_ns"`
+	Node     resource.NodeID   `json:"node"`             // who asked
+	Strategy string            `json:"way"`              // how
+	Found    resource.GID      `json:"found,omitzero"`   // a resource that matches
+	Covered  int               `json:"covered"`          // nodes that said something, the asking one among them
+	Failed   []resource.NodeID `json:"failed,omitempty"` // nodes that could not be asked
+	Took     time.Duration     `json:"took_ns"`
 
 	Sent     int `json:"sent"`     // messages of the asking node
 	Received int `json:"received"` // and to it
@@ -76,14 +53,15 @@ type TraceStep struct {
 // when this node has what matches: who traces wants to see them.
 func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	p := parser{b: m.body}
-	way := Way(p.take(1)[0])
+	code := int(p.take(1)[0])
 	l, err := p.list()
 	if err != nil {
 		return err
 	}
-	if way >= wayEnd {
-		return fmt.Errorf("%w: way %d of searching", ErrProtocol, way)
+	if code >= len(traceCodes) {
+		return fmt.Errorf("%w: code %d of a search strategy", ErrProtocol, code)
 	}
+	by := traceCodes[code]
 	begun := time.Now()
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
 	r, ok, err := s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(&l) })
@@ -96,14 +74,14 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	here.Took = time.Since(begun)
 	var t Trace
 	if remote := s.rest(); remote != nil {
-		if t, err = remote.Trace(ctx, way, &l); err != nil {
+		if t, err = remote.Trace(ctx, by, &l); err != nil {
 			return c.sendError(m.id, err)
 		}
 		for i := range t.Steps {
 			t.Steps[i].Asked += here.Took
 		}
 	}
-	t.Node, t.Way, t.Took = s.id.Node, way.String(), time.Since(begun)
+	t.Node, t.Strategy, t.Took = s.id.Node, by.String(), time.Since(begun)
 	t.Covered++
 	if ok {
 		t.Found = r.ID
@@ -121,13 +99,17 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	return c.send()
 }
 
-// Trace searches for a resource that matches and tells how that went. Finding
+// Trace searches for a resource that matches, by a strategy, and tells how that went. Finding
 // none is no error.
-func (c *Client) Trace(ctx context.Context, way Way, pattern *resource.List) (Trace, error) {
+func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (Trace, error) {
 	var t Trace
+	code := slices.Index(traceCodes[:], by)
+	if code < 0 {
+		return t, fmt.Errorf("%w: %v", ErrProtocol, by)
+	}
 	err := c.over(ctx, func(a *askConn) error {
 		b, err := a.exchange(ctx, msgTrace, msgTraced, func(k *codec) {
-			k.bytes([]byte{byte(way)})
+			k.bytes([]byte{byte(code)})
 			k.bytes(pattern.Wire())
 		})
 		if err == nil {

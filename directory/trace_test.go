@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,7 +23,7 @@ type far struct {
 	failed []resource.NodeID
 	trace  Trace
 	err    error
-	ways   []Way // of the traces asked for
+	ways   []strategy.Strategy // of the traces asked for
 }
 
 func (f *far) Find(context.Context, *resource.List) (database.Record, error) {
@@ -45,7 +46,7 @@ func (f *far) All(_ context.Context, _ *resource.List, cov *Coverage) iter.Seq2[
 	}
 }
 
-func (f *far) Trace(_ context.Context, w Way, _ *resource.List) (Trace, error) {
+func (f *far) Trace(_ context.Context, w strategy.Strategy, _ *resource.List) (Trace, error) {
 	f.ways = append(f.ways, w)
 	return f.trace, f.err
 }
@@ -137,8 +138,8 @@ func TestTrace(t *testing.T) {
 		Steps: []TraceStep{{Node: 7, How: "tree", Members: 2, Asked: time.Millisecond, Took: time.Millisecond, Outcome: "found", Found: there}, {Node: 9, How: "flat", Members: 1}},
 	}}
 	s, c := in(t, f)
-	tr, err := c.Trace(ctx, WayTree, list(t, resource.Match{"type": "x"}))
-	if err != nil || tr.Node != s.Node() || tr.Way != "tree" || tr.Found != there || tr.Covered != 3 || tr.Messages != 5 || tr.Took <= 0 || !slices.Equal(tr.Failed, f.trace.Failed) {
+	tr, err := c.Trace(ctx, strategy.Tree, list(t, resource.Match{"type": "x"}))
+	if err != nil || tr.Node != s.Node() || tr.Strategy != "tree" || tr.Found != there || tr.Covered != 3 || tr.Messages != 5 || tr.Took <= 0 || !slices.Equal(tr.Failed, f.trace.Failed) {
 		t.Fatalf("%+v, %v", tr, err)
 	}
 	if len(tr.Steps) != 3 || tr.Steps[0].How != "local" || tr.Steps[0].Outcome != "none" || tr.Steps[1].Found != there || tr.Steps[1].Asked < time.Millisecond {
@@ -148,35 +149,27 @@ func TestTrace(t *testing.T) {
 	if _, err := c.Register(ctx, id, list(t, resource.Attrs{"type": "x"})); err != nil {
 		t.Fatal(err)
 	}
-	if tr, err = c.Trace(ctx, WayFlat, list(t, resource.Match{"type": "x"})); err != nil || tr.Found != id || tr.Steps[0].Found != id || len(tr.Steps) != 3 {
+	if tr, err = c.Trace(ctx, strategy.Unicast, list(t, resource.Match{"type": "x"})); err != nil || tr.Found != id || tr.Steps[0].Found != id || len(tr.Steps) != 3 {
 		t.Errorf("%+v, %v", tr, err)
 	}
 	f.err = ErrClosed
-	if _, err := c.Trace(ctx, WayAuto, list(t, nil)); !errors.Is(err, ErrClosed) {
+	if _, err := c.Trace(ctx, strategy.Auto, list(t, nil)); !errors.Is(err, ErrClosed) {
 		t.Errorf("a cluster that fails: %v", err)
 	}
-	if !slices.Equal(f.ways, []Way{WayTree, WayFlat, WayAuto}) {
+	if !slices.Equal(f.ways, []strategy.Strategy{strategy.Tree, strategy.Unicast, strategy.Auto}) {
 		t.Errorf("asked for %v", f.ways)
 	}
-	if _, err := c.Trace(ctx, Way(9), list(t, nil)); !errors.Is(err, ErrProtocol) {
+	if _, err := c.Trace(ctx, strategy.Strategy(9), list(t, nil)); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown way: %v", err)
 	}
 	gone, stop := context.WithCancel(ctx)
 	stop()
-	if _, err := c.Trace(gone, WayAuto, list(t, nil)); !errors.Is(err, context.Canceled) {
+	if _, err := c.Trace(gone, strategy.Auto, list(t, nil)); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	_, alone := in(t, nil)
-	if tr, err := alone.Trace(ctx, WayAuto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
+	if tr, err := alone.Trace(ctx, strategy.Auto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
 		t.Errorf("without a cluster: %+v, %v", tr, err)
-	}
-	for _, w := range []Way{WayAuto, WayTree, WayFlat, WayCast} {
-		if got, err := ParseWay(w.String()); got != w || err != nil {
-			t.Errorf("%v: %v, %v", w, got, err)
-		}
-	}
-	if _, err := ParseWay("unknown"); err == nil || Way(9).String() != "unknown" {
-		t.Errorf("a way there is not: %v", err)
 	}
 }
 
@@ -185,7 +178,7 @@ func TestTrace(t *testing.T) {
 func TestTraceMalformed(t *testing.T) {
 	s, c := in(t, nil)
 	good := append([]byte{0}, list(t, resource.Match{"a": "b"}).Wire()...)
-	for _, body := range [][]byte{nil, {0}, {byte(wayEnd), 0, 0, 6, 0, 0, 0}, good[:len(good)-1], append(slices.Clone(good), 0), {255, 255, 255, 255, 255, 255, 255}} {
+	for _, body := range [][]byte{nil, {0}, {byte(len(traceCodes)), 0, 0, 6, 0, 0, 0}, good[:len(good)-1], append(slices.Clone(good), 0), {255, 255, 255, 255, 255, 255, 255}} {
 		nc, err := s.Dialer()(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +196,7 @@ func TestTraceMalformed(t *testing.T) {
 		}
 		nc.Close()
 	}
-	if _, err := c.Trace(t.Context(), WayAuto, list(t, nil)); err != nil {
+	if _, err := c.Trace(t.Context(), strategy.Auto, list(t, nil)); err != nil {
 		t.Error(err)
 	}
 }

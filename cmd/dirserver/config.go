@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
@@ -42,9 +42,9 @@ type config struct {
 	urls  []string // likewise, TCP
 	level slog.Level
 
-	pollFor time.Duration
-	way     search.Way
-	httpAt  string
+	pollFor  time.Duration
+	strategy strategy.Strategy
+	httpAt   string
 
 	given  []string // labels, as they were given
 	labels directory.Labels
@@ -267,10 +267,10 @@ func (c *config) checkCluster() (err error) {
 	if !cluster.IsAddress(c.bind.value) {
 		return fmt.Errorf("bind address %q (%s) is not HOST:PORT, as 10.0.0.7:7946, or 0.0.0.0:7946 for the machine's private address", c.bind.value, c.bind.origin)
 	}
-	if c.way, err = search.ParseWay(c.search.value); err != nil {
+	if c.strategy, err = strategy.Parse(c.search.value); err != nil {
 		return fmt.Errorf("search %q (%s) is not auto, unicast, broadcast or tree", c.search.value, c.search.origin)
 	}
-	c.search.value = c.way.String()
+	c.search.value = c.strategy.String()
 	m := c.member()
 	if err := m.Certificates.Check(); err != nil {
 		return fmt.Errorf("--tls-cert (%s), --tls-key (%s), --tls-ca (%s): %w", c.tlsCert.origin, c.tlsKey.origin, c.tlsCA.origin, reason(err))
@@ -289,7 +289,7 @@ func (c *config) checkCluster() (err error) {
 		only cluster.Member // with what concerns the flag
 	}{
 		{"group", c.group, cluster.Member{Bind: m.Bind, Group: m.Group}},
-		{"search", c.search, cluster.Member{Bind: m.Bind, Group: m.Group, Way: m.Way}},
+		{"search", c.search, cluster.Member{Bind: m.Bind, Group: m.Group, Strategy: m.Strategy}},
 		{"poll", c.poll, cluster.Member{Bind: m.Bind, Poll: m.Poll}},
 		{"bind", c.bind, m},
 	} {
@@ -321,7 +321,7 @@ func reason(err error) error {
 // member is how the node takes part in its cluster.
 func (c *config) member() cluster.Member {
 	return cluster.Member{
-		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Way: c.way, Poll: c.pollFor,
+		Bind: c.bind.value, KeyFile: c.keyFile.value, Group: c.group.value, Strategy: c.strategy, Poll: c.pollFor,
 		Join:         cluster.Split(c.join.value),
 		Certificates: cluster.Certificates{Cert: c.tlsCert.value, Key: c.tlsKey.value, CA: c.tlsCA.value},
 	}

@@ -159,9 +159,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(mPlaces, float64(m.PlacesKept))
 	for i := range m.Searches {
 		q := &m.Searches[i]
-		outcomes(mSearches, q.Way, q.Found, q.None, q.Partial, q.Failed)
-		sizes(mSearchS, &q.Took, seconds, q.Way)
-		sizes(mMessages, &q.Messages, 1, q.Way)
+		outcomes(mSearches, q.Strategy, q.Found, q.None, q.Partial, q.Failed)
+		sizes(mSearchS, &q.Took, seconds, q.Strategy)
+		sizes(mMessages, &q.Messages, 1, q.Strategy)
 	}
 	count(mSearchSent, m.Sent)
 	count(mAnswered, m.Answered, "found")

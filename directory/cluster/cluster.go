@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -36,7 +37,7 @@ type Config struct {
 	// are any; nil: made from Keys.
 	Credentials tls.Credentials
 	Serve       func(net.Conn) // has the streams of other members to the node's directory; may be nil
-	Way         search.Way
+	Strategy    strategy.Strategy
 	Fan         int // of the spanning trees; 0: search.DefaultFan
 	Hop         time.Duration
 	Spread      time.Duration // how often members are told what is new in the summary; 0: 5 s
@@ -147,7 +148,7 @@ func Open(cfg Config) (*Cluster, error) {
 	c.roll.Store(c.newRoll(*c.members.Load()))
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	scfg := search.Config{
-		Self: cfg.Node, Way: cfg.Way, Fan: cfg.Fan, Hop: cfg.Hop,
+		Self: cfg.Node, Strategy: cfg.Strategy, Fan: cfg.Fan, Hop: cfg.Hop,
 		Members: func() []resource.NodeID { return *c.members.Load() },
 		Local:   c.local,
 		May:     c.may,

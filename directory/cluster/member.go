@@ -18,18 +18,18 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 // A Member says how a node takes part in a cluster.
 type Member struct {
-	Bind    string        // HOST:PORT for what members say to each other, UDP and TCP; "": no member
-	Join    []string      // HOST:PORT of members to begin with
-	KeyFile string        // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
-	Group   string        // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
-	Way     search.Way    // how everybody is asked; 0: by how many there are
-	Poll    time.Duration // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
+	Bind     string            // HOST:PORT for what members say to each other, UDP and TCP; "": no member
+	Join     []string          // HOST:PORT of members to begin with
+	KeyFile  string            // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
+	Group    string            // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
+	Strategy strategy.Strategy // of searches; the zero value is strategy.Auto
+	Poll     time.Duration     // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 	// Certificates show who is one of the cluster, where TLS is spoken, in place
 	// of those that are made from the key, which is needed all the same.
 	Certificates Certificates
@@ -60,7 +60,7 @@ func Environment() (Member, error) {
 	m := Member{Bind: os.Getenv("ROCL_BIND"), Join: Split(os.Getenv("ROCL_JOIN")), KeyFile: os.Getenv("ROCL_KEY_FILE"), Group: os.Getenv("ROCL_GROUP")}
 	var err error
 	if s := os.Getenv("ROCL_SEARCH"); s != "" {
-		if m.Way, err = search.ParseWay(s); err != nil {
+		if m.Strategy, err = strategy.Parse(s); err != nil {
 			return Member{}, fmt.Errorf("%w: ROCL_SEARCH: %w", ErrConfig, err)
 		}
 	}
@@ -99,10 +99,10 @@ func (m *Member) Check() error {
 			return fmt.Errorf("%w: the group %q is not IP:PORT of a multicast group or of a broadcast address", ErrConfig, m.Group)
 		}
 	}
-	if m.Way > search.ByTree {
-		return fmt.Errorf("%w: there is no way %d to search", ErrConfig, m.Way)
+	if m.Strategy > strategy.Tree {
+		return fmt.Errorf("%w: no search strategy has the number %d", ErrConfig, m.Strategy)
 	}
-	if m.Way == search.ByCast && m.Group == "" {
+	if m.Strategy == strategy.Broadcast && m.Group == "" {
 		return fmt.Errorf("%w: search by broadcast needs a group address", ErrConfig)
 	}
 	if m.Poll < 0 || m.Poll > mostPoll {
@@ -242,7 +242,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 		return err
 	}
 	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Settled, Follows: s.Follows(), Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
-		Group: m.member.Group, Way: m.member.Way, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
+		Group: m.member.Group, Strategy: m.member.Strategy, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -99,7 +99,7 @@ func many(n int) (s string) {
 
 func TestMemberCheck(t *testing.T) {
 	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
-		{Bind: "a:1", Group: "239.1.2.3:7947", Way: search.ByCast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Way: search.ByTree}, {Bind: "a:1", Group: "[ff02::1]:7", Way: search.Each}} {
+		{Bind: "a:1", Group: "239.1.2.3:7947", Strategy: strategy.Broadcast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Strategy: strategy.Tree}, {Bind: "a:1", Group: "[ff02::1]:7", Strategy: strategy.Unicast}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
@@ -108,7 +108,7 @@ func TestMemberCheck(t *testing.T) {
 		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
 		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
-		{Bind: "a:1", Way: search.ByCast}, {Bind: "a:1", Way: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
+		{Bind: "a:1", Strategy: strategy.Broadcast}, {Bind: "a:1", Strategy: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", m, err)
 		}
@@ -448,7 +448,7 @@ func TestEnvironment(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	m, err := Environment()
-	want := Member{Bind: "10.0.0.7:7946", Join: []string{"a:1", "b:2"}, KeyFile: "key", Group: "239.1.2.3:7947", Way: search.ByTree, Poll: 50 * time.Microsecond}
+	want := Member{Bind: "10.0.0.7:7946", Join: []string{"a:1", "b:2"}, KeyFile: "key", Group: "239.1.2.3:7947", Strategy: strategy.Tree, Poll: 50 * time.Microsecond}
 	if err != nil || !reflect.DeepEqual(m, want) || m.Check() != nil {
 		t.Errorf("%+v, %v, %v", m, err, m.Check())
 	}

@@ -40,7 +40,7 @@ type Stats struct {
 
 // SearchStats describe the searches that went one way.
 type SearchStats struct {
-	Way                          string // the widest it took, see ways
+	Strategy                     string // the widest it took, see ways
 	Found, None, Partial, Failed uint64 // partial: not found, and some could not be asked
 	Messages                     histogram.Snapshot
 	Took                         histogram.Snapshot

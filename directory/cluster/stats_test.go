@@ -9,13 +9,13 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
-	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
 func searchesOf(c *Cluster, way string) SearchStats {
 	for _, s := range c.Stats().Searches {
-		if s.Way == way {
+		if s.Strategy == way {
 			return s
 		}
 	}
@@ -26,13 +26,13 @@ func searchesOf(c *Cluster, way string) SearchStats {
 // of summaries, what they spared and where they were wrong.
 func TestSearchStats(t *testing.T) {
 	for _, c := range []struct {
-		way    search.Way
+		way    strategy.Strategy
 		fan    int
 		others int
 		want   string
-	}{{search.Each, 0, 2, "unicast"}, {search.ByTree, 2, 6, "tree"}} {
+	}{{strategy.Unicast, 0, 2, "unicast"}, {strategy.Tree, 2, 6, "tree"}} {
 		t.Run(c.want, func(t *testing.T) {
-			a := member(t, 1, func(cfg *Config) { cfg.Way, cfg.Fan = c.way, c.fan })
+			a := member(t, 1, func(cfg *Config) { cfg.Strategy, cfg.Fan = c.way, c.fan })
 			all := []*Cluster{a}
 			for i := range c.others {
 				all = append(all, member(t, resource.NodeID(2+i), nil, a))

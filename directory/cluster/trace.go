@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,19 +20,19 @@ const flatAtOnce = 64
 
 // Trace searches the other members as Find does, or in the way given, and
 // tells how that went.
-func (c *Cluster) Trace(ctx context.Context, way directory.Way, pattern *resource.List) (directory.Trace, error) {
+func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
-	if way == directory.WayFlat {
+	if way == strategy.Unicast {
 		return c.traceFlat(ctx, q, begun)
 	}
 	var t directory.Trace
 	st := &search.Trace{}
 	switch way {
-	case directory.WayTree:
-		st.Everybody, st.Way = true, search.ByTree
-	case directory.WayCast:
-		st.Everybody, st.Way = true, search.ByCast
+	case strategy.Tree:
+		st.Everybody, st.Strategy = true, strategy.Tree
+	case strategy.Broadcast:
+		st.Everybody, st.Strategy = true, strategy.Broadcast
 	}
 	r, err := c.await(ctx, func(now time.Time, by search.Asker) uint64 {
 		return c.search.SearchTraced(now, q, st, by)

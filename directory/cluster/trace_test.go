@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -27,7 +28,7 @@ func freeGroup(t *testing.T) string {
 }
 
 // noMember is a trace of what nobody has, of which all the others say so.
-func noMember(t *testing.T, a *Cluster, way directory.Way, others int) directory.Trace {
+func noMember(t *testing.T, a *Cluster, way strategy.Strategy, others int) directory.Trace {
 	t.Helper()
 	tr, err := a.Trace(t.Context(), way, pattern(resource.Match{"type": "none"}))
 	if err != nil || !tr.Found.IsZero() || tr.Covered != others || len(tr.Failed) != 0 || tr.Received == 0 || tr.Messages < tr.Sent+tr.Received {
@@ -50,10 +51,10 @@ func TestTrace(t *testing.T) {
 	defer cancel()
 	want := []resource.GID{put(t, cs[2], 1, resource.Attrs{"type": "gpu"}), put(t, cs[4], 1, resource.Attrs{"type": "gpu"})}
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
-	for way, how := range map[directory.Way]string{
-		directory.WayTree: search.HowTree,
-		directory.WayAuto: search.HowFlat, // they are few
-		directory.WayCast: search.HowFlat, // there is no group
+	for way, how := range map[strategy.Strategy]string{
+		strategy.Tree:      search.HowTree,
+		strategy.Auto:      search.HowFlat, // they are few
+		strategy.Broadcast: search.HowFlat, // there is no group
 	} {
 		tr := noMember(t, a, way, 5)
 		if tr.Messages < 10 || tr.Sent != len(tr.Steps) || len(tr.Steps) < 2 || tr.Steps[0].How != how || (tr.Steps[0].Members > 1) != (how == search.HowTree) {
@@ -63,7 +64,7 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%v: %+v, %v", way, tr, err)
 		}
 	}
-	tr, err := a.Trace(ctx, directory.WayFlat, hit)
+	tr, err := a.Trace(ctx, strategy.Unicast, hit)
 	if err != nil || !slices.Contains(want, tr.Found) || tr.Covered != 5 || len(tr.Failed) != 0 {
 		t.Errorf("%+v, %v", tr, err)
 	}
@@ -84,13 +85,13 @@ func TestTrace(t *testing.T) {
 
 	gone, stop := context.WithCancel(ctx)
 	stop()
-	for _, way := range []directory.Way{directory.WayAuto, directory.WayFlat} {
+	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
 		if _, err := a.Trace(gone, way, miss); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, cancelled: %v", way, err)
 		}
 	}
 	a.Close()
-	for _, way := range []directory.Way{directory.WayAuto, directory.WayFlat} {
+	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
 		if _, err := a.Trace(ctx, way, miss); !errors.Is(err, directory.ErrClosed) {
 			t.Errorf("%v, closed: %v", way, err)
 		}
@@ -103,7 +104,7 @@ func TestTraceCast(t *testing.T) {
 	a := member(t, 1, group)
 	group = func(c *Config) { c.Spread, c.Group = time.Hour, a.cfg.Group }
 	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
-	for _, way := range []directory.Way{directory.WayAuto, directory.WayCast} {
+	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
 		// The first that a member hears of another tells it only to ask.
 		eventually(t, "all hear it", func() bool {
 			tr := noMember(t, a, way, 3)
@@ -115,7 +116,7 @@ func TestTraceCast(t *testing.T) {
 			return len(tr.Steps) == 3 && tr.Sent == 1 && tr.Received == 3 && tr.Messages == 4
 		})
 	}
-	if tr := noMember(t, a, directory.WayTree, 3); tr.Steps[0].How == search.HowCast {
+	if tr := noMember(t, a, strategy.Tree, 3); tr.Steps[0].How == search.HowCast {
 		t.Errorf("a tree: %+v", tr)
 	}
 }
@@ -129,7 +130,7 @@ func TestSilent(t *testing.T) {
 	b, c := member(t, 2, nil, a), member(t, 3, deaf, a)
 	together(t, a, b, c)
 	miss := pattern(resource.Match{"type": "none"})
-	for _, way := range []directory.Way{directory.WayAuto, directory.WayFlat} {
+	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
 		tr, err := a.Trace(t.Context(), way, miss)
 		if err != nil || tr.Covered != 1 || !slices.Equal(tr.Failed, []resource.NodeID{3}) {
 			t.Errorf("%v: %+v, %v", way, tr, err)
@@ -160,7 +161,7 @@ func TestTracesAtOnce(t *testing.T) {
 	ended := make(chan error, 30)
 	for i := range cap(ended) {
 		go func() {
-			_, err := a.Trace(t.Context(), directory.Way(i%4), pattern(resource.Match{"type": "none"}))
+			_, err := a.Trace(t.Context(), strategy.Strategy(i%4), pattern(resource.Match{"type": "none"}))
 			ended <- err
 		}()
 	}

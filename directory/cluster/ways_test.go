@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -48,7 +49,7 @@ func TestWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := fmt.Sprint("127.255.255.255:", port)
-	for name, way := range map[string]search.Way{"auto": search.Auto, "broadcast": search.ByCast, "unicast": search.Each, "tree": search.ByTree} {
+	for name, way := range map[string]strategy.Strategy{"auto": strategy.Auto, "broadcast": strategy.Broadcast, "unicast": strategy.Unicast, "tree": strategy.Tree} {
 		for _, group := range []string{"", group} {
 			t.Run(fmt.Sprintf("%s, group %q", name, group), func(t *testing.T) {
 				var cs []*Cluster
@@ -58,7 +59,7 @@ func TestWays(t *testing.T) {
 						join = cs[:1]
 					}
 					cs = append(cs, member(t, i+1, func(c *Config) {
-						c.Name, c.Way, c.Fan, c.Group, c.Keys = t.Name(), way, 2, group, [][]byte{[]byte("key")}
+						c.Name, c.Strategy, c.Fan, c.Group, c.Keys = t.Name(), way, 2, group, [][]byte{[]byte("key")}
 						c.Spread = time.Hour // no summaries
 						if i%2 == 0 {
 							c.Poll = 100 * time.Microsecond
@@ -80,10 +81,10 @@ func TestWays(t *testing.T) {
 				// Once all know each other's floor, a cast is one packet.
 				before := cs[0].count.sent.Load()
 				denies(t, cs[0], resource.Match{"at": "nowhere"})
-				cast := way == search.ByCast || way == search.Auto
+				cast := way == strategy.Broadcast || way == strategy.Auto
 				if n := cs[0].count.sent.Load() - before; cast && group != "" && n > 2 {
 					t.Logf("%d packets for a cast: something was lost", n)
-				} else if way == search.Each && n < 4 {
+				} else if way == strategy.Unicast && n < 4 {
 					t.Errorf("%d packets for four members", n)
 				}
 			})

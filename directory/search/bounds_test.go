@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,7 +23,7 @@ func TestTraceBounds(t *testing.T) {
 		tr.asked(time.Time{}, HowFlat, 1)
 		tr.heard(time.Time{}, 1, &packet)
 		tr.silent(1)
-	}); n != 0 || tr.everybody() || tr.way(Each) != Each {
+	}); n != 0 || tr.everybody() || tr.strategyOr(strategy.Unicast) != strategy.Unicast {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -52,7 +53,7 @@ func TestCastTooLarge(t *testing.T) {
 	for size, casts := range map[int]int{100: 1, 101: 0} {
 		cast, sent := 0, 0
 		n := NewNode(Config{
-			Self: 1, Way: ByCast, Room: 100 + head,
+			Self: 1, Strategy: strategy.Broadcast, Room: 100 + head,
 			Members: func() []resource.NodeID { return []resource.NodeID{1, 2, 3} },
 			Send:    func(resource.NodeID, *Packet) { sent++ },
 			Cast:    func(*Packet) { cast++ },

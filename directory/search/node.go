@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -20,17 +21,6 @@ const (
 	MostCast     = 128 // others up to whom Auto casts, if it can: they all answer at once (docs/SCALING.md says why so many)
 	MostFlat     = 64  // others up to whom Auto asks each: for more a tree is sooner where a hop is quick
 	DefaultTries = 5   // where one packet of twenty is lost, one living node of 100,000 is not reached
-)
-
-// A Way is how everybody is asked.
-type Way uint8
-
-// Ways of asking everybody.
-const (
-	Auto   Way = iota // by how many there are
-	ByCast            // one datagram to all, where the network can; else as Each
-	Each              // one by one
-	ByTree            // spanning trees
 )
 
 const (
@@ -46,18 +36,18 @@ const (
 
 // Config is what a Node needs. Self, Members, Local and Send are required.
 type Config struct {
-	Self    resource.NodeID
-	Members func() []resource.NodeID                               // all live nodes with Self, in order; not changed afterwards
-	Local   func(question []byte) (answer []byte, ok bool)         // which is valid until the next
-	Send    func(to resource.NodeID, p *Packet)                    // p is lent for the call
-	May     func(search uint64, question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
-	Cast    func(p *Packet)                                        // sends to all; nil if the network cannot
-	Room    int                                                    // bytes that a cast carries, what does not fit is asked of Each; 0: any
-	Way     Way
-	Fan     int              // 0: DefaultFan
-	Hop     time.Duration    // what one hop there and back takes at most, mostly; 0: DefaultHop
-	Now     func() time.Time // for a Search without a time; nil: time.Now
-	Tries   int              // of one node, before it counts as failed; 0: DefaultTries
+	Self     resource.NodeID
+	Members  func() []resource.NodeID                               // all live nodes with Self, in order; not changed afterwards
+	Local    func(question []byte) (answer []byte, ok bool)         // which is valid until the next
+	Send     func(to resource.NodeID, p *Packet)                    // p is lent for the call
+	May      func(search uint64, question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
+	Cast     func(p *Packet)                                        // sends to all; nil if the network cannot
+	Room     int                                                    // bytes that a cast carries, what does not fit is asked of Each; 0: any
+	Strategy strategy.Strategy
+	Fan      int              // 0: DefaultFan
+	Hop      time.Duration    // what one hop there and back takes at most, mostly; 0: DefaultHop
+	Now      func() time.Time // for a Search without a time; nil: time.Now
+	Tries    int              // of one node, before it counts as failed; 0: DefaultTries
 }
 
 // A Result is how a search ended.
@@ -353,11 +343,11 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	j := n.ours(s)
 	n.count(j, n.cfg.Self)
 	others := n.others(j)
-	switch n.way(s.trace.way(n.cfg.Way), len(others), len(s.question)) {
-	case ByCast:
+	switch n.choose(s.trace.strategyOr(n.cfg.Strategy), len(others), len(s.question)) {
+	case strategy.Broadcast:
 		j.fan = Flat
 		n.cast(now, j, others)
-	case Each:
+	case strategy.Unicast:
 		j.fan = Flat
 		n.cover(now, j, others)
 	default:
@@ -366,23 +356,23 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	n.settle(now, j)
 }
 
-// way says how so many others are asked a question of so many bytes, if w is
-// wanted.
-func (n *Node) way(w Way, others, bytes int) Way {
+// choose returns the strategy by which a search with s asks a number of other members a question of
+// some bytes.
+func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy {
 	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
-	if w == Auto {
+	if s == strategy.Auto {
 		switch {
 		case canCast && others > 1 && others <= MostCast:
-			return ByCast
+			return strategy.Broadcast
 		case others <= MostFlat:
-			return Each
+			return strategy.Unicast
 		}
-		return ByTree
+		return strategy.Tree
 	}
-	if w == ByCast && (!canCast || others == 0) {
-		return Each
+	if s == strategy.Broadcast && (!canCast || others == 0) {
+		return strategy.Unicast
 	}
-	return w
+	return s
 }
 
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -39,8 +40,8 @@ const maxSteps = 1 << 16
 // of what happens below a head it knows the sum that the head told. It may be
 // read once the search has ended.
 type Trace struct {
-	Everybody bool // set before: ask everybody, whatever summaries say
-	Way       Way  // set before: in this way; Auto: in that of Config
+	Everybody bool              // set before: ask everybody, whatever summaries say
+	Strategy  strategy.Strategy // set before the search; Auto: that of Config
 	Steps     []Step
 	More      int // steps that were too many
 }
@@ -62,12 +63,12 @@ type Step struct {
 
 func (t *Trace) everybody() bool { return t != nil && t.Everybody }
 
-// way is the one wanted, w if none is.
-func (t *Trace) way(w Way) Way {
-	if t == nil || t.Way == Auto {
-		return w
+// strategyOr returns the strategy that t asks for, or s if it asks for none.
+func (t *Trace) strategyOr(s strategy.Strategy) strategy.Strategy {
+	if t == nil || t.Strategy == strategy.Auto {
+		return s
 	}
-	return t.Way
+	return t.Strategy
 }
 
 func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/search/searchtest"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -84,7 +85,7 @@ func seven(cast bool) *searchtest.Sim {
 func TestTrace(t *testing.T) {
 	s := seven(false)
 	asker := s.Nodes[3]
-	tr := &search.Trace{Way: search.ByTree}
+	tr := &search.Trace{Strategy: strategy.Tree}
 	if r := traced(t, s, asker, tr); r.Found || !r.Definite() || r.Covered != 7 {
 		t.Errorf("%+v", r)
 	}
@@ -98,21 +99,21 @@ func TestTrace(t *testing.T) {
 		tr   search.Trace
 		want []string
 	}{
-		{search.Trace{Way: search.ByTree}, []string{"summary none", "tree none", "tree none"}},
-		{search.Trace{Way: search.ByTree, Everybody: true}, []string{"tree none", "tree none"}},
-		{search.Trace{Way: search.Each, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
-		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                     // they are few
-		{search.Trace{Way: search.ByCast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot
+		{search.Trace{Strategy: strategy.Tree}, []string{"summary none", "tree none", "tree none"}},
+		{search.Trace{Strategy: strategy.Tree, Everybody: true}, []string{"tree none", "tree none"}},
+		{search.Trace{Strategy: strategy.Unicast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
+		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                               // they are few
+		{search.Trace{Strategy: strategy.Broadcast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot
 	} {
 		traced(t, s, asker, &c.tr)
 		if !slices.Equal(outcomes(&c.tr), c.want) {
-			t.Errorf("%d: %q, want %q", c.tr.Way, outcomes(&c.tr), c.want)
+			t.Errorf("%d: %q, want %q", c.tr.Strategy, outcomes(&c.tr), c.want)
 		}
 	}
 
 	// A summary that is right spares the rest.
 	s.Nodes[0].Has = gold
-	tr = &search.Trace{Way: search.ByTree}
+	tr = &search.Trace{Strategy: strategy.Tree}
 	if r := traced(t, s, asker, tr); !r.Found || !slices.Equal(outcomes(tr), []string{"summary found"}) {
 		t.Errorf("%+v, %q", r, outcomes(tr))
 	}
@@ -141,14 +142,14 @@ func TestTrace(t *testing.T) {
 func TestTraceCast(t *testing.T) {
 	s := seven(true)
 	asker := s.Nodes[3]
-	for _, way := range []search.Way{search.Auto, search.ByCast} {
-		tr := &search.Trace{Way: way}
+	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
+		tr := &search.Trace{Strategy: way}
 		r := traced(t, s, asker, tr)
 		if want := slices.Repeat([]string{"broadcast none"}, 6); r.Covered != 7 || !slices.Equal(outcomes(tr), want) {
 			t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
 		}
 	}
-	tr := &search.Trace{Way: search.ByTree}
+	tr := &search.Trace{Strategy: strategy.Tree}
 	if traced(t, s, asker, tr); !slices.Equal(outcomes(tr), []string{"tree none", "tree none"}) {
 		t.Errorf("%q", outcomes(tr))
 	}
@@ -169,7 +170,7 @@ func TestTraceCast(t *testing.T) {
 // A head that says it is busy has not answered: it is waited for and asked
 // again, and the answer is that to the last question.
 func TestTraceBusy(t *testing.T) {
-	s := searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Patience: 20 * time.Millisecond, Way: search.ByTree, Seed: 1})
+	s := searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Patience: 20 * time.Millisecond, Strategy: strategy.Tree, Seed: 1})
 	asker := s.Nodes[0]
 	// Below the head of 1 to 3 there is one who is dead, and the head waits for it.
 	s.Nodes[3].Dead = true
@@ -219,7 +220,7 @@ func TestTraceUnderFaults(t *testing.T) {
 		}
 		traced(t, s, asker, &search.Trace{
 			Everybody: rapid.Bool().Draw(t, "everybody"),
-			Way:       rapid.SampledFrom([]search.Way{search.Auto, search.ByCast, search.Each, search.ByTree}).Draw(t, "way"),
+			Strategy:  rapid.SampledFrom([]strategy.Strategy{strategy.Auto, strategy.Broadcast, strategy.Unicast, strategy.Tree}).Draw(t, "way"),
 		})
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/search/searchtest"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -39,21 +40,21 @@ const (
 // A Way is how everybody is asked.
 type Way struct {
 	Name string
-	By   search.Way
+	By   strategy.Strategy
 	Fan  int
 	Cast bool // one packet can go to all
 }
 
 // Ways that there are.
 var (
-	Cast   = Way{"cast", search.ByCast, 0, true}
-	Each   = Way{"each", search.Each, 0, false}
-	Tree4  = Way{"tree of 4", search.ByTree, 4, false}
-	Tree16 = Way{"tree of 16", search.ByTree, 16, false} // as is the default
-	Tree64 = Way{"tree of 64", search.ByTree, 64, false}
+	Cast   = Way{"cast", strategy.Broadcast, 0, true}
+	Each   = Way{"each", strategy.Unicast, 0, false}
+	Tree4  = Way{"tree of 4", strategy.Tree, 4, false}
+	Tree16 = Way{"tree of 16", strategy.Tree, 16, false} // as is the default
+	Tree64 = Way{"tree of 64", strategy.Tree, 64, false}
 
-	Auto      = Way{"auto", search.Auto, 0, true}
-	AutoAlone = Way{"auto without a group", search.Auto, 0, false}
+	Auto      = Way{"auto", strategy.Auto, 0, true}
+	AutoAlone = Way{"auto without a group", strategy.Auto, 0, false}
 
 	Ways = []Way{Cast, Each, Tree4, Tree16, Tree64}
 )
@@ -62,7 +63,7 @@ var (
 // search chooses, said once more, which the test compares.
 func (w Way) Takes(nodes int) Way {
 	switch others := nodes - 1; {
-	case w.By != search.Auto:
+	case w.By != strategy.Auto:
 		return w
 	case w.Cast && others > 1 && others <= search.MostCast:
 		return Cast
@@ -77,9 +78,9 @@ func (w Way) Time(nodes int) time.Duration {
 	w = w.Takes(nodes)
 	others := nodes - 1
 	switch {
-	case w.By == search.ByTree:
+	case w.By == strategy.Tree:
 		return Time(others, w.Fan, Hop, Work)
-	case w.By == search.ByCast && others > Queue: // some are asked again, one by one
+	case w.By == strategy.Broadcast && others > Queue: // some are asked again, one by one
 		return search.DefaultHop + 2*pace*time.Duration(others) + 2*Hop + 4*Work
 	}
 	return Time(others, search.Flat, Hop, Work)
@@ -89,7 +90,7 @@ func (w Way) Time(nodes int) time.Duration {
 func (w Way) Messages(nodes int) int {
 	w = w.Takes(nodes)
 	others := nodes - 1
-	if w.By == search.ByCast {
+	if w.By == strategy.Broadcast {
 		return 1 + others + 2*max(0, others-Queue)
 	}
 	return 2 * others
@@ -173,7 +174,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 // Searches runs searches of one case.
 func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 	cfg := c.sim
-	cfg.Way, cfg.Fan, cfg.Cast, cfg.Loss, cfg.Seed = w.By, w.Fan, w.Cast, k.Loss, 3
+	cfg.Strategy, cfg.Fan, cfg.Cast, cfg.Loss, cfg.Seed = w.By, w.Fan, w.Cast, k.Loss, 3
 	var s *searchtest.Sim
 	var took []time.Duration
 	for i := range n {
@@ -321,7 +322,7 @@ type Burst struct {
 // Bursts runs so many searches at once in a cluster that holds nothing.
 func Bursts(w Way, nodes, searches int) (b Burst, err error) {
 	s := searchtest.New(searchtest.Config{
-		Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1, Way: w.By, Fan: w.Fan, Cast: w.Cast,
+		Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1, Strategy: w.By, Fan: w.Fan, Cast: w.Cast,
 	})
 	asker := s.Nodes[nodes/2]
 	o := s.Await(asker, func(now time.Time, done func(search.Result)) {

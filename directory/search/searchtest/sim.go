@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -29,7 +30,7 @@ type Config struct {
 	Head     int           // bytes around each packet
 	Loss     float64       // of packets
 	Cast     bool          // one packet can go to all
-	Way      search.Way
+	Strategy strategy.Strategy
 	Seed     uint64
 }
 
@@ -80,7 +81,7 @@ func New(cfg Config) *Sim {
 		}
 		m := &Node{ID: id}
 		scfg := search.Config{
-			Self: id, Way: cfg.Way, Fan: cfg.Fan, Hop: cfg.Patience,
+			Self: id, Strategy: cfg.Strategy, Fan: cfg.Fan, Hop: cfg.Patience,
 			Members: func() []resource.NodeID {
 				if m.View != nil {
 					return m.View

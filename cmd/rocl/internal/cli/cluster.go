@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
@@ -180,7 +181,7 @@ func searchTraceCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			how, err := directory.ParseWay(way)
+			how, err := strategy.Parse(way)
 			if err != nil {
 				return Usagef("--search %q is not auto, unicast, broadcast or tree", way)
 			}
@@ -188,7 +189,7 @@ func searchTraceCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if how == directory.WayCast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == how.String() }) {
+			if how == strategy.Broadcast && !slices.ContainsFunc(t.Steps, func(s directory.TraceStep) bool { return s.How == how.String() }) {
 				const without = "without a broadcast: this node has no group, or no other node to ask"
 				note(cmd, g, map[string]string{"note": without}, without)
 			}
@@ -218,7 +219,7 @@ func searchTraceCommand() *cobra.Command {
 }
 
 // trace asks the node's directory, as a context that has nothing.
-func trace(ctx context.Context, g Globals, way directory.Way, l *rocl.List) (directory.Trace, error) {
+func trace(ctx context.Context, g Globals, way strategy.Strategy, l *rocl.List) (directory.Trace, error) {
 	p := g.patience(ctx)
 	defer p.stop()
 	c, err := directory.Join(p, directory.DialSocket(g.path()), directory.WithClientLogger(g.Logger()))

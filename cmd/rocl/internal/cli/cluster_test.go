@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -131,7 +132,7 @@ func TestSearchTrace(t *testing.T) {
 		}
 		out, _, code := search("a=b", "--search", way, "--json")
 		var tr directory.Trace
-		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Way != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
+		if err := json.Unmarshal([]byte(out), &tr); err != nil || code != 0 || tr.Strategy != way || tr.Found.String() != id || len(tr.Steps) != 1 || tr.Node != s.Node() {
 			t.Errorf("--search %s --json: %d, %q, %v", way, code, out, err)
 		}
 	}
@@ -152,7 +153,7 @@ func (r rest) All(_ context.Context, _ *resource.List, v *directory.Coverage) it
 	return func(func(database.Record, error) bool) { v.Covered, v.Failed = v.Covered+1, append(v.Failed, r.silent) }
 }
 
-func (r rest) Trace(context.Context, directory.Way, *resource.List) (directory.Trace, error) {
+func (r rest) Trace(context.Context, strategy.Strategy, *resource.List) (directory.Trace, error) {
 	return directory.Trace{
 		Covered: 1, Failed: []resource.NodeID{r.silent},
 		Steps: []directory.TraceStep{{Node: 2, How: "broadcast", Members: 1, Outcome: "none"}, {Node: r.silent, How: "broadcast", Members: 1, Outcome: "silent"}},

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package strategy names the ways in which a directory asks the other members of its cluster.
+package strategy
+
+import "fmt"
+
+// A Strategy says how a search reaches all members. The zero value is Auto.
+type Strategy uint8
+
+// Strategies.
+const (
+	Auto      Strategy = iota // Broadcast, Unicast or Tree, by the number of members
+	Broadcast                 // one datagram to all members where the network can do that, else as Unicast
+	Unicast                   // one question to each member
+	Tree                      // along spanning trees: each member that is asked asks others
+	end
+)
+
+var names = [end]string{Auto: "auto", Broadcast: "broadcast", Unicast: "unicast", Tree: "tree"}
+
+// former are the names that settings had before.
+var former = map[string]Strategy{"cast": Broadcast, "each": Unicast, "flat": Unicast}
+
+// IsValid reports whether s is one of the strategies of this package.
+func (s Strategy) IsValid() bool { return s < end }
+
+// String returns the name that settings use.
+func (s Strategy) String() string {
+	if s.IsValid() {
+		return names[s]
+	}
+	return fmt.Sprintf("strategy %d", s)
+}
+
+// Parse returns the strategy that String or an earlier version names.
+func Parse(name string) (Strategy, error) {
+	if s, ok := former[name]; ok {
+		return s, nil
+	}
+	for i, n := range names {
+		if name == n {
+			return Strategy(i), nil
+		}
+	}
+	return 0, fmt.Errorf("strategy: %q is not auto, unicast, broadcast or tree", name)
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package strategy
+
+import "testing"
+
+func TestParse(t *testing.T) {
+	for s := range end {
+		if got, err := Parse(s.String()); err != nil || got != s {
+			t.Errorf("%v is read as %v, %v", s, got, err)
+		}
+	}
+	for _, name := range []string{"", "Tree", end.String()} {
+		if s, err := Parse(name); err == nil {
+			t.Errorf("%q is read as %v", name, s)
+		}
+	}
+	for name, want := range map[string]Strategy{"cast": Broadcast, "each": Unicast, "flat": Unicast} {
+		if s, err := Parse(name); err != nil || s != want {
+			t.Errorf("%q, the former name of %v, is read as %v, %v", name, want, s, err)
+		}
+	}
+}
