@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -444,16 +445,16 @@ func ExampleWithMember() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	open := func(node string, m rocl.Member) *rocl.Context {
+	open := func(node string, m cluster.Member) *rocl.Context {
 		c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, node)), rocl.WithCluster("blue"), rocl.WithMember(m))
 		if err != nil {
 			log.Fatal(err)
 		}
 		return c
 	}
-	a := open("a", rocl.Member{Bind: first})
+	a := open("a", cluster.Member{Bind: first})
 	defer a.Close()
-	b := open("b", rocl.Member{Bind: second, Join: []string{first}})
+	b := open("b", cluster.Member{Bind: second, Join: []string{first}})
 	defer b.Close()
 	printer, me := register(a, "printer"), register(b, "me")
 	for e, err := range b.Watch(ctx, rocl.Match{"name": "printer"}) { // the nodes may not have met yet
@@ -483,7 +484,7 @@ func ExampleMember() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	m := rocl.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
+	m := cluster.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
 	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o644); err != nil {
 		log.Fatal(err)
 	}
@@ -494,7 +495,7 @@ func ExampleMember() {
 
 // A search strategy says how a directory asks the other members. Broadcast needs a group.
 func ExampleSearchStrategy() {
-	m := rocl.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Strategy: rocl.SearchBroadcast}
+	m := cluster.Member{Bind: "10.0.0.7:7946", Group: "239.1.2.3:7947", Strategy: rocl.SearchBroadcast}
 	fmt.Println(m.Strategy, m.Check())
 	m.Group = ""
 	fmt.Println(m.Check())
@@ -510,7 +511,7 @@ func ExampleWithCertificates() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	m := rocl.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
+	m := cluster.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
 	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o600); err != nil {
 		log.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/sentinel"
@@ -48,7 +47,7 @@ type (
 	PollPolicy     = dispatch.PollPolicy    // see WithPoll
 	SendError      = context.SendError      // why one target of SendAll has failed
 	SendErrors     = context.SendErrors     // the error of SendAll: a SendError for each target that has failed
-	Member         = cluster.Member         // see WithMember
+	Member         = context.Member         // see WithMember
 	Coverage       = directory.Coverage     // which nodes were asked; see Covered
 	SearchStrategy = strategy.Strategy      // see Member
 )
@@ -134,7 +133,7 @@ var (
 	ErrTooLarge     = sentinel.ErrTooLarge     // a message, a buffer, an attribute or a list of them exceeds its limit, or a size is negative
 	ErrRule         = dispatch.ErrRule         // the rules make no sense; see WithRules
 	ErrCluster      = context.ErrCluster       // the node is in another cluster than the one that was named
-	ErrMember       = cluster.ErrConfig        // the settings of a Member make no sense, or its key cannot be used
+	ErrMember       = directory.ErrMember      // the settings of a Member make no sense, or its key cannot be used
 	ErrCertificates = context.ErrCertificates  // certificates are wanted and not given, or given and not wanted, or cannot be used
 	ErrLimit        = buffers.ErrLimit         // the memory given to buffers is used up
 	ErrValue        = codec.ErrValue           // a value cannot be encoded, or a payload is no value of the type
@@ -315,15 +314,16 @@ func WithCluster(name string) Option { return context.WithCluster(name) }
 // WithMember makes the node a member of the cluster while this context serves
 // it, because no daemon does: what dirserver --bind --join --key-file does.
 //
-//	rocl.WithMember(rocl.Member{
+//	rocl.WithMember(cluster.Member{ // package directory/cluster
 //		Bind:    "10.0.0.7:7946",                            // this node, UDP and TCP
 //		Join:    []string{"10.0.0.7:7946", "10.0.0.8:7946"}, // or Group, a multicast group
 //		KeyFile: "cluster.key",                              // mode 0600; without it nothing is sealed
 //	})
 //
 // If the context ends, another one of the node with this option goes on in its
-// place. The default is $ROCL_BIND, $ROCL_JOIN (values are separated by commas),
-// $ROCL_KEY_FILE, $ROCL_GROUP, $ROCL_SEARCH and $ROCL_POLL.
+// place. cluster.Environment returns the member that the environment describes: $ROCL_BIND and others. Programs
+// that do not pass WithMember do not link what clusters need; such a program does not serve a node where
+// $ROCL_BIND is set: ErrMember.
 func WithMember(m Member) Option { return context.WithMember(m) }
 
 // WithCertificates names PEM files with a certificate, its key, and the

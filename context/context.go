@@ -15,7 +15,6 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/callqueue"
 	"github.com/rocl-go/rocl/internal/logqueue"
@@ -596,11 +595,11 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 	if cfg.noImages {
 		opts = append(opts, directory.WithoutImages())
 	}
+	if !cfg.certs.Given() && cfg.member != nil {
+		cfg.certs = cfg.member.Paths()
+	}
 	if cfg.dial == nil {
 		cfg.environment()
-	}
-	if !cfg.certs.Given() {
-		cfg.certs = cfg.member.Certificates
 	}
 	if err := cfg.certs.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCertificates, err)
@@ -615,22 +614,11 @@ func join(ctx stdctx.Context, cfg *config, news chan struct{}) (*directory.Clien
 	if cfg.joinOnly {
 		return directory.Join(ctx, directory.DialSocket(path), opts...)
 	}
-	if m := &cfg.member; m.Bind == "" && len(m.Join) == 0 && m.KeyFile == "" && m.Group == "" {
-		certs, err := m.Certificates, error(nil)
-		if cfg.member, err = cluster.Environment(); err != nil {
-			return nil, err
-		}
-		cfg.member.Certificates = certs
-	}
-	if !cfg.member.Certificates.Given() && cfg.member.Bind != "" {
-		cfg.member.Certificates = cfg.certs
-	}
-	if err := cfg.member.Check(); err != nil {
+	serve, isMember, err := cfg.membership()
+	if err != nil {
 		return nil, err
 	}
-	var serve []directory.Option
-	if cfg.member.Bind != "" {
-		serve = append(serve, cluster.NewMembership(cfg.cluster, cfg.member, cfg.logger).Option())
+	if isMember {
 		opts = append(opts, directory.AsMember())
 	}
 	return directory.JoinNode(ctx, path, cfg.logger, serve, opts...)

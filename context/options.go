@@ -11,12 +11,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 type config struct {
@@ -33,8 +34,8 @@ type config struct {
 	linger      time.Duration
 	giveUp      time.Duration
 	cluster     string
-	member      cluster.Member
-	certs       cluster.Certificates
+	member      Member // nil: not given
+	certs       tls.Paths
 	logger      *slog.Logger
 	undelivered func(dispatch.Undelivered)
 }
@@ -136,9 +137,21 @@ func WithGiveUp(d time.Duration) Option { return func(c *config) { c.giveUp = d 
 // fails with ErrCluster if the directory is in another cluster.
 func WithCluster(name string) Option { return func(c *config) { c.cluster = name } }
 
+// A Member says how a node takes part in a cluster. Package directory/cluster has the one that programs
+// use; it is not linked into programs that do not name it.
+type Member interface {
+	// Check returns an error that matches directory.ErrMember if the settings are not valid.
+	Check() error
+	// Paths returns the certificates that the settings name, for links too.
+	Paths() tls.Paths
+	// Option returns what makes the server of the node's directory a member of the cluster with a
+	// name; nil if the settings describe no member. certs are used if Paths names none.
+	Option(name string, certs tls.Paths, log *slog.Logger) directory.Option
+}
+
 // WithMember makes the node a member of a cluster while this context serves it,
-// because no daemon does. The default is [cluster.Environment].
-func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m } }
+// because no daemon does. Without it a context that serves the node fails to open if ROCL_BIND is set.
+func WithMember(m Member) Option { return func(c *config) { c.member = m } }
 
 // WithCertificates names PEM files with a certificate, its key, and the
 // authorities whose certificates are accepted, with which links to other nodes
@@ -146,7 +159,7 @@ func WithMember(m cluster.Member) Option { return func(c *config) { c.member = m
 // nodes of the cluster must have some. The default is $ROCL_TLS_CERT,
 // $ROCL_TLS_KEY and $ROCL_TLS_CA.
 func WithCertificates(cert, key, ca string) Option {
-	return func(c *config) { c.certs = cluster.Certificates{Cert: cert, Key: key, CA: ca} }
+	return func(c *config) { c.certs = tls.Paths{Cert: cert, Key: key, CA: ca} }
 }
 
 // checkRules checks the rules against the transports. TLS may come with the terms
@@ -167,8 +180,8 @@ func (c *config) environment() {
 	if c.cluster == "" {
 		c.cluster = os.Getenv("ROCL_CLUSTER")
 	}
-	if !c.certs.Given() && !c.member.Certificates.Given() {
-		c.certs = cluster.Certificates{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}
+	if !c.certs.Given() {
+		c.certs = tls.Paths{Cert: os.Getenv("ROCL_TLS_CERT"), Key: os.Getenv("ROCL_TLS_KEY"), CA: os.Getenv("ROCL_TLS_CA")}
 	}
 }
 

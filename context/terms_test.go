@@ -256,15 +256,18 @@ func TestMemberFails(t *testing.T) {
 	}
 	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long", "ROCL_GROUP": "239.1.2.3", "ROCL_JOIN": "127.0.0.1:1"} {
 		t.Setenv(name, value)
-		if err := open(); !errors.Is(err, cluster.ErrConfig) {
+		if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
 			t.Errorf("%s=%s from the environment: %v", name, value, err)
 		}
 		os.Unsetenv(name)
 	}
 	t.Setenv("ROCL_BIND", missing.Bind)
 	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)
-	if err := open(); !errors.Is(err, cluster.ErrConfig) {
+	if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
 		t.Errorf("from the environment: %v", err)
+	}
+	if err := open(); !errors.Is(err, cluster.ErrConfig) || !strings.Contains(err.Error(), "WithMember") {
+		t.Errorf("a program without WithMember where the environment describes a member: %v", err)
 	}
 	// Where a directory serves, the key is not needed, and its cluster counts.
 	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())

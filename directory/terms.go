@@ -3,11 +3,16 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/rocl-go/rocl/resource"
 )
+
+// ErrMember is returned where the settings of a member of a cluster are not valid, or its key or its
+// certificates cannot be used.
+var ErrMember = errors.New("rocl: invalid settings of a member")
 
 // Terms are on what terms the contexts of a node link with others. Their server
 // tells them, when they join and whenever that changes.

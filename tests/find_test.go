@@ -12,6 +12,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 )
 
 // Three nodes of a cluster: what is awaited comes from all of them, the least loaded is
@@ -22,7 +23,7 @@ func TestFindAcrossNodes(t *testing.T) {
 	binds := []string{freePort(t), freePort(t), freePort(t)}
 	var nodes []*lib.Context
 	for i, bind := range binds {
-		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: bind, Join: binds[:i]})))
+		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: bind, Join: binds[:i]})))
 	}
 	for _, c := range nodes { // each knows all
 		if _, err := c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3); err != nil {

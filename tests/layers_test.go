@@ -28,6 +28,7 @@ var layers = map[string]int{
 	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0,
 	"dispatch":           4,
 	"directory/database": 4,
+	"directory/strategy": 0,
 	"directory/search":   4,
 	"directory":          5,
 	"directory/port":     5,
@@ -50,7 +51,7 @@ var layers = map[string]int{
 // is held to the same.
 var publicOnly = map[string][]string{
 	"pool": {},
-	"tpvm": {"", "codec", "tpvm"},
+	"tpvm": {"", "codec", "directory/cluster", "tpvm"},
 	"rpc":  {"", "codec", "pool", "rpc"},
 	"bulk": {"", "codec"},
 }

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 )
 
 // asMember lets the commands that f starts be members of a cluster by their
 // environment alone, as a program that knows nothing of clusters would be.
-func asMember(t *testing.T, m lib.Member, f func() *child) *child {
+func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 	t.Helper()
 	vars := map[string]string{"ROCL_BIND": m.Bind, "ROCL_JOIN": strings.Join(m.Join, ","), "ROCL_KEY_FILE": m.KeyFile, "ROCL_CLUSTER": "test"}
 	for k, v := range vars {
@@ -42,8 +43,8 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	}
 	ctx := soon(t, 100*time.Second)
 	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}
-	as := func(i int) lib.Member { // each knows the two others: a new process must meet somebody
-		return lib.Member{Bind: binds[i], Join: []string{binds[(i+1)%3], binds[(i+2)%3]}, KeyFile: key}
+	as := func(i int) cluster.Member { // each knows the two others: a new process must meet somebody
+		return cluster.Member{Bind: binds[i], Join: []string{binds[(i+1)%3], binds[(i+2)%3]}, KeyFile: key}
 	}
 	holder := func(node int, who string) *child {
 		return asMember(t, as(node), func() *child {

@@ -283,7 +283,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	key, bind := filepath.Join(dir, "key"), freePort(t)
 	keyFile(t, key, oldKey)
 	var log lines
-	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(lib.Member{Bind: bind, KeyFile: key}))
+	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
 	mine := register(t, c, lib.Attrs{"who": "mine"})
 	keyFile(t, key, newKey)
 	eventually(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
@@ -392,7 +392,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	eventually(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
 
 	// One of us is let in, behind all these, and finds what there was.
-	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
+	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
 	you := register(t, other, lib.Attrs{"who": "you"})
 	eventually(t, "one of us is let in", func() bool {
 		f, err := other.Find(ctx, lib.Match{"who": "mine"})
@@ -456,7 +456,7 @@ func TestNoDowngrade(t *testing.T) {
 	first := freePort(t)
 	var log lines
 	sock := socket(t)
-	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(log.logger()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: first, KeyFile: key})), nil)
+	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(log.logger()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: first, KeyFile: key})), nil)
 	for _, a := range []string{"tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0", "tcp://example.org:0"} {
 		if c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithListen(a)); err == nil || !strings.Contains(err.Error(), "sealed") {
 			t.Errorf("%s: %v", a, err)
@@ -563,7 +563,7 @@ func TestOwnCertificates(t *testing.T) {
 		t.Setenv(k, v)
 	}
 	me := register(t, open(t, one, lib.WithTransports(tcp.New())), lib.Attrs{"who": "me"})
-	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(lib.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
+	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
 	eventually(t, "it is found", func() bool {
 		_, err := you.Context().Find(ctx, lib.Match{"who": "me"})
 		return err == nil

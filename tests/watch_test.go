@@ -14,6 +14,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 )
 
 // follower is a watch of {type=watched}, in a context of this process.
@@ -83,7 +84,7 @@ func TestClusterWatch(t *testing.T) {
 		return start(t, "serving", dirserver, "--socket", sockets[i], "--bind", binds[i], "--join", binds[1-i], "--cluster", "test", "--key-file", key)
 	}
 	holder := func(name string) *child { // at the first node, which it serves as the same member if it must
-		return asMember(t, lib.Member{Bind: binds[0], Join: binds[1:], KeyFile: key}, func() *child {
+		return asMember(t, cluster.Member{Bind: binds[0], Join: binds[1:], KeyFile: key}, func() *child {
 			return start(t, "-", rocl, "register", "--socket", sockets[0], "type=watched", "name="+name)
 		})
 	}

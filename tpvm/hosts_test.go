@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -72,7 +73,7 @@ func newFarm(t *testing.T) *farm {
 	}
 	f.address = freeAddress(t)
 	var err error
-	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(rocl.Member{Bind: f.address, KeyFile: f.key}))
+	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 )
 
 // Environment variables of a task.
@@ -212,7 +213,9 @@ func newTask(ctx context.Context, f *config) (t *Task, err error) {
 		starter: f.starter, env: f.env, podAttrs: f.podAttrs,
 	}
 	if t.owns {
-		opts := append([]rocl.Option{rocl.WithUndelivered(t.undelivered), rocl.WithLinger(lingerMost)}, f.rocl...)
+		opts := append([]rocl.Option{
+			rocl.WithUndelivered(t.undelivered), rocl.WithLinger(lingerMost), rocl.WithMember(cluster.Environment()),
+		}, f.rocl...)
 		if t.c, err = rocl.Open(ctx, opts...); err != nil {
 			return nil, err
 		}

@@ -32,44 +32,32 @@ type Member struct {
 	Poll     time.Duration     // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
 	// Certificates show who is one of the cluster, where TLS is spoken, in place
 	// of those that are made from the key, which is needed all the same.
-	Certificates Certificates
+	Certificates tls.Paths
+
+	err error // of the environment
 }
 
-// Certificates are the names of PEM files: see package subsys/tls. The zero
-// value is none.
-type Certificates struct{ Cert, Key, CA string }
+// ErrConfig is returned where the settings of a member are not valid, or its key or its certificates
+// cannot be used.
+var ErrConfig = directory.ErrMember
 
-// Given says whether there are any.
-func (c Certificates) Given() bool { return c != Certificates{} }
-
-// Check finds that some are missing. It does not read them.
-func (c Certificates) Check() error {
-	if c.Given() && (c.Cert == "" || c.Key == "" || c.CA == "") {
-		return fmt.Errorf("%w: a certificate, its key and the authorities' certificates belong together: have %q, %q, %q", ErrConfig, c.Cert, c.Key, c.CA)
-	}
-	return nil
-}
-
-// ErrConfig says that the settings of a member make no sense, or that its key
-// or its certificates cannot be used.
-var ErrConfig = errors.New("rocl: invalid settings of a member")
-
-// Environment is the member that ROCL_BIND, ROCL_JOIN, ROCL_KEY_FILE, ROCL_GROUP,
-// ROCL_SEARCH and ROCL_POLL describe; none if ROCL_BIND is not set.
-func Environment() (Member, error) {
+// Environment returns the member that ROCL_BIND, ROCL_JOIN (values are separated by commas), ROCL_KEY_FILE,
+// ROCL_GROUP, ROCL_SEARCH and ROCL_POLL describe: no member if ROCL_BIND is not set. Check reports what is
+// wrong with them.
+func Environment() Member {
 	m := Member{Bind: os.Getenv("ROCL_BIND"), Join: Split(os.Getenv("ROCL_JOIN")), KeyFile: os.Getenv("ROCL_KEY_FILE"), Group: os.Getenv("ROCL_GROUP")}
 	var err error
 	if s := os.Getenv("ROCL_SEARCH"); s != "" {
 		if m.Strategy, err = strategy.Parse(s); err != nil {
-			return Member{}, fmt.Errorf("%w: ROCL_SEARCH: %w", ErrConfig, err)
+			m.err = fmt.Errorf("%w: ROCL_SEARCH: %w", ErrConfig, err)
 		}
 	}
 	if s := os.Getenv("ROCL_POLL"); s != "" {
 		if m.Poll, err = time.ParseDuration(s); err != nil {
-			return Member{}, fmt.Errorf("%w: ROCL_POLL: %w", ErrConfig, err)
+			m.err = fmt.Errorf("%w: ROCL_POLL: %w", ErrConfig, err)
 		}
 	}
-	return m, nil
+	return m
 }
 
 // Split is the list that commas separate in s.
@@ -82,10 +70,13 @@ func Split(s string) (list []string) {
 	return list
 }
 
-// Check finds settings that make no sense. It does not read the key.
-func (m *Member) Check() error {
+// Check returns an error that matches ErrConfig if the settings are not valid. It does not read the key.
+func (m Member) Check() error {
+	if m.err != nil {
+		return m.err
+	}
 	if err := m.Certificates.Check(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	if m.Bind == "" {
 		if len(m.Join) > 0 || m.KeyFile != "" || m.Group != "" {
@@ -120,6 +111,21 @@ func (m *Member) Check() error {
 		return fmt.Errorf("%w: certificates and no key: it seals gossip and searches, for which there is no TLS", ErrConfig)
 	}
 	return nil
+}
+
+// Paths returns the certificates of the member, as [github.com/rocl-go/rocl.WithMember] wants to know them.
+func (m Member) Paths() tls.Paths { return m.Certificates }
+
+// Option returns what makes a directory server a member of the cluster with a name; nil where m is no member.
+// certs are used where m has no certificates.
+func (m Member) Option(name string, certs tls.Paths, log *slog.Logger) directory.Option {
+	if m.Bind == "" {
+		return nil
+	}
+	if !m.Certificates.Given() {
+		m.Certificates = certs
+	}
+	return NewMembership(name, m, log).Option()
 }
 
 // CheckName returns an error if no cluster can have that name.

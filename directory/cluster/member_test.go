@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys/tls"
 )
 
 func TestReadKeys(t *testing.T) {
@@ -98,7 +99,7 @@ func many(n int) (s string) {
 }
 
 func TestMemberCheck(t *testing.T) {
-	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: Certificates{"c", "k", "a"}},
+	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: tls.Paths{Cert: "c", Key: "k", CA: "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Strategy: strategy.Broadcast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Strategy: strategy.Tree}, {Bind: "a:1", Group: "[ff02::1]:7", Strategy: strategy.Unicast}} {
 		if err := m.Check(); err != nil {
 			t.Errorf("%+v: %v", m, err)
@@ -106,7 +107,7 @@ func TestMemberCheck(t *testing.T) {
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
 		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
-		{Bind: "10.0.0.7:1", Certificates: Certificates{"c", "k", "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: Certificates{Cert: "c", Key: "k"}},
+		{Bind: "10.0.0.7:1", Certificates: tls.Paths{Cert: "c", Key: "k", CA: "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: tls.Paths{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Strategy: strategy.Broadcast}, {Bind: "a:1", Strategy: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
 		if err := m.Check(); !errors.Is(err, ErrConfig) {
@@ -447,10 +448,17 @@ func TestEnvironment(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	m, err := Environment()
+	m := Environment()
 	want := Member{Bind: "10.0.0.7:7946", Join: []string{"a:1", "b:2"}, KeyFile: "key", Group: "239.1.2.3:7947", Strategy: strategy.Tree, Poll: 50 * time.Microsecond}
-	if err != nil || !reflect.DeepEqual(m, want) || m.Check() != nil {
-		t.Errorf("%+v, %v, %v", m, err, m.Check())
+	if !reflect.DeepEqual(m, want) || m.Check() != nil {
+		t.Errorf("%+v, %v", m, m.Check())
+	}
+	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long"} {
+		t.Setenv(name, value)
+		if err := Environment().Check(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+		os.Unsetenv(name)
 	}
 }
 

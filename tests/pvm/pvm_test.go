@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	dircluster "github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -207,7 +208,7 @@ func startOurs(t *testing.T, src string) *machine {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
-		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(rocl.Member{Bind: m.address, KeyFile: m.key})))
+		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(dircluster.Member{Bind: m.address, KeyFile: m.key})))
 	if err != nil {
 		t.Fatal(err)
 	}

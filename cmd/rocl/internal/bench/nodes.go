@@ -20,6 +20,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +33,7 @@ const spin = 200 * time.Microsecond
 // bytes of a bare datagram: about what a question and its answer have.
 const bareDatagram = 128
 
-type cluster struct {
+type nodeCluster struct {
 	dir   string
 	key   string // the file; none if it is empty
 	nodes []*exec.Cmd
@@ -44,7 +45,7 @@ type cluster struct {
 }
 
 func member(join, key string, poll bool) rocl.Option {
-	m := rocl.Member{Bind: "127.0.0.1:0", KeyFile: key}
+	m := cluster.Member{Bind: "127.0.0.1:0", KeyFile: key}
 	if join != "" {
 		m.Join = []string{join}
 	}
@@ -56,7 +57,7 @@ func member(join, key string, poll bool) rocl.Option {
 
 // findNodes measures finds between nodes, and finds of what nobody has.
 func findNodes(ctx context.Context, o *options) (*Result, error) {
-	k := &cluster{}
+	k := &nodeCluster{}
 	defer k.close()
 	if err := k.open(ctx, o); err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func findNodes(ctx context.Context, o *options) (*Result, error) {
 	return r, nil
 }
 
-func (k *cluster) open(ctx context.Context, o *options) (err error) {
+func (k *nodeCluster) open(ctx context.Context, o *options) (err error) {
 	if k.dir, err = os.MkdirTemp("", "rocl-bench-"); err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (k *cluster) open(ctx context.Context, o *options) (err error) {
 	}
 }
 
-func (k *cluster) start(i int, join string, poll bool) error {
+func (k *nodeCluster) start(i int, join string, poll bool) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -205,7 +206,7 @@ func (k *cluster) start(i int, join string, poll bool) error {
 	return nil
 }
 
-func (k *cluster) close() {
+func (k *nodeCluster) close() {
 	for i, n := range k.nodes {
 		k.in[i].Close()
 		t := time.AfterFunc(5*time.Second, func() { _ = n.Process.Kill() })

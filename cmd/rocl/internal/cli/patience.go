@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 )
 
 // silentError is returned when the directory does not answer within --timeout.
@@ -73,7 +74,9 @@ func answers[T any](p *patience, seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, error) {
 	p := g.patience(ctx)
 	defer p.stop()
-	c, err := rocl.Open(p, append([]rocl.Option{rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger())}, opts...)...)
+	c, err := rocl.Open(p, append([]rocl.Option{
+		rocl.WithSocket(g.Socket), rocl.WithLogger(g.Logger()), rocl.WithMember(cluster.Environment()),
+	}, opts...)...)
 	return c, p.err(err)
 }
 
