@@ -30,7 +30,9 @@ type PoolConfig struct {
 	Policy Policy `json:"policy,omitempty"`
 	// Workers is how many units the pool's own workers run at a time, by default [Auto].
 	Workers Workers `json:"workers,omitzero"`
-	// Queue is how many units may wait for a worker, by default any number.
+	// Queue is how many units may wait for a worker, by default any number. In a pool of policy Keyed these
+	// are also those that wait for others of their key. Where such units fill the queue, a unit that need
+	// not wait is accepted nevertheless.
 	Queue int `json:"queue,omitempty"`
 	// WhenFull is what Submit does when so many wait, by default RejectWhenFull.
 	WhenFull WhenFull `json:"when_full,omitempty"`

@@ -30,6 +30,10 @@
 //     wait at a time. A unit that waits for another unit of the same pool needs a free worker.
 //   - They do neither, and take less than a microsecond: policy [Inline], without a queue.
 //
+// [Pool.SubmitTicket] returns a [Ticket] of the unit, with which a program cancels the unit or moves it to
+// another pool, as long as it waits. [Pool.MoveAll] moves all units of a pool that wait,
+// [Set.ReplacePool] removes a pool and moves them.
+//
 // # Streams
 //
 // Most programs need pools only. A [Stream] is one worker with a name that serves several pools.
@@ -54,8 +58,9 @@
 //
 // # What is promised
 //
-// A unit that Submit has accepted runs exactly once, whatever is resized or removed meanwhile, also
-// after Close. A unit that Submit has refused never runs. A panic in a unit ends that unit only and
+// A unit that Submit has accepted runs exactly once, whatever is resized, moved or removed meanwhile, also
+// after Close. A unit that Submit has refused never runs, and neither does one that was cancelled
+// ([Ticket.Cancel] reports true). A panic in a unit ends that unit only and
 // is told to [OnPanic]; runtime.Goexit in a unit ends that unit only. Submitting a unit and running
 // it allocates nothing where the queue does not grow, and costs up to twice what a goroutine behind a
 // buffered channel costs.

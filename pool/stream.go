@@ -168,7 +168,7 @@ func (s *Stream) take(p *Pool) bool {
 		s.clock = p.now()
 	}
 	p.mu.Lock()
-	if p.q.ready() == 0 {
+	if !p.hasNextLocked() {
 		p.mu.Unlock()
 		return false
 	}
@@ -217,7 +217,7 @@ func (t *seat) park() bool {
 	p := t.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t.left || p.q.ready() > 0 {
+	if t.left || p.hasNextLocked() {
 		return false
 	}
 	if !t.parked {

@@ -52,7 +52,7 @@ func (p *Pool) next(w *worker) bool {
 	now := p.now()
 	p.mu.Lock()
 	p.endedLocked(&w.item, w.start, now)
-	more := p.q.ready() > 0 && p.own <= p.limit
+	more := p.hasNextLocked() && p.own <= p.limit
 	if more {
 		w.item, w.start = p.popLocked(), now
 	} else {
