@@ -21,7 +21,8 @@ type Set struct {
 
 	mu       sync.Mutex // taken before the lock of a pool
 	pools    []*Pool
-	removed  []*Pool // with units that ran when the pool was removed
+	names    map[string]*Pool // the same
+	removed  []*Pool          // with units that ran when the pool was removed
 	streams  []*Stream
 	standard *Pool // the default pool
 	closed   bool
@@ -80,14 +81,14 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 			return nil, err
 		}
 	}
-	s := &Set{epoch: time.Now(), onPanic: logPanic, done: make(chan struct{})}
+	s := &Set{epoch: time.Now(), onPanic: logPanic, done: make(chan struct{}), names: make(map[string]*Pool)}
 	for _, o := range opts {
 		o(s)
 	}
 	for _, pc := range c.Pools {
-		s.pools = append(s.pools, newPool(pc, s.epoch, s.onPanic))
+		s.addPool(pc)
 	}
-	s.standard = s.findPool(c.DefaultPool)
+	s.standard = s.names[c.DefaultPool]
 	for i, sc := range c.Streams {
 		if err := s.openStream(sc); err != nil {
 			s.closePools()
@@ -98,13 +99,12 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 	return s, nil
 }
 
-func (s *Set) findPool(name string) *Pool {
-	for _, p := range s.pools {
-		if p.Name() == name {
-			return p
-		}
-	}
-	return nil
+// addPool adds a pool of which the configuration was checked.
+func (s *Set) addPool(c PoolConfig) *Pool {
+	p := newPool(c, s.epoch, s.onPanic)
+	s.pools = append(s.pools, p)
+	s.names[c.Name] = p
+	return p
 }
 
 func (s *Set) findStream(name string) *Stream {
@@ -120,7 +120,7 @@ func (s *Set) findStream(name string) *Stream {
 func (s *Set) openStream(c StreamConfig) error {
 	var pools []*Pool
 	for _, name := range c.Pools {
-		pools = append(pools, s.findPool(name))
+		pools = append(pools, s.names[name])
 	}
 	s.live.Add(1)
 	t := newStream(c, pools, s.onPanic, s.live.Done)
@@ -139,7 +139,7 @@ func (s *Set) Pool(name string) (*Pool, error) {
 }
 
 func (s *Set) poolLocked(op, name string) (*Pool, error) {
-	if p := s.findPool(name); p != nil {
+	if p := s.names[name]; p != nil {
 		return p, nil
 	}
 	return nil, fail(op, name, "no such pool", ErrNotFound)
@@ -228,8 +228,7 @@ func (s *Set) AddPool(c PoolConfig) (p *Pool, err error) {
 		if err != nil {
 			return during("add pool", c.Name, err)
 		}
-		p = newPool(with.Pools[len(with.Pools)-1], s.epoch, s.onPanic)
-		s.pools = append(s.pools, p)
+		p = s.addPool(with.Pools[len(with.Pools)-1])
 		return nil
 	})
 	return p, err
@@ -314,6 +313,7 @@ func inUse(name string, by []string) error {
 
 func (s *Set) dropPool(p *Pool) {
 	s.pools = slices.DeleteFunc(s.pools, func(other *Pool) bool { return other == p })
+	delete(s.names, p.Name())
 }
 
 // RemoveStream removes a stream, which ends after the unit that it runs; RemoveStream does not wait

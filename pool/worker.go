@@ -54,7 +54,8 @@ func (p *Pool) next(w *worker) bool {
 	p.endedLocked(&w.item, w.start, now)
 	more := p.hasNextLocked() && p.own <= p.limit
 	if more {
-		w.item, w.start = p.popLocked(), now
+		w.item = p.popLocked()
+		w.start = max(now, w.item.at) // the clock was read before mu was taken
 	} else {
 		p.own--
 		w.item, w.start = item{}, 0
