@@ -27,9 +27,11 @@
 //
 //   - They compute: as many as there are processors, which is the default.
 //   - They wait for other machines, disks or locks: [Unbounded], or the number of those that are to
-//     wait at a time. A unit that waits for another unit of the same pool needs a free worker.
+//     wait at a time. A unit that waits for another unit of the same pool needs a free worker, and one
+//     that submits to its own pool with [WaitWhenFull] waits for room that only other units make.
 //   - They do neither, and take less than a microsecond: policy [Inline], without a queue.
 //
+// Submit does not wait for the unit: a sync.WaitGroup does, of which the unit calls Done in a deferred call.
 // [Pool.SubmitTicket] returns a [Ticket] of the unit, with which a program cancels the unit or moves it to
 // another pool, as long as it waits. [Pool.MoveAll] moves all units of a pool that wait,
 // [Set.ReplacePool] removes a pool and moves them.
@@ -53,7 +55,7 @@
 // [New], from a [Config], or from JSON by [Load]. Pools and streams are added and removed, and pools
 // resized, while units run. [Set.Dump] writes what there is at the time, for Load.
 //
-// [Pool.Stats] has figures of a pool. Profiles (package runtime/pprof) have the label "pool" at each
+// [Pool.Stats] has figures of a pool, which package rpc/promrpc shows in Prometheus. Profiles (package runtime/pprof) have the label "pool" at each
 // goroutine that runs a unit.
 //
 // # What is promised
