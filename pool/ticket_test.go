@@ -66,19 +66,22 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelLast checks that Close ends when the last unit is cancelled.
+// TestCancelLast checks that Close ends where the last unit of a pool is cancelled, and none runs.
 func TestCancelLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 1}, {Name: "b", Workers: 1}}})
-		release := hold(t, s.Default())
-		waits := ticket(t, s.Default(), Unit{}, func() { t.Error("ran") })
+		s := newSet(t, Config{
+			Pools:   []PoolConfig{{Name: "a"}, {Name: "b"}},
+			Streams: []StreamConfig{{Pools: []string{"a", "b"}}},
+		})
+		release := hold(t, s.Default()) // the stream
+		waits := ticket(t, s.Pools()[1], Unit{}, func() { t.Error("ran") })
 		closed := make(chan struct{})
 		go func() { closeSet(t, s); close(closed) }()
 		synctest.Wait()
 		if !waits.Cancel() {
 			t.Error("not cancelled")
 		}
-		if err := waits.Move(s.Pools()[1]); !errors.Is(err, ErrNotWaiting) {
+		if err := waits.Move(s.Default()); !errors.Is(err, ErrNotWaiting) {
 			t.Error(err)
 		}
 		release()
@@ -455,4 +458,22 @@ func TestCancelMany(t *testing.T) {
 			t.Errorf("%s: the unit in front is gone", policy)
 		}
 	}
+}
+
+// TestReplaceIdle checks that Close ends where all units of a removed pool were moved, and none ran.
+func TestReplaceIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b", Workers: NoWorkers}}})
+		ran := make(chan struct{}, 2)
+		for range 2 {
+			submit(t, s.Pools()[1], func(context.Context) { ran <- struct{}{} })
+		}
+		if err := s.ReplacePool("b", "a"); err != nil {
+			t.Fatal(err)
+		}
+		closeSet(t, s)
+		if n := len(ran); n != 2 {
+			t.Errorf("%d units have run", n)
+		}
+	})
 }
