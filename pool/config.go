@@ -30,7 +30,9 @@ type PoolConfig struct {
 	Policy Policy `json:"policy,omitempty"`
 	// Workers is how many units the pool's own workers run at a time, by default [Auto].
 	Workers Workers `json:"workers,omitzero"`
-	// Queue is how many units may wait for a worker, by default any number.
+	// Queue is how many units may wait for a worker, by default any number. In a pool of policy Keyed these
+	// are also those that wait for others of their key. Where such units fill the queue, a unit that need
+	// not wait is accepted nevertheless.
 	Queue int `json:"queue,omitempty"`
 	// WhenFull is what Submit does when so many wait, by default RejectWhenFull.
 	WhenFull WhenFull `json:"when_full,omitempty"`
@@ -137,8 +139,12 @@ func (w *Workers) UnmarshalJSON(data []byte) error {
 	return errors.New(`must be a number of at least 1, "auto", "none" or "unbounded"`)
 }
 
-// configError is an error of a configuration, at a path such as "pools[1].name".
+// configError is an error of a configuration, at a path such as "pools[1].name". Its text is short, also
+// where it has a long value of the configuration.
 func configError(path, cause string, kinds ...error) error {
+	if len(cause) > 200 {
+		cause = strings.ToValidUTF8(cause[:200], "") + " …"
+	}
 	if path != "" {
 		cause = path + ": " + cause
 	}
@@ -161,37 +167,34 @@ func (c Config) complete() (Config, error) {
 	if len(c.Pools) == 0 {
 		c.Pools = []PoolConfig{{Name: "default"}}
 	}
-	err := complete("pool", c.Pools,
+	pools, err := complete("pool", c.Pools,
 		func(p *PoolConfig) *string { return &p.Name },
 		func(i int, path string) error { return c.Pools[i].complete(path) })
 	if err != nil {
 		return c, err
 	}
-	err = complete("stream", c.Streams,
+	_, err = complete("stream", c.Streams,
 		func(s *StreamConfig) *string { return &s.Name },
-		func(i int, path string) error { return c.Streams[i].complete(path, c.Pools) })
+		func(i int, path string) error { return c.completeStream(i, path, pools) })
 	if err != nil {
+		return c, err
+	}
+	if err := c.checkThreads(); err != nil {
 		return c, err
 	}
 	c.completeWorkers()
 	if c.DefaultPool == "" {
 		c.DefaultPool = c.Pools[0].Name
 	}
-	if c.findPool(c.DefaultPool) < 0 {
+	if !contains(pools, c.DefaultPool) {
 		return c, configError("default_pool", fmt.Sprintf("no pool is named %q", c.DefaultPool), ErrNotFound)
 	}
 	return c, nil
 }
 
-func (c *Config) findPool(name string) int { return findPool(c.Pools, name) }
-
-func findPool(pools []PoolConfig, name string) int {
-	return slices.IndexFunc(pools, func(p PoolConfig) bool { return p.Name == name })
-}
-
 // complete gives names to the entries of a list that have none, refuses those that are wrong or
-// occur twice, and completes each entry.
-func complete[T any](kind string, list []T, name func(*T) *string, entry func(i int, path string) error) error {
+// occur twice, and completes each entry. It returns the places of the names.
+func complete[T any](kind string, list []T, name func(*T) *string, entry func(i int, path string) error) (map[string]int, error) {
 	places := make(map[string]int)
 	for i := range list {
 		path := fmt.Sprintf("%ss[%d]", kind, i)
@@ -200,10 +203,10 @@ func complete[T any](kind string, list []T, name func(*T) *string, entry func(i 
 			continue
 		}
 		if bad := badName(n); bad != "" {
-			return configError(path+".name", bad)
+			return nil, configError(path+".name", bad)
 		}
 		if j, ok := places[n]; ok {
-			return configError(path+".name", fmt.Sprintf("%q is the name of %ss[%d]", n, kind, j), ErrExists)
+			return nil, configError(path+".name", fmt.Sprintf("%q is the name of %ss[%d]", n, kind, j), ErrExists)
 		}
 		places[n] = i
 	}
@@ -214,13 +217,13 @@ func complete[T any](kind string, list []T, name func(*T) *string, entry func(i 
 			}
 		}
 		if err := entry(i, fmt.Sprintf("%ss[%d]", kind, i)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return places, nil
 }
 
-func contains(m map[string]int, key string) bool { _, ok := m[key]; return ok }
+func contains[V any](m map[string]V, key string) bool { _, ok := m[key]; return ok }
 
 func badName(name string) string {
 	if len(name) > 64 {
@@ -266,21 +269,51 @@ func (p *PoolConfig) complete(path string) error {
 	return nil
 }
 
-func (s *StreamConfig) complete(path string, pools []PoolConfig) error {
+// completeStream completes the stream at a place. pools has the places of the pools.
+func (c *Config) completeStream(place int, path string, pools map[string]int) error {
+	s := &c.Streams[place]
 	if len(s.Pools) == 0 {
 		return configError(path+".pools", "must name at least one pool")
 	}
+	named := make(map[string]bool)
 	for i, name := range s.Pools {
-		at, k := fmt.Sprintf("%s.pools[%d]", path, i), findPool(pools, name)
+		k, ok := pools[name]
+		cause, kinds := "", []error(nil)
 		switch {
-		case k < 0:
-			return configError(at, fmt.Sprintf("no pool is named %q", name), ErrNotFound)
-		case pools[k].Policy == Inline:
-			return configError(at, fmt.Sprintf(`pool %q has policy "inline", which no stream serves`, name))
-		case slices.Contains(s.Pools[:i], name):
-			return configError(at, fmt.Sprintf("%q is named twice", name))
+		case !ok:
+			cause, kinds = fmt.Sprintf("no pool is named %q", name), []error{ErrNotFound}
+		case c.Pools[k].Policy == Inline:
+			cause = fmt.Sprintf(`pool %q has policy "inline", which no stream serves`, name)
+		case named[name]:
+			cause = fmt.Sprintf("%q is named twice", name)
+		}
+		if cause != "" {
+			return configError(fmt.Sprintf("%s.pools[%d]", path, i), cause, kinds...)
+		}
+		named[name] = true
+	}
+	return s.complete(path)
+}
+
+// maxThreads is how many streams may have threads of their own. The runtime ends a process that has more
+// than 10,000 threads.
+const maxThreads = 1024
+
+func (c *Config) checkThreads() error {
+	n := 0
+	for i, s := range c.Streams {
+		if s.LockThread {
+			n++
+		}
+		if n > maxThreads {
+			return configError(fmt.Sprintf("streams[%d]", i), fmt.Sprintf("more than %d streams have a thread of their own", maxThreads))
 		}
 	}
+	return nil
+}
+
+// complete completes what has nothing to do with pools.
+func (s *StreamConfig) complete(path string) error {
 	for i, core := range s.Cores {
 		if core < 0 || core >= maxCores || slices.Contains(s.Cores[:i], core) {
 			return configError(fmt.Sprintf("%s.cores[%d]", path, i), fmt.Sprintf("%d is no number of a core, or is named twice", core))
@@ -348,24 +381,25 @@ func (s *StreamConfig) scheduler() Scheduler {
 }
 
 func (c *Config) completeWorkers() {
+	servers := c.servers()
 	for i := range c.Pools {
 		p := &c.Pools[i]
 		if p.Workers != Auto {
 			continue
 		}
 		p.Workers = NoWorkers
-		if len(c.servers(p.Name)) == 0 {
+		if len(servers[p.Name]) == 0 {
 			p.Workers = Workers(runtime.GOMAXPROCS(0))
 		}
 	}
 }
 
-// servers returns the places of the streams that serve a pool.
-func (c *Config) servers(pool string) []int {
-	var at []int
+// servers returns the places of the streams that serve each pool.
+func (c *Config) servers() map[string][]int {
+	at := make(map[string][]int)
 	for i, s := range c.Streams {
-		if slices.Contains(s.Pools, pool) {
-			at = append(at, i)
+		for _, pool := range s.Pools {
+			at[pool] = append(at[pool], i)
 		}
 	}
 	return at

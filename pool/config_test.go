@@ -77,50 +77,56 @@ func TestAccepted(t *testing.T) {
 // TestRefused has configurations that are refused, with the errors: MJ1.
 func TestRefused(t *testing.T) {
 	for in, want := range map[string]string{
-		``:                                    "no JSON: EOF",
-		`{`:                                   "no JSON: unexpected EOF",
-		`{} {}`:                               "there is more behind the JSON object",
-		`[]`:                                  "must be an object",
-		`null`:                                "must be an object",
-		`{"pool":[]}`:                         "pool: no such key",
-		`{"Pools":[]}`:                        "Pools: no such key",
-		`{"pools":{}}`:                        "pools: must be of type list, not object",
-		`{"pools":null}`:                      "pools: must not be null",
-		`{"pools":[1]}`:                       "pools[0]: must be an object",
-		`{"pools":[{},null]}`:                 "pools[1]: must be an object",
-		`{"pools":[{"name":"a"}],"pools":[]}`: "pools: occurs twice",
-		`{"pools":[{"kind":"fifo_wait"}]}`:    "pools[0].kind: no such key",
-		`{"pools":[{"name":"a","name":"b"}]}`: "pools[0].name: occurs twice",
-		`{"pools":[{"name":7}]}`:              "pools[0].name: must be of type string, not number",
-		`{"pools":[{"name":""}]}`:             "pools[0].name: must not be empty",
-		`{"pools":[{"name":"a b"}]}`:          "pools[0].name: \"a b\" has the character ' ', and may have letters, digits and _ - . : /",
-		`{"pools":[{"name":"` + strings.Repeat("a", 65) + `"}]}`:                 "pools[0].name: has 65 bytes, more than 64",
-		`{"pools":[{"name":"a"},{},{"name":"a"}]}`:                               `pools[2].name: "a" is the name of pools[0]`,
-		`{"pools":[{"policy":"fifo_wait"}]}`:                                     `pools[0].policy: "fifo_wait" is none of fifo, priority, earliest_first, keyed, inline`,
-		`{"pools":[{"policy":1}]}`:                                               "pools[0].policy: must be of type string, not number",
-		`{"pools":[{"workers":0}]}`:                                              `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
-		`{"pools":[{"workers":-1}]}`:                                             `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
-		`{"pools":[{"workers":1.5}]}`:                                            `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
-		`{"pools":[{"workers":"many"}]}`:                                         `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
-		`{"pools":[{"workers":null}]}`:                                           `pools[0].workers: must not be null`,
-		`{"pools":[{"queue":0}]}`:                                                "pools[0].queue: must be at least 1",
-		`{"pools":[{"queue":-1}]}`:                                               "pools[0].queue: must be at least 1",
-		`{"pools":[{"queue":"big"}]}`:                                            "pools[0].queue: must be of type whole number, not string",
-		`{"pools":[{"queue":1.5}]}`:                                              "pools[0].queue: must be of type whole number, not number 1.5",
-		`{"pools":[{"when_full":"wait"}]}`:                                       "pools[0].when_full: has no effect without queue",
-		`{"pools":[{"queue":1,"when_full":"drop"}]}`:                             `pools[0].when_full: "drop" is neither reject nor wait`,
-		`{"pools":[{"policy":"inline","workers":1}]}`:                            `pools[0]: policy "inline" has no workers, queue or when_full`,
-		`{"pools":[{"policy":"inline","queue":1}]}`:                              `pools[0]: policy "inline" has no workers, queue or when_full`,
-		`{"default_pool":"x"}`:                                                   `default_pool: no pool is named "x"`,
-		`{"default_pool":0}`:                                                     "default_pool: must be of type string, not number",
-		`{"rpc_pool":0}`:                                                         "rpc_pool: no such key",
-		`{"streams":1}`:                                                          "streams: must be of type list, not number",
-		`{"streams":[{}]}`:                                                       "streams[0].pools: must name at least one pool",
-		`{"streams":[{"pools":[]}]}`:                                             "streams[0].pools: must name at least one pool",
-		`{"streams":[{"pools":[0]}]}`:                                            "streams[0].pools[0]: must be of type string, not number",
-		`{"streams":[{"pools":["default","x"]}]}`:                                `streams[0].pools[1]: no pool is named "x"`,
-		`{"streams":[{"pools":["default","default"]}]}`:                          `streams[0].pools[1]: "default" is named twice`,
-		`{"pools":[{"name":"a","policy":"inline"}],"streams":[{"pools":["a"]}]}`: `streams[0].pools[0]: pool "a" has policy "inline", which no stream serves`,
+		``:                            "no JSON: EOF",
+		`{`:                           "no JSON: unexpected EOF",
+		`{} {}`:                       "there is more behind the JSON object",
+		`[]`:                          "must be an object",
+		`null`:                        "must be an object",
+		`{"pool":[]}`:                 "pool: no such key",
+		`{"Pools":[]}`:                "Pools: no such key",
+		`{"a\nb\u001b[0m":1}`:         `"a\nb\x1b[0m": no such key`,
+		`{"pools":[{"":1}]}`:          `pools[0]."": no such key`,
+		`{"pools":[{"queue":1e400}]}`: "pools[0].queue: must be of type whole number, not number 1e400",
+		`{"pools":[{"queue":1e2}]}`:   "pools[0].queue: must be of type whole number, not number 1e2",
+		`{"pools":[{"queue":99999999999999999999}]}`:   "pools[0].queue: must be of type whole number, not number 99999999999999999999",
+		`{"pools":[{"workers":99999999999999999999}]}`: `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":{}}`:                                           "pools: must be of type list, not object",
+		`{"pools":null}`:                                         "pools: must not be null",
+		`{"pools":[1]}`:                                          "pools[0]: must be an object",
+		`{"pools":[{},null]}`:                                    "pools[1]: must be an object",
+		`{"pools":[{"name":"a"}],"pools":[]}`:                    "pools: occurs twice",
+		`{"pools":[{"kind":"fifo_wait"}]}`:                       "pools[0].kind: no such key",
+		`{"pools":[{"name":"a","name":"b"}]}`:                    "pools[0].name: occurs twice",
+		`{"pools":[{"name":7}]}`:                                 "pools[0].name: must be of type string, not number",
+		`{"pools":[{"name":""}]}`:                                "pools[0].name: must not be empty",
+		`{"pools":[{"name":"a b"}]}`:                             "pools[0].name: \"a b\" has the character ' ', and may have letters, digits and _ - . : /",
+		`{"pools":[{"name":"` + strings.Repeat("a", 65) + `"}]}`: "pools[0].name: has 65 bytes, more than 64",
+		`{"pools":[{"name":"a"},{},{"name":"a"}]}`:               `pools[2].name: "a" is the name of pools[0]`,
+		`{"pools":[{"policy":"fifo_wait"}]}`:                     `pools[0].policy: "fifo_wait" is none of fifo, priority, earliest_first, keyed, inline`,
+		`{"pools":[{"policy":1}]}`:                               "pools[0].policy: must be of type string, not number",
+		`{"pools":[{"workers":0}]}`:                              `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":-1}]}`:                             `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":1.5}]}`:                            `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":"many"}]}`:                         `pools[0].workers: must be a number of at least 1, "auto", "none" or "unbounded"`,
+		`{"pools":[{"workers":null}]}`:                           `pools[0].workers: must not be null`,
+		`{"pools":[{"queue":0}]}`:                                "pools[0].queue: must be at least 1",
+		`{"pools":[{"queue":-1}]}`:                               "pools[0].queue: must be at least 1",
+		`{"pools":[{"queue":"big"}]}`:                            "pools[0].queue: must be of type whole number, not string",
+		`{"pools":[{"queue":1.5}]}`:                              "pools[0].queue: must be of type whole number, not number 1.5",
+		`{"pools":[{"when_full":"wait"}]}`:                       "pools[0].when_full: has no effect without queue",
+		`{"pools":[{"queue":1,"when_full":"drop"}]}`:             `pools[0].when_full: "drop" is neither reject nor wait`,
+		`{"pools":[{"policy":"inline","workers":1}]}`:            `pools[0]: policy "inline" has no workers, queue or when_full`,
+		`{"pools":[{"policy":"inline","queue":1}]}`:              `pools[0]: policy "inline" has no workers, queue or when_full`,
+		`{"default_pool":"x"}`:                                   `default_pool: no pool is named "x"`,
+		`{"default_pool":0}`:                                     "default_pool: must be of type string, not number",
+		`{"rpc_pool":0}`:                                         "rpc_pool: no such key",
+		`{"streams":1}`:                                          "streams: must be of type list, not number",
+		`{"streams":[{}]}`:                                       "streams[0].pools: must name at least one pool",
+		`{"streams":[{"pools":[]}]}`:                             "streams[0].pools: must name at least one pool",
+		`{"streams":[{"pools":[0]}]}`:                            "streams[0].pools[0]: must be of type string, not number",
+		`{"streams":[{"pools":["default","x"]}]}`:                `streams[0].pools[1]: no pool is named "x"`,
+		`{"streams":[{"pools":["default","default"]}]}`:          `streams[0].pools[1]: "default" is named twice`,
+		`{"pools":[{"name":"a","policy":"inline"}],"streams":[{"pools":["a"]}]}`:             `streams[0].pools[0]: pool "a" has policy "inline", which no stream serves`,
 		`{"streams":[{"name":"s","pools":["default"]},{"name":"s","pools":["default"]}]}`:    `streams[1].name: "s" is the name of streams[0]`,
 		`{"streams":[{"name":"s!","pools":["default"]}]}`:                                    `streams[0].name: "s!" has the character '!', and may have letters, digits and _ - . : /`,
 		`{"streams":[{"pools":["default"],"scheduler":"basic_wait"}]}`:                       `streams[0].scheduler: "basic_wait" is none of in_order, round_robin, weighted_random`,
@@ -145,6 +151,95 @@ func TestRefused(t *testing.T) {
 		}
 		if got := err.Error(); got != "pool: configuration: "+want || !errors.Is(err, ErrConfig) {
 			t.Errorf("%s\n gives %s\n want  pool: configuration: %s", in, got, want)
+		}
+	}
+}
+
+// TestHostile has configurations of which the errors must be short all the same, and which must be refused
+// before they harm the process.
+func TestHostile(t *testing.T) {
+	const n = 1 << 17
+	long := strings.Repeat("9", n)
+	for what, in := range map[string]string{
+		"a long number":            `{"pools":[{"queue":` + long + `}]}`,
+		"a long weight":            `{"streams":[{"pools":["default"],"weights":[` + long + `]}]}`,
+		"a long policy":            `{"pools":[{"policy":"` + long + `"}]}`,
+		"a long name":              `{"pools":[{"name":"` + long + `"}]}`,
+		"a long reference":         `{"default_pool":"` + long + `"}`,
+		"a long reference at all":  `{"streams":[{"pools":["` + long + `"]}]}`,
+		"a long key":               `{"` + long + `":1}`,
+		"many lists":               `{"pools":` + strings.Repeat("[", n),
+		"many closed lists":        `{"pools":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`,
+		"more threads than may be": `{"streams":[` + strings.Repeat(`{"pools":["default"],"lock_thread":true},`, 10_000) + `{"pools":["default"]}]}`,
+		"no UTF-8":                 "{\"pools\":[{\"name\":\"\xff\xfe\"}]}",
+		"a name that is no word":   `{"pools":[{"name":"\u202e\u0000"}]}`,
+	} {
+		s, err := Load([]byte(in))
+		if err == nil {
+			t.Errorf("%s: accepted", what)
+			closeSet(t, s)
+			continue
+		}
+		if len(err.Error()) > 400 || !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: an error of %d bytes: %.400s", what, len(err.Error()), err)
+		}
+	}
+}
+
+// TestThreads checks how many streams may have threads, also when they are added one by one.
+func TestThreads(t *testing.T) {
+	c := Config{Streams: make([]StreamConfig, 1025)}
+	for i := range c.Streams {
+		c.Streams[i] = StreamConfig{Pools: []string{"default"}, LockThread: true}
+	}
+	_, err := c.Validate()
+	wantError(t, err, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
+	c.Streams[7].LockThread = false
+	if _, err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestManyPools checks that a large configuration takes no more than a moment: the effort is not the
+// square of its size.
+func TestManyPools(t *testing.T) {
+	const n = 20_000
+	c := Config{Pools: make([]PoolConfig, n), Streams: []StreamConfig{{Pools: make([]string, n)}}}
+	for i := range c.Pools {
+		c.Streams[0].Pools[i] = fmt.Sprint("pool-", i)
+	}
+	if _, err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	newSet(t, c)
+}
+
+// TestUnmarshal checks that a configuration within another one is read as strictly as by ParseConfig.
+func TestUnmarshal(t *testing.T) {
+	var own struct {
+		Address string
+		Pools   Config
+		Extra   PoolConfig
+		Stream  StreamConfig
+	}
+	if err := json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own); err != nil {
+		t.Fatal(err)
+	}
+	s := newSet(t, own.Pools)
+	if p, err := s.AddPool(own.Extra); err != nil || p.Config().Workers != 3 {
+		t.Error(p, err)
+	}
+	if _, err := s.AddStream(own.Stream); err != nil {
+		t.Error(err)
+	}
+	for in, want := range map[string]string{
+		`{"pools":{"pool":[]}}`:                        "pool: configuration: pool: no such key",
+		`{"pools":{"pools":[{"workers":1,"size":1}]}}`: "pool: configuration: pools[0].size: no such key",
+		`{"extra":{"size":1}}`:                         "pool: configuration: size: no such key",
+		`{"stream":{"pools":[1]}}`:                     "pool: configuration: pools[0]: must be of type string, not number",
+	} {
+		if err := json.Unmarshal([]byte(in), &own); err == nil || err.Error() != want || !errors.Is(err, ErrConfig) {
+			t.Errorf("%s gives %v, want %s", in, err, want)
 		}
 	}
 }

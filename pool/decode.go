@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -26,12 +27,30 @@ func ParseConfig(data []byte) (Config, error) {
 	if _, err := d.Token(); err != io.EOF {
 		return c, configError("", "there is more behind the JSON object")
 	}
-	err := object(fields{
+	err := c.UnmarshalJSON(all)
+	return c, err
+}
+
+// UnmarshalJSON reads a configuration within another one, as strictly as [ParseConfig].
+func (c *Config) UnmarshalJSON(data []byte) error {
+	*c = Config{}
+	return object(fields{
 		"pools":        array(&c.Pools, (*PoolConfig).reader),
 		"streams":      array(&c.Streams, (*StreamConfig).reader),
 		"default_pool": value(&c.DefaultPool),
-	})("", all)
-	return c, err
+	})("", data)
+}
+
+// UnmarshalJSON reads an entry of "pools", for [Set.AddPool], as strictly as [ParseConfig].
+func (p *PoolConfig) UnmarshalJSON(data []byte) error {
+	*p = PoolConfig{}
+	return p.reader()("", data)
+}
+
+// UnmarshalJSON reads an entry of "streams", for [Set.AddStream], as strictly as [ParseConfig].
+func (s *StreamConfig) UnmarshalJSON(data []byte) error {
+	*s = StreamConfig{}
+	return s.reader()("", data)
 }
 
 func (p *PoolConfig) reader() reader {
@@ -148,7 +167,7 @@ func object(known fields) reader {
 				return configError(path, err.Error())
 			}
 			key := t.(string)
-			at := strings.TrimPrefix(path+"."+key, ".")
+			at := strings.TrimPrefix(path+"."+printable(key), ".")
 			read := known[key]
 			switch {
 			case read == nil:
@@ -167,4 +186,15 @@ func object(known fields) reader {
 		}
 		return nil
 	}
+}
+
+// printable returns an unknown key, quoted and cut where that is needed.
+func printable(key string) string {
+	if key != "" && badName(key) == "" {
+		return key
+	}
+	if len(key) > 64 {
+		key = key[:64] + "…"
+	}
+	return strconv.Quote(key)
 }

@@ -27,8 +27,14 @@
 //
 //   - They compute: as many as there are processors, which is the default.
 //   - They wait for other machines, disks or locks: [Unbounded], or the number of those that are to
-//     wait at a time. A unit that waits for another unit of the same pool needs a free worker.
+//     wait at a time. A unit that waits for another unit of the same pool needs a free worker, and one
+//     that submits to its own pool with [WaitWhenFull] waits for room that only other units make.
 //   - They do neither, and take less than a microsecond: policy [Inline], without a queue.
+//
+// Submit does not wait for the unit: a sync.WaitGroup does, of which the unit calls Done in a deferred call.
+// [Pool.SubmitTicket] returns a [Ticket] of the unit, with which a program cancels the unit or moves it to
+// another pool, as long as it waits. [Pool.MoveAll] moves all units of a pool that wait,
+// [Set.ReplacePool] removes a pool and moves them.
 //
 // # Streams
 //
@@ -49,13 +55,14 @@
 // [New], from a [Config], or from JSON by [Load]. Pools and streams are added and removed, and pools
 // resized, while units run. [Set.Dump] writes what there is at the time, for Load.
 //
-// [Pool.Stats] has figures of a pool. Profiles (package runtime/pprof) have the label "pool" at each
+// [Pool.Stats] has figures of a pool, which package rpc/promrpc shows in Prometheus. Profiles (package runtime/pprof) have the label "pool" at each
 // goroutine that runs a unit.
 //
 // # What is promised
 //
-// A unit that Submit has accepted runs exactly once, whatever is resized or removed meanwhile, also
-// after Close. A unit that Submit has refused never runs. A panic in a unit ends that unit only and
+// A unit that Submit has accepted runs exactly once, whatever is resized, moved or removed meanwhile, also
+// after Close. A unit that Submit has refused never runs, and neither does one that was cancelled
+// ([Ticket.Cancel] reports true). A panic in a unit ends that unit only and
 // is told to [OnPanic]; runtime.Goexit in a unit ends that unit only. Submitting a unit and running
 // it allocates nothing where the queue does not grow, and costs up to twice what a goroutine behind a
 // buffered channel costs.

@@ -19,6 +19,11 @@ var (
 	// ErrInUse is returned when a pool cannot be removed: a stream serves it, a user holds it, or
 	// it has units.
 	ErrInUse = errors.New("pool: in use")
+	// ErrNotWaiting is returned when a unit cannot be moved because it waits no more: a worker has
+	// taken it, or it was cancelled.
+	ErrNotWaiting = errors.New("pool: the unit does not wait")
+	// ErrGoexit is what [OnPanic] is told of a scheduler that has ended its goroutine (runtime.Goexit).
+	ErrGoexit = errors.New("pool: runtime.Goexit in a scheduler")
 	// ErrConfig is returned for a configuration that is refused.
 	ErrConfig = errors.New("pool: invalid configuration")
 )

@@ -169,3 +169,35 @@ func ExampleSet_Close() {
 	// pool: close: pool "default" has 0 queued, 1 running: context deadline exceeded
 	// <nil>
 }
+
+// A unit that waits is moved to a pool that has a worker for it, and another one is cancelled.
+func ExampleTicket() {
+	ctx := context.Background()
+	s, err := pool.Load([]byte(`{"pools": [{"name": "busy", "workers": 1}, {"name": "idle", "workers": 1}]}`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	busy, idle := s.Pools()[0], s.Pools()[1]
+	end := make(chan struct{})
+	if err := busy.Submit(ctx, pool.Unit{Run: func(context.Context) { <-end }}); err != nil {
+		log.Fatal(err)
+	}
+	moved, err := busy.SubmitTicket(ctx, pool.Unit{Run: func(context.Context) { fmt.Println("moved"); close(end) }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	cancelled, err := busy.SubmitTicket(ctx, pool.Unit{Run: func(context.Context) { fmt.Println("never") }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("cancelled:", cancelled.Cancel())
+	if err := moved.Move(idle); err != nil {
+		log.Fatal(err)
+	}
+	if err := s.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// cancelled: true
+	// moved
+}

@@ -29,39 +29,63 @@ func (q *heap) push(it item) {
 	q.seq++
 	it.seq = q.seq
 	q.items = append(q.items, it)
-	for i := len(q.items) - 1; i > 0; {
+	q.up(len(q.items) - 1)
+}
+
+// up moves the item at i before those that it comes before.
+func (q *heap) up(i int) {
+	for i > 0 {
 		parent := (i - 1) / 2
 		if !q.less(i, parent) {
 			break
 		}
-		q.items[i], q.items[parent] = q.items[parent], q.items[i]
+		q.swap(i, parent)
 		i = parent
 	}
+	q.items[i].setPlace(uint64(i))
 }
 
-func (q *heap) pop() item {
-	it, last := q.items[0], len(q.items)-1
-	q.items[0], q.items[last] = q.items[last], item{}
+// down moves the item at i behind those that come before it.
+func (q *heap) down(i int) {
+	for n := len(q.items); ; {
+		child := 2*i + 1
+		if child+1 < n && q.less(child+1, child) {
+			child++
+		}
+		if child >= n || !q.less(child, i) {
+			break
+		}
+		q.swap(i, child)
+		i = child
+	}
+	q.items[i].setPlace(uint64(i))
+}
+
+// swap tells only the item that comes to i where it is: the other one is still on its way.
+func (q *heap) swap(i, moving int) {
+	q.items[i], q.items[moving] = q.items[moving], q.items[i]
+	q.items[i].setPlace(uint64(i))
+}
+
+func (q *heap) pop() item { return q.remove(0, 0) }
+
+func (q *heap) remove(_, place uint64) item {
+	i, last := int(place), len(q.items)-1
+	it := q.items[i]
+	q.items[i], q.items[last] = q.items[last], item{}
 	q.items = q.items[:last]
 	if last == 0 && cap(q.items) > keepRoom {
 		q.items = nil
 	}
-	for i := 0; ; {
-		child := 2*i + 1
-		if child >= last {
-			return it
-		}
-		if child+1 < last && q.less(child+1, child) {
-			child++
-		}
-		if !q.less(child, i) {
-			return it
-		}
-		q.items[i], q.items[child] = q.items[child], q.items[i]
-		i = child
+	if i < last {
+		q.down(i)
+		q.up(i)
 	}
+	return it
 }
 
-func (q *heap) ended(uint64) {}
-func (q *heap) ready() int   { return len(q.items) }
-func (q *heap) len() int     { return len(q.items) }
+func (q *heap) ended(uint64)     {}
+func (q *heap) drain() []item    { return popAll(q) }
+func (q *heap) ready() int       { return len(q.items) }
+func (q *heap) len() int         { return len(q.items) }
+func (q *heap) busy(uint64) bool { return len(q.items) > 0 }

@@ -2,49 +2,114 @@
 
 package pool
 
+import (
+	"cmp"
+	"slices"
+)
+
 // keyed has a line for each key with a unit that waits or runs. A key whose next unit may run has a
 // turn. Behind that unit it gets another turn, after those of all other keys: a key with many units
 // delays the others by one unit only.
 type keyed struct {
 	lines map[uint64]*line
-	turns ring[*line]
+	most  int // the most lines that the map had
+	turns ring[turn, *turn]
 	n     int
+	seq   uint64
 	spare []*line // of keys that are gone
 }
 
 type line struct {
-	units ring[item]
+	units   ring[item, *item]
+	hasTurn bool
+	turn    uint64 // its place among the turns
 }
+
+// turn is the entry of a line among the turns.
+type turn struct{ *line }
+
+func (t *turn) isGap() bool        { return t.line == nil }
+func (t *turn) setPlace(at uint64) { t.turn = at }
 
 // spareLines is how many lines a keyed queue keeps for keys to come.
 const spareLines = 64
 
 func (q *keyed) push(it item) {
 	q.n++
+	q.seq++
+	it.seq = q.seq
 	l := q.lines[it.Key]
 	if l == nil {
 		l = q.newLine()
 		q.lines[it.Key] = l
-		q.turns.push(l)
+		q.most = max(q.most, len(q.lines))
+		q.giveTurn(l)
 	}
 	l.units.push(it)
 }
 
+func (q *keyed) giveTurn(l *line) {
+	l.hasTurn = true
+	q.turns.push(turn{l})
+}
+
 func (q *keyed) pop() item {
 	q.n--
-	return q.turns.pop().units.pop()
+	l := q.turns.pop().line
+	l.hasTurn = false
+	return l.units.pop()
 }
 
 func (q *keyed) ended(key uint64) {
-	l := q.lines[key]
-	if l.units.n > 0 {
-		q.turns.push(l)
-		return
+	if l := q.lines[key]; l.units.n > 0 {
+		q.giveTurn(l)
+	} else {
+		q.drop(key, l)
 	}
+}
+
+func (q *keyed) remove(key, place uint64) item {
+	q.n--
+	l := q.lines[key]
+	it := l.units.remove(place)
+	if l.units.n == 0 {
+		q.skip(key, l)
+	}
+	return it
+}
+
+// skip takes the turn of a line without units. Where the line has none, a unit of its key runs.
+func (q *keyed) skip(key uint64, l *line) {
+	if l.hasTurn {
+		q.turns.remove(l.turn)
+		l.hasTurn = false
+		q.drop(key, l)
+	}
+}
+
+// drop forgets a key of which no unit waits or runs.
+func (q *keyed) drop(key uint64, l *line) {
 	delete(q.lines, key)
+	if len(q.lines) == 0 && q.most > keepRoom { // a map keeps the memory of what is deleted
+		q.lines, q.most = make(map[uint64]*line), 0
+	}
 	if len(q.spare) < spareLines {
 		q.spare = append(q.spare, l)
 	}
+}
+
+// drain returns the units in the order of submission, which is that of each key.
+func (q *keyed) drain() []item {
+	all := make([]item, 0, q.n)
+	for key, l := range q.lines {
+		for l.units.n > 0 {
+			all = append(all, l.units.pop())
+		}
+		q.skip(key, l)
+	}
+	q.n = 0
+	slices.SortFunc(all, func(a, b item) int { return cmp.Compare(a.seq, b.seq) })
+	return all
 }
 
 func (q *keyed) newLine() *line {
@@ -57,5 +122,6 @@ func (q *keyed) newLine() *line {
 	return l
 }
 
-func (q *keyed) ready() int { return q.turns.n }
-func (q *keyed) len() int   { return q.n }
+func (q *keyed) ready() int           { return q.turns.n }
+func (q *keyed) len() int             { return q.n }
+func (q *keyed) busy(key uint64) bool { return q.lines[key] != nil }

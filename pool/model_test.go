@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +24,7 @@ type reference struct {
 }
 
 func (r *reference) push(it item) {
-	known := func(other item) bool { return other.Key == it.Key }
-	if !r.busy[it.Key] && !slices.ContainsFunc(r.units, known) {
+	if !r.busy[it.Key] && !r.has(it.Key) {
 		r.turns = append(r.turns, it.Key)
 	}
 	r.units = append(r.units, it)
@@ -64,9 +64,35 @@ func (r *reference) pop() item {
 
 func (r *reference) ended(key uint64) {
 	delete(r.busy, key)
-	if slices.ContainsFunc(r.units, func(it item) bool { return it.Key == key }) {
+	if r.has(key) {
 		r.turns = append(r.turns, key)
 	}
+}
+
+// has reports whether units of a key wait.
+func (r *reference) has(key uint64) bool {
+	return slices.ContainsFunc(r.units, func(it item) bool { return it.Key == key })
+}
+
+// remove takes out the unit at a place of units.
+func (r *reference) remove(i int) item {
+	it := r.units[i]
+	r.units = slices.Delete(r.units, i, i+1)
+	if !r.has(it.Key) {
+		r.turns = slices.DeleteFunc(r.turns, func(key uint64) bool { return key == it.Key })
+	}
+	return it
+}
+
+// drain takes out all units, in the order in which they would run, or were submitted.
+func (r *reference) drain() (all []item) {
+	if r.policy == Keyed {
+		all, r.units, r.turns = r.units, nil, nil
+	}
+	for len(r.units) > 0 {
+		all = append(all, r.pop())
+	}
+	return all
 }
 
 var queuePolicies = []Policy{FIFO, Priority, EarliestFirst, Keyed}
@@ -94,7 +120,8 @@ func TestQueues(t *testing.T) {
 					"push": func(t *rapid.T) {
 						for range rapid.IntRange(1, 20).Draw(t, "times") {
 							number++
-							it := item{Unit: drawUnit(t), at: time.Duration(number)}
+							it := item{Unit: drawUnit(t), at: time.Duration(number), ticket: new(Ticket)}
+							it.Run = func(context.Context) {}
 							q.push(it)
 							ref.push(it)
 							n++
@@ -110,6 +137,28 @@ func TestQueues(t *testing.T) {
 						}
 						running = append(running, got.Key)
 						n--
+					},
+					"remove": func(t *rapid.T) {
+						for range rapid.IntRange(1, 20).Draw(t, "times") {
+							if n == 0 {
+								t.Skip()
+							}
+							want := ref.remove(rapid.IntRange(0, int(n)-1).Draw(t, "unit"))
+							if got := q.remove(want.Key, want.ticket.place); got.at != want.at {
+								t.Fatalf("removed unit %d, want %d", got.at, want.at)
+							}
+							n--
+						}
+					},
+					"drain": func(t *rapid.T) {
+						if rapid.IntRange(0, 9).Draw(t, "rarely") > 0 {
+							t.Skip()
+						}
+						same := func(a, b item) bool { return a.at == b.at }
+						if got, want := q.drain(), ref.drain(); !slices.EqualFunc(got, want, same) {
+							t.Fatalf("drained %v, want %v", got, want)
+						}
+						n = 0
 					},
 					"end": func(t *rapid.T) {
 						if len(running) == 0 {
@@ -142,11 +191,12 @@ type modelPool struct {
 	running  map[uint64]item
 	rejected int
 	done     int
+	cancels  int
 }
 
 func (m *modelPool) submit(it item) {
 	switch {
-	case m.bound == 0 || len(m.ref.units) < m.bound:
+	case m.room() || len(m.waiting) == 0 && len(m.running) < m.limit && m.isFree(it.Key):
 		m.ref.push(it)
 	case m.wait:
 		m.waiting = append(m.waiting, it)
@@ -156,20 +206,39 @@ func (m *modelPool) submit(it item) {
 	m.settle()
 }
 
+func (m *modelPool) room() bool { return m.bound == 0 || len(m.ref.units) < m.bound }
+
+// isFree reports whether a unit of a key need not wait for those in the queue.
+func (m *modelPool) isFree(key uint64) bool {
+	return m.ref.policy == Keyed && !m.ref.busy[key] && !m.ref.has(key) && m.ref.ready() == 0
+}
+
 // settle starts what may run.
 func (m *modelPool) settle() {
-	for len(m.running) < m.limit && m.ref.ready() > 0 {
-		it := m.ref.pop()
-		m.running[it.seq] = it
-		if len(m.waiting) > 0 {
+	m.admit()
+	for len(m.running) < m.limit {
+		if m.ref.ready() == 0 {
+			if len(m.waiting) == 0 || !m.isFree(m.waiting[0].Key) {
+				return
+			}
 			m.ref.push(m.waiting[0])
 			m.waiting = m.waiting[1:]
 		}
+		it := m.ref.pop()
+		m.running[it.seq] = it
+		m.admit()
+	}
+}
+
+func (m *modelPool) admit() {
+	for len(m.waiting) > 0 && m.room() {
+		m.ref.push(m.waiting[0])
+		m.waiting = m.waiting[1:]
 	}
 }
 
 // TestPools compares pools of each kind, served by workers or by streams, with the reference, after
-// each submission, each end of a unit and each change of size.
+// each submission, each end or cancellation of a unit and each change of size.
 func TestPools(t *testing.T) {
 	for _, policy := range queuePolicies {
 		for _, streams := range []bool{false, true} {
@@ -196,7 +265,8 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 		running: map[uint64]item{},
 	}
 	pc := PoolConfig{Name: "p", Policy: policy, Queue: m.bound, Workers: Workers(m.limit)}
-	if m.bound > 0 && m.wait {
+	m.wait = m.wait && m.bound > 0
+	if m.wait {
 		pc.WhenFull = WaitWhenFull
 	}
 	c := Config{Pools: []PoolConfig{pc}}
@@ -223,6 +293,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 	started := make(chan uint64, 10000)
 	running := map[uint64]bool{}
 	failed := make(chan error, 10000)
+	var tickets sync.Map // of the units that were accepted, by number
 	var number uint64
 	t.Repeat(map[string]func(*rapid.T){
 		"submit": func(t *rapid.T) {
@@ -233,7 +304,9 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			m.submit(item{Unit: u, seq: id})
 			u.Run = func(context.Context) { started <- id; <-end }
 			go func() {
-				if err := p.Submit(context.Background(), u); err != nil {
+				if ticket, err := p.SubmitTicket(context.Background(), u); err == nil {
+					tickets.Store(id, ticket)
+				} else {
 					failed <- err
 				}
 			}()
@@ -250,6 +323,32 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			delete(running, id)
 			close(ends[id])
 			delete(ends, id)
+		},
+		"cancel": func(t *rapid.T) {
+			if number == 0 {
+				t.Skip()
+			}
+			id := rapid.Uint64Range(1, number).Draw(t, "unit")
+			ticket, ok := tickets.Load(id)
+			if !ok {
+				t.Skip()
+			}
+			i := slices.IndexFunc(m.ref.units, func(it item) bool { return it.seq == id })
+			if i >= 0 {
+				m.ref.remove(i)
+				m.cancels++
+				m.settle()
+			}
+			if waited := ticket.(*Ticket).Cancel(); waited != (i >= 0) {
+				t.Fatalf("cancelled: %t, want %t", waited, i >= 0)
+			}
+		},
+		"resize queue": func(t *rapid.T) {
+			m.bound = rapid.IntRange(0, 3).Draw(t, "to")
+			if err := s.ResizeQueue("p", m.bound); err != nil {
+				t.Fatal(err)
+			}
+			m.settle()
 		},
 		"resize": func(t *rapid.T) {
 			if streams {
@@ -278,9 +377,9 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			}
 			f := p.Stats()
 			if f.Queued != len(m.ref.units) || f.Waiting != len(m.waiting) || f.Running != len(m.running) ||
-				f.Done != uint64(m.done) || f.Rejected != uint64(m.rejected) {
-				t.Fatalf("figures %+v, want %d queued, %d waiting, %d running, %d done, %d rejected",
-					f, len(m.ref.units), len(m.waiting), len(m.running), m.done, m.rejected)
+				f.Done != uint64(m.done) || f.Rejected != uint64(m.rejected) || f.Cancelled != uint64(m.cancels) {
+				t.Fatalf("figures %+v, want %d queued, %d waiting, %d running, %d done, %d rejected, %d cancelled",
+					f, len(m.ref.units), len(m.waiting), len(m.running), m.done, m.rejected, m.cancels)
 			}
 		},
 	})

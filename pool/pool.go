@@ -6,10 +6,10 @@ import (
 	"container/list"
 	"context"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,14 +35,16 @@ type Unit struct {
 //
 // All methods may be called by several goroutines at a time.
 type Pool struct {
-	config  PoolConfig // Workers is in limit
+	config  PoolConfig // Workers is in limit, Queue in bound
+	number  uint64     // of the pool: the order in which two are locked
 	epoch   time.Time  // of the set
 	onPanic func(Panic)
 	labels  context.Context // of the goroutines that run units, for profiles
-	ready   atomic.Int64    // q.ready(), for schedulers
+	ready   atomic.Int64    // for schedulers
 
 	mu       sync.Mutex
 	q        queue
+	bound    int     // of the queue; 0: none
 	limit    Workers // of own workers
 	own      Workers // workers that have a unit
 	spare    []*worker
@@ -56,6 +58,9 @@ type Pool struct {
 	errFull  error
 	errClose error
 }
+
+// lastNumber is the number of the pool that was made last.
+var lastNumber atomic.Uint64
 
 // waiter is a call of Submit that waits until the queue has room.
 type waiter struct {
@@ -74,6 +79,9 @@ type PoolStats struct {
 	Done        uint64        `json:"done"`         // units that have ended, in whatever way
 	Rejected    uint64        `json:"rejected"`     // calls of Submit that failed with ErrFull
 	Panicked    uint64        `json:"panicked"`     // units that ended with a panic
+	Cancelled   uint64        `json:"cancelled"`    // units that were cancelled while they waited
+	MovedIn     uint64        `json:"moved_in"`     // units that came from other pools
+	MovedOut    uint64        `json:"moved_out"`    // units that went to other pools
 	LongestWait time.Duration `json:"longest_wait"` // nanoseconds in JSON, like the next two
 	WaitTime    time.Duration `json:"wait_time"`    // the sum over all units
 	RunTime     time.Duration `json:"run_time"`     // the sum over all units
@@ -89,8 +97,9 @@ type Panic struct {
 }
 
 func newPool(c PoolConfig, epoch time.Time, onPanic func(Panic)) *Pool {
-	return &Pool{
+	p := &Pool{
 		config:   c,
+		number:   lastNumber.Add(1),
 		epoch:    epoch,
 		onPanic:  onPanic,
 		labels:   pprof.WithLabels(context.Background(), pprof.Labels("pool", c.Name)),
@@ -99,10 +108,18 @@ func newPool(c PoolConfig, epoch time.Time, onPanic func(Panic)) *Pool {
 		waiting:  list.New(),
 		users:    make(map[string]int),
 		drained:  make(chan struct{}),
-		errFull:  fail("submit", c.Name, fmt.Sprintf("the queue is full (limit %d)", c.Queue), ErrFull),
 		errClose: fail("submit", c.Name, "closed", ErrClosed),
 	}
+	p.setBoundLocked(c.Queue)
+	return p
 }
+
+func (p *Pool) setBoundLocked(n int) {
+	p.bound = n
+	p.errFull = fail("submit", p.config.Name, p.fullCauseLocked(), ErrFull)
+}
+
+func (p *Pool) fullCauseLocked() string { return fmt.Sprintf("the queue is full (limit %d)", p.bound) }
 
 // Name returns the pool's name.
 func (p *Pool) Name() string { return p.config.Name }
@@ -120,43 +137,73 @@ func (p *Pool) Ready() int { return int(p.ready.Load()) }
 // admitted in the order in which they came. Otherwise Submit does not look whether ctx has ended.
 //
 // In a pool of policy [Inline] Submit returns when the unit has run.
-func (p *Pool) Submit(ctx context.Context, u Unit) error {
+func (p *Pool) Submit(ctx context.Context, u Unit) error { return p.submit(ctx, u, nil) }
+
+func (p *Pool) submit(ctx context.Context, u Unit, t *Ticket) error {
 	if u.Run == nil {
 		return fail("submit", p.config.Name, "the unit has no function Run")
 	}
 	if p.config.Policy == Inline {
 		return p.runInline(ctx, u)
 	}
-	it := item{Unit: u, ctx: ctx, at: p.now()}
+	it := item{Unit: u, ctx: ctx, at: p.now(), ticket: t}
 	p.mu.Lock()
 	switch {
 	case p.closed:
 		p.mu.Unlock()
 		return p.errClose
 	case !p.fullLocked():
-		p.q.push(it)
+		p.pushLocked(it)
 		p.dispatch()
+		return nil
+	case p.submitFree(it):
 		return nil
 	case p.config.WhenFull == WaitWhenFull:
 		return p.submitLater(it)
 	}
 	p.figures.Rejected++
+	err := p.errFull
 	p.mu.Unlock()
-	return p.errFull
+	return err
+}
+
+// submitFree submits a unit although the queue is full, if it need not wait: in a pool of policy
+// [Keyed], where all that wait do so for other keys, and a worker is free. mu must be held, and is
+// released if submitFree reports true.
+func (p *Pool) submitFree(it item) bool {
+	if p.waiting.Len() > 0 || p.q.ready() > 0 || p.q.busy(it.Key) {
+		return false
+	}
+	w, s := p.hireLocked()
+	if w == nil && s == nil {
+		return false
+	}
+	p.pushLocked(it)
+	p.giveLocked(w, s)
+	p.unlock()
+	start(w, s)
+	return true
+}
+
+// firstIsFreeLocked reports whether the first call of Submit that waits does so for a unit that a free
+// worker could run: as in submitFree.
+func (p *Pool) firstIsFreeLocked() bool {
+	e := p.waiting.Front()
+	return e != nil && p.q.ready() == 0 && !p.q.busy(e.Value.(*waiter).item.Key)
 }
 
 // submitLater waits until the queue has room for it. mu must be held, and is released.
 func (p *Pool) submitLater(it item) error {
 	w := &waiter{item: it, done: make(chan error, 1)}
 	e := p.waiting.PushBack(w)
-	p.mu.Unlock()
+	p.unlock()
 	select {
 	case err := <-w.done:
 		return err
 	case <-it.ctx.Done():
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.dispatch() // the call behind may be one that need not wait
 	select {
 	case err := <-w.done:
 		return err
@@ -165,30 +212,69 @@ func (p *Pool) submitLater(it item) error {
 	p.waiting.Remove(e)
 	p.figures.Rejected++
 	err := it.ctx.Err()
-	return fail("submit", p.config.Name, fmt.Sprintf("the queue is full (limit %d): %v", p.config.Queue, err), ErrFull, err)
+	return fail("submit", p.config.Name, fmt.Sprintf("%s: %v", p.fullCauseLocked(), err), ErrFull, err)
 }
 
-func (p *Pool) fullLocked() bool { return p.config.Queue > 0 && p.q.len() >= p.config.Queue }
+// roomLocked returns how many units the queue has room for.
+func (p *Pool) roomLocked() int {
+	if p.bound == 0 {
+		return math.MaxInt
+	}
+	return max(0, p.bound-p.q.len())
+}
+
+func (p *Pool) fullLocked() bool { return p.roomLocked() == 0 }
 
 // unlock releases mu where the queue may have changed.
 func (p *Pool) unlock() {
 	p.figures.MostQueued = max(p.figures.MostQueued, p.q.len())
-	if n := int64(p.q.ready()); n != p.ready.Load() { // to write costs more than to read
+	n := int64(p.q.ready())
+	if n == 0 && p.firstIsFreeLocked() {
+		n = 1
+	}
+	if n != p.ready.Load() { // to write costs more than to read
 		p.ready.Store(n)
 	}
 	p.mu.Unlock()
 }
 
-// popLocked takes the unit that is to run next, and lets a call of Submit that waits have its place.
+func (p *Pool) pushLocked(it item) {
+	if it.ticket != nil {
+		it.ticket.pool.Store(p)
+		it.ticket.waits, it.ticket.key = true, it.Key
+	}
+	p.q.push(it)
+}
+
+// hasNextLocked reports whether a worker could take a unit.
+func (p *Pool) hasNextLocked() bool { return p.q.ready() > 0 || p.firstIsFreeLocked() }
+
+// popLocked takes the unit that is to run next. hasNextLocked must be true.
 func (p *Pool) popLocked() item {
+	if p.q.ready() == 0 {
+		p.admitFirstLocked()
+	}
 	it := p.q.pop()
 	p.figures.Running++
-	if e := p.waiting.Front(); e != nil && !p.fullLocked() {
-		w := p.waiting.Remove(e).(*waiter)
-		p.q.push(w.item)
-		w.done <- nil
+	if it.ticket != nil {
+		it.ticket.waits = false
+		it.ticket = nil
 	}
+	p.admitLocked()
 	return it
+}
+
+// admitLocked lets calls of Submit that wait have the room of the queue.
+func (p *Pool) admitLocked() {
+	for p.waiting.Len() > 0 && !p.fullLocked() {
+		p.admitFirstLocked()
+	}
+}
+
+func (p *Pool) admitFirstLocked() {
+	w := p.waiting.Remove(p.waiting.Front()).(*waiter)
+	p.pushLocked(w.item)
+	w.done <- nil
 }
 
 // dispatch gives units that may run to streams that are parked and to own workers, as far as there
@@ -196,17 +282,9 @@ func (p *Pool) popLocked() item {
 func (p *Pool) dispatch() {
 	for {
 		w, s := p.assignLocked()
-		more := p.q.ready() > 0
+		more := p.hasNextLocked()
 		p.unlock()
-		switch {
-		case w != nil:
-			go w.loop()
-		case s != nil:
-			s.wake <- struct{}{}
-		default:
-			return
-		}
-		if !more {
+		if !start(w, s) || !more {
 			return
 		}
 		p.mu.Lock()
@@ -214,21 +292,48 @@ func (p *Pool) dispatch() {
 }
 
 // assignLocked gives the next unit to a stream or an own worker, which the caller has to start.
-func (p *Pool) assignLocked() (*worker, *Stream) {
-	if p.q.ready() == 0 {
+func (p *Pool) assignLocked() (w *worker, s *Stream) {
+	if !p.hasNextLocked() {
 		return nil, nil
 	}
+	w, s = p.hireLocked()
+	p.giveLocked(w, s)
+	return w, s
+}
+
+// hireLocked returns a stream or an own worker that has to be given a unit and started, or neither.
+func (p *Pool) hireLocked() (*worker, *Stream) {
 	if s := p.unparkLocked(); s != nil {
-		s.pool, s.item = p, p.popLocked()
 		return nil, s
 	}
 	if p.own >= p.limit {
 		return nil, nil
 	}
 	p.own++
-	w := p.workerLocked()
-	w.item = p.popLocked()
-	return w, nil
+	return p.workerLocked(), nil
+}
+
+// giveLocked gives a worker or a stream, if there is one, the next unit.
+func (p *Pool) giveLocked(w *worker, s *Stream) {
+	switch {
+	case w != nil:
+		w.item = p.popLocked()
+	case s != nil:
+		s.pool, s.item = p, p.popLocked()
+	}
+}
+
+// start starts a worker or a stream that was given a unit. It reports false where there is neither.
+func start(w *worker, s *Stream) bool {
+	switch {
+	case w != nil:
+		go w.loop()
+	case s != nil:
+		s.wake <- struct{}{}
+	default:
+		return false
+	}
+	return true
 }
 
 // endedLocked accounts for a unit that ran from start to now.
@@ -251,7 +356,8 @@ func (p *Pool) emptyLocked() bool {
 	return p.q.len() == 0 && p.figures.Running == 0 // calls wait only while the queue is full
 }
 
-// checkDrainedLocked closes drained, once. A pool that is closed gets no unit any more.
+// checkDrainedLocked closes drained when a unit has left a pool that is closed, and so gets no unit
+// any more, or when the pool is closed.
 func (p *Pool) checkDrainedLocked() {
 	if p.closed && p.emptyLocked() {
 		close(p.drained)
@@ -323,8 +429,8 @@ func (p *Pool) Use(user string) (release func()) {
 	})
 }
 
-// usersLocked names what keeps the pool from being removed.
-func (p *Pool) usersLocked() string {
+// usersLocked names what keeps the pool from being removed, besides its units.
+func (p *Pool) usersLocked() []string {
 	var by []string
 	for _, s := range p.seats {
 		by = append(by, fmt.Sprintf("stream %q serves it", s.stream.name))
@@ -333,10 +439,7 @@ func (p *Pool) usersLocked() string {
 		by = append(by, fmt.Sprintf("%q uses it", user))
 	}
 	slices.Sort(by)
-	if !p.emptyLocked() {
-		by = append(by, "it has units: "+p.unitsLocked())
-	}
-	return strings.Join(by, ", ")
+	return by
 }
 
 func (p *Pool) unitsLocked() string {
@@ -347,30 +450,47 @@ func (p *Pool) unitsLocked() string {
 	return left
 }
 
+func (p *Pool) isDrained() bool {
+	select {
+	case <-p.drained:
+		return true
+	default:
+		return false
+	}
+}
+
 // remove closes the pool if nothing uses it, and otherwise says what does.
-func (p *Pool) remove() (usedBy string) {
+func (p *Pool) remove() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if usedBy = p.usersLocked(); usedBy == "" {
-		p.closed = true
-		p.checkDrainedLocked()
+	by := p.usersLocked()
+	if !p.emptyLocked() {
+		by = append(by, "it has units: "+p.unitsLocked())
 	}
-	return usedBy
+	if len(by) > 0 {
+		return inUse(p.Name(), by)
+	}
+	p.closeLocked()
+	return nil
 }
 
 // close refuses units from now on. Those in the queue run: by a worker started for them where
 // nothing else serves the pool.
 func (p *Pool) close() {
 	p.mu.Lock()
+	p.closeLocked()
+	if p.q.len() > 0 && p.limit < 1 && len(p.seats) == 0 {
+		p.limit = 1
+	}
+	p.dispatch()
+}
+
+func (p *Pool) closeLocked() {
 	p.closed = true
 	for e := p.waiting.Front(); e != nil; e = p.waiting.Front() {
 		p.waiting.Remove(e).(*waiter).done <- p.errClose
 	}
-	if p.q.len() > 0 && p.limit < 1 && len(p.seats) == 0 {
-		p.limit = 1
-	}
 	p.checkDrainedLocked()
-	p.dispatch()
 }
 
 // resize changes how many own workers the pool may have.
@@ -380,11 +500,25 @@ func (p *Pool) resize(n Workers) {
 	p.dispatch()
 }
 
-// current returns the pool's configuration as it is now.
-func (p *Pool) current() PoolConfig {
+// resizeQueue changes how many units may wait.
+func (p *Pool) resizeQueue(n int) {
+	p.mu.Lock()
+	p.setBoundLocked(n)
+	p.admitLocked()
+	p.dispatch()
+}
+
+// Config returns the pool's configuration as it is now.
+func (p *Pool) Config() PoolConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := p.config
-	c.Workers = p.limit
+	c.Workers, c.Queue = p.limit, p.bound
+	switch {
+	case c.Queue == 0:
+		c.WhenFull = ""
+	case c.WhenFull == "":
+		c.WhenFull = RejectWhenFull
+	}
 	return c
 }

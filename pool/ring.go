@@ -5,31 +5,67 @@ package pool
 // keepRoom is for how many items an empty queue keeps memory.
 const keepRoom = 1024
 
-// ring is a first-in first-out queue that grows. The length of items is a power of two.
-type ring[T any] struct {
-	items    []T
-	first, n int
+// entry is what a ring holds. The zero value is a gap.
+type entry[T any] interface {
+	*T
+	isGap() bool
+	setPlace(at uint64) // tells the entry where it is, for remove
 }
 
-func (r *ring[T]) push(v T) {
-	if r.n == len(r.items) {
-		items := make([]T, max(8, 2*r.n))
-		k := copy(items, r.items[r.first:])
-		copy(items[k:], r.items[:r.first])
-		r.items, r.first = items, 0
+// ring is a first-in first-out queue that grows, and from which entries may be removed at any place.
+// The length of entries is a power of two. The entry at place i is in entries[i%len(entries)]. The first
+// entry is no gap.
+type ring[T any, E entry[T]] struct {
+	entries    []T
+	first, end uint64 // the places of the first entry and behind the last
+	n          int    // entries without gaps
+}
+
+func (r *ring[T, E]) slot(at uint64) E { return &r.entries[at&uint64(len(r.entries)-1)] }
+
+func (r *ring[T, E]) push(v T) {
+	if int(r.end-r.first) == len(r.entries) {
+		r.grow()
 	}
-	r.items[(r.first+r.n)&(len(r.items)-1)] = v
+	e := r.slot(r.end)
+	*e = v
+	e.setPlace(r.end)
+	r.end++
 	r.n++
 }
 
-func (r *ring[T]) pop() T {
-	var none T
-	v := r.items[r.first]
-	r.items[r.first] = none
-	r.first = (r.first + 1) & (len(r.items) - 1)
+// grow makes room: twice as much, or, where half the entries are gaps, by dropping these.
+func (r *ring[T, E]) grow() {
+	old := *r
+	if 2*r.n > len(r.entries) || r.n == 0 {
+		r.entries = make([]T, max(8, 2*len(r.entries)))
+		for at := r.first; at != r.end; at++ {
+			*r.slot(at) = *old.slot(at)
+		}
+		return
+	}
+	*r = ring[T, E]{entries: make([]T, len(r.entries))}
+	for at := old.first; at != old.end; at++ {
+		if e := old.slot(at); !e.isGap() {
+			r.push(*e)
+		}
+	}
+}
+
+func (r *ring[T, E]) pop() T { return r.remove(r.first) }
+
+// remove takes out the entry at a place.
+func (r *ring[T, E]) remove(at uint64) T {
+	var gap T
+	e := r.slot(at)
+	v := *e
+	*e = gap
 	r.n--
-	if r.n == 0 && len(r.items) > keepRoom {
-		*r = ring[T]{}
+	for r.first != r.end && r.slot(r.first).isGap() {
+		r.first++
+	}
+	if r.n == 0 && len(r.entries) > keepRoom {
+		*r = ring[T, E]{}
 	}
 	return v
 }

@@ -4,6 +4,7 @@ package pool
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 )
 
@@ -12,7 +13,7 @@ type Scheduler interface {
 	// Next returns the index of the pool from which the stream is to take its next unit, as
 	// [Pool.Ready] tells which have one. Where that pool has none, or there is no such index, the
 	// stream takes a unit from the first pool that has one, so that a scheduler can order units but
-	// cannot lose any. Next must not change pools. Several streams may have one scheduler only if
+	// cannot lose any. Several streams may have one scheduler only if
 	// its Next may be called by several goroutines at a time.
 	Next(pools []*Pool) int
 }
@@ -46,25 +47,25 @@ type weightedRandom struct{ weights []int }
 
 // WeightedRandom returns a scheduler that chooses at random among the pools that have units. A pool
 // with weight 2 is chosen twice as often as one with weight 1, which is the weight of pools beyond
-// those given. Each weight must be at least 1.
-func WeightedRandom(weights ...int) Scheduler { return &weightedRandom{weights} }
+// those given. A weight below 1 counts as 1, and one above 1,000,000 as that.
+func WeightedRandom(weights ...int) Scheduler { return &weightedRandom{slices.Clone(weights)} }
 
 func (w *weightedRandom) weight(i int) int {
 	if i < len(w.weights) {
-		return max(1, w.weights[i])
+		return min(max(1, w.weights[i]), maxWeight)
 	}
 	return 1
 }
 
 func (w *weightedRandom) Next(pools []*Pool) int {
-	chosen, sum := -1, 0
+	chosen, sum := -1, int64(0)
 	for i, p := range pools {
 		if p.Ready() == 0 {
 			continue
 		}
-		weight := w.weight(i)
+		weight := int64(w.weight(i))
 		sum += weight
-		if rand.IntN(sum) < weight {
+		if rand.Int64N(sum) < weight {
 			chosen = i
 		}
 	}

@@ -21,6 +21,8 @@ type Set struct {
 
 	mu       sync.Mutex // taken before the lock of a pool
 	pools    []*Pool
+	names    map[string]*Pool // the same
+	removed  []*Pool          // with units that ran when the pool was removed
 	streams  []*Stream
 	standard *Pool // the default pool
 	closed   bool
@@ -79,14 +81,14 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 			return nil, err
 		}
 	}
-	s := &Set{epoch: time.Now(), onPanic: logPanic, done: make(chan struct{})}
+	s := &Set{epoch: time.Now(), onPanic: logPanic, done: make(chan struct{}), names: make(map[string]*Pool)}
 	for _, o := range opts {
 		o(s)
 	}
 	for _, pc := range c.Pools {
-		s.pools = append(s.pools, newPool(pc, s.epoch, s.onPanic))
+		s.addPool(pc)
 	}
-	s.standard = s.findPool(c.DefaultPool)
+	s.standard = s.names[c.DefaultPool]
 	for i, sc := range c.Streams {
 		if err := s.openStream(sc); err != nil {
 			s.closePools()
@@ -97,13 +99,12 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 	return s, nil
 }
 
-func (s *Set) findPool(name string) *Pool {
-	for _, p := range s.pools {
-		if p.Name() == name {
-			return p
-		}
-	}
-	return nil
+// addPool adds a pool of which the configuration was checked.
+func (s *Set) addPool(c PoolConfig) *Pool {
+	p := newPool(c, s.epoch, s.onPanic)
+	s.pools = append(s.pools, p)
+	s.names[c.Name] = p
+	return p
 }
 
 func (s *Set) findStream(name string) *Stream {
@@ -119,7 +120,7 @@ func (s *Set) findStream(name string) *Stream {
 func (s *Set) openStream(c StreamConfig) error {
 	var pools []*Pool
 	for _, name := range c.Pools {
-		pools = append(pools, s.findPool(name))
+		pools = append(pools, s.names[name])
 	}
 	s.live.Add(1)
 	t := newStream(c, pools, s.onPanic, s.live.Done)
@@ -138,7 +139,7 @@ func (s *Set) Pool(name string) (*Pool, error) {
 }
 
 func (s *Set) poolLocked(op, name string) (*Pool, error) {
-	if p := s.findPool(name); p != nil {
+	if p := s.names[name]; p != nil {
 		return p, nil
 	}
 	return nil, fail(op, name, "no such pool", ErrNotFound)
@@ -191,7 +192,7 @@ func (s *Set) Config() Config {
 func (s *Set) configLocked() Config {
 	c := Config{DefaultPool: s.standard.Name()}
 	for _, p := range s.pools {
-		c.Pools = append(c.Pools, p.current())
+		c.Pools = append(c.Pools, p.Config())
 	}
 	for _, t := range s.streams {
 		c.Streams = append(c.Streams, t.current())
@@ -227,8 +228,7 @@ func (s *Set) AddPool(c PoolConfig) (p *Pool, err error) {
 		if err != nil {
 			return during("add pool", c.Name, err)
 		}
-		p = newPool(with.Pools[len(with.Pools)-1], s.epoch, s.onPanic)
-		s.pools = append(s.pools, p)
+		p = s.addPool(with.Pools[len(with.Pools)-1])
 		return nil
 	})
 	return p, err
@@ -265,14 +265,55 @@ func (s *Set) RemovePool(name string) error {
 			return err
 		}
 		if p == s.standard {
-			return fail("remove pool", name, "it is the default pool", ErrInUse)
+			return inUse(name, []string{"it is the default pool"})
 		}
-		if by := p.remove(); by != "" {
-			return fail("remove pool", name, by, ErrInUse)
+		if err := p.remove(); err != nil {
+			return err
 		}
-		s.pools = slices.DeleteFunc(s.pools, func(other *Pool) bool { return other == p })
+		s.dropPool(p)
 		return nil
 	})
+}
+
+// ReplacePool removes a pool and moves the units that wait in it to another one, as [Pool.MoveAll] does.
+// Units that run go on, and Close waits for them. Calls of Submit that wait for room in the removed pool
+// fail with ErrClosed.
+//
+// The error matches ErrInUse, and says what uses the pool, while a stream serves it, a user holds it, or
+// it is the default pool. It matches ErrFull where the other pool has no room for all units. Nothing has
+// changed then.
+func (s *Set) ReplacePool(name, by string) error {
+	return s.change("replace pool", name, func(Config) error {
+		p, err := s.poolLocked("replace pool", name)
+		if err != nil {
+			return err
+		}
+		other, err := s.poolLocked("replace pool by", by)
+		switch {
+		case err != nil:
+			return err
+		case p == other:
+			return fail("replace pool", name, "the other pool is the same", ErrInUse)
+		case p == s.standard:
+			return inUse(name, []string{"it is the default pool"})
+		}
+		if err := p.replace(other); err != nil {
+			return err
+		}
+		s.dropPool(p)
+		s.removed = append(slices.DeleteFunc(s.removed, (*Pool).isDrained), p)
+		return nil
+	})
+}
+
+// inUse says what keeps a pool from being removed.
+func inUse(name string, by []string) error {
+	return fail("remove pool", name, strings.Join(by, ", "), ErrInUse)
+}
+
+func (s *Set) dropPool(p *Pool) {
+	s.pools = slices.DeleteFunc(s.pools, func(other *Pool) bool { return other == p })
+	delete(s.names, p.Name())
 }
 
 // RemoveStream removes a stream, which ends after the unit that it runs; RemoveStream does not wait
@@ -293,17 +334,33 @@ func (s *Set) RemoveStream(name string) error {
 // Resize changes how many workers of its own a pool may have. Where it has more, the workers beyond
 // n end after the units that they run.
 func (s *Set) Resize(name string, n Workers) error {
+	return s.resize(name, func(c *PoolConfig) { c.Workers = n }, func(p *Pool, c PoolConfig) { p.resize(c.Workers) })
+}
+
+// ResizeQueue changes how many units may wait in a pool; 0 is any number. Where more wait, they stay, and
+// the queue is full until fewer do. Calls of Submit that wait get the room that there is.
+func (s *Set) ResizeQueue(name string, n int) error {
+	change := func(c *PoolConfig) {
+		if c.Queue = n; n == 0 {
+			c.WhenFull = "" // which has no effect without a bound
+		}
+	}
+	return s.resize(name, change, func(p *Pool, c PoolConfig) { p.resizeQueue(c.Queue) })
+}
+
+// resize changes a pool if its configuration is right.
+func (s *Set) resize(name string, change func(*PoolConfig), do func(*Pool, PoolConfig)) error {
 	return s.change("resize pool", name, func(with Config) error {
 		p, err := s.poolLocked("resize pool", name)
 		if err != nil {
 			return err
 		}
 		i := slices.Index(s.pools, p)
-		with.Pools[i].Workers = n
+		change(&with.Pools[i])
 		if with, err = with.complete(); err != nil {
 			return during("resize pool", name, err)
 		}
-		p.resize(with.Pools[i].Workers)
+		do(p, with.Pools[i])
 		return nil
 	})
 }
@@ -336,7 +393,7 @@ func (s *Set) closePools() {
 
 // shut ends the streams when the pools, which are closed, have no units left.
 func (s *Set) shut() {
-	for _, p := range s.pools {
+	for _, p := range slices.Concat(s.pools, s.removed) {
 		<-p.drained
 	}
 	for _, t := range s.streams {
@@ -349,7 +406,10 @@ func (s *Set) shut() {
 // left names the pools that have units.
 func (s *Set) left() string {
 	var left []string
-	for _, p := range s.Pools() {
+	s.mu.Lock()
+	pools := slices.Concat(s.pools, s.removed)
+	s.mu.Unlock()
+	for _, p := range pools {
 		p.mu.Lock()
 		if !p.emptyLocked() {
 			left = append(left, fmt.Sprintf("pool %q has %s", p.Name(), p.unitsLocked()))

@@ -17,6 +17,7 @@ type Stream struct {
 	name      string
 	config    StreamConfig
 	pools     []*Pool
+	shown     []*Pool // the same, for schedulers: what they do to it is their own affair
 	seats     []*seat
 	scheduler atomic.Pointer[Scheduler]
 	onPanic   func(Panic)
@@ -50,7 +51,7 @@ type seat struct {
 }
 
 func newStream(c StreamConfig, pools []*Pool, onPanic func(Panic), ended func()) *Stream {
-	s := &Stream{name: c.Name, config: c, pools: pools, onPanic: onPanic, ended: ended, wake: make(chan struct{}, 1)}
+	s := &Stream{name: c.Name, config: c, pools: pools, shown: slices.Clone(pools), onPanic: onPanic, ended: ended, wake: make(chan struct{}, 1)}
 	s.SetScheduler(c.scheduler())
 	for _, p := range pools {
 		s.seats = append(s.seats, &seat{stream: s, pool: p})
@@ -81,8 +82,13 @@ func (s *Stream) Name() string { return s.name }
 // Pools returns the pools that the stream serves.
 func (s *Stream) Pools() []*Pool { return slices.Clone(s.pools) }
 
-// SetScheduler changes the stream's scheduler, from its next unit on.
-func (s *Stream) SetScheduler(sch Scheduler) { s.scheduler.Store(&sch) }
+// SetScheduler changes the stream's scheduler, from its next unit on. nil stands for [InOrder].
+func (s *Stream) SetScheduler(sch Scheduler) {
+	if sch == nil {
+		sch = InOrder()
+	}
+	s.scheduler.Store(&sch)
+}
 
 // Scheduler returns the stream's scheduler.
 func (s *Stream) Scheduler() Scheduler { return *s.scheduler.Load() }
@@ -148,16 +154,22 @@ func (s *Stream) choose() bool {
 	return slices.ContainsFunc(s.pools, s.take)
 }
 
-// ask asks the scheduler. One that panics is replaced by [InOrder].
+// ask asks the scheduler. One that panics, or ends the goroutine, is replaced by [InOrder].
 func (s *Stream) ask() (i int) {
+	var v any = ErrGoexit
 	defer func() {
-		if v := recover(); v != nil {
-			s.SetScheduler(InOrder())
-			tell(s.onPanic, Panic{Stream: s.name, Value: v, Stack: debug.Stack()})
-			i = -1
+		if v == nil {
+			return
 		}
+		if p := recover(); p != nil {
+			v, i = p, -1
+		}
+		s.SetScheduler(InOrder())
+		tell(s.onPanic, Panic{Stream: s.name, Value: v, Stack: debug.Stack()})
 	}()
-	return s.Scheduler().Next(s.pools)
+	i = s.Scheduler().Next(s.shown)
+	v = nil
+	return i
 }
 
 func (s *Stream) take(p *Pool) bool {
@@ -168,11 +180,12 @@ func (s *Stream) take(p *Pool) bool {
 		s.clock = p.now()
 	}
 	p.mu.Lock()
-	if p.q.ready() == 0 {
+	if !p.hasNextLocked() {
 		p.mu.Unlock()
 		return false
 	}
-	s.pool, s.item, s.start = p, p.popLocked(), s.clock
+	s.pool, s.item = p, p.popLocked()
+	s.start = max(s.clock, s.item.at) // the clock was read before the scheduler was asked
 	p.unlock()
 	return true
 }
@@ -217,7 +230,7 @@ func (t *seat) park() bool {
 	p := t.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t.left || p.q.ready() > 0 {
+	if t.left || p.hasNextLocked() {
 		return false
 	}
 	if !t.parked {

@@ -5,8 +5,10 @@ package pool
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -104,11 +106,16 @@ func (backwards) Next(pools []*Pool) int {
 // TestBadSchedulers checks that schedulers which panic, end the goroutine or return nonsense lose
 // nothing.
 func TestBadSchedulers(t *testing.T) {
-	for _, bad := range []schedulerFunc{
-		func([]*Pool) int { panic("no idea") },
-		func([]*Pool) int { return 7 },
-		func([]*Pool) int { return -7 },
-		func([]*Pool) int { return 1 }, // mostly without units
+	for _, bad := range []Scheduler{
+		schedulerFunc(func([]*Pool) int { panic("no idea") }),
+		schedulerFunc(func([]*Pool) int { runtime.Goexit(); return 0 }),
+		schedulerFunc(func([]*Pool) int { return 7 }),
+		schedulerFunc(func([]*Pool) int { return math.MinInt }),
+		schedulerFunc(func([]*Pool) int { return 1 }), // mostly without units
+		schedulerFunc(func(pools []*Pool) int { clear(pools); return 0 }),
+		WeightedRandom(math.MaxInt, math.MaxInt),
+		WeightedRandom(0, -1),
+		nil,
 	} {
 		panics := make(chan Panic, 100)
 		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Name: "s", Pools: []string{"a", "b"}}}},
@@ -124,11 +131,56 @@ func TestBadSchedulers(t *testing.T) {
 			t.Errorf("told of %d panics", len(panics))
 		}
 		if len(panics) == 1 {
-			if x := <-panics; x.Stream != "s" || x.Value != "no idea" {
+			if x := <-panics; x.Stream != "s" || x.Value != "no idea" && x.Value != ErrGoexit {
 				t.Errorf("told of %+v", x)
 			}
 		}
 	}
+}
+
+// TestLargeWeights checks that a set with weights that a configuration may not have can be changed and
+// dumped.
+func TestLargeWeights(t *testing.T) {
+	weights := []int{math.MaxInt, 0, math.MinInt}
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Pools: []string{"a", "b"}}}})
+	s.Streams()[0].SetScheduler(WeightedRandom(weights...))
+	weights[1] = 7 // of which the scheduler knows nothing
+	if _, err := s.AddPool(PoolConfig{}); err != nil {
+		t.Error(err)
+	}
+	again, err := Load(s.Dump())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(again.Config().Streams[0].Weights); got != "[1000000 1]" {
+		t.Errorf("weights %s", got)
+	}
+	closeSet(t, again)
+}
+
+// TestSchedulerTakesTime checks that no unit has waited less than no time, whatever a scheduler does before
+// it answers.
+func TestSchedulerTakesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}}, Streams: []StreamConfig{{Pools: []string{"a"}}}})
+		p := s.Default()
+		release := hold(t, p)
+		once := false
+		s.Streams()[0].SetScheduler(schedulerFunc(func([]*Pool) int {
+			if !once {
+				once = true
+				time.Sleep(time.Second)
+				submit(t, p, func(context.Context) {})
+			}
+			return 0
+		}))
+		time.Sleep(time.Second)
+		release()
+		time.Sleep(time.Minute)
+		if f := p.Stats(); f.Done != 2 || f.WaitTime != 0 || f.RunTime != time.Second {
+			t.Errorf("figures %+v", f)
+		}
+	})
 }
 
 type schedulerFunc func([]*Pool) int

@@ -42,20 +42,20 @@ func (c Config) Validate() ([]Warning, error) {
 		return nil, err
 	}
 	var all []Warning
+	servers := c.servers()
 	for i, p := range c.Pools {
 		if p.Policy == Inline || p.Workers != NoWorkers {
 			continue
 		}
-		if kind, cause := c.starving(p.Name); kind != "" {
+		if kind, cause := c.starving(p.Name, servers[p.Name]); kind != "" {
 			all = append(all, Warning{fmt.Sprintf("pools[%d]", i), kind, fmt.Sprintf("pool %q %s", p.Name, cause)})
 		}
 	}
 	return append(all, c.sharedCores()...), nil
 }
 
-// starving says how a pool without workers can wait without end.
-func (c *Config) starving(pool string) (WarningKind, string) {
-	servers := c.servers(pool)
+// starving says how a pool without workers can wait without end. servers are the places of its streams.
+func (c *Config) starving(pool string, servers []int) (WarningKind, string) {
 	first := func(i int) bool {
 		s := &c.Streams[i]
 		return s.Scheduler != ScheduleInOrder || s.Pools[0] == pool

@@ -52,9 +52,10 @@ func (p *Pool) next(w *worker) bool {
 	now := p.now()
 	p.mu.Lock()
 	p.endedLocked(&w.item, w.start, now)
-	more := p.q.ready() > 0 && p.own <= p.limit
+	more := p.hasNextLocked() && p.own <= p.limit
 	if more {
-		w.item, w.start = p.popLocked(), now
+		w.item = p.popLocked()
+		w.start = max(now, w.item.at) // the clock was read before mu was taken
 	} else {
 		p.own--
 		w.item, w.start = item{}, 0

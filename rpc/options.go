@@ -46,22 +46,58 @@ func Inline() Option {
 // (pool.WaitWhenFull) holds up all requests to the server instead, also those of other calls; then its mailbox fills, and
 // callers wait. The deadline of a unit is that of the caller. Its key, for a pool of policy pool.Keyed, is the
 // caller: the calls of one client run one after another, in order. The pool must not be closed before the
-// server.
-func InPool(p *pool.Pool) Option {
-	return func(c *config) { c.place = place{pool: p} }
+// server. It cannot be removed while the call is registered: pool.Set.RemovePool names the call. A pool of policy
+// pool.Inline is as [Inline].
+func InPool(p *pool.Pool) Option { return InPoolAt(p, 0) }
+
+// InPoolAt is [InPool] for handlers whose units have a priority, in a pool of policy pool.Priority.
+func InPoolAt(p *pool.Pool, priority int) Option {
+	at := place{pool: p, priority: priority}
+	at.isInline = p != nil && p.Config().Policy == pool.Inline
+	return func(c *config) { c.place = at }
 }
 
 // A place is where handlers run; the zero place is a goroutine for each.
 type place struct {
 	isInline bool
 	pool     *pool.Pool
+	priority int
+	leave    func() // ends the use of the pool; nil without pool
 }
 
-// submit gives the request to a pool. If the pool waits for room, it returns a context that ends when it
-// no longer does.
+// enter makes a call of a server a user of its pool.
+func (p *place) enter(s *Server, call string) {
+	if p.pool != nil {
+		p.leave = p.pool.Use(fmt.Sprintf("call %s of server %v", call, s.ID()))
+	}
+}
+
+// exit ends what enter began.
+func (p *place) exit() {
+	if p.leave != nil {
+		p.leave()
+	}
+}
+
+// start runs the request where the place of its method says. If a pool waits for room, it returns a context
+// that ends when it no longer does.
+func (r *request) start() (waits context.Context) {
+	switch p := &r.method.place; {
+	case p.pool != nil:
+		return r.submit()
+	case p.isInline:
+		r.run()
+	default:
+		go r.run()
+	}
+	return nil
+}
+
+// submit gives the request to a pool, as start says.
 func (r *request) submit() (waits context.Context) {
 	id := r.ctx.info.Caller
 	u := pool.Unit{Run: func(context.Context) { r.run() }, Key: uint64(id.Serial())<<32 ^ id.Ctx() ^ uint64(id.Node())}
+	u.Priority = r.method.place.priority
 	u.Deadline, _ = r.ctx.Deadline()
 	p := r.method.place.pool
 	err := p.Submit(ended, u)
@@ -71,15 +107,27 @@ func (r *request) submit() (waits context.Context) {
 		r.s.receiver.Go(func() {
 			defer done()
 			if err := p.Submit(ctx, u); err != nil {
-				r.busy(err)
+				r.startElsewhere(err)
 			}
 		})
 		return waits
 	}
 	if err != nil {
-		r.busy(err)
+		return r.startElsewhere(err)
 	}
 	return nil
+}
+
+// startElsewhere runs a request that its pool has refused in the place that its call has by now, if the pool was
+// removed because the call was moved, and otherwise refuses it.
+func (r *request) startElsewhere(err error) (waits context.Context) {
+	m := (*r.s.names.Load())[r.method.id]
+	if !errors.Is(err, pool.ErrClosed) || m == nil || m.place.pool == r.method.place.pool {
+		r.busy(err)
+		return nil
+	}
+	r.method = m
+	return r.start()
 }
 
 // busy refuses a request for which a pool has no room.
@@ -97,7 +145,7 @@ func (r *request) busy(err error) {
 func InGoroutine() Option { return func(c *config) { c.place = place{} } }
 
 // Place changes where the handlers of a call run, by Inline, InPool or InGoroutine. Requests that the server has
-// received run where they would have. It fails with ErrUnknownCall if the name is not registered, and with
+// received run where they would have, or, where that pool is removed before, in the new place. It fails with ErrUnknownCall if the name is not registered, and with
 // errors.ErrUnsupported for a stream that would be Inline.
 func (s *Server) Place(name string, o Option) error {
 	id := callID(name)
@@ -113,8 +161,10 @@ func (s *Server) Place(name string, o Option) error {
 	if err := moved.check(); err != nil {
 		return fmt.Errorf("rpc: place %q: %w", name, err)
 	}
+	moved.place.enter(s, name)
 	names[id] = &moved
 	s.names.Store(&names)
+	m.place.exit()
 	return nil
 }
 

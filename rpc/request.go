@@ -76,15 +76,7 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 		return nil
 	}
 	r.limit()
-	switch p := &r.method.place; {
-	case p.isInline:
-		r.run()
-	case p.pool != nil:
-		return r.submit()
-	default:
-		go r.run()
-	}
-	return nil
+	return r.start()
 }
 
 // parse reads the message.

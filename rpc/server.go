@@ -87,6 +87,7 @@ func (s *Server) Resource() *rocl.Resource { return s.r }
 func (s *Server) Close(ctx context.Context) error {
 	err := s.running.close(ctx)
 	s.end(ErrClosed)
+	s.leavePools()
 	if e := s.r.Close(); err == nil { // also if ctx has ended
 		err = e
 	}
@@ -95,6 +96,15 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.receiver.Wait()
 	return nil
+}
+
+// leavePools ends the use of all pools. The calls that are registered are refused by now.
+func (s *Server) leavePools() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range *s.names.Load() {
+		m.place.exit()
+	}
 }
 
 // A method is a call that a server offers.
@@ -133,6 +143,7 @@ func (s *Server) register(m *method) error {
 		return fmt.Errorf("rpc: register %q: %w: %q has it too", m.name, ErrCollision, had.name)
 	}
 	names := maps.Clone(old)
+	m.place.enter(s, m.name)
 	names[m.id] = m
 	s.names.Store(&names)
 	return nil
@@ -151,6 +162,7 @@ func (s *Server) Deregister(name string) bool {
 	names := maps.Clone(old)
 	delete(names, id)
 	s.names.Store(&names)
+	old[id].place.exit()
 	return true
 }
 

@@ -88,6 +88,14 @@ func start(t *testing.T, ready, bin string, args ...string) *child {
 
 func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 	t.Helper()
+	c := launch(t, cmd)
+	c.until(t, ready)
+	return c
+}
+
+// launch starts a command, and does not wait for anything that it prints.
+func launch(t *testing.T, cmd *exec.Cmd) *child {
+	t.Helper()
 	c := &child{cmd: cmd, lines: make(chan string, 10_000)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
@@ -108,29 +116,40 @@ func startCommand(t *testing.T, ready string, cmd *exec.Cmd) *child {
 		}
 		close(c.lines)
 	}()
-	c.until(t, ready)
 	return c
 }
 
 // until returns the next line that contains what.
 func (c *child) until(t *testing.T, what string) string {
 	t.Helper()
+	return c.untilAll(t, what)[0]
+}
+
+// untilAll returns the next lines that contain what, one for each, in whatever order they come: logs are written by a
+// goroutine of their own.
+func (c *child) untilAll(t *testing.T, what ...string) []string {
+	t.Helper()
 	limit := time.After(30 * time.Second)
 	var said []string
-	for {
+	lines := make([]string, len(what))
+	for missing := len(what); missing > 0; {
 		select {
 		case l, ok := <-c.lines:
 			if !ok {
 				t.Fatalf("%v ended without saying %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
 			}
-			if strings.Contains(l, what) {
-				return l
-			}
 			said = append(said, l)
+			for i, w := range what {
+				if lines[i] == "" && strings.Contains(l, w) {
+					lines[i] = l
+					missing--
+				}
+			}
 		case <-limit:
 			t.Fatalf("%v never said %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
 		}
 	}
+	return lines
 }
 
 func (c *child) kill(t *testing.T) {

@@ -187,8 +187,8 @@ func TestNoSharedMemory(t *testing.T) {
 		sock := socket(t)
 		start(t, "serving", dirserver, "--socket", sock)
 		t.Setenv("ROCL_TEST_REFUSED", call)
-		p := start(t, "transport=shm", self, "peer", "echo", sock, "poor")
-		p.until(t, "registered")
+		p := launch(t, exec.Command(self, "peer", "echo", sock, "poor"))
+		p.untilAll(t, "transport=shm", "registered")
 		t.Setenv("ROCL_TEST_REFUSED", "")
 		me := register(t, open(t, sock), lib.Attrs{"me": call})
 		for _, size := range []int{10, 100_000} {

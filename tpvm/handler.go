@@ -59,9 +59,13 @@ type handler struct {
 	serial  bool
 	ctx     context.Context
 	cancel  context.CancelFunc
-	queue   []*rocl.Message // guarded by the mu of handlers
-	ready   sync.Cond       // the queue is not empty, or ctx has ended
-	done    sync.WaitGroup  // of the workers
+
+	// Guarded by the mu of handlers:
+	isStarted bool // the workers are there, or have ended
+	queue     []*rocl.Message
+	ready     sync.Cond // the queue is not empty, or ctx has ended
+
+	done sync.WaitGroup // of the workers
 }
 
 // queued is how many messages of a handler are received before they are handled. There are more
@@ -120,28 +124,35 @@ func (hs *handlers) add(h *handler) error {
 	if slices.ContainsFunc(hs.all, func(o *handler) bool { return o.filter == h.filter }) {
 		return ErrHandler
 	}
+	if !hs.isOn && !hs.t.task.work.goes(hs.pump) { // the pump waits for mu
+		return ErrExited
+	}
+	hs.isOn = true
 	h.ready.L = &hs.mu
 	h.ctx, h.cancel = context.WithCancel(hs.t.ctx)
-	for range h.workers {
-		h.done.Go(func() { hs.work(h) })
+	hs.all = append(hs.all, h)
+	hs.interrupt()
+	return nil
+}
+
+// startLocked starts the workers of a handler for its first message: handlers that are added and removed in
+// quick succession leave no goroutines behind that would have to end. It reports false where the task exits. The
+// lock must be held.
+func (hs *handlers) startLocked(h *handler) bool {
+	if h.isStarted {
+		return true
 	}
-	if !hs.t.task.work.goes(func() {
+	h.isStarted = hs.t.task.work.goes(func() {
+		for range h.workers {
+			h.done.Go(func() { hs.work(h) })
+		}
 		<-h.ctx.Done()
 		hs.mu.Lock()
 		h.ready.Broadcast()
 		hs.mu.Unlock()
 		h.done.Wait()
-	}) {
-		h.cancel()
-		h.ready.Broadcast()
-		return ErrExited
-	}
-	hs.all = append(hs.all, h)
-	hs.interrupt()
-	if !hs.isOn {
-		hs.isOn = hs.t.task.work.goes(hs.pump)
-	}
-	return nil
+	})
+	return h.isStarted
 }
 
 func (hs *handlers) remove(h *handler) {
@@ -248,7 +259,7 @@ func (hs *handlers) routeLocked(m *rocl.Message) {
 		return
 	}
 	for _, h := range hs.all {
-		if h.ctx.Err() == nil && h.filter.matches(m.From(), m.Tag()) { // else its workers may have ended
+		if h.ctx.Err() == nil && h.filter.matches(m.From(), m.Tag()) && hs.startLocked(h) { // else its workers may have ended
 			h.queue = append(h.queue, m)
 			h.ready.Signal()
 			return

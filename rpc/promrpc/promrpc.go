@@ -11,6 +11,24 @@
 //	rocl_rpc_errors_total           handlers that have returned an error
 //	rocl_rpc_running                handlers that run
 //	rocl_rpc_duration_seconds       from the request's arrival to the handler's return, quantiles 0.5, 0.99 and 1
+//
+// [NewPools] does so with the pools in which handlers run:
+//
+//	registry.MustRegister(promrpc.NewPools("service", set))
+//
+// The metrics have the labels "set", as given, and "pool", the name of the pool:
+//
+//	rocl_pool_queued                units in the queue
+//	rocl_pool_waiting               calls of Submit that wait until the queue has room
+//	rocl_pool_running               units that run
+//	rocl_pool_done_total            units that have ended
+//	rocl_pool_rejected_total        units that were refused because the queue was full
+//	rocl_pool_panicked_total        units that ended with a panic
+//	rocl_pool_cancelled_total       units that were cancelled while they waited
+//	rocl_pool_moved_in_total        units that came from other pools
+//	rocl_pool_moved_out_total       units that went to other pools
+//	rocl_pool_wait_seconds_total    how long the units that have ended had waited, in all
+//	rocl_pool_run_seconds_total     how long they had run
 package promrpc
 
 import (

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// twoWithOne returns a set with pools "a" and "b", of one worker each, which is held.
+func twoWithOne(t *testing.T, b PoolConfig) (s *Set, pools [2]*Pool, release [2]func()) {
+	b.Name, b.Workers = "b", 1
+	s = newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 1}, b}})
+	for i, p := range s.Pools() {
+		pools[i], release[i] = p, hold(t, p)
+	}
+	return s, pools, release
+}
+
+// ticket submits a unit.
+func ticket(t testing.TB, p *Pool, u Unit, run func()) *Ticket {
+	t.Helper()
+	u.Run = func(context.Context) { run() }
+	tk, err := p.SubmitTicket(context.Background(), u)
+	if err != nil {
+		t.Error(err)
+	}
+	return tk
+}
+
+func TestCancel(t *testing.T) {
+	s := newSet(t, onePool(PoolConfig{Name: "a", Workers: 1}))
+	p := s.Default()
+	started, end := make(chan struct{}), make(chan struct{})
+	runs := ticket(t, p, Unit{}, func() { close(started); <-end })
+	<-started
+	var order []int
+	var tickets []*Ticket
+	for i := range 5 {
+		tickets = append(tickets, ticket(t, p, Unit{}, func() { order = append(order, i) }))
+	}
+	if !tickets[1].Cancel() || !tickets[4].Cancel() {
+		t.Error("a unit that waits was not cancelled")
+	}
+	if tickets[1].Cancel() || runs.Cancel() {
+		t.Error("a unit was cancelled twice, or while it ran")
+	}
+	close(end)
+	closeSet(t, s)
+	if got := fmt.Sprint(order); got != "[0 2 3]" {
+		t.Errorf("units %s have run", got)
+	}
+	if tickets[0].Cancel() {
+		t.Error("a unit that has run was cancelled")
+	}
+	if f := p.Stats(); f.Done != 4 || f.Cancelled != 2 || f.Queued != 0 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// TestCancelLast checks that Close ends where the last unit of a pool is cancelled, and none runs.
+func TestCancelLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{
+			Pools:   []PoolConfig{{Name: "a"}, {Name: "b"}},
+			Streams: []StreamConfig{{Pools: []string{"a", "b"}}},
+		})
+		release := hold(t, s.Default()) // the stream
+		waits := ticket(t, s.Pools()[1], Unit{}, func() { t.Error("ran") })
+		closed := make(chan struct{})
+		go func() { closeSet(t, s); close(closed) }()
+		synctest.Wait()
+		if !waits.Cancel() {
+			t.Error("not cancelled")
+		}
+		if err := waits.Move(s.Default()); !errors.Is(err, ErrNotWaiting) {
+			t.Error(err)
+		}
+		release()
+		<-closed
+	})
+}
+
+// TestCancelMakesRoom checks that a call of Submit that waits gets the room of a unit that is cancelled,
+// and that its unit starts, where the one in front could not.
+func TestCancelMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 2, WhenFull: WaitWhenFull}))
+		p := s.Default()
+		hold(t, p)
+		queued := []*Ticket{ticket(t, p, Unit{}, func() {}), ticket(t, p, Unit{}, func() {})}
+		ran := ""
+		for _, key := range []uint64{0, 1} {
+			go ticket(t, p, Unit{Key: key}, func() { ran += fmt.Sprint(key) })
+			synctest.Wait() // the first waits for room, the other one behind it
+		}
+		if f := p.Stats(); f.Waiting != 2 {
+			t.Fatalf("figures %+v", f)
+		}
+		queued[0].Cancel()
+		synctest.Wait()
+		if f := p.Stats(); f.Waiting != 0 || ran != "1" {
+			t.Errorf("figures %+v, units %q have run", f, ran)
+		}
+	})
+}
+
+// TestKeyedRoom checks that a key whose units fill the queue does not keep a worker from units of
+// others, neither of calls that would be refused nor of those that wait.
+func TestKeyedRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, full := range []WhenFull{RejectWhenFull, WaitWhenFull} {
+			s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 1, WhenFull: full}))
+			p := s.Default()
+			release := hold(t, p) // key 0
+			ticket(t, p, Unit{}, func() {})
+			ran := 0
+			end := make(chan struct{})
+			ticket(t, p, Unit{Key: 1}, func() { ran++; <-end })
+			if full == WaitWhenFull {
+				go ticket(t, p, Unit{Key: 2}, func() { ran++ })
+			}
+			synctest.Wait()
+			if f := p.Stats(); ran != 1 || f.Queued != 1 || f.MostQueued != 1 {
+				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
+			}
+			close(end) // a worker is free, and the queue is full
+			synctest.Wait()
+			if f := p.Stats(); f.Waiting != 0 || f.Queued != 1 || full == WaitWhenFull && ran != 2 {
+				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
+			}
+			release()
+			closeSet(t, s)
+		}
+	})
+}
+
+func TestMove(t *testing.T) {
+	s, pools, release := twoWithOne(t, PoolConfig{Policy: Priority, Queue: 3})
+	a, b := pools[0], pools[1]
+	var order []string
+	var tickets []*Ticket
+	for i := range 5 {
+		tickets = append(tickets, ticket(t, a, Unit{Priority: i}, func() { order = append(order, fmt.Sprint("a", i)) }))
+	}
+	ticket(t, b, Unit{Priority: 2}, func() { order = append(order, "b") })
+	move := func(tk *Ticket, to *Pool) {
+		t.Helper()
+		if err := tk.Move(to); err != nil {
+			t.Error(err)
+		}
+		if tk.Pool() != to {
+			t.Errorf("the unit waits in %q", tk.Pool().Name())
+		}
+	}
+	move(tickets[0], a) // is there
+	move(tickets[1], b) // behind b's own
+	move(tickets[3], b) // before it
+	wantError(t, tickets[2].Move(b), `pool: move a unit to "b": its queue has room for 0 of 1 units`, ErrFull)
+	if tickets[2].Pool() != a {
+		t.Error("a unit for which there is no room was moved")
+	}
+	move(tickets[1], a) // back, behind all
+	release[0]()
+	eventually(t, "the units of a have run", func() bool { return a.Stats().Done == 5 })
+	wantError(t, tickets[0].Move(b), `pool: move a unit to "b": it runs, has run or was cancelled`, ErrNotWaiting)
+	release[1]()
+	closeSet(t, s)
+	if got := fmt.Sprint(order); got != "[a0 a2 a4 a1 a3 b]" {
+		t.Errorf("order %s", got)
+	}
+	if f := a.Stats(); f.MovedOut != 2 || f.MovedIn != 1 || f.Done != 5 {
+		t.Errorf("figures %+v", f)
+	}
+	if f := b.Stats(); f.MovedOut != 1 || f.MovedIn != 2 || f.Done != 3 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// TestMoveRefused checks that a unit stays where it is if the other pool is closed or has no queue.
+func TestMoveRefused(t *testing.T) {
+	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 1}, {Name: "now", Policy: Inline}, {Name: "gone"}}})
+	release := hold(t, s.Default())
+	ran := false
+	tk := ticket(t, s.Default(), Unit{}, func() { ran = true })
+	now, gone := s.Pools()[1], s.Pools()[2]
+	if err := s.RemovePool("gone"); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, tk.Move(now), `pool: move a unit to "now": policy "inline" has no queue`, errors.ErrUnsupported)
+	wantError(t, tk.Move(gone), `pool: move a unit to "gone": closed`, ErrClosed)
+	inline := ticket(t, now, Unit{}, func() {})
+	if inline.Cancel() || !errors.Is(inline.Move(s.Default()), ErrNotWaiting) {
+		t.Error("a unit waits in an inline pool")
+	}
+	release()
+	closeSet(t, s)
+	if !ran {
+		t.Error("the unit was lost")
+	}
+}
+
+// TestMoveWaitTime checks that the time in the pool before, of another set, counts.
+func TestMoveWaitTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := newSet(t, onePool(PoolConfig{Workers: 1}))
+		release := hold(t, one.Default())
+		tk := ticket(t, one.Default(), Unit{}, func() {})
+		time.Sleep(time.Second)
+		two := newSet(t, Config{})
+		time.Sleep(time.Second)
+		if err := tk.Move(two.Default()); err != nil {
+			t.Fatal(err)
+		}
+		closeSet(t, two)
+		if f := two.Default().Stats(); f.Done != 1 || f.WaitTime != 2*time.Second {
+			t.Errorf("figures %+v", f)
+		}
+		release()
+	})
+}
+
+func TestMoveAll(t *testing.T) {
+	for _, policy := range queuePolicies {
+		t.Run(string(policy), func(t *testing.T) {
+			s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Policy: policy, Workers: 1}, {Name: "b", Workers: 1, Queue: 9}}})
+			a, b := s.Pools()[0], s.Pools()[1]
+			hold(t, a) // key 0
+			end := hold(t, b)
+			var order []int
+			for i := range 9 {
+				ticket(t, a, Unit{Key: uint64(i % 3), Priority: -i, Deadline: time.Unix(int64(i), 0)}, func() { order = append(order, i) })
+			}
+			blocked := ticket(t, b, Unit{}, func() { t.Error("ran") })
+			n, err := a.MoveAll(b)
+			wantError(t, err, `pool: move units to "b": its queue has room for 8 of 9 units`, ErrFull)
+			if n != 0 || a.Stats().Queued != 9 {
+				t.Errorf("%d units were moved, figures %+v", n, a.Stats())
+			}
+			blocked.Cancel()
+			if n, err := a.MoveAll(a); n != 0 || err != nil {
+				t.Error(n, err)
+			}
+			if n, err := a.MoveAll(b); n != 9 || err != nil {
+				t.Error(n, err)
+			}
+			if f := a.Stats(); f.Queued != 0 || f.Running != 1 || f.MovedOut != 9 {
+				t.Errorf("figures %+v", f)
+			}
+			end()
+			eventually(t, "the units have run", func() bool { return b.Stats().Done == 10 })
+			if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7 8]" {
+				t.Errorf("order %s", got)
+			}
+		})
+	}
+}
+
+// TestReplacePool is the end of MP3: a pool with units is removed, those that wait run elsewhere, and
+// Close waits for those that run.
+func TestReplacePool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{
+			Pools: []PoolConfig{
+				{Name: "main", Workers: 1, Queue: 3}, {Name: "old", Policy: Keyed, Workers: 1, Queue: 2, WhenFull: WaitWhenFull},
+				{Name: "streamed"}, {Name: "now", Policy: Inline},
+			},
+			Streams: []StreamConfig{{Name: "s", Pools: []string{"streamed"}}},
+		})
+		pools := s.Pools()
+		endMain, endOld := hold(t, pools[0]), hold(t, pools[1])
+		var ran atomic.Int32
+		for range 2 {
+			submit(t, pools[1], func(context.Context) { ran.Add(1) })
+		}
+		refused := make(chan error)
+		go func() {
+			refused <- pools[1].Submit(context.Background(), Unit{Run: func(context.Context) { t.Error("ran") }})
+		}()
+		synctest.Wait()
+
+		for _, c := range []struct {
+			name, by, want string
+			kind           error
+		}{
+			{"x", "main", `pool: replace pool "x": no such pool`, ErrNotFound},
+			{"old", "x", `pool: replace pool by "x": no such pool`, ErrNotFound},
+			{"old", "old", `pool: replace pool "old": the other pool is the same`, ErrInUse},
+			{"main", "old", `pool: remove pool "main": it is the default pool`, ErrInUse},
+			{"streamed", "main", `pool: remove pool "streamed": stream "s" serves it`, ErrInUse},
+			{"old", "now", `pool: move units to "now": policy "inline" has no queue`, errors.ErrUnsupported},
+		} {
+			wantError(t, s.ReplacePool(c.name, c.by), c.want, c.kind)
+		}
+		waits := ticket(t, pools[0], Unit{}, func() {})
+		submit(t, pools[0], func(context.Context) {})
+		wantError(t, s.ReplacePool("old", "main"), `pool: move units to "main": its queue has room for 1 of 2 units`, ErrFull)
+		waits.Cancel()
+		if err := s.ReplacePool("old", "main"); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, <-refused, `pool: submit "old": closed`, ErrClosed)
+		if _, err := s.Pool("old"); !errors.Is(err, ErrNotFound) {
+			t.Error(err)
+		}
+		if f := pools[0].Stats(); f.Queued != 3 || f.MovedIn != 2 {
+			t.Errorf("figures %+v", f)
+		}
+		endMain()
+		synctest.Wait()
+		if n := ran.Load(); n != 2 {
+			t.Errorf("%d units have run", n)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		wantError(t, s.Close(ctx), `pool: close: pool "old" has 0 queued, 1 running: context deadline exceeded`, context.DeadlineExceeded)
+		endOld()
+		closeSet(t, s)
+	})
+}
+
+// TestTicketsUnderLoad moves and cancels units between pools of all policies, in all directions, while
+// they run and pools are replaced. Each unit runs once, or was cancelled.
+func TestTicketsUnderLoad(t *testing.T) {
+	const submitters, each = 4, 3000
+	c := Config{Streams: []StreamConfig{{Pools: []string{string(FIFO), string(Keyed)}}}}
+	for _, policy := range queuePolicies {
+		c.Pools = append(c.Pools, PoolConfig{Name: string(policy), Policy: policy, Workers: 1, Queue: 64, WhenFull: WaitWhenFull})
+	}
+	s := newSet(t, c)
+	pools := s.Pools()
+	var cancelled, moved atomic.Int64
+	var ran [submitters][each]atomic.Int32
+	var all sync.WaitGroup
+	for g := range submitters {
+		all.Go(func() {
+			var last [8]*Ticket
+			for i := range each {
+				p := pools[rand.IntN(len(pools))]
+				u := Unit{Key: uint64(i % 3), Priority: i % 5}
+				last[i%len(last)] = ticket(t, p, u, func() {
+					if i%64 == 0 {
+						runtime.Gosched()
+					}
+					ran[g][i].Add(1)
+				})
+				switch other := last[rand.IntN(len(last))]; {
+				case other == nil:
+				case i%4 == 0:
+					if other.Cancel() {
+						cancelled.Add(1)
+					}
+				case i%4 < 3:
+					switch err := other.Move(pools[rand.IntN(len(pools))]); {
+					case err == nil:
+						moved.Add(1)
+					case !errors.Is(err, ErrNotWaiting) && !errors.Is(err, ErrFull):
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for i := range 200 {
+			name := fmt.Sprint("passing-", i)
+			p, err := s.AddPool(PoolConfig{Name: name, Workers: 1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := pools[0].MoveAll(p); err != nil {
+				t.Error(err)
+			}
+			for {
+				err := s.ReplacePool(name, string(Keyed))
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, ErrFull) {
+					t.Error(err)
+					return
+				}
+				runtime.Gosched()
+			}
+		}
+	})
+	all.Wait()
+	closeSet(t, s)
+	n := int64(0)
+	for g := range ran {
+		for i := range ran[g] {
+			if times := ran[g][i].Load(); times == 1 {
+				n++
+			} else if times > 1 {
+				t.Errorf("unit %d of submitter %d ran %d times", i, g, times)
+			}
+		}
+	}
+	if n+cancelled.Load() != submitters*each {
+		t.Errorf("%d units ran, and %d were cancelled, of %d", n, cancelled.Load(), submitters*each)
+	}
+	if moved.Load() == 0 || cancelled.Load() == 0 {
+		t.Errorf("%d units were moved, %d cancelled: nothing was tested", moved.Load(), cancelled.Load())
+	}
+	if q := pools[3].q.(*keyed); len(q.lines) != 0 {
+		t.Errorf("%d keys are left behind", len(q.lines))
+	}
+}
+
+// TestKeyedCancelled checks that keys of which all units are cancelled are forgotten.
+func TestKeyedCancelled(t *testing.T) {
+	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 1})).Default()
+	release := hold(t, p)
+	for key := range uint64(100) {
+		tickets := []*Ticket{ticket(t, p, Unit{Key: key}, func() {}), ticket(t, p, Unit{Key: key}, func() {})}
+		for _, tk := range tickets {
+			tk.Cancel()
+		}
+	}
+	if q := p.q.(*keyed); len(q.lines) != 1 || q.turns.n != 0 {
+		t.Errorf("%d keys, %d turns", len(q.lines), q.turns.n)
+	}
+	release()
+}
+
+// TestCancelMany checks that memory stays bounded while units are submitted and cancelled behind one
+// that runs for ever, in each order.
+func TestCancelMany(t *testing.T) {
+	for _, policy := range queuePolicies {
+		p := newSet(t, onePool(PoolConfig{Policy: policy, Workers: 1})).Default()
+		hold(t, p)
+		kept := ticket(t, p, Unit{Priority: 1}, func() {}) // in front of the others
+		for range 20_000 {
+			ticket(t, p, Unit{}, func() {}).Cancel()
+		}
+		room := 0
+		switch q := p.q.(type) {
+		case *fifo:
+			room = len(q.entries)
+		case *heap:
+			room = cap(q.items)
+		case *keyed:
+			room = len(q.lines[0].units.entries)
+		}
+		if room > 64 {
+			t.Errorf("%s: the queue of one unit has room for %d", policy, room)
+		}
+		if !kept.Cancel() {
+			t.Errorf("%s: the unit in front is gone", policy)
+		}
+	}
+}
+
+// TestReplaceIdle checks that Close ends where all units of a removed pool were moved, and none ran.
+func TestReplaceIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b", Workers: NoWorkers}}})
+		ran := make(chan struct{}, 2)
+		for range 2 {
+			submit(t, s.Pools()[1], func(context.Context) { ran <- struct{}{} })
+		}
+		if err := s.ReplacePool("b", "a"); err != nil {
+			t.Fatal(err)
+		}
+		closeSet(t, s)
+		if n := len(ran); n != 2 {
+			t.Errorf("%d units have run", n)
+		}
+	})
+}

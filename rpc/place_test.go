@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+// load returns a set that is closed at the end of the test, after the server.
+func load(t *testing.T, s *rpc.Server, config string) *pool.Set {
+	t.Helper()
+	set, err := pool.Load([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close(deadline(t))
+		if err := set.Close(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return set
+}
+
+// eventually waits for a state that another goroutine brings about.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// A pool in which a call runs is not removed, and the error names the call, until the call is moved or
+// withdrawn, or its server closed.
+func TestPoolInUse(t *testing.T) {
+	s, _ := pair(t)
+	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}, {"name": "b"}, {"name": "c"}]}`)
+	for _, name := range []string{"a", "b", "c"} {
+		p, _ := set.Pool(name)
+		if err := rpc.Register(s, "in "+name, add, rpc.InPool(p)); err != nil {
+			t.Fatal(err)
+		}
+		if err := rpc.Register(s, "in "+name, add, rpc.InPool(p)); !errors.Is(err, rpc.ErrExists) {
+			t.Fatal(err)
+		}
+		err := set.RemovePool(name)
+		if !errors.Is(err, pool.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf(`"call in %s of server %v" uses it`, name, s.ID())) {
+			t.Error(err)
+		}
+	}
+	if err := s.Place("in a", rpc.InPool(set.Default())); err != nil {
+		t.Error(err)
+	}
+	if !s.Deregister("in b") {
+		t.Error("not registered")
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		if err := set.RemovePool(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// MP6 and MP7: no call fails while their handlers are moved from pool to pool and the pools are removed.
+func TestPoolsReplaced(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{}`)
+	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+					t.Error(sum, err)
+					return
+				}
+			}
+		})
+	}
+	last := ""
+	for i := range 200 {
+		name := fmt.Sprint("p", i)
+		p, err := set.AddPool(pool.PoolConfig{Name: name, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Place("add", rpc.InPool(p)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a call runs in the pool", func() bool { return p.Stats().Done > 0 })
+		if last == "" {
+			last = name
+			continue
+		}
+		if i%2 == 0 {
+			err = set.ReplacePool(last, name)
+		} else {
+			eventually(t, "the pool is empty", func() bool { err = set.RemovePool(last); return !errors.Is(err, pool.ErrInUse) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = name
+	}
+	end()
+	callers.Wait()
+}
+
+// A pool of policy inline is as Inline: also for what cannot run there.
+func TestInlinePool(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "now", "policy": "inline"}]}`)
+	if err := rpc.RegisterStream(s, "count", count, rpc.InPool(set.Default())); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add", terms{1, 2}); sum != 3 || err != nil {
+		t.Error(sum, err)
+	}
+	if f := set.Default().Stats(); f.Done != 1 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// Of calls that wait in one pool, those with the higher priority run first.
+func TestPriorities(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "one", "policy": "priority", "workers": 1}]}`)
+	p := set.Default()
+	release, began := make(chan struct{}), make(chan struct{})
+	if err := p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-release }}); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	var order []string
+	var futures []*rpc.Future[struct{}]
+	for i, name := range []string{"scan", "ping"} {
+		f := func(context.Context, struct{}) (struct{}, error) { order = append(order, name); return struct{}{}, nil }
+		if err := rpc.Register(s, name, f, rpc.InPoolAt(p, i)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), name, struct{}{}))
+		}
+	}
+	eventually(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
+	close(release)
+	for _, f := range futures {
+		if _, err := f.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(order, " "); got != "ping ping scan scan" {
+		t.Errorf("order %s", got)
+	}
+}
+
+// Calls that run, are queued and wait for room end well when their pool is removed.
+func TestFullPoolReplaced(t *testing.T) {
+	s, c := pair(t)
+	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "old", "workers": 1, "queue": 1, "when_full": "wait"}]}`)
+	old, _ := set.Pool("old")
+	release := make(chan struct{})
+	wait := func(context.Context, struct{}) (struct{}, error) {
+		<-release
+		return struct{}{}, nil
+	}
+	if err := rpc.Register(s, "wait", wait, rpc.InPool(old)); err != nil {
+		t.Fatal(err)
+	}
+	var futures []*rpc.Future[struct{}]
+	for range 3 {
+		futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	}
+	eventually(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
+	if err := s.Place("wait", rpc.InPool(set.Default())); err != nil {
+		t.Fatal(err)
+	}
+	if err := set.ReplacePool("old", "main"); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	for _, f := range futures {
+		if _, err := f.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
+	if f := set.Default().Stats(); f.MovedIn != 1 {
+		t.Errorf("figures %+v", f)
+	}
+}
