@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// soon returns a context that ends with the test, or after a minute.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// register registers a resource with these attributes.
+func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
+	t.Helper()
+	r, err := c.Register(soon(t), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// await waits until n resources match.
+func await(t *testing.T, c *rocl.Context, a rocl.Match, n int, opts ...rocl.FindOption) {
+	t.Helper()
+	if _, err := c.Await(soon(t), a, n, opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServerEnds has a client on one node and two servers on another. The first server ends when it
+// has received the request. The client then gets the reply of the second.
+func TestServerEnds(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cluster := rocltest.Cluster(t, 2) // two nodes in memory, closed as the test ends
+	client, first, second := cluster.Open(0), cluster.Open(1), cluster.Open(1)
+	silent, err := first.Register(ctx, rocl.Attrs{"service": "upper"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	answers := make(chan string, 1)
+	go func() {
+		text, err := AskUpper(ctx, client, "hello")
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- text
+	}()
+	if _, err := silent.Recv(ctx); err != nil { // the request
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	serve, end := context.WithCancel(ctx)
+	go func() { served <- ServeUpper(serve, second) }()
+	if _, err := client.Await(ctx, rocl.Match{"service": "upper"}, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil { // for the client this is as if the process were killed
+		t.Fatal(err)
+	}
+
+	if got := <-answers; got != "HELLO" {
+		t.Errorf("the answer is %q", got)
+	}
+	end()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPatience calls a server that never replies, with a deadline of an hour. In a bubble of
+// testing/synctest the hour takes no real time.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := rocltest.Cluster(t, 1)
+		c := cluster.Open(0)
+		silent, err := c.Register(t.Context(), rocl.Attrs{"service": "upper"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		if _, err := AskUpper(ctx, c, "hello"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the call ended with %v", err)
+		}
+	})
+}
+
+func TestShops(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	for i, prices := range []map[string]int{{"pear": 3}, {"apple": 1}, {"pear": 2, "apple": 2}} {
+		s, err := OpenShop(ctx, cluster.Open(i%2), fmt.Sprint(i), prices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(ctx)
+	}
+	got, err := Quotes(ctx, cluster.Open(0), Order{"pear", 10})
+	if want := []Quote{{"2", 20}, {"0", 30}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestDistribute(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	c := cluster.Open(0)
+	tasks, want := make([]int, 1000), make([]int, 1000)
+	for i := range tasks {
+		tasks[i], want[i] = i, i*i
+	}
+	ends, err := cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // this worker ends with its first task in hand
+		if _, err := ends.Recv(ctx); err != nil {
+			t.Error(err)
+		}
+		ends.Context().Close()
+	}()
+	for range 2 {
+		s, err := Work(ctx, cluster.Open(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(ctx)
+	}
+	got, err := Distribute(ctx, c, tasks)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestPublish(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	publisher := register(t, cluster.Open(0), nil)
+	var receivers []*rocl.Resource
+	for i := range 3 {
+		r, err := Subscribe(ctx, cluster.Open(i%2), "GO")
+		if err != nil {
+			t.Fatal(err)
+		}
+		receivers = append(receivers, r)
+	}
+	if n, err := Publish(ctx, publisher, "GO", "42"); n != 3 || err != nil {
+		t.Errorf("published to %d, %v", n, err)
+	}
+	if n, err := Publish(ctx, publisher, "C", "41"); n != 0 || err != nil {
+		t.Errorf("published to %d, %v", n, err)
+	}
+	for _, r := range receivers {
+		m, err := r.Recv(ctx)
+		if err != nil || string(m.Bytes()) != "42" {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+}
+
+func TestPublishNow(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	publisher := register(t, cluster.Open(0), nil)
+	slow, err := Subscribe(ctx, cluster.Open(1), "GO")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // as many as its mailbox holds
+		if _, err := Publish(ctx, publisher, "GO", "42"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := PublishNow(ctx, publisher, "GO", "43"); n != 0 || err != nil {
+		t.Errorf("published to %d, %v", n, err)
+	}
+	for range 100 {
+		m, err := slow.Recv(ctx)
+		if err != nil || string(m.Bytes()) != "42" {
+			t.Fatal(m, err)
+		}
+		m.Release()
+	}
+	for n := 0; n == 0; { // until the publisher's context knows that there is room again
+		if n, err = PublishNow(ctx, publisher, "GO", "44"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := slow.Recv(ctx)
+	if err != nil || string(m.Bytes()) != "44" {
+		t.Fatal(m, err)
+	}
+	m.Release()
+}
+
+func TestRender(t *testing.T) {
+	ctx, stop := context.WithCancel(soon(t))
+	cluster := rocltest.Cluster(t, 2)
+	busy, idle := cluster.Open(0), cluster.Open(1)
+	started, finish := make(chan struct{}), make(chan struct{})
+	served := make(chan error, 2)
+	go func() {
+		served <- ServeRenderer(ctx, busy, func([]byte) []byte {
+			close(started)
+			<-finish
+			return []byte("busy")
+		})
+	}()
+	await(t, busy, rocl.Match{"type": "renderer"}, 1)
+	me := register(t, cluster.Open(0), nil)
+	rendered := make(chan string, 1)
+	render := func() {
+		p, err := Render(ctx, me, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		rendered <- string(p)
+	}
+	go render()
+	<-started
+	await(t, busy, rocl.Match{"type": "renderer", "load": "1"}, 1)
+	go func() {
+		served <- ServeRenderer(ctx, idle, func([]byte) []byte { return []byte("idle") })
+	}()
+	await(t, busy, rocl.Match{"type": "renderer"}, 2)
+	render()
+	if got := <-rendered; got != "idle" {
+		t.Errorf("the %s renderer did the work", got)
+	}
+	close(finish)
+	if got := <-rendered; got != "busy" {
+		t.Errorf("the %s renderer did the first work", got)
+	}
+	stop()
+	for range 2 {
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	ctx, stop := context.WithCancel(soon(t))
+	cluster := rocltest.Cluster(t, 2)
+	c := cluster.Open(0)
+	old := register(t, c, rocl.Attrs{"type": "lamp", "name": "old"})
+	seen, followed := make(chan string), make(chan error, 1)
+	go func() {
+		followed <- Follow(ctx, cluster.Open(1), rocl.Match{"type": "lamp"}, func(live map[rocl.GID]rocl.Found) {
+			var names []string
+			for f := range maps.Values(live) {
+				names = append(names, f.Attrs.GetString("name"))
+			}
+			slices.Sort(names)
+			seen <- strings.Join(names, " ")
+		})
+	}()
+	until := func(want string) {
+		t.Helper()
+		for got := ""; got != want; {
+			select {
+			case got = <-seen:
+			case <-ctx.Done():
+				t.Fatalf("%q was not seen", want)
+			}
+		}
+	}
+	until("old")
+	fresh := register(t, c, rocl.Attrs{"type": "lamp", "name": "fresh"})
+	until("fresh old")
+	if err := fresh.Set(ctx, "name", "new"); err != nil {
+		t.Fatal(err)
+	}
+	until("new old")
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until("new")
+	stop()
+	if err := <-followed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCollect(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	me := register(t, cluster.Open(0), nil)
+	sender := register(t, cluster.Open(1), nil)
+	go func() {
+		for i := range 3 {
+			if err := sender.SendBytes(ctx, me.ID(), 0, []byte{'a' + byte(i)}); err != nil {
+				t.Error(err)
+			}
+		}
+		sender.Context().Close()
+	}()
+	got, err := Collect(ctx, me, sender.ID())
+	if err != nil || strings.Join(got, "") != "abc" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestSendLent(t *testing.T) {
+	for name, opts := range map[string][]rocl.Option{"in the process": nil, "TCP": {rocltest.TCP()}} {
+		t.Run(name, func(t *testing.T) {
+			ctx := soon(t)
+			cluster := rocltest.Cluster(t, 2)
+			me, you := register(t, cluster.Open(0, opts...), nil), register(t, cluster.Open(1, opts...), nil)
+			mem := bytes.Repeat([]byte("large"), 100_000)
+			sent := make(chan error, 1)
+			go func() { sent <- SendLent(ctx, me, you.ID(), 0, mem) }()
+			m, err := you.Recv(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(m.Bytes(), mem) {
+				t.Error("another message arrived")
+			}
+			m.Release()
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("nobody", func(t *testing.T) {
+		ctx := soon(t)
+		me := register(t, rocltest.Cluster(t, 1).Open(0), nil)
+		if err := SendLent(ctx, me, rocl.GID{}, 0, make([]byte, 10)); !errors.Is(err, rocl.ErrGone) {
+			t.Errorf("sent to nobody: %v", err)
+		}
+	})
+}
+
+func TestOfferAndFetch(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	endpoint := func(node int) *bulk.Endpoint {
+		ep, err := bulk.Open(ctx, cluster.Open(node))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ep.Close(context.Background()) })
+		return ep
+	}
+	here, there := endpoint(0), endpoint(1)
+	me, you := register(t, cluster.Open(0), nil), register(t, cluster.Open(1), nil)
+	mem := bytes.Repeat([]byte("large"), 1_000_000)
+	region, err := Offer(ctx, here, me, you.ID(), mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := Fetch(ctx, there, you, &got); err != nil || !bytes.Equal(got.Bytes(), mem) {
+		t.Errorf("fetched %d bytes, %v", got.Len(), err)
+	}
+	if err := region.Revoke(ctx); err != nil {
+		t.Error(err)
+	}
+}
