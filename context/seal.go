@@ -6,12 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/loopback"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -85,8 +85,7 @@ func isLoopback(addr string) bool {
 	if err != nil {
 		return false
 	}
-	a, err := netip.ParseAddr(u.Hostname())
-	return u.Hostname() == "localhost" || err == nil && a.IsLoopback()
+	return loopback.IsHost(u.Hostname())
 }
 
 // sealedOver refuses links with other nodes over TCP, whoever begins.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/loopback"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -177,8 +178,8 @@ func (c *Context) meant(peer resource.GID, urls []string) []string {
 	})
 }
 
-// isHere says whether an address is that of this machine on every machine.
+// isHere reports whether a host is, on every machine, that machine.
 func isHere(host string) bool {
 	a, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && (a.IsLoopback() || a.IsUnspecified())
+	return loopback.IsHost(host) || err == nil && a.IsUnspecified()
 }

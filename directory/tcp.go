@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/loopback"
 	"github.com/rocl-go/rocl/internal/netsource"
 )
 
@@ -54,7 +55,7 @@ func CheckListenTCP(addr string) error {
 	if _, bad := strconv.ParseUint(port, 10, 16); !ok || err != nil || bad != nil {
 		return fmt.Errorf("directory: %q is not tcp://HOST:PORT", addr)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if !loopback.IsHost(host) {
 		return fmt.Errorf("directory: serving at %s: only loopback addresses can be served", addr)
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
+	"github.com/rocl-go/rocl/internal/loopback"
 )
 
 const (
@@ -152,7 +152,7 @@ func guarded(h http.Handler, local bool) http.Handler {
 		head.Set("Content-Security-Policy", "default-src 'none'")
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("X-Content-Type-Options", "nosniff")
-		if local && !loopback(r.Host) {
+		if local && !isLocal(r.Host) {
 			http.Error(rw, "this is served to the machine itself alone: ask by a loopback address or localhost", http.StatusForbidden)
 			return
 		}
@@ -160,17 +160,12 @@ func guarded(h http.Handler, local bool) http.Handler {
 	})
 }
 
-// loopback says whether a Host header names the machine itself.
-func loopback(host string) bool {
+// isLocal reports whether a Host header names the machine itself.
+func isLocal(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	a, err := netip.ParseAddr(host)
-	return err == nil && a.Unmap().IsLoopback()
+	return loopback.IsHost(host)
 }
 
 // tell says whether all checks are met, and why: a line each, or as JSON to who

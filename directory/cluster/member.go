@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/loopback"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
@@ -284,7 +285,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	m.mu.Unlock()
 	s.Attach(c)
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
-	if !terms.Sealed && !loopback(c.Addr()) {
+	if !terms.Sealed && !isLocal(c.Addr()) {
 		m.log.Warn("cluster: there is no key: whoever reaches the address can take part, read and change", "addr", c.Addr())
 	}
 	m.used = keys
@@ -321,7 +322,8 @@ func host(at string) string {
 	return a.String()
 }
 
-func loopback(at string) bool {
-	a, err := netip.ParseAddrPort(at)
-	return err == nil && a.Addr().Unmap().IsLoopback()
+// isLocal reports whether IP:PORT is an address of the loopback interface.
+func isLocal(at string) bool {
+	host, _, err := net.SplitHostPort(at)
+	return err == nil && loopback.IsHost(host)
 }

@@ -466,7 +466,7 @@ func TestEnvironment(t *testing.T) {
 // this machine reaches it.
 func TestLoopback(t *testing.T) {
 	for at, want := range map[string]bool{"127.0.0.7:1": true, "[::1]:1": true, "10.0.0.7:1": false, "[fd00::7]:1": false} {
-		if loopback(at) != want {
+		if isLocal(at) != want {
 			t.Errorf("%s is the loopback interface's: %v", at, !want)
 		}
 	}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loopback
+
+import "testing"
+
+func TestIsHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.8.9.1": true, "::1": true, "[::1]": true, "::ffff:127.0.0.1": true,
+		"": false, "10.0.0.7": false, "fd00::7": false, "0.0.0.0": false, "::": false, "localhost.example": false, "127.0.0.1:80": false,
+	} {
+		if got := IsHost(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
+	}
+}
