@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -186,7 +187,7 @@ func TestHandleWhileClosed(t *testing.T) {
 					t.Error(err)
 				}
 				all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
-				eventually(t, "each message is handled or reported", all)
+				eventually.True(t, "each message is handled or reported", all)
 				if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {
 					t.Error(err)
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -99,19 +100,10 @@ func TestForeignLoopback(t *testing.T) {
 				want = bare(want)
 			}
 			s.SetTerms(directory.Terms{Keys: [][]byte{make([]byte, 32)}, Member: true, Host: host, Sealed: sealed})
-			eventually(t, "the terms are there", func() bool { return slices.Equal(c.Meant(other, all...), want) })
+			eventually.True(t, "the terms are there", func() bool { return slices.Equal(c.Meant(other, all...), want) })
 			if got := c.Meant(same, all...); !slices.Equal(got, all) {
 				t.Errorf("host %q: of our own node %q", host, got)
 			}
-		}
-	}
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
 		}
 	}
 }
@@ -203,7 +195,7 @@ func TestHostLater(t *testing.T) {
 	const host = "127.0.0.2"
 	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not ours: it goes on as it was
 	s.SetTerms(directory.Terms{Member: true, Host: host})
-	eventually(t, "the directory has the new address", func() bool {
+	eventually.True(t, "the directory has the new address", func() bool {
 		f, err := c.Lookup(bg, c.ID())
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -94,7 +95,7 @@ func TestUniqueFails(t *testing.T) {
 			_, err := c.Register(ctx, a, context.Unique("role"))
 			done <- err
 		}()
-		eventually(t, "there are two claims", func() bool {
+		eventually.True(t, "there are two claims", func() bool {
 			n := 0
 			for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
 				n++
@@ -107,7 +108,7 @@ func TestUniqueFails(t *testing.T) {
 	if err := <-done; !errors.Is(err, stdctx.Canceled) {
 		t.Error(err)
 	}
-	eventually(t, "its claim goes", func() bool {
+	eventually.True(t, "its claim goes", func() bool {
 		n := 0
 		for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
 			n++

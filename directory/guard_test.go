@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
@@ -82,12 +83,12 @@ func TestFilesPutBack(t *testing.T) {
 					}
 				}
 				for i, p := range all {
-					eventually(t, p+" comes back", func() bool {
+					eventually.True(t, p+" comes back", func() bool {
 						fi, err := os.Lstat(p)
 						return err == nil && (suffixes != nil && !removed[p] || fi.ModTime() != was[i].ModTime())
 					})
 				}
-				eventually(t, "the socket is served", func() bool {
+				eventually.True(t, "the socket is served", func() bool {
 					nc, err := DialSocket(path)(t.Context())
 					if err == nil {
 						nc.Close()
@@ -98,7 +99,7 @@ func TestFilesPutBack(t *testing.T) {
 					t.Errorf("the identity was %q and is %q: %v", before, after, err)
 				}
 				if daemon == "daemon" {
-					eventually(t, "the second path is served", func() bool { return same(second, s.boundAt(second)) && alsoOf(second) == path })
+					eventually.True(t, "the second path is served", func() bool { return same(second, s.boundAt(second)) && alsoOf(second) == path })
 				}
 				if s, err := Listen(path); err == nil || !errors.Is(err, ErrInUse) {
 					s.Close()
@@ -468,7 +469,7 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		waiting = append(waiting, fd)
 	}
-	eventually(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
+	eventually.True(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
 	if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)); err != nil {
 		t.Errorf("a client that has joined: %v", err)
 	}

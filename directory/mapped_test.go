@@ -13,29 +13,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/image"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
 
-// eventually waits for what another goroutine is about to do.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("never: ", what)
-		}
-	}
-}
-
 // mapped lets c ask until it has the image of its server.
 func mapped(t *testing.T, c *Client) {
 	t.Helper()
-	eventually(t, "an image", func() bool {
+	eventually.True(t, "an image", func() bool {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPartial) {
 			t.Fatal(err)
 		}
@@ -329,7 +319,7 @@ func TestWithoutImage(t *testing.T) {
 			t.Fatal(a, err)
 		}
 	}
-	eventually(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
+	eventually.True(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
 	if n := log.count("over the socket"); n != 1 || c.Stats().Image || c.Stats().Mapped != 0 {
 		t.Errorf("said %d times; %+v", n, c.Stats())
 	}

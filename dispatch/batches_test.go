@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -192,7 +193,7 @@ func TestWokenAreCounted(t *testing.T) {
 			}
 			all.Wait()
 			mb.Close()
-			until(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
+			eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
 		})
 	}
 }
@@ -237,7 +238,7 @@ func TestGiveWay(t *testing.T) {
 	poller := d.waiter()
 	var gives sync.WaitGroup
 	gives.Go(func() { d.giveWay(nil, poller) })
-	until(t, "the poller has parked", func() bool { return d.gaveWay.Load() && poller.state.Load() == parked })
+	eventually.True(t, "the poller has parked", func() bool { return d.gaveWay.Load() && poller.state.Load() == parked })
 	d.endPark(first)
 	if len(other.ch) != 0 || poller.state.Load() != parked {
 		t.Error("the token was offered before all woken goroutines had run")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -45,9 +46,9 @@ func TestMailboxMessages(t *testing.T) {
 				full := func() bool { c, _ := mb.Len(); return c >= most }
 				for i := range n {
 					if n-i > most {
-						until(t, "ten messages", full)
+						eventually.True(t, "ten messages", full)
 						if i == 0 {
-							until(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+							eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 						}
 						if c, _ := mb.Len(); c > most {
 							t.Fatalf("after %d of them there are %d messages", i, c)
@@ -150,7 +151,7 @@ func TestBoundedLarge(t *testing.T) {
 			if err := a.Flush(soon(t)); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
+			eventually.True(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
 		})
 	}
 }
@@ -165,7 +166,7 @@ func TestBoundedTrySend(t *testing.T) {
 			f := flow(t, a, mb)
 			for range 5 {
 				n := 0
-				until(t, "a full mailbox", func() bool {
+				eventually.True(t, "a full mailbox", func() bool {
 					if err := f.tries(t, 1, 10); err == nil {
 						n++
 					} else if err != ErrFull {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -147,7 +148,7 @@ func TestCallKeepsBuffer(t *testing.T) {
 				t.Fatal("the reply differs")
 			}
 			reply.Release()
-			until(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
+			eventually.True(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
 			p.Release()
 		}
 		p := noise(t, a, 20_000, 3)
@@ -160,7 +161,7 @@ func TestCallKeepsBuffer(t *testing.T) {
 		if !errors.Is(err, ErrGone) {
 			t.Error(err)
 		}
-		until(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
+		eventually.True(t, "the buffer is the caller's alone", func() bool { return p.Refs() == 1 })
 		p.Release()
 	})
 }
@@ -252,7 +253,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 			ended <- err
 		}()
 	}
-	until(t, "the requests have come", func() bool { has, _ := mb.Len(); return has == n })
+	eventually.True(t, "the requests have come", func() bool { has, _ := mb.Len(); return has == n })
 	for i := 0; receives && i < n; i++ {
 		requestAt(t, mb).forgo() // as if the server kept it
 	}
@@ -391,7 +392,7 @@ func TestCallRefused(t *testing.T) {
 				})
 			}
 			go served(mb)
-			until(t, "requests come", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.inflows) > 0 })
+			eventually.True(t, "requests come", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.inflows) > 0 })
 			mb.Close()
 			wg.Wait()
 		}
@@ -501,7 +502,7 @@ func TestCallCancelled(t *testing.T) {
 			}
 			msg.Release()
 		}
-		until(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
+		eventually.True(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
 		noCalls(t, a, n)
 		if s := a.Stats(); s.LateReplies != n || s.Calls != 0 {
 			t.Errorf("%d late replies and %d calls are counted", s.LateReplies, s.Calls)
@@ -539,7 +540,7 @@ func TestCallCancelledAsReplied(t *testing.T) {
 		}
 		wg.Wait()
 		mb.Close()
-		until(t, "nothing waits", func() bool { n, _ := a.calls.counts(); return n == 0 })
+		eventually.True(t, "nothing waits", func() bool { n, _ := a.calls.counts(); return n == 0 })
 	})
 }
 
@@ -561,7 +562,7 @@ func TestReplyToDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := second.in
-		until(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
+		eventually.True(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
 		if err := mb.ReplyBytes(soon(t), second, nil); !errors.Is(err, ErrGone) {
 			t.Error(err)
 		}
@@ -588,7 +589,7 @@ func TestCallFullMailbox(t *testing.T) {
 					}
 				})
 			}
-			until(t, "the mailbox is full", func() bool {
+			eventually.True(t, "the mailbox is full", func() bool {
 				ma.mu.Lock()
 				defer ma.mu.Unlock()
 				return len(ma.needy) > 0
@@ -1037,7 +1038,7 @@ func killCalls(t *testing.T, after int64) {
 			}
 		})
 	}
-	until(t, "the cut", func() bool { return r.cuts.Load() < 1 })
+	eventually.True(t, "the cut", func() bool { return r.cuts.Load() < 1 })
 	die()
 	wg.Wait()
 	noCalls(t, a, 0)

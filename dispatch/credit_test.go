@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -71,7 +72,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
 				t.Fatal(err)
 			}
-			until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 
 			ctx, cancel := context.WithCancel(brief(t))
 			gaveUp := make(chan error, 1)
@@ -87,7 +88,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			in.l.credit(mb, in)
-			until(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
 			take(t, mb)
 			within(t, "another large message", func() {
 				if err := fc.try(brief(t), 2, 8*FirstCredit); err != nil {
@@ -108,7 +109,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 // needed waits until one sender waits for credit of mb.
 func needed(t *testing.T, mb *Mailbox) {
 	t.Helper()
-	until(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 }
 
 // grantUnused has a sender of a granted credit beyond the limit of mb, an empty mailbox,
@@ -119,7 +120,7 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	if err := flow(t, a, mb).try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
 		t.Fatal(err)
 	}
-	until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+	eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 	sent = make(chan error, 1)
 	go func() { sent <- flow(t, a, mb).try(soon(t), 1, 8*FirstCredit) }()
 	needed(t, mb)
@@ -208,7 +209,7 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	more.Release()
 	mb.judgeHolder()
 	mb.judgeHolder()
-	until(t, "the end of its link", in.l.ended)
+	eventually.True(t, "the end of its link", in.l.ended)
 }
 
 // A sender keeps its grant while something of its message comes, however slowly, while no
@@ -242,7 +243,7 @@ func TestOversizeGrantInUse(t *testing.T) {
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the message", func() bool { n, _ := mb.Len(); return n == 1 })
+	eventually.True(t, "the message", func() bool { n, _ := mb.Len(); return n == 1 })
 	for range 3 {
 		mb.judgeHolder()
 	}
@@ -297,7 +298,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
 				t.Fatal(err)
 			}
-			until(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
+			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
 
 			gaveUp, sent := make(chan error, 1), make(chan error, 1)
 			ctx, cancel := context.WithCancel(brief(t))
@@ -308,7 +309,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			defer cancel2()
 			if second.waits {
 				go func() { sent <- fa.try(ctx2, 2, second.size) }()
-				until(t, "a second sender", func() bool {
+				eventually.True(t, "a second sender", func() bool {
 					fa.l.mu.Lock()
 					defer fa.l.mu.Unlock()
 					return fa.waiters.first != fa.waiters.last
@@ -325,7 +326,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			}
 			if !second.waits {
 				go func() { sent <- fa.try(ctx2, 2, second.size) }()
-				until(t, "the second question", func() bool { return asked() != 0 })
+				eventually.True(t, "the second question", func() bool { return asked() != 0 })
 				cancel2()
 				if err := <-sent; !errors.Is(err, context.Canceled) {
 					t.Fatal(err)
@@ -338,7 +339,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			until(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over == nil })
 			take(t, mb)
 			within(t, "another large message", func() {
 				if err := fc.try(brief(t), 3, 8*FirstCredit); err != nil {
@@ -375,7 +376,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 					}
 				}
 			}()
-			until(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 			fa := flow(t, a, mb)
 			const messages = 100
 			sent := make(chan error, 1)
@@ -411,7 +412,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 			if err := flow(t, c, mb).try(brief(t), 7, 60_000); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+			eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
 			fa := flow(t, a, mb)
 			for i := range 3 {
 				sent := make(chan error, 1)
@@ -566,7 +567,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 				_, err := mb.Recv(ctx, Tag(9))
 				received <- err
 			}()
-			until(t, "the receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
+			eventually.True(t, "the receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.first != nil })
 			sent := make(chan error, 1)
 			go func() {
 				for {
@@ -576,7 +577,7 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 					}
 				}
 			}()
-			until(t, "the sender stopped", func() bool {
+			eventually.True(t, "the sender stopped", func() bool {
 				mb.mu.Lock()
 				defer mb.mu.Unlock()
 				return len(mb.needy) == 1 && mb.next() == nil
@@ -604,7 +605,7 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 				if err := flow(t, c, mb).try(brief(t), 7, large); err != nil {
 					t.Fatal(err)
 				}
-				until(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
+				eventually.True(t, "a full mailbox", func() bool { n, _ := mb.Len(); return n == 1 })
 				fa := flow(t, a, mb)
 				for range 3 {
 					sent := make(chan error, 1)
@@ -641,7 +642,7 @@ func TestNeedBehindPieces(t *testing.T) {
 		}
 		sent <- nil
 	}()
-	until(t, "a sender that waits", func() bool {
+	eventually.True(t, "a sender that waits", func() bool {
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
 		return f.waiters.first != nil && f.sent > 0

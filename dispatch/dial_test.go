@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -106,7 +107,7 @@ func TestDeliveredIsNotReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "all is acknowledged", f.idle)
+	eventually.True(t, "all is acknowledged", f.idle)
 	for _, p := range b.ports { // as if its process were killed
 		p.Close()
 	}

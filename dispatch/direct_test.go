@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -116,7 +117,7 @@ func TestLimitOfManyGoroutines(t *testing.T) {
 	for i := range senders {
 		go func() { sent <- f.Send(soon(t), 1, uint64(1+i), buf(t, a, string(make([]byte, large)))) }()
 	}
-	until(t, "the senders", func() bool {
+	eventually.True(t, "the senders", func() bool {
 		mb.mu.Lock()
 		defer mb.mu.Unlock()
 		n := 0
@@ -127,7 +128,7 @@ func TestLimitOfManyGoroutines(t *testing.T) {
 	})
 	take(t, mb)
 	for i := range senders {
-		until(t, "a message", func() bool { n, _ := mb.Len(); return n > 0 })
+		eventually.True(t, "a message", func() bool { n, _ := mb.Len(); return n > 0 })
 		for range 20 { // others would come now
 			time.Sleep(time.Millisecond)
 			if n, stored := mb.Len(); n != 1 || stored != charge(large) {
@@ -161,7 +162,7 @@ func TestSendAsContextEnds(t *testing.T) {
 		p.Retain()
 		sent := make(chan error, 1)
 		go func() { sent <- f.Send(ctx, 1, 1+i, p) }()
-		until(t, "the sender", func() bool { return hasWaiters(f) })
+		eventually.True(t, "the sender", func() bool { return hasWaiters(f) })
 		cancel()
 		time.Sleep(time.Duration(i%8) * 5 * time.Microsecond)
 		take(t, mb, Tag(0))
@@ -317,7 +318,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	<-locked
 	made := make(chan *end, 1)
 	go func() { made <- a.passage(o, 0) }()
-	until(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
+	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
 	a.mu.Lock() // what Close does
 	a.closing = true
 	clear(a.passages.ends)
@@ -346,7 +347,7 @@ func TestShortLivedResourcesElsewhere(t *testing.T) {
 		exchange(t, a, mb, 1, 10)
 		mb.Close()
 	}
-	until(t, "the flows dropped", func() bool {
+	eventually.True(t, "the flows dropped", func() bool {
 		a.mu.RLock()
 		defer a.mu.RUnlock()
 		return len(a.passages.flows) == 1
@@ -357,7 +358,7 @@ func TestShortLivedResourcesElsewhere(t *testing.T) {
 	}
 	lasting.mu.Unlock()
 	a.Close(soon(t))
-	until(t, "the closed context forgotten", func() bool {
+	eventually.True(t, "the closed context forgotten", func() bool {
 		lasting.mu.Lock()
 		defer lasting.mu.Unlock()
 		return len(lasting.inflows) == 0

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -126,7 +127,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 					}
 					got <- err
 				}()
-				until(t, "the receive has a doubt", func() bool { return ended() == 1 })
+				eventually.True(t, "the receive has a doubt", func() bool { return ended() == 1 })
 				var want error
 				switch i {
 				case 0:

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -188,7 +189,7 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	}()
 	before := n.dialled()
 	n.cut()
-	until(t, "the silent machine is dialled", func() bool { return n.dialled() > before })
+	eventually.True(t, "the silent machine is dialled", func() bool { return n.dialled() > before })
 	isEmpty(t, mine)
 	select {
 	case err := <-received:
@@ -237,7 +238,7 @@ func TestContextOfDeadNode(t *testing.T) {
 				l.mu.Lock()
 				l.lose(l.conn, errSilent)
 				l.mu.Unlock()
-				until(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 				talk(t, a, b, its, 2+round)
 			}
 			isEmpty(t, mine)
@@ -314,7 +315,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 					l.mu.Lock()
 					l.lose(l.conn, errSilent)
 					l.mu.Unlock()
-					until(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+					eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
 					talk(t, b, a, mine, 2+round)
 				}
 				isEmpty(t, mine)
@@ -324,7 +325,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 				if !isLane {
 					awaitGone(t, mine, monitored(its), 7)
 				}
-				until(t, "the link ends", l.ended)
+				eventually.True(t, "the link ends", l.ended)
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				if err := l.life.Cause(); !errors.Is(err, ErrGone) {
@@ -571,10 +572,10 @@ func TestSelectWhileClosed(t *testing.T) {
 						}
 					})
 				}
-				until(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
+				eventually.True(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
 				m.Close()
 				all.Wait()
-				until(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
+				eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
 				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
 					t.Error(err)
 				}
@@ -706,7 +707,7 @@ func TestWaitersEndWithTheirContext(t *testing.T) {
 					}
 					ends <- err
 				}()
-				until(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.needy) > 0 })
+				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.needy) > 0 })
 				done, cancel := context.WithCancel(context.Background())
 				cancel()
 				_ = a.Close(done) // messages are not waited for

@@ -5,6 +5,8 @@ package dispatch
 import (
 	"flag"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 var resourcesFlag = flag.Int("forget.resources", 2_000, "short-lived resources in TestShortLivedResources")
@@ -33,14 +35,14 @@ func TestShortLivedResources(t *testing.T) {
 			}
 			take(t, lasting)
 			if f.l == nil {
-				until(t, "the sender's flows dropped", func() bool {
+				eventually.True(t, "the sender's flows dropped", func() bool {
 					a.mu.RLock()
 					defer a.mu.RUnlock()
 					return len(a.passages.flows) == 1
 				})
 				return
 			}
-			until(t, "the sender's flows dropped", func() bool {
+			eventually.True(t, "the sender's flows dropped", func() bool {
 				f.l.mu.Lock()
 				defer f.l.mu.Unlock()
 				return len(f.l.flows) == 1
@@ -49,7 +51,7 @@ func TestShortLivedResources(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the receiver's accounts dropped", func() bool {
+			eventually.True(t, "the receiver's accounts dropped", func() bool {
 				_ = f.try(brief(t), 0, 0) // the accounts go with what comes next
 				l.d.take()
 				defer l.d.give()

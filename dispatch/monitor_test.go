@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -235,7 +236,7 @@ func TestMonitorIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the link has no endings", func() bool {
+	eventually.True(t, "the link has no endings", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.endings) == 0

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -256,7 +257,7 @@ func credited(t *testing.T, from, to *Dispatcher, mb *Mailbox) {
 	t.Helper()
 	talk(t, from, to, mb, 0)
 	f := flow(t, from, mb)
-	until(t, "there is credit", func() bool {
+	eventually.True(t, "there is credit", func() bool {
 		_, _ = mb.TryRecv()
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
@@ -278,7 +279,7 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 			t.Fatal(err)
 		}
 	}
-	until(t, "a part has come", func() bool {
+	eventually.True(t, "a part has come", func() bool {
 		_, _ = mb.TryRecv()
 		return partOf(b, a, mb) > 0
 	})
@@ -302,7 +303,7 @@ func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, 
 		}
 	}
 	for i, b := range bufs {
-		until(t, "a buffer is free", func() bool { return b.Done() && b.Refs() == 1 })
+		eventually.True(t, "a buffer is free", func() bool { return b.Done() && b.Refs() == 1 })
 		if !seen[uint64(i)] {
 			t.Errorf("message %d is not reported", i)
 		}
@@ -371,7 +372,7 @@ func TestEndInTheMidst(t *testing.T) {
 			}
 			g.let(1 << 40)
 			wantReports(t, told, bufs, want)
-			until(t, "nothing is kept", func() bool {
+			eventually.True(t, "nothing is kept", func() bool {
 				b.glance()
 				return b.cfg.Pool.Stats().InUse <= 4 // runs and blocks
 			})
@@ -401,7 +402,7 @@ func TestReportedAsItEnds(t *testing.T) {
 	}
 	g.let(1 << 40)
 	wantReports(t, told, bufs, ErrGone)
-	until(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
+	eventually.True(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
 }
 
 // A hostile peer's pieces cut the connection, and take no memory beyond the credit.
@@ -565,7 +566,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.mu.Unlock()
 	passed := make(chan error, 1)
 	go func() { passed <- last.passed(brief(t)) }()
-	until(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
+	eventually.True(t, "who waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.first != nil })
 	l.d.take()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.give()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/patience"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -377,7 +378,7 @@ func TestPollerAcknowledges(t *testing.T) {
 		if err := f.try(soon(t), 1, 10); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the handler is called", func() bool { return served.Load() > before })
+		eventually.True(t, "the handler is called", func() bool { return served.Load() > before })
 	}
 	send()
 	l, _ := onlyLink(b, a)
@@ -387,15 +388,15 @@ func TestPollerAcknowledges(t *testing.T) {
 		l.release()
 		return l.s.IsIdle()
 	}
-	until(t, "the first is acknowledged", idle)
-	until(t, "the keeper rests", a.resting.Load)
+	eventually.True(t, "the first is acknowledged", idle)
+	eventually.True(t, "the keeper rests", a.resting.Load)
 	m := box(t, a, 1, 0)
 	ctx, cancel := context.WithCancel(soon(t))
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
 	waiting.Go(func() { _, _ = m.Recv(ctx) })
-	until(t, "it polls", func() bool {
+	eventually.True(t, "it polls", func() bool {
 		if a.token.TryLock() {
 			a.token.Unlock()
 			return false
@@ -403,5 +404,5 @@ func TestPollerAcknowledges(t *testing.T) {
 		return true
 	})
 	send()
-	until(t, "the second is acknowledged", idle)
+	eventually.True(t, "the second is acknowledged", idle)
 }

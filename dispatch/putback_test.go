@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -32,7 +33,7 @@ func TestPutBackIsBounded(t *testing.T) {
 				}
 				sent <- nil
 			}()
-			until(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
+			eventually.True(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
 			for i := range 300 {
 				var held []*Message
 				for range together {
@@ -159,7 +160,7 @@ func TestPutBackToWaiting(t *testing.T) {
 			}
 			got <- msg
 		}()
-		until(t, "a receiver", func() bool { return waiting(m) })
+		eventually.True(t, "a receiver", func() bool { return waiting(m) })
 		if err := m.PutBack(msg); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -270,6 +271,6 @@ func TestRecvAnyWhileClosed(t *testing.T) {
 			msg.Release()
 		}
 		sends.Wait()
-		until(t, fmt.Sprintf("%d reports", accepted-received), func() bool { return len(reports) == accepted-received })
+		eventually.True(t, fmt.Sprintf("%d reports", accepted-received), func() bool { return len(reports) == accepted-received })
 	}
 }

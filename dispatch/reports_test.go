@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // While the function for reports blocks, messages move, mailboxes open and
@@ -43,10 +45,10 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			until(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
+			eventually.True(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
 			gone.Close()
 			within(t, "the first report", func() { <-begun })
-			until(t, "the other reports", func() bool { return a.lost.Load() == lost })
+			eventually.True(t, "the other reports", func() bool { return a.lost.Load() == lost })
 			within(t, "messages beside a blocked report", func() {
 				for i := range uint64(50) {
 					if err := errors.Join(flow(t, a, kept).try(brief(t), i, 3000), flow(t, b, mine).try(brief(t), i, 10)); err != nil {
@@ -78,7 +80,7 @@ func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "the messages", func() bool { k, _ := m.Len(); return k == n })
+	eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == n })
 	m.Close()
 }
 
@@ -122,7 +124,7 @@ func TestReportMayClose(t *testing.T) {
 				}
 			})
 			loseAt(t, a, b, 5)
-			until(t, "the reports", func() bool { return a.lost.Load() == 5 })
+			eventually.True(t, "the reports", func() bool { return a.lost.Load() == 5 })
 			close(ready)
 			within(t, "closing within a report", func() {
 				if err := <-closed; err != nil {
@@ -153,7 +155,7 @@ func TestCloseWaitsForReports(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		until(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
+		eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
 		m.Close()
 	}
 	if err := a.Close(brief(t)); err != nil {
@@ -166,7 +168,7 @@ func TestCloseWaitsForReports(t *testing.T) {
 	goOn := make(chan struct{})
 	stuck := w.node(t, 2, tr, func(c *Config) { c.Undelivered = func(Undelivered) { <-goOn } })
 	loseAt(t, stuck, b, 10)
-	until(t, "the reports", func() bool { return stuck.lost.Load() == 10 })
+	eventually.True(t, "the reports", func() bool { return stuck.lost.Load() == 10 })
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	within(t, "closing while a report blocks", func() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -34,16 +35,6 @@ func brief(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// until waits for a condition.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: never", what)
-		}
-	}
 }
 
 // try sends n bytes or says why not.
@@ -103,7 +94,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
+			eventually.True(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
 			f := flow(t, a, mb)
 			within(t, "a send to a mailbox that is closed", func() {
 				go func() {
@@ -131,13 +122,13 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			if err := flow(t, c, mb).try(brief(t), 0, 60_000); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
+			eventually.True(t, "the message of another", func() bool { n, _ := mb.Len(); return n == 1 })
 			ctx, cancel := context.WithCancel(brief(t))
 			first, second := make(chan error, 1), make(chan error, 1)
 			go func() { first <- flow(t, a, mb).try(ctx, 1, 2*FirstCredit) }()
-			until(t, "the first need", func() bool { return needy() == 1 })
+			eventually.True(t, "the first need", func() bool { return needy() == 1 })
 			go func() { second <- flow(t, e, mb).try(brief(t), 2, 2*FirstCredit) }()
-			until(t, "the second need", func() bool { return needy() == 2 })
+			eventually.True(t, "the second need", func() bool { return needy() == 2 })
 			cancel()
 			<-first
 			take(t, mb)
@@ -219,7 +210,7 @@ func TestTryRecvAcknowledges(t *testing.T) {
 				break
 			}
 		}
-		until(t, fmt.Sprint("acknowledgement ", i), flows[0].idle)
+		eventually.True(t, fmt.Sprint("acknowledgement ", i), flows[0].idle)
 	}
 }
 
@@ -243,7 +234,7 @@ func TestLeftUnread(t *testing.T) {
 		if err := <-sent; err != nil {
 			t.Fatal(err)
 		}
-		until(t, fmt.Sprint("all of round ", round), func() bool { k, _ := mb.Len(); return k == n-1 })
+		eventually.True(t, fmt.Sprint("all of round ", round), func() bool { k, _ := mb.Len(); return k == n-1 })
 		for range n - 1 {
 			take(t, mb)
 		}
@@ -378,7 +369,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 		}
 	}
 	for i := range ds {
-		until(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })
+		eventually.True(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })
 	}
 	within(t, "closing mailboxes", func() {
 		var wg sync.WaitGroup
@@ -426,7 +417,7 @@ func TestByeIsSaid(t *testing.T) {
 				time.Sleep(time.Duration(round*10) * time.Microsecond)
 				l := f.l
 				a.Close(ctx)
-				until(t, fmt.Sprint("goodbye ", round), func() bool {
+				eventually.True(t, fmt.Sprint("goodbye ", round), func() bool {
 					l.mu.Lock()
 					defer l.mu.Unlock()
 					return errors.Is(l.life.Cause(), ErrGone)
@@ -491,7 +482,7 @@ func TestByeBehindAWriter(t *testing.T) {
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
 	wg.Go(l.bye)
-	until(t, "the goodbye queued", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Next() == 2 })
+	eventually.True(t, "the goodbye queued", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.s.Next() == 2 })
 	time.Sleep(5 * time.Millisecond)
 	close(c.leave)
 	wg.Wait()

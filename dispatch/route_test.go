@@ -21,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -187,7 +188,7 @@ func TestIdleLinksRest(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	l, _ := onlyLink(a, b)
-	until(t, "it rests", func() bool {
+	eventually.True(t, "it rests", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.life.State() == life.Resting
@@ -198,7 +199,7 @@ func TestIdleLinksRest(t *testing.T) {
 		t.Errorf("an idle link tried %d times more", n-tried)
 	}
 	memory.bar(nil)
-	until(t, "it is moved when it is used", func() bool {
+	eventually.True(t, "it is moved when it is used", func() bool {
 		talk(t, a, b, mb, 1)
 		_, over := onlyLink(a, b)
 		return over == "shm"
@@ -218,7 +219,7 @@ func TestPortLater(t *testing.T) {
 			prefer(d[i], "near", "tcp")
 			d[i].Reconsider()
 		}
-		until(t, "the link is moved", func() bool {
+		eventually.True(t, "the link is moved", func() bool {
 			_, x := onlyLink(d[0], d[1])
 			_, y := onlyLink(d[1], d[0])
 			return x == "near" && y == "near"
@@ -242,7 +243,7 @@ func TestTastesDiffer(t *testing.T) {
 		b.Reconsider()
 		talk(t, a, b, mb, 2)
 	}
-	until(t, "all was tried", func() bool {
+	eventually.True(t, "all was tried", func() bool {
 		l, _ := onlyLink(a, b)
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -167,7 +168,7 @@ func TestLanesOfNetworks(t *testing.T) {
 	exchange(t, a, mb, 2, 10)
 	exchange(t, a, mb, 3, 10)
 	a.Reconsider()
-	until(t, "lane 1 moves to its network", func() bool {
+	eventually.True(t, "lane 1 moves to its network", func() bool {
 		exchange(t, a, mb, 1, 10)
 		return over(1) == addrs[1]
 	})
@@ -380,7 +381,7 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the acknowledgement", func() bool {
+	eventually.True(t, "the acknowledgement", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.s.IsIdle()
@@ -392,10 +393,10 @@ func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	mb.mu.Lock() // the goroutine that delivers waits
 	sent := make(chan error, 2)
 	go func() { sent <- f.SendBytes(soon(t), 1, 1, make([]byte, 10_000)) }()
-	until(t, "the large message", func() bool { return expected(back) != has })
+	eventually.True(t, "the large message", func() bool { return expected(back) != has })
 	back.push(wire.TypeCredit, 999, 0, 1)
 	back.speak()
-	until(t, "a frame from the other context", func() bool { return expected(l) != told })
+	eventually.True(t, "a frame from the other context", func() bool { return expected(l) != told })
 	l.mu.Lock()
 	isIdle := l.s.IsIdle()
 	l.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -208,7 +209,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() { waiting <- f.try(soon(t), 1, FirstCredit) }()
 	needed(t, small)
-	until(t, "all is acknowledged", f.idle)
+	eventually.True(t, "all is acknowledged", f.idle)
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
@@ -224,7 +225,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	w.mu.Unlock()
 	n.heal()
 	talk(t, a, b, mb, 2)
-	until(t, "the message is acknowledged", flow(t, a, mb).idle)
+	eventually.True(t, "the message is acknowledged", flow(t, a, mb).idle)
 	w.mu.Lock()
 	w.gone[b.self] = true
 	w.mu.Unlock()
@@ -281,7 +282,7 @@ func TestIdleLinkIsNotWatched(t *testing.T) {
 		defer a.watched.mu.Unlock()
 		return len(a.watched.links) == 0
 	}
-	until(t, "nothing is watched", none)
+	eventually.True(t, "nothing is watched", none)
 	b := w.node(t, 9, n)
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)

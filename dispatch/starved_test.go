@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -72,7 +73,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				}
 				sent <- nil
 			}()
-			until(t, "messages", func() bool { n, _ := full.Len(); return n > 20 })
+			eventually.True(t, "messages", func() bool { n, _ := full.Len(); return n > 20 })
 			settled(t, func() uint64 { n, _ := full.Len(); return uint64(n) })
 			if _, stored := full.Len(); stored > 1<<20 && name != "shm" && name != "inproc" {
 				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)

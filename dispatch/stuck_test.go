@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // behind has a context send messages of size bytes with tag 1, until their sender waits or
@@ -34,7 +36,7 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, limit)
 			sent := behind(t, a, mb, n, size)
-			until(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
+			eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 			if _, stored := mb.Len(); stored > limit+FirstCredit {
 				t.Errorf("without a receiver %d bytes are stored", stored)
 			}
@@ -113,11 +115,11 @@ func TestNotStuck(t *testing.T) {
 		return mb.waiters.first != mb.waiters.last && mb.promise+size > 2*mb.limit && len(mb.needy) == 1
 	}
 	for range 5 {
-		until(t, "a full mailbox", isFull)
+		eventually.True(t, "a full mailbox", isFull)
 		for range 2 {
 			mb.judgeStuck()
 			take(t, mb, Tag(1))
-			until(t, "a full mailbox", isFull)
+			eventually.True(t, "a full mailbox", isFull)
 		}
 	}
 	select {

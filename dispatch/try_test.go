@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -42,7 +43,7 @@ func TestTrySend(t *testing.T) {
 			mb := box(t, b, 1, 4*FirstCredit)
 			f := flow(t, a, mb)
 			sent, received := uint64(0), uint64(0)
-			until(t, "a full mailbox", func() bool { // what was asked for comes while there is room
+			eventually.True(t, "a full mailbox", func() bool { // what was asked for comes while there is room
 				for {
 					switch err := f.tries(t, sent, size); err {
 					case nil:
@@ -68,7 +69,7 @@ func TestTrySend(t *testing.T) {
 					received++
 				}
 				before := sent
-				until(t, "room again", func() bool {
+				eventually.True(t, "room again", func() bool {
 					if err := f.tries(t, sent, size); err == nil {
 						sent++
 					} else if err != ErrFull {
@@ -81,7 +82,7 @@ func TestTrySend(t *testing.T) {
 				take(t, mb, Tag(received))
 			}
 			mb.Close()
-			until(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
+			eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
 			if err := f.tries(t, 0, 10); !errors.Is(err, ErrGone) {
 				t.Error(err)
 			}
@@ -99,7 +100,7 @@ func TestTrySendLarge(t *testing.T) {
 			mb := box(t, b, 1, FirstCredit)
 			f := flow(t, a, mb)
 			for i := range uint64(3) {
-				until(t, "credit", func() bool {
+				eventually.True(t, "credit", func() bool {
 					err := f.tries(t, i, 5*FirstCredit)
 					if err != nil && err != ErrFull {
 						t.Fatal(err)
@@ -134,7 +135,7 @@ func TestTrySendGivesBack(t *testing.T) {
 				}
 				take(t, mb)
 			}
-			until(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over != nil })
+			eventually.True(t, "the grant", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.over != nil })
 			within(t, "another large message", func() {
 				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
 					t.Error(err)
@@ -179,7 +180,7 @@ func TestTrySendBehindSend(t *testing.T) {
 				t.Fatal(err)
 			}
 			take(t, mb, Tag(2))
-			until(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
+			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
 			take(t, mb, Tag(3))
 		})
 	}
@@ -217,7 +218,7 @@ func TestRoom(t *testing.T) {
 				}
 			}
 			mb.Close()
-			until(t, "the end", func() bool { _, err := f.Room(); return errors.Is(err, ErrGone) })
+			eventually.True(t, "the end", func() bool { _, err := f.Room(); return errors.Is(err, ErrGone) })
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 func threadID() int { return unix.Gettid() }
@@ -73,5 +75,5 @@ func TestNoSuchCore(t *testing.T) {
 		t.Errorf("%d streams", n)
 	}
 	closeSet(t, s)
-	eventually(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
+	eventually.True(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
 }

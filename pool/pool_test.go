@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,16 +62,6 @@ func hold(t testing.TB, p *Pool) (release func()) {
 	return release
 }
 
-// eventually waits for a state that another goroutine brings about.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // wantError checks an error's kinds and text.
 func wantError(t testing.TB, err error, text string, kinds ...error) {
 	t.Helper()
@@ -94,8 +86,8 @@ func TestReject(t *testing.T) {
 	err := p.Submit(context.Background(), u)
 	wantError(t, err, `pool: submit "small": the queue is full (limit 2)`, ErrFull)
 	release()
-	eventually(t, "room", func() bool { return p.Submit(context.Background(), u) == nil })
-	eventually(t, "three units have run", func() bool { return ran.Load() == 3 })
+	eventually.True(t, "room", func() bool { return p.Submit(context.Background(), u) == nil })
+	eventually.True(t, "three units have run", func() bool { return ran.Load() == 3 })
 }
 
 // TestRejectFree checks that a bound counts units that wait, and not those for which a worker starts.
@@ -430,7 +422,7 @@ func TestNoGoroutines(t *testing.T) {
 	for range 100 {
 		submit(t, s.Default(), func(context.Context) {})
 	}
-	eventually(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
+	eventually.True(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
 }
 
 // TestLabels checks that profiles tell the pool of a unit.

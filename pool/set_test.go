@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // TestNew checks what needs no configuration.
@@ -109,7 +111,7 @@ func TestRemovePool(t *testing.T) {
 	submit(t, busy, func(context.Context) {})
 	wantError(t, s.RemovePool("busy"), `pool: remove pool "busy": it has units: 1 queued, 1 running`, ErrInUse)
 	end()
-	eventually(t, "the pool is empty", func() bool { return busy.Stats().Done == 2 })
+	eventually.True(t, "the pool is empty", func() bool { return busy.Stats().Done == 2 })
 	removed("busy")
 	removed("free")
 	if n := len(s.Pools()); n != 1 {
@@ -243,7 +245,7 @@ func TestStarvation(t *testing.T) {
 	for range n {
 		submit(t, p2, func(context.Context) { served.Store(ran.Add(1) == n) })
 	}
-	eventually(t, "the units of the other pool have run", served.Load)
+	eventually.True(t, "the units of the other pool have run", served.Load)
 	t.Logf("longest wait beside a saturated pool: %v", p2.Stats().LongestWait)
 }
 
@@ -419,7 +421,7 @@ func TestSharedSet(t *testing.T) {
 	}
 	submit(t, p, func(context.Context) {})
 	two()
-	eventually(t, "the pool is removed", func() bool { return s.RemovePool("shared") == nil })
+	eventually.True(t, "the pool is removed", func() bool { return s.RemovePool("shared") == nil })
 }
 
 // TestDumpOfRunning checks that a set which was changed while it ran is dumped as it is.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // twoPools has a stream, which is held, in front of two pools with n units each, of which run is
@@ -205,7 +207,7 @@ func TestParked(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "both units have run", func() bool {
+		eventually.True(t, "both units have run", func() bool {
 			return s.Stats()[0].Running+s.Stats()[1].Running+s.Stats()[0].Queued+s.Stats()[1].Queued == 0
 		})
 	}
@@ -277,7 +279,7 @@ func TestKeyedHandedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the other stream is parked", func() bool { return other.state.Load() == parked })
+	eventually.True(t, "the other stream is parked", func() bool { return other.state.Load() == parked })
 	release()
 	select {
 	case <-ran:

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // twoWithOne returns a set with pools "a" and "b", of one worker each, which is held.
@@ -170,7 +172,7 @@ func TestMove(t *testing.T) {
 	}
 	move(tickets[1], a) // back, behind all
 	release[0]()
-	eventually(t, "the units of a have run", func() bool { return a.Stats().Done == 5 })
+	eventually.True(t, "the units of a have run", func() bool { return a.Stats().Done == 5 })
 	wantError(t, tickets[0].Move(b), `pool: move a unit to "b": it runs, has run or was cancelled`, ErrNotWaiting)
 	release[1]()
 	closeSet(t, s)
@@ -256,7 +258,7 @@ func TestMoveAll(t *testing.T) {
 				t.Errorf("figures %+v", f)
 			}
 			end()
-			eventually(t, "the units have run", func() bool { return b.Stats().Done == 10 })
+			eventually.True(t, "the units have run", func() bool { return b.Stats().Done == 10 })
 			if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7 8]" {
 				t.Errorf("order %s", got)
 			}

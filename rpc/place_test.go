@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -29,16 +29,6 @@ func load(t *testing.T, s *rpc.Server, config string) *pool.Set {
 		}
 	})
 	return set
-}
-
-// eventually waits for a state that another goroutine brings about.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }
 
 // A pool in which a call runs is not removed, and the error names the call, until the call is moved or
@@ -104,7 +94,7 @@ func TestPoolsReplaced(t *testing.T) {
 		if err := s.Place("add", rpc.InPool(p)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a call runs in the pool", func() bool { return p.Stats().Done > 0 })
+		eventually.True(t, "a call runs in the pool", func() bool { return p.Stats().Done > 0 })
 		if last == "" {
 			last = name
 			continue
@@ -112,7 +102,7 @@ func TestPoolsReplaced(t *testing.T) {
 		if i%2 == 0 {
 			err = set.ReplacePool(last, name)
 		} else {
-			eventually(t, "the pool is empty", func() bool { err = set.RemovePool(last); return !errors.Is(err, pool.ErrInUse) })
+			eventually.True(t, "the pool is empty", func() bool { err = set.RemovePool(last); return !errors.Is(err, pool.ErrInUse) })
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +152,7 @@ func TestPriorities(t *testing.T) {
 			futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), name, struct{}{}))
 		}
 	}
-	eventually(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
+	eventually.True(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
 	close(release)
 	for _, f := range futures {
 		if _, err := f.Wait(deadline(t)); err != nil {
@@ -191,7 +181,7 @@ func TestFullPoolReplaced(t *testing.T) {
 	for range 3 {
 		futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	}
-	eventually(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
+	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
 	if err := s.Place("wait", rpc.InPool(set.Default())); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +194,7 @@ func TestFullPoolReplaced(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
+	eventually.True(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
 	if f := set.Default().Stats(); f.MovedIn != 1 {
 		t.Errorf("figures %+v", f)
 	}

@@ -13,6 +13,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -195,7 +196,7 @@ func TestBulkTargetKilled(t *testing.T) {
 			one, two := peer(t, "bulk-target", sock, fmt.Sprint("one", round)), peer(t, "bulk-target", sock, fmt.Sprint("two", round))
 			goOn := func(more uint64) {
 				was := ep.Stats()
-				eventually(t, "transfers go on", func() bool {
+				eventually.True(t, "transfers go on", func() bool {
 					now := ep.Stats()
 					return now.Reads >= was.Reads+more && now.Writes >= was.Writes+more
 				})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 )
 
@@ -56,7 +57,7 @@ func TestCluster(t *testing.T) {
 	for i, c := range cs {
 		for j := range cs {
 			var f lib.Found
-			eventually(t, "the members see each other", func() (ok bool) {
+			eventually.True(t, "the members see each other", func() (ok bool) {
 				var err error
 				f, err = c.Find(ctx, lib.Match{"type": "peer", "at": fmt.Sprint(j)})
 				return err == nil
@@ -89,7 +90,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("finding nothing in a cluster: exit code %d", code)
 	}
 	daemons[0].kill(t)
-	eventually(t, "the dead node is gone", func() bool {
+	eventually.True(t, "the dead node is gone", func() bool {
 		_, code := run(t, "", rocl, "find", "--socket", sockets[1], "at=0")
 		return code == 1
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -250,16 +251,6 @@ func soon(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// eventually waits for a state that another process or goroutine brings about.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // open opens a context in this process, on a node of real processes.
 func open(t testing.TB, sock string, opts ...lib.Option) *lib.Context {
 	t.Helper()
@@ -330,17 +321,17 @@ func TestCrashSender(t *testing.T) {
 			}
 		}
 		// The kernel still has what the dead one wrote.
-		eventually(t, "the connection of the dead sender is closed", func() bool { return len(tcpConns(t)) == 0 })
+		eventually.True(t, "the connection of the dead sender is closed", func() bool { return len(tcpConns(t)) == 0 })
 		// A send makes the link end, where that has not happened yet, and with it
 		// goes the last memory: that of the unfinished message among it.
-		eventually(t, "a send to the dead sender fails", func() bool {
+		eventually.True(t, "a send to the dead sender fails", func() bool {
 			err := r.SendBytes(ctx, from.ID, 0, nil)
 			if err != nil && !errors.Is(err, lib.ErrGone) {
 				t.Fatal(err)
 			}
 			return err != nil
 		})
-		eventually(t, "the link to the dead sender is gone", func() bool { return c.Stats().Links == 0 })
+		eventually.True(t, "the link to the dead sender is gone", func() bool { return c.Stats().Links == 0 })
 		for {
 			m, err := r.TryRecv(lib.From(from.ID))
 			if errors.Is(err, lib.ErrEmpty) || errors.Is(err, lib.ErrGone) {
@@ -352,7 +343,7 @@ func TestCrashSender(t *testing.T) {
 			t.Errorf("round %d: %d messages were received, the sender knew of %d", round, next, delivered)
 		}
 		t.Logf("round %d: %d messages, the sender knew of %d", round, next, delivered)
-		eventually(t, "the memory of the unfinished message is free", func() bool { return c.Stats().Buffers.InUse == inUse })
+		eventually.True(t, "the memory of the unfinished message is free", func() bool { return c.Stats().Buffers.InUse == inUse })
 		if _, err := c.Find(ctx, lib.Match{"peer": name}); !errors.Is(err, lib.ErrNotFound) {
 			t.Errorf("the dead sender is found: %v", err)
 		}
@@ -387,7 +378,7 @@ func TestCrashIdleSender(t *testing.T) {
 		m.Release()
 		p.kill(t)
 	}
-	eventually(t, "the links to the dead are gone", func() bool { return c.Stats().Links == 0 })
+	eventually.True(t, "the links to the dead are gone", func() bool { return c.Stats().Links == 0 })
 }
 
 // A receiver with a full mailbox is killed while a sender waits for room. The

@@ -17,6 +17,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -305,8 +306,8 @@ func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 			t.Errorf("%s: %s", name, line)
 		}
 		p.kill(t)
-		eventually(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
-		eventually(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
+		eventually.True(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
+		eventually.True(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
 		m, err := client.CallBytes(soon(t, 20*time.Second), server.ID(), 1, []byte("still there?"))
 		if err != nil {
 			t.Fatal(err)

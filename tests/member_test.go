@@ -13,6 +13,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // asMember lets the commands that f starts be members of a cluster by their
@@ -62,13 +63,13 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	me := open(t, sockets[2], lib.WithCluster("test"), lib.WithMember(as(2)))
 	mine := register(t, me, lib.Attrs{"who": "me"})
 	for _, who := range []string{"first", "stays", "at a daemon"} {
-		eventually(t, "the nodes have met", func() bool {
+		eventually.True(t, "the nodes have met", func() bool {
 			_, err := me.Find(ctx, lib.Match{"who": who})
 			return err == nil
 		})
 	}
 	for _, sock := range sockets {
-		eventually(t, "the others find what a context serves", func() bool {
+		eventually.True(t, "the others find what a context serves", func() bool {
 			out, code := run(t, "", rocl, "find", "--socket", sock, "who=me")
 			return code == 0 && strings.Contains(out, mine.ID().String())
 		})
@@ -117,7 +118,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	// Messages cross from node to node both ways.
 	there := asMember(t, as(0), func() *child { return start(t, "receiving", rocl, "recv", "--socket", sockets[0], "who=receiver") })
 	var f lib.Found
-	eventually(t, "the receiver is found", func() (ok bool) {
+	eventually.True(t, "the receiver is found", func() (ok bool) {
 		f, err = me.Find(ctx, lib.Match{"who": "receiver"})
 		return err == nil
 	})
@@ -156,7 +157,7 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 	found := func() lib.Found {
 		t.Helper()
 		var f lib.Found
-		eventually(t, "what another node has is found", func() (ok bool) {
+		eventually.True(t, "what another node has is found", func() (ok bool) {
 			var err error
 			if f, err = me.Find(ctx, lib.Match{"who": "far"}); errors.Is(err, lib.ErrNotFound) {
 				t.Fatalf("denied for certain: %v", err)
@@ -210,7 +211,7 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 	stop(d)
 	uncertain("the daemon was stopped while a context lives")
 	stop(start(t, `"serving"`, dirserver, "--socket", sockets[0])) // without --bind: the node is a member no more
-	eventually(t, "the node answers for itself", func() bool {
+	eventually.True(t, "the node answers for itself", func() bool {
 		_, err := me.Find(ctx, lib.Match{"who": "far"})
 		return errors.Is(err, lib.ErrNotFound)
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 var kills = flag.Int("monitor.kills", 3, "processes that TestCrashMonitored kills over each transport")
@@ -91,7 +92,7 @@ func TestCrashMonitored(t *testing.T) {
 				}
 				took = append(took, time.Since(<-killed))
 				_ = p.cmd.Wait()
-				eventually(t, "the link to the dead process is gone", func() bool { return c.Stats().Links == 0 })
+				eventually.True(t, "the link to the dead process is gone", func() bool { return c.Stats().Links == 0 })
 				if m, err := r.TryRecv(); !errors.Is(err, lib.ErrEmpty) {
 					t.Fatalf("behind the end: tag %d from %v, %v", m.Tag(), m.From(), err)
 				}
@@ -132,7 +133,7 @@ func TestCrashMonitoredIdle(t *testing.T) {
 					t.Fatal(err)
 				}
 				wait := time.Now()
-				eventually(t, "nothing travels", func() bool { return time.Since(wait) > 30*time.Millisecond })
+				eventually.True(t, "nothing travels", func() bool { return time.Since(wait) > 30*time.Millisecond })
 				if err := p.cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}

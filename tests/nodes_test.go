@@ -16,6 +16,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // said runs a command to its end; unlike run it tells what came on each output.
@@ -70,7 +71,7 @@ func TestNodesOfCluster(t *testing.T) {
 	node := lib.Match{lib.AttrKind: "node"}
 	all := []string{"0 " + binds[0], "1 " + binds[1], "2 " + binds[2]}
 	for i := range cs {
-		eventually(t, "every node is seen", func() bool { return slices.Equal(nodes(i, lib.Match{lib.AttrKind: "node", "rack": "r1"}), all) })
+		eventually.True(t, "every node is seen", func() bool { return slices.Equal(nodes(i, lib.Match{lib.AttrKind: "node", "rack": "r1"}), all) })
 		for j := range cs {
 			f, err := cs[i].Find(ctx, lib.Match{lib.AttrKind: "node", "at": fmt.Sprint(j)}, lib.Want(lib.AttrCores, lib.AttrAddr))
 			if err != nil || f.ID.Node() != cs[j].ID().Node() || f.Attrs.GetString(lib.AttrAddr) != binds[j] {
@@ -141,7 +142,7 @@ func TestNodesOfCluster(t *testing.T) {
 			t.Errorf("what is stopped says %+v", s)
 		}
 	}
-	eventually(t, "it is no member", func() bool {
+	eventually.True(t, "it is no member", func() bool {
 		tr, code := trace("unicast", "type=none")
 		if len(tr.Failed) > 0 != (code == 3) || tr.Covered != 2 {
 			t.Errorf("rocl search-trace: %d, %+v", code, tr)
@@ -157,7 +158,7 @@ func TestNodesOfCluster(t *testing.T) {
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
+	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
 	if f, err := cs[0].Find(ctx, lib.Match{"type": "peer"}); err != nil || f.ID != r.ID() {
 		t.Errorf("what the one that is back has: %+v, %v", f, err)
 	}
@@ -165,7 +166,7 @@ func TestNodesOfCluster(t *testing.T) {
 	// A daemon that returns with other labels is the same node, once.
 	daemons[2].kill(t)
 	start(t, "serving", dirserver, "--socket", sockets[2], "--bind", binds[2], "--cluster", t.Name(), "--join", binds[0], "--label", "at=new")
-	eventually(t, "it is back with another label", func() bool {
+	eventually.True(t, "it is back with another label", func() bool {
 		return slices.Equal(nodes(0, node), []string{all[0], all[1], "new " + binds[2]})
 	})
 }

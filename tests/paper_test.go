@@ -25,6 +25,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -127,7 +128,7 @@ func TestPaperContexts(t *testing.T) {
 		if err := <-blocked; !errors.Is(err, lib.ErrClosed) {
 			t.Errorf("the blocked receive: %v", err)
 		}
-		eventually(t, "the directory knows only the watcher", func() bool {
+		eventually.True(t, "the directory knows only the watcher", func() bool {
 			_, err := watcher.Find(ctx, lib.Match{"a": "b"})
 			return errors.Is(err, lib.ErrNotFound) && s.Stats().Contexts == 1
 		})
@@ -139,7 +140,7 @@ func TestPaperContexts(t *testing.T) {
 		if err := goleak.Find(goroutines); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "all descriptors are closed", func() bool { return descriptors() <= fds })
+		eventually.True(t, "all descriptors are closed", func() bool { return descriptors() <= fds })
 	})
 
 	t.Run("C3 M12 several ports and transports in one context", func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestPaperContexts(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "all messages are kept", func() bool { have, _ := r.Waiting(); return have == n*len(s) })
+		eventually.True(t, "all messages are kept", func() bool { have, _ := r.Waiting(); return have == n*len(s) })
 		next := map[lib.GID]uint64{}
 		for range n * len(s) {
 			m, err := r.TryRecv()
@@ -535,7 +536,7 @@ func TestPaperDirectory(t *testing.T) {
 				seen[id] = true
 			}
 			var f lib.Found
-			eventually(t, "the old identifier is found", func() (ok bool) {
+			eventually.True(t, "the old identifier is found", func() (ok bool) {
 				var err error
 				f, err = late.Find(ctx, lib.Match{"who": "keeper"})
 				return err == nil
@@ -674,7 +675,7 @@ func TestPaperDirectory(t *testing.T) {
 				t.Errorf("iterator %d: one more: %v, %v", i, f, err)
 			}
 		}
-		eventually(t, "the state of the client that left is gone", func() bool {
+		eventually.True(t, "the state of the client that left is gone", func() bool {
 			st := s.Stats()
 			return st.Contexts == 1 && st.Connections <= before+len(next)
 		})
@@ -837,7 +838,7 @@ func TestPaperBuffers(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Release()
-			eventually(t, name+": the library is done", p.Done)
+			eventually.True(t, name+": the library is done", p.Done)
 			if p.Refs() != 1 {
 				t.Errorf("%s: %d references, ours is one", name, p.Refs())
 			}
@@ -854,7 +855,7 @@ func TestPaperBuffers(t *testing.T) {
 			} else {
 				t.Errorf("%s: a send to no identifier was accepted", name)
 			}
-			eventually(t, name+": all buffers are back", func() bool { return a.Close() == nil && a.Stats().Buffers.InUse == 0 })
+			eventually.True(t, name+": all buffers are back", func() bool { return a.Close() == nil && a.Stats().Buffers.InUse == 0 })
 			if n := a.Stats().Buffers.DoubleReleases; n != 0 {
 				t.Errorf("%s: %d came back twice", name, n)
 			}
@@ -928,7 +929,7 @@ func TestPaperBuffers(t *testing.T) {
 				m.Release()
 			}
 		}
-		eventually(t, "the library is done with the buffer", b.Done)
+		eventually.True(t, "the library is done with the buffer", b.Done)
 		if s := b.State(); s != buffers.Delivered {
 			t.Errorf("after delivery the buffer is %v", s)
 		}
@@ -990,7 +991,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 		p.Release()
 		// The last sender may still be on its way back from the delivery.
-		eventually(t, "no buffer is out", func() bool { return rs[0].Context().Stats().Buffers.InUse == 0 })
+		eventually.True(t, "no buffer is out", func() bool { return rs[0].Context().Stats().Buffers.InUse == 0 })
 	})
 }
 
@@ -1367,7 +1368,7 @@ func TestPaperMessages(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the directory knows that the context is closed", func() bool {
+		eventually.True(t, "the directory knows that the context is closed", func() bool {
 			_, err := a.Lookup(ctx, r.ID())
 			return errors.Is(err, lib.ErrNotFound)
 		})
@@ -1401,7 +1402,7 @@ func TestPaperMessages(t *testing.T) {
 			}
 			m.Release()
 			p.kill(t)
-			eventually(t, "the dead module is not found", func() bool {
+			eventually.True(t, "the dead module is not found", func() bool {
 				_, err := c.Find(ctx, lib.Match{"peer": "module"})
 				return errors.Is(err, lib.ErrNotFound)
 			})

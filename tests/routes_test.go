@@ -20,6 +20,7 @@ import (
 	"unsafe"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"golang.org/x/sys/unix"
 )
@@ -260,7 +261,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	me := register(t, c, nil)
 	ctx := soon(t, 30*time.Second)
 	var f lib.Found
-	eventually(t, "the other user's is found", func() (ok bool) {
+	eventually.True(t, "the other user's is found", func() (ok bool) {
 		var err error
 		f, err = c.Find(ctx, lib.Match{"name": "theirs"})
 		return err == nil
@@ -270,7 +271,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all is acknowledged", func() bool { s := c.Stats(); return s.Sent["tcp"] == 2 && len(s.Sent) == 1 })
+	eventually.True(t, "all is acknowledged", func() bool { s := c.Stats(); return s.Sent["tcp"] == 2 && len(s.Sent) == 1 })
 	if r := c.Routes(); len(r) != 1 || r[0].Transport != "tcp" {
 		t.Errorf("%+v", r)
 	}
@@ -300,7 +301,7 @@ func TestNothingIsInherited(t *testing.T) {
 	greet(t, me, "parent", 100_000)
 	links := c.Stats().Links
 	p.kill(t)
-	eventually(t, "the death is seen", func() bool { return c.Stats().Links == links-1 })
+	eventually.True(t, "the death is seen", func() bool { return c.Stats().Links == links-1 })
 }
 
 // parent is echo, and has a child that outlives it for a while.
@@ -347,11 +348,11 @@ func TestSharedMemoryByDefault(t *testing.T) {
 	if err := me.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the message is under way", func() bool { return c.Stats().Sent["shm"] == 1 })
+	eventually.True(t, "the message is under way", func() bool { return c.Stats().Sent["shm"] == 1 })
 	only := open(t, sock, lib.WithTransports(tcp.New()))
 	you := register(t, only, nil)
 	if err := you.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "so is the other", func() bool { return only.Stats().Sent["tcp"] == 1 })
+	eventually.True(t, "so is the other", func() bool { return only.Stats().Sent["tcp"] == 1 })
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -85,7 +86,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	for i := range nodes {
 		for j := range nodes {
-			eventually(t, "the nodes have met", func() bool {
+			eventually.True(t, "the nodes have met", func() bool {
 				_, err := me[i].Context().Find(ctx, lib.Match{"who": fmt.Sprint(j)})
 				return err == nil
 			})
@@ -175,7 +176,7 @@ func TestKeyRotation(t *testing.T) {
 	stop.Store(true)
 	busy.Wait()
 	for i, r := range me {
-		eventually(t, "all has come", func() bool { return got[i].Load() >= sent[i].Load() })
+		eventually.True(t, "all has come", func() bool { return got[i].Load() >= sent[i].Load() })
 		if g, s := got[i].Load(), sent[i].Load(); g != s {
 			t.Errorf("node %d got %d of %d", i, g, s)
 		}
@@ -203,7 +204,7 @@ func TestKeyRotation(t *testing.T) {
 	// With the new one it is let in.
 	keyFile(t, late, newKey)
 	daemon(late, at, freePort(t))
-	eventually(t, "it is a member", func() bool { _, err := c.Find(ctx, lib.Match{"who": "0"}); return err == nil })
+	eventually.True(t, "it is a member", func() bool { _, err := c.Find(ctx, lib.Match{"who": "0"}); return err == nil })
 }
 
 // lines are what was logged.
@@ -286,7 +287,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
 	mine := register(t, c, lib.Attrs{"who": "mine"})
 	keyFile(t, key, newKey)
-	eventually(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
+	eventually.True(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
 	linkKey := func(name, key string) string { k := cluster.LinkKey(name, []byte(key)); return string(k[:]) }
 	streamKey := func(key string) string { return string(hash([]byte(key), "rocl stream")) }
 	seen := func(secret string) string { // the name that dialers send, in the clear
@@ -374,7 +375,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 			if errors.As(err, &timeout) && timeout.Timeout() {
 				t.Errorf("was left waiting: %v", err)
 			}
-			eventually(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
+			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
 		})
 	}
 
@@ -389,12 +390,12 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
+	eventually.True(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
 
 	// One of us is let in, behind all these, and finds what there was.
 	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
 	you := register(t, other, lib.Attrs{"who": "you"})
-	eventually(t, "one of us is let in", func() bool {
+	eventually.True(t, "one of us is let in", func() bool {
 		f, err := other.Find(ctx, lib.Match{"who": "mine"})
 		return err == nil && f.ID == mine.ID()
 	})
@@ -564,7 +565,7 @@ func TestOwnCertificates(t *testing.T) {
 	}
 	me := register(t, open(t, one, lib.WithTransports(tcp.New())), lib.Attrs{"who": "me"})
 	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
-	eventually(t, "it is found", func() bool {
+	eventually.True(t, "it is found", func() bool {
 		_, err := you.Context().Find(ctx, lib.Match{"who": "me"})
 		return err == nil
 	})

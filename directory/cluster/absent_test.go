@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -52,7 +53,7 @@ func TestJoinWhileAway(t *testing.T) {
 		t.Errorf("joined over another newcomer: %v", err)
 	}
 	for _, m := range []*Cluster{a, c, d} {
-		eventually(t, "a member that does not come back is given up", func() bool { return !knows(m, 2) })
+		eventually.True(t, "a member that does not come back is given up", func() bool { return !knows(m, 2) })
 	}
 	denies(t, d, resource.Match{"at": "b"})
 }
@@ -97,7 +98,7 @@ func TestJoinWhileSuspected(t *testing.T) {
 			t.Errorf("the %dth that starts does not know the suspected member", tried)
 		}
 		if n%4 == 3 {
-			defer eventually(t, "the dead is dead for who joined meanwhile", func() bool { return !knows(c, 2) })
+			defer eventually.True(t, "the dead is dead for who joined meanwhile", func() bool { return !knows(c, 2) })
 			continue
 		}
 		c.Close()
@@ -159,7 +160,7 @@ func TestAccounts(t *testing.T) {
 	if !knows(a, 7) || left > awayTime {
 		t.Errorf("members %v, one of them waited for %v", a.Members(), left)
 	}
-	eventually(t, "it is given up and forgotten", func() bool {
+	eventually.True(t, "it is given up and forgotten", func() bool {
 		a.nmu.Lock()
 		defer a.nmu.Unlock()
 		return a.nodes[7] == nil && len(*a.members.Load()) == 2
@@ -174,7 +175,7 @@ func TestMembersAreForgotten(t *testing.T) {
 		b := member(t, 2+n, nil, a)
 		together(t, a, b)
 		b.Close()
-		eventually(t, "it has left", func() bool { return len(a.Members()) == 1 })
+		eventually.True(t, "it has left", func() bool { return len(a.Members()) == 1 })
 	}
 	if n := a.port.Stats().Gossipers; n != 0 {
 		t.Errorf("%d that have left are kept for gossip", n)
@@ -182,7 +183,7 @@ func TestMembersAreForgotten(t *testing.T) {
 	b := member(t, 9, nil, a)
 	together(t, a, b)
 	vanish(b)
-	eventually(t, "it is dead", func() bool { return len(a.Members()) == 1 })
+	eventually.True(t, "it is dead", func() bool { return len(a.Members()) == 1 })
 	if n := a.port.Stats().Gossipers; n != 1 {
 		t.Errorf("%d are known to gossip, want the dead one: it may be alive", n)
 	}

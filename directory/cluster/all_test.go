@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -46,7 +47,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		if n != min(most, 100) || most > 100 && (cov.Covered != 2 || len(cov.Failed) > 0) {
 			t.Errorf("%d of %d, %+v", n, most, cov)
 		}
-		eventually(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+		eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
 	}
 	// Likewise who asks its own server, and who dies in the middle.
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
@@ -61,7 +62,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		dc.Close()
 		break
 	}
-	eventually(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
+	eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
 }
 
 // A member whose directory is replaced in the middle of a listing is listed on:

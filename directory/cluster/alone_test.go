@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/search"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -83,7 +84,7 @@ func TestSameNumber(t *testing.T) {
 	together(t, a, b)
 	member(t, 2, logTo(&own), a)
 	const said = "two nodes have one number"
-	eventually(t, "it is told", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	eventually.True(t, "it is told", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
 	time.Sleep(time.Second)
 	if n := seen.count(said); n > 10 {
 		t.Errorf("told %d times", n)
@@ -201,7 +202,7 @@ func TestNobodyReached(t *testing.T) {
 	}
 	b := member(t, 2, nil, a)
 	together(t, a, b)
-	eventually(t, "a member that was met and knows nobody else is enough, since all there are were tried", func() bool {
+	eventually.True(t, "a member that was met and knows nobody else is enough, since all there are were tried", func() bool {
 		return errors.Is(second(a.Find(t.Context(), what)), directory.ErrNotFound) && errors.Is(second(b.Find(t.Context(), what)), directory.ErrNotFound)
 	})
 }
@@ -214,7 +215,7 @@ func TestComesWhileAsked(t *testing.T) {
 	together(t, a, b)
 	asked := make(chan error)
 	go func() { asked <- second(a.Find(t.Context(), pattern(resource.Match{"at": "c"}))) }()
-	eventually(t, "the question is put", func() bool { return a.count.sent.Load() > 0 })
+	eventually.True(t, "the question is put", func() bool { return a.count.sent.Load() > 0 })
 	c := member(t, 3, func(c *Config) {
 		l := pattern(resource.Attrs{"at": "c"})
 		id := resource.MakeGID(3, 1, 1)
@@ -222,7 +223,7 @@ func TestComesWhileAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}, a)
-	eventually(t, "the newcomer is a member", func() bool { return knows(a, 3) })
+	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
 	if err := <-asked; err != nil {
 		t.Errorf("what the newcomer has: %v", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -78,5 +79,5 @@ func TestConditions(t *testing.T) {
 	if _, err := dc.Find(t.Context(), refined(t, pattern(resource.Match{"type": "chair"}), least)); !errors.Is(err, directory.ErrPartial) {
 		t.Error(err)
 	}
-	eventually(t, "no place is kept", func() bool { return b.c.places.count() == 0 })
+	eventually.True(t, "no place is kept", func() bool { return b.c.places.count() == 0 })
 }

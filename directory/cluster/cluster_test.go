@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -43,19 +44,10 @@ func member(t *testing.T, n resource.NodeID, change func(*Config), join ...*Clus
 	return c
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in 60 s: %s", what)
-		}
-	}
-}
-
 func together(t *testing.T, cs ...*Cluster) {
 	t.Helper()
 	for _, c := range cs {
-		eventually(t, "one view", func() bool { return len(c.Members()) == len(cs) })
+		eventually.True(t, "one view", func() bool { return len(c.Members()) == len(cs) })
 	}
 }
 
@@ -134,7 +126,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("an identifier of an unknown node: %v", err)
 	}
 	c.Close()
-	eventually(t, "it left", func() bool { return len(a.Members()) == 2 })
+	eventually.True(t, "it left", func() bool { return len(a.Members()) == 2 })
 	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("what left with its node: %v", err)
 	}
@@ -155,7 +147,7 @@ func TestFilters(t *testing.T) {
 	defer cancel()
 	id := put(t, holder, 1, resource.Attrs{"type": "gpu", "name": "titan"})
 	what := pattern(resource.Match{"type": "gpu", "name": "titan"})
-	eventually(t, "the summary has come", func() bool {
+	eventually.True(t, "the summary has come", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s := a.filters.Of(holder.cfg.Node)
@@ -181,7 +173,7 @@ func TestFilters(t *testing.T) {
 	for i := range uint32(2000) { // the summary is made anew meanwhile
 		put(t, holder, 100+i, resource.Attrs{"serial": fmt.Sprint(i)})
 	}
-	eventually(t, "all are in the summary", func() bool {
+	eventually.True(t, "all are in the summary", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s := a.filters.Of(holder.cfg.Node)
@@ -301,7 +293,7 @@ func TestMoved(t *testing.T) {
 	b := member(t, 2, nil, a)
 	together(t, a, b)
 	b = anew(t, b, func(c *Config) { c.Bind = "127.0.0.1:0" }, a)
-	eventually(t, "the member is seen where it is now", func() bool {
+	eventually.True(t, "the member is seen where it is now", func() bool {
 		a.nmu.Lock()
 		defer a.nmu.Unlock()
 		n := a.nodes[2]

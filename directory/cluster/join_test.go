@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -158,7 +159,7 @@ func TestJoinByName(t *testing.T) {
 	_, port, _ := net.SplitHostPort(a.Addr())
 	b := at(t, 2, "127.0.0.3:"+port) // the two do not know each other
 	c := member(t, 3, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:" + port} })
-	eventually(t, "the name was asked for in vain", func() bool { return c.Stats().Unresolved > 0 })
+	eventually.True(t, "the name was asked for in vain", func() bool { return c.Stats().Unresolved > 0 })
 	if n := len(c.Members()); n != 1 {
 		t.Fatalf("%d members", n)
 	}
@@ -184,7 +185,7 @@ func TestNameServerHangs(t *testing.T) {
 	if n := b.Stats().Unresolved; n != 0 && time.Since(begun) < joinTime {
 		t.Errorf("joined after the name server was given up %d times", n)
 	}
-	eventually(t, "one is looked at, which hangs", func() bool { return b.Stats().LookedAt == 1 })
+	eventually.True(t, "one is looked at, which hangs", func() bool { return b.Stats().LookedAt == 1 })
 	begun = time.Now()
 	if err := b.Close(); err != nil {
 		t.Log(err) // on a busy machine the others may not hear the goodbye in time
@@ -243,8 +244,8 @@ func TestNotReached(t *testing.T) {
 		logTo(&ours, "another")(c)
 		c.Join = []string{a.Addr(), "nobody.invalid:1"}
 	})
-	eventually(t, "the other cluster's member says so", func() bool { return strings.Contains(theirs.String(), "of another cluster") })
-	eventually(t, "both are wanted", func() bool {
+	eventually.True(t, "the other cluster's member says so", func() bool { return strings.Contains(theirs.String(), "of another cluster") })
+	eventually.True(t, "both are wanted", func() bool {
 		b.nmu.Lock()
 		defer b.nmu.Unlock()
 		for _, w := range b.wanting {
@@ -253,7 +254,7 @@ func TestNotReached(t *testing.T) {
 		return len(b.wanting) == 2
 	})
 	for _, addr := range b.cfg.Join {
-		eventually(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })
+		eventually.True(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })
 	}
 	if n := strings.Count(ours.String(), "not reached yet"); n != 2 {
 		t.Errorf("said %d times: %s", n, &ours)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -198,7 +199,7 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal("a member at an address of somebody else's")
 	}
 	taken.Close()
-	eventually(t, "a member", func() bool {
+	eventually.True(t, "a member", func() bool {
 		_, err := second.Find(ctx, pattern(resource.Match{"type": "other"}))
 		return errors.Is(err, directory.ErrNotFound)
 	})
@@ -257,7 +258,7 @@ func TestHandOver(t *testing.T) {
 		if r, err := a.Find(ctx, pattern(resource.Match{"type": "y"})); err != nil || r.ID != id {
 			t.Fatalf("found %v, want %v: %v", r.ID, id, err)
 		}
-		eventually(t, "the successor has a summary", func() bool {
+		eventually.True(t, "the successor has a summary", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return b.filters.Of(1) != nil
@@ -406,8 +407,8 @@ func TestKeysFollowed(t *testing.T) {
 	} {
 		log.forget()
 		write(step.keys)
-		eventually(t, step.says, func() bool { return strings.Contains(log.String(), step.says) })
-		eventually(t, "the contexts are told", func() bool { return len(c.Terms().Keys) == step.want })
+		eventually.True(t, step.says, func() bool { return strings.Contains(log.String(), step.says) })
+		eventually.True(t, "the contexts are told", func() bool { return len(c.Terms().Keys) == step.want })
 	}
 	if link := LinkKey("test", []byte(strings.TrimSpace(second))); string(c.Terms().Keys[0]) != string(link[:]) {
 		t.Error("another key")
@@ -415,7 +416,7 @@ func TestKeysFollowed(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is missed", func() bool { return strings.Contains(log.String(), "no such file") })
+	eventually.True(t, "it is missed", func() bool { return strings.Contains(log.String(), "no such file") })
 }
 
 // lines are what was logged.

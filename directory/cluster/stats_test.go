@@ -10,6 +10,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/database"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -41,7 +42,7 @@ func TestSearchStats(t *testing.T) {
 			b := all[1]
 			id, gone := put(t, b, 1, resource.Attrs{"type": "gpu"}), put(t, b, 2, resource.Attrs{"type": "old"})
 			for _, typ := range []string{"gpu", "old"} {
-				eventually(t, "the summary has come", func() bool {
+				eventually.True(t, "the summary has come", func() bool {
 					a.mu.Lock()
 					defer a.mu.Unlock()
 					s := a.filters.Of(b.cfg.Node)
@@ -71,7 +72,7 @@ func TestSearchStats(t *testing.T) {
 			if s := searchesOf(a, "direct"); s.Found != 1 || s.Partial != 1 || s.Took.Count != 2 {
 				t.Errorf("by identifier: %+v", s)
 			}
-			eventually(t, "gossip has come", func() bool { return a.Stats().Port.GossipReceivedBytes > 0 })
+			eventually.True(t, "gossip has come", func() bool { return a.Stats().Port.GossipReceivedBytes > 0 })
 			// A summary may claim wrongly that a member has a match, though rarely.
 			st := a.Stats()
 			if f := st.Filters; f.Known == 0 || f.Held == 0 || f.ReceivedBytes == 0 || f.SentBytes == 0 || f.Asked < 2 || f.Wrong < 1 || f.Wrong >= f.Asked || f.Spared < 1 || f.Spared > uint64(c.others-1) {
@@ -105,13 +106,13 @@ func TestMemberStats(t *testing.T) {
 	if err := a.SetKeys(key); err != nil || a.Stats().Keys != 1 {
 		t.Errorf("%d keys, %v", a.Stats().Keys, err)
 	}
-	eventually(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
+	eventually.True(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
 	b.Close()
-	eventually(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
+	eventually.True(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
 	if err := c.HandOver(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
+	eventually.True(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
 	if st := a.Stats(); st.Silence != 0 {
 		t.Errorf("nobody lives, and is silent for %v", st.Silence)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -52,8 +53,8 @@ func TestCancelled(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		eventually(t, "nothing is left", func() bool { return left(a) == "" })
-		eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
+		eventually.True(t, "nothing is left", func() bool { return left(a) == "" })
+		eventually.True(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
 		a.Close()
 		b.Close()
 		c.Close()
@@ -93,7 +94,7 @@ func thousand(t *testing.T, poll time.Duration) bool {
 	}
 	wg.Wait()
 	deaths := a.Stats().Deaths
-	eventually(t, "nothing is left", func() bool { return left(a) == "" })
+	eventually.True(t, "nothing is left", func() bool { return left(a) == "" })
 	a.Close()
 	b.Close()
 	c.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -106,7 +107,7 @@ func TestTraceCast(t *testing.T) {
 	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
 	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
 		// The first that a member hears of another tells it only to ask.
-		eventually(t, "all hear it", func() bool {
+		eventually.True(t, "all hear it", func() bool {
 			tr := noMember(t, a, way, 3)
 			for _, s := range tr.Steps[:3] {
 				if s.How != search.HowCast || s.Members != 1 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -81,7 +82,7 @@ func (s *station) called() int {
 // open makes the node a member again, at the same address.
 func (s *station) open() {
 	s.t.Helper()
-	eventually(s.t, "the address is free", func() bool {
+	eventually.True(s.t, "the address is free", func() bool {
 		c, err := Open(s.cfg)
 		if err == nil {
 			s.c = c
@@ -460,7 +461,7 @@ func TestWatchesShareStream(t *testing.T) {
 	seen.Wait()
 	close(leave)
 	wg.Wait()
-	eventually(t, "nothing is left", func() bool {
+	eventually.True(t, "nothing is left", func() bool {
 		a.c.watches.mu.Lock()
 		defer a.c.watches.mu.Unlock()
 		b.mu.Lock()
@@ -566,7 +567,7 @@ func TestWatchChurn(t *testing.T) {
 		}
 	}()
 	for i, w := range ws {
-		eventually(t, "the watch knows what there is", func() bool {
+		eventually.True(t, "the watch knows what there is", func() bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.wrong != "" {
@@ -618,7 +619,7 @@ func TestWatchSlowReader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the other sees the last", func() bool {
+	eventually.True(t, "the other sees the last", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.knows[id] == changes+1
@@ -644,7 +645,7 @@ func TestWatchesWithoutStream(t *testing.T) {
 		w.Close()
 	}
 	// While a stream is up, until the other has hung up, they are kept.
-	eventually(t, "what cannot be ordered is not kept", func() bool {
+	eventually.True(t, "what cannot be ordered is not kept", func() bool {
 		a.watches.mu.Lock()
 		defer a.watches.mu.Unlock()
 		l := a.watches.links[2]

@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl/directory/port"
 	"github.com/rocl-go/rocl/directory/search"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -155,7 +156,7 @@ func TestSetKeys(t *testing.T) {
 // away says whether at has heard that the member which ended will be back.
 func away(t *testing.T, at, who *Cluster) (away bool) {
 	t.Helper()
-	eventually(t, "it is seen to be away, or dead", func() bool {
+	eventually.True(t, "it is seen to be away, or dead", func() bool {
 		at.nmu.Lock()
 		defer at.nmu.Unlock()
 		n := at.nodes[who.cfg.Node]
@@ -216,7 +217,7 @@ func TestAway(t *testing.T) {
 	if err := c.HandOver(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is given up", func() bool { return len(b.Members()) == 2 })
+	eventually.True(t, "it is given up", func() bool { return len(b.Members()) == 2 })
 	denies(t, b, resource.Match{"at": "c"})
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // descriptors says what is open, each as the kernel names its kind, but for
@@ -129,5 +131,5 @@ func TestCloseDuringEverything(t *testing.T) {
 	}
 	var now []string
 	defer func() { t.Logf("descriptors before %v, now %v", before, now) }()
-	eventually(t, "all descriptors are back", func() bool { now = descriptors(t); return slices.Equal(before, now) })
+	eventually.True(t, "all descriptors are back", func() bool { now = descriptors(t); return slices.Equal(before, now) })
 }

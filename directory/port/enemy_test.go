@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
@@ -122,7 +123,7 @@ func (e *enemy) send(to *node, bs ...[]byte) {
 			e.t.Fatal(err)
 		}
 		if i%64 == 63 || i == len(bs)-1 {
-			eventually(e.t, fmt.Sprintf("%d are judged", i+1), func() bool { return judged() >= before+uint64(i)+1 })
+			eventually.True(e.t, fmt.Sprintf("%d are judged", i+1), func() bool { return judged() >= before+uint64(i)+1 })
 		}
 	}
 }
@@ -265,7 +266,7 @@ func TestReplays(t *testing.T) {
 	a.Meet(2, b.Epoch(), rb.addr())
 	b.Meet(1, a.Epoch(), ra.addr())
 	early := map[string]bool{} // casts: whether they were heard. Who does not know the floor yet drops them, and may be brought them later
-	eventually(t, "the floor is told", func() bool {
+	eventually.True(t, "the floor is told", func() bool {
 		name := fmt.Sprint("early ", len(early))
 		early[name] = false
 		a.Cast([]byte(name))
@@ -280,7 +281,7 @@ func TestReplays(t *testing.T) {
 		b.Send(Out{To: 1, Payload: []byte("y")})
 	}
 	a.Beacon()
-	eventually(t, "all is recorded", func() bool {
+	eventually.True(t, "all is recorded", func() bool {
 		da, _ := ra.kept()
 		db, sb := rb.kept()
 		return len(da) >= 21 && len(db) >= 21 && len(sb) == 20
@@ -334,7 +335,7 @@ func TestReplays(t *testing.T) {
 		for len(y.got) > 0 {
 			<-y.got
 		}
-		eventually(t, "what was large is counted", func() bool { return x.peer(2).large.Load()+y.peer(1).large.Load() == 0 })
+		eventually.True(t, "what was large is counted", func() bool { return x.peer(2).large.Load()+y.peer(1).large.Load() == 0 })
 		sx, sy := x.count.Sent.Load(), y.count.Sent.Load()
 		for _, d := range toB { // casts before a floor is known are not counted
 			if d[1] == kindCast {
@@ -357,7 +358,7 @@ func TestReplays(t *testing.T) {
 			}
 			c.Close()
 		}
-		eventually(t, "all streams are refused", func() bool { return y.count.StreamsRefused.Load() == refused+uint64(len(streams)) })
+		eventually.True(t, "all streams are refused", func() bool { return y.count.StreamsRefused.Load() == refused+uint64(len(streams)) })
 		for len(x.got)+len(y.got) > 0 {
 			var h heard
 			select {
@@ -412,7 +413,7 @@ func TestCounterJumps(t *testing.T) {
 	to.sent.Store(10)
 	r := b.count.Replayed.Load()
 	a.Send(Out{To: 2, Payload: []byte("back")})
-	eventually(t, "refused", func() bool { return b.count.Replayed.Load() == r+1 })
+	eventually.True(t, "refused", func() bool { return b.count.Replayed.Load() == r+1 })
 	c.Send(Out{To: 2, Payload: []byte("fine")})
 	a.Send(Out{To: 3, Payload: []byte("fine")})
 	if string(b.next(t).p) != "fine" || string(c.next(t).p) != "fine" {
@@ -588,7 +589,7 @@ func TestLyingStreams(t *testing.T) {
 			t.Errorf("%s: answered by %d bytes", what, len(got))
 		}
 		c.Close()
-		eventually(t, what+" is refused", func() bool { return b.count.StreamsRefused.Load() == refused+1 })
+		eventually.True(t, what+" is refused", func() bool { return b.count.StreamsRefused.Load() == refused+1 })
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
 			t.Errorf("%s: %d bytes were made for it", what, used)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/ratelog"
 )
 
@@ -173,7 +174,7 @@ func TestRefusedIsLimited(t *testing.T) {
 		all = append(all, junk)
 	}
 	e.send(b, all...)
-	eventually(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
+	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
 	b.Close() // all that will be written was
 	for _, line := range []string{"port: stream refused", "port: gossip refused"} {
 		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/freeaddr"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -125,15 +126,6 @@ func (n *node) none(t testing.TB, fence *node) {
 	}
 }
 
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func keyed(k ...string) func(*Config) {
 	return func(c *Config) {
 		c.Keys = nil
@@ -230,7 +222,7 @@ func exchange(t *testing.T, ns []*node) {
 		}
 	}
 	a.Send(Out{To: 2, Payload: make([]byte, MaxLarge+1)})
-	eventually(t, "all is counted", func() bool { return a.count.SentBytes.Load() == bytesSent })
+	eventually.True(t, "all is counted", func() bool { return a.count.SentBytes.Load() == bytesSent })
 	if n := a.count.Sent.Load(); n != uint64(2*len(sizes)) {
 		t.Errorf("sent %d", n)
 	}
@@ -289,7 +281,7 @@ func exchange(t *testing.T, ns []*node) {
 	b.Part(3)
 	f := b.count.Foreign.Load()
 	c.Send(Out{To: 2, Payload: []byte("gone")})
-	eventually(t, "one parted from is foreign", func() bool { return b.count.Foreign.Load() > f })
+	eventually.True(t, "one parted from is foreign", func() bool { return b.count.Foreign.Load() > f })
 	b.Meet(3, c.Epoch(), c.Addr()) // in the same life
 	c.Send(Out{To: 2, Payload: []byte("back")})
 	if h := b.next(t); string(h.p) != "back" {
@@ -426,7 +418,7 @@ func TestFlood(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "it comes", func() bool { return a.count.Foreign.Load() > 1000 })
+	eventually.True(t, "it comes", func() bool { return a.count.Foreign.Load() > 1000 })
 	began := time.Now()
 	a.Ask(time.Millisecond, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("never")})
 	a.Close()
@@ -463,10 +455,10 @@ func TestRotation(t *testing.T) {
 	b.SetKeys(old)
 	f := b.count.Foreign.Load()
 	a.Send(Out{To: 2, Payload: []byte("secret")}, Out{To: 2, Payload: make([]byte, MaxPayload+1)})
-	eventually(t, "refused", func() bool { return b.count.Foreign.Load() == f+2 })
+	eventually.True(t, "refused", func() bool { return b.count.Foreign.Load() == f+2 })
 	f = a.count.Foreign.Load()
 	b.Send(Out{To: 1, Payload: []byte("old alone")})
-	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
+	eventually.True(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
 	b.SetKeys(fresh)
 	hears("again")
 	if len(a.got)+len(b.got) > 0 {
@@ -485,14 +477,14 @@ func TestNewLife(t *testing.T) {
 	again.Meet(1, a.Epoch(), a.Addr())
 	f := a.count.Foreign.Load()
 	again.Send(Out{To: 1, Payload: []byte("too early")})
-	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
+	eventually.True(t, "refused", func() bool { return a.count.Foreign.Load() == f+1 })
 	a.Meet(2, again.Epoch(), again.Addr())
 	again.Send(Out{To: 1, Payload: []byte("known")})
 	if h := a.next(t); string(h.p) != "known" {
 		t.Errorf("%q", h.p)
 	}
 	b.Send(Out{To: 1, Payload: []byte("from the grave")})
-	eventually(t, "refused", func() bool { return a.count.Foreign.Load() == f+2 })
+	eventually.True(t, "refused", func() bool { return a.count.Foreign.Load() == f+2 })
 	a.Send(Out{To: 2, Payload: []byte("two")})
 	if h := again.next(t); string(h.p) != "two" {
 		t.Errorf("%q", h.p)
@@ -572,7 +564,7 @@ func TestCast(t *testing.T) {
 				return p.castFrom > 0
 			}
 			said := 0
-			eventually(t, "the floor is told", func() bool { said++; a.Cast(fmt.Append(nil, "again ", said)); return floors(b) && floors(c) })
+			eventually.True(t, "the floor is told", func() bool { said++; a.Cast(fmt.Append(nil, "again ", said)); return floors(b) && floors(c) })
 			a.Cast([]byte("now"))
 			for _, n := range []*node{b, c} {
 				seen := map[string]bool{}

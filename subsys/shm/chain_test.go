@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -355,9 +356,9 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 // of n itself.
 func leftovers(t *testing.T, n *node, fds, maps int) {
 	t.Helper()
-	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
-	eventually(t, "the conns are gone", func() bool { return conns(n) == 0 })
-	eventually(t, "descriptors and mappings are as before", func() bool {
+	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	eventually.True(t, "the conns are gone", func() bool { return conns(n) == 0 })
+	eventually.True(t, "descriptors and mappings are as before", func() bool {
 		arenas := n.pool.Stats().Arenas
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas
@@ -382,7 +383,7 @@ func TestChainHeld(t *testing.T) {
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(2)
 		a := spawnPart(t, "source", r.addr)
-		eventually(t, "frames come", func() bool { got, _ := s.frames(); return got > 10 })
+		eventually.True(t, "frames come", func() bool { got, _ := s.frames(); return got > 10 })
 		shortly()
 		switch i % 3 {
 		case 0: // the relay: the source lives, and writes over what it may
@@ -446,7 +447,7 @@ func TestChainLent(t *testing.T) {
 		s.keep(7)
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = n.load(s, -1, uint64(i)) })
-		eventually(t, "some comes back", func() bool { got, _ := s.frames(); return got > 10 })
+		eventually.True(t, "some comes back", func() bool { got, _ := s.frames(); return got > 10 })
 		shortly()
 		switch i % 3 {
 		case 0:
@@ -501,7 +502,7 @@ func TestChainBetween(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(r.run)
 		a := spawnPart(t, "source", n.port.Addr())
-		eventually(t, "frames are sent on", func() bool {
+		eventually.True(t, "frames are sent on", func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return r.relayed > 10

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 )
@@ -124,7 +125,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Fatalf("kill %d: %v", i, err)
 		}
 		held += k
-		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
 	}
 	t.Logf("%d kills, %d frames, %d held while their senders died", *kills, total, held)
 	if total == 0 || held == 0 {
@@ -134,7 +135,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		return
 	}
 	arenas := n.pool.Stats().Arenas
-	eventually(t, "descriptors and mappings are as before", func() bool {
+	eventually.True(t, "descriptors and mappings are as before", func() bool {
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas && conns(n) == 0
 	})
@@ -154,7 +155,7 @@ func TestStoppedPeer(t *testing.T) {
 	for _, end := range []syscall.Signal{syscall.SIGCONT, syscall.SIGKILL} {
 		c := spawn(t, n.port.Addr())
 		s := n.accepted(t)
-		eventually(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
+		eventually.True(t, "the peer sends", func() bool { got, _ := s.frames(); return got > 10 })
 		_ = c.Process.Signal(syscall.SIGSTOP)
 		full := false
 		seq := uint32(0)
@@ -180,7 +181,7 @@ func TestStoppedPeer(t *testing.T) {
 		if err := n.load(near, 200, 9); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "others are served meanwhile", func() bool { got, _ := far.frames(); return got == 200 })
+		eventually.True(t, "others are served meanwhile", func() bool { got, _ := far.frames(); return got == 200 })
 		near.conn.Close()
 		_ = far.wantDown(t)
 		_ = c.Process.Signal(end)
@@ -199,6 +200,6 @@ func TestStoppedPeer(t *testing.T) {
 		if c.ProcessState.ExitCode() == 2 {
 			t.Error("the peer has read nonsense")
 		}
-		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -36,7 +37,7 @@ func lendSome(t *testing.T, from *node, s *sink, n int) {
 
 func keepAll(t *testing.T, s *sink, n int) {
 	t.Helper()
-	eventually(t, "they come", func() bool { got, _ := s.frames(); return got == n })
+	eventually.True(t, "they come", func() bool { got, _ := s.frames(); return got == n })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.kept) != n {
@@ -87,8 +88,8 @@ func TestHeldWhenConnCloses(t *testing.T) {
 		if _, err := far.release(); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
-		eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+		eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+		eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 	}
 }
 
@@ -119,7 +120,7 @@ func TestHeldWhenPortCloses(t *testing.T) {
 	if k, err := far.release(); k != 20 || err != nil {
 		t.Errorf("%d held: %v", k, err)
 	}
-	eventually(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
+	eventually.True(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
 }
 
 // The receiver ends first, and its program holds messages still.
@@ -144,7 +145,7 @@ func TestHeldWhenReceiverCloses(t *testing.T) {
 	if _, err := far.release(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
+	eventually.True(t, "they are back", func() bool { return a.pool.Stats().InUse == 0 })
 }
 
 // Both ends have lent and neither has looked: nobody waits for the other.
@@ -159,8 +160,8 @@ func TestBothCloseUnread(t *testing.T) {
 	far.conn.Close()
 	a.hold.Unlock()
 	b.hold.Unlock()
-	eventually(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
-	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+	eventually.True(t, "all is back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
 // More is lent than there are numbers for: the rest is copied, and nobody waits
@@ -171,12 +172,12 @@ func TestAllLoansOut(t *testing.T) {
 	if err := a.load(near, 3000, 1); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 3000 })
+	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 3000 })
 	if _, bad := far.frames(); bad != nil {
 		t.Fatal(bad)
 	}
 	c := near.conn.(*conn)
-	eventually(t, "all is back", func() bool { return c.out.lent.Load() == 0 })
+	eventually.True(t, "all is back", func() bool { return c.out.lent.Load() == 0 })
 
 	near, far = pair(t, a, b)
 	var held []interface{ Release() }
@@ -199,7 +200,7 @@ func TestAllLoansOut(t *testing.T) {
 		far.kept = nil
 		far.mu.Unlock()
 	}
-	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 2*maxLoans })
+	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 2*maxLoans })
 	if _, bad := far.frames(); bad != nil {
 		t.Error(bad)
 	}
@@ -225,13 +226,13 @@ func TestArenaForgotten(t *testing.T) {
 		t.Fatal(k, err)
 	}
 	big.Release()
-	eventually(t, "it comes", func() bool { got, _ := far.frames(); return got == 1 })
+	eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == 1 })
 	mapped := func() (n int) {
 		b, _ := os.ReadFile("/proc/self/maps")
 		return strings.Count(string(b), "rocl-arena")
 	}
-	eventually(t, "both have it mapped", func() bool { return mapped() >= 2 })
-	eventually(t, "it is back", func() bool { return a.pool.Stats().InUse == 0 })
+	eventually.True(t, "both have it mapped", func() bool { return mapped() >= 2 })
+	eventually.True(t, "it is back", func() bool { return a.pool.Stats().InUse == 0 })
 	// More than a pool keeps, beside the last one: the first to go is the oldest.
 	for range 5 {
 		x, err := a.pool.Get(64 << 20)
@@ -252,7 +253,7 @@ func TestArenaForgotten(t *testing.T) {
 		x.Release()
 	}
 	c := far.conn.(*conn)
-	eventually(t, "the reader has let go", func() bool {
+	eventually.True(t, "the reader has let go", func() bool {
 		b.hold.Lock()
 		defer b.hold.Unlock()
 		return len(c.in.arenas) == 0
@@ -439,7 +440,7 @@ func TestCloseWhileListening(t *testing.T) {
 		stop.Store(true)
 		telling.Wait()
 	}
-	eventually(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
+	eventually.True(t, "the conns are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
 // Who goes to rest with a ring that was full hears that it is not any more, also if

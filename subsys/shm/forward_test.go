@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -55,7 +56,7 @@ func admitted(t testing.TB, a, b *node) (near, far *sink) {
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(1)
 	}
-	eventually(t, "the grants are known", func() bool {
+	eventually.True(t, "the grants are known", func() bool {
 		return near.conn.(*conn).theirs.arenas.Load() > 0 && far.conn.(*conn).theirs.arenas.Load() > 0
 	})
 	return near, far
@@ -65,7 +66,7 @@ func admitted(t testing.TB, a, b *node) (near, far *sink) {
 func (s *sink) take(t testing.TB) *kept {
 	t.Helper()
 	var k *kept
-	eventually(t, "a payload comes", func() bool {
+	eventually.True(t, "a payload comes", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.bad != nil {
@@ -97,7 +98,7 @@ func wantCopied(t testing.TB, what string, n *node, want bool) {
 func wantBack(t testing.TB, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
-		eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+		eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
 	}
 }
 
@@ -122,7 +123,7 @@ func TestForward(t *testing.T) {
 			sendOn(t, bc, i, k)
 		}
 	}
-	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
 	scribble(t, a)
 	for range count {
 		k := cb.take(t)
@@ -166,7 +167,7 @@ func TestForwardHome(t *testing.T) {
 			}
 			if i%25 == 0 {
 				wantBack(t, b)
-				eventually(t, "the loan is back", func() bool { return !ab.conn.(*conn).lingers() && !ba.conn.(*conn).lingers() })
+				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).lingers() && !ba.conn.(*conn).lingers() })
 			}
 			if err := verify(k.data, k.tag); err != nil {
 				t.Fatal(err)
@@ -277,7 +278,7 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	a.sendOwn(t, ab, 0, 20_000)
 	sendOn(t, bc, 0, ba.take(t))
 	b1.sendOwn(t, bc, 1, 20_000)
-	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == 2 })
+	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == 2 })
 	if copied := b2.count.CopiedB.Load(); copied != 40_000 {
 		t.Errorf("%d bytes were copied", copied)
 	}
@@ -315,14 +316,14 @@ func forwardMany(t *testing.T, count, copied int) {
 	ab, ba := pair(t, a, b)
 	bc, cb := pair(t, b, c)
 	ba.conn.(subsys.Admitter).Admit()
-	eventually(t, "the grant is known", func() bool { return ab.conn.(*conn).theirs.arenas.Load() > 0 })
+	eventually.True(t, "the grant is known", func() bool { return ab.conn.(*conn).theirs.arenas.Load() > 0 })
 	ba.keep(1)
 	cb.keep(1)
 	for i := range count {
 		a.sendOwn(t, ab, uint32(i), size)
 		sendOn(t, bc, uint32(i), ba.take(t))
 	}
-	eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
 	if k, err := cb.release(); k != count || err != nil {
 		t.Errorf("%d of %d are held: %v", k, count, err)
 	}
@@ -365,8 +366,8 @@ func TestForwardedArenaForgotten(t *testing.T) {
 		defer n.hold.Unlock()
 		return len(s.conn.(*conn).in.arenas)
 	}
-	eventually(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
-	eventually(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
+	eventually.True(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
+	eventually.True(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
 	// The connection on which it went is as good as before.
 	b.sendOwn(t, bc, 1, 40_000)
 	cb.take(t).buf.Release()
@@ -394,7 +395,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				a.sendOwn(t, ab, i, 40_000)
 				sendOn(t, bc, i, ba.take(t))
 			}
-			eventually(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+			eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
 			switch what {
 			case "first conn, near":
 				ab.conn.Close()
@@ -492,7 +493,7 @@ func TestForwardOfOtherUser(t *testing.T) {
 	exe := launch(t, "member "+b.port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
 	ba := b.accepted(t)
 	ba.keep(1)
-	eventually(t, "frames come", func() bool { got, _ := ba.frames(); return got == 50 })
+	eventually.True(t, "frames come", func() bool { got, _ := ba.frames(); return got == 50 })
 	ba.mu.Lock()
 	all := ba.kept
 	ba.kept = nil
@@ -508,7 +509,7 @@ func TestForwardOfOtherUser(t *testing.T) {
 	if size == 0 {
 		t.Fatal("nothing was lent")
 	}
-	eventually(t, "they come", func() bool { got, bad := cb.frames(); return got == int(seq) && bad == nil })
+	eventually.True(t, "they come", func() bool { got, bad := cb.frames(); return got == int(seq) && bad == nil })
 	if copied := c.count.CopiedB.Load(); copied < size {
 		t.Errorf("%d bytes of %d were copied", copied, size)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -189,8 +190,8 @@ func TestMoreArenasThanMapped(t *testing.T) {
 			if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 				t.Fatalf("took %d: %v", n, err)
 			}
-			eventually(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
-			eventually(t, "it comes back", func() bool {
+			eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
+			eventually.True(t, "it comes back", func() bool {
 				return near.conn.(*conn).out.lent.Load() == 0 || near.conn.(*conn).out.due(near.conn.(*conn))
 			})
 			if a.count.Copies.Load() != copies {
@@ -239,7 +240,7 @@ func TestUnadmittedUsers(t *testing.T) {
 			s := n.accepted(t)
 			_ = s.wantDown(t)
 		}
-		eventually(t, "the conns are gone", func() bool { return conns(n) == 0 })
+		eventually.True(t, "the conns are gone", func() bool { return conns(n) == 0 })
 	}
 	exe := launch(t, "member "+n.port.Addr(), other)
 	s := n.accepted(t)
@@ -291,7 +292,7 @@ func TestBudget(t *testing.T) {
 	near, far := pair(t, a, b)
 	far.conn.(subsys.Admitter).Admit()
 	far.conn.(subsys.Admitter).Admit() // means nothing
-	eventually(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
+	eventually.True(t, "the grant is known", func() bool { return near.conn.(*conn).theirs.arenas.Load() == peerArenas-fewArenas })
 	p := b.port.(*port)
 	if p.budget.arenas != peerArenas-fewArenas || p.budget.gib != peerGiB-fewBytes>>30 {
 		t.Errorf("one peer has %d arenas, %d GiB", p.budget.arenas, p.budget.gib)
@@ -311,7 +312,7 @@ func TestBudget(t *testing.T) {
 	}
 	near.conn.Close()
 	_ = far.wantDown(t)
-	eventually(t, "all comes back", func() bool {
+	eventually.True(t, "all comes back", func() bool {
 		p.budget.mu.Lock()
 		defer p.budget.mu.Unlock()
 		return p.budget.arenas == 0 && p.budget.gib == 0

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rocl-go/rocl/internal/eventually"
 	"github.com/rocl-go/rocl/internal/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -39,7 +40,7 @@ func good(t testing.TB, near, far *sink, seq uint32) {
 	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 		t.Fatalf("an honest conn took %d frames: %v", n, err)
 	}
-	eventually(t, "an honest conn carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
+	eventually.True(t, "an honest conn carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
 }
 
 // A peer that writes nonsense is cut off with ErrProtocol; nothing it names
@@ -162,7 +163,7 @@ func TestNonsenseSentBack(t *testing.T) {
 					t.Error("it is not a part of what was lent")
 				}
 				k.buf.Release()
-				eventually(t, "the loan for it is back", func() bool {
+				eventually.True(t, "the loan for it is back", func() bool {
 					loan, ok := c.theirs.givenBack(0)
 					return ok && loan == 1
 				})
@@ -176,7 +177,7 @@ func TestNonsenseSentBack(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
+	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse == 0 })
 }
 
 // write publishes raw records.
@@ -221,7 +222,7 @@ func TestArenaTakenBack(t *testing.T) {
 	h.Put(b[recordLen+descriptorLen:])
 	write(c, b)
 	c.ring()
-	eventually(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
+	eventually.True(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
 	_ = c.tell(noteGone, 7, 0, -1)
 	memfd.Unmap(mem)
 	memfd.Close(fd)
@@ -283,8 +284,8 @@ func TestFlippedWords(t *testing.T) {
 	// business. That each kind of nonsense is noticed is TestNonsense's.
 	t.Logf("%d of %d conns were cut off", broken, rounds)
 	good(t, near, far, 0)
-	eventually(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
-	eventually(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
+	eventually.True(t, "all that was lent is back", func() bool { return n.pool.Stats().InUse <= 1 && evil.pool.Stats().InUse == 0 })
+	eventually.True(t, "the conns are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
 // Who says nothing, or nonsense, instead of a hello is not taken in.
@@ -344,7 +345,7 @@ func TestStrangers(t *testing.T) {
 		c.Close()
 	}
 	good(t, near, far, 1)
-	eventually(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
+	eventually.True(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
 	select {
 	case <-n.taken:
 		t.Error("a stranger was taken in")

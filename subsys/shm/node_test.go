@@ -330,16 +330,6 @@ func resources() (fds, maps int) {
 	return fds, strings.Count(string(b), "memfd:")
 }
 
-// eventually waits for what must become so.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // conns are those of which a node keeps anything.
 func conns(n *node) int {
 	p := n.port.(*port)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // The test binary in a part that needs another process but no port.
@@ -173,7 +175,7 @@ func TestGroup(t *testing.T) {
 	for name, as := range map[string]syscall.Credential{"group": {Uid: 65534, Gid: 0}, "other groups": {Uid: 65534, Gid: 65534, Groups: []uint32{7, 0}}} {
 		exe := launch(t, "member "+n.port.Addr(), &as)
 		s := n.accepted(t)
-		eventually(t, name+": frames come", func() bool { got, _ := s.frames(); return got == 50 })
+		eventually.True(t, name+": frames come", func() bool { got, _ := s.frames(); return got == 50 })
 		_ = exe.Process.Kill()
 		_ = exe.Wait()
 		_ = s.wantDown(t)
@@ -186,7 +188,7 @@ func TestNothingInherited(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
 	lendSome(t, a, near, 3)
-	eventually(t, "they come", func() bool { got, _ := far.frames(); return got == 3 })
+	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 3 })
 	if out := run(t, "descriptors", nil); out != "" {
 		t.Errorf("inherited: %s", out)
 	}
@@ -203,8 +205,8 @@ func TestQuietPair(t *testing.T) {
 	if err := b.load(far, 500, 2); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
-	eventually(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
+	eventually.True(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
+	eventually.True(t, "buffers go back", func() bool { return a.pool.Stats().InUse == 0 && b.pool.Stats().InUse == 0 })
 	of := func(n *node, s *sink) int {
 		c := s.conn.(*conn)
 		n.hold.Lock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // Ends say how a call, a monitor and a receive of one resource have ended; "" if they have
@@ -103,7 +104,7 @@ func TestAwaitedNodeDies(t *testing.T) {
 			t.Errorf("after a short cut: %+v", e)
 		}
 		l.cut(l.nodes[1:2], l.nodes)
-		eventually(t, "all have ended", func() bool { e := ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" })
+		eventually.True(t, "all have ended", func() bool { e := ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" })
 		if e := ended(); e != (Ends{"gone", "gone", "gone"}) {
 			t.Errorf("after a long cut: %+v", e)
 		}

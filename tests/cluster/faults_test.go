@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // long says that there is time, and nothing else beside: the full lengths of all
@@ -366,7 +367,7 @@ func TestOverlappingRestarts(t *testing.T) {
 	}
 	l.together(l.nodes...)
 	l.heal()
-	eventually(t, "all deny for certain", func() bool {
+	eventually.True(t, "all deny for certain", func() bool {
 		return !slices.ContainsFunc(as, func(a *agent) bool { return a.find(rocl.Match{"type": "none"}).How != definite })
 	})
 	complete(as, own, same)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 var figures = flag.Bool("figures", false, "measure how soon a cluster of eight notices what happens, and print it as a table")
@@ -89,7 +91,7 @@ func TestFigures(t *testing.T) {
 		}
 		began := time.Now()
 		l.heal()
-		eventually(t, "all watches complete", func() bool { return astray(as, truth) == "" })
+		eventually.True(t, "all watches complete", func() bool { return astray(as, truth) == "" })
 		watches.add(time.Since(began))
 		l.one("healed", began)
 		views.add(l.since().Sub(began))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // metrics is where a daemon that has it shows them, to its own node.
@@ -76,7 +77,7 @@ func TestGroup(t *testing.T) {
 				l.heal()
 				l.one("group, replaced while cut off, healed", healed)
 				// Where all were started anew nobody knows yet whom they have not met.
-				eventually(t, "all deny for certain", func() bool {
+				eventually.True(t, "all deny for certain", func() bool {
 					return !slices.ContainsFunc(as, func(a *agent) bool { return a.find(rocl.Match{"type": "none"}).How != definite })
 				})
 				complete(as, own, same)

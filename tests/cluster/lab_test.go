@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // A lab is a number of machines on one wire: network namespaces joined by a
@@ -407,7 +409,7 @@ func (l *lab) whole(nodes ...*node) bool {
 // together waits until it is so.
 func (l *lab) together(nodes ...*node) {
 	l.t.Helper()
-	eventually(l.t, "one view", func() bool { return l.whole(nodes...) })
+	eventually.True(l.t, "one view", func() bool { return l.whole(nodes...) })
 }
 
 // deathSeen waits until all but the dead have lost it, and says how long after
@@ -419,7 +421,7 @@ func (l *lab) deathSeen(dead *node, since time.Time) (first, last time.Duration)
 		if n == dead {
 			continue
 		}
-		eventually(l.t, "the death is seen", func() bool { _, ok := n.lostAt(dead); return ok })
+		eventually.True(l.t, "the death is seen", func() bool { _, ok := n.lostAt(dead); return ok })
 		at, _ := n.lostAt(dead)
 		first, last = min(first, at.Sub(since)), max(last, at.Sub(since))
 	}
@@ -496,15 +498,6 @@ func (l *lab) heal() {
 		n.loss = 0
 		clear(n.deaf)
 		n.apply()
-	}
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in 60 s: %s", what)
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // Over the boundary of a container, a network namespace, there is no shared
@@ -29,7 +30,7 @@ func TestContainers(t *testing.T) {
 		talk := func(to *agent, who, over string) {
 			t.Helper()
 			id := to.register(rocl.Attrs{"who": who})
-			eventually(t, "it is found", func() bool { return plain.find(rocl.Match{"who": who}).How == "" })
+			eventually.True(t, "it is found", func() bool { return plain.find(rocl.Match{"who": who}).How == "" })
 			plain.say(to, id, "hello")
 			for _, r := range do[struct{}, []rocl.Route](plain, "Routes", struct{}{}) {
 				if r.Peer == id.Context() {

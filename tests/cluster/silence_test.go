@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // Post is a series of messages to one resource, one each Every, whose tags count
@@ -122,9 +123,9 @@ func TestSilentMachine(t *testing.T) {
 		moved := func(what string) {
 			t.Helper()
 			var accepted []uint64
-			eventually(t, "a message is accepted", func() bool { accepted = posted().Accepted; return len(accepted) > 0 })
+			eventually.True(t, "a message is accepted", func() bool { accepted = posted().Accepted; return len(accepted) > 0 })
 			last := accepted[len(accepted)-1]
-			eventually(t, what, func() bool {
+			eventually.True(t, what, func() bool {
 				got = append(got, do[rocl.GID, []uint64](to, "Drain", id)...)
 				return len(got) > 0 && got[len(got)-1] > last
 			})
@@ -140,7 +141,7 @@ func TestSilentMachine(t *testing.T) {
 		short := time.Since(healed)
 
 		l.cut(one, other)
-		eventually(t, "senders are told of a silent machine", func() bool { p := posted(); return len(p.Reported) > 0 && p.Refused > 0 })
+		eventually.True(t, "senders are told of a silent machine", func() bool { p := posted(); return len(p.Reported) > 0 && p.Refused > 0 })
 		l.heal()
 		healed = time.Now()
 		l.together(l.nodes...)
@@ -149,7 +150,7 @@ func TestSilentMachine(t *testing.T) {
 		t.Logf("sealed %v: messages %v after a short cut; after a long one the cluster %v, messages %v", sealed, short, met, time.Since(healed))
 		do[struct{}, struct{}](from, "EndPost", struct{}{})
 		end := posted()
-		eventually(t, "each message comes or is reported", func() bool {
+		eventually.True(t, "each message comes or is reported", func() bool {
 			got = append(got, do[rocl.GID, []uint64](to, "Drain", id)...)
 			end = posted()
 			return !slices.ContainsFunc(end.Accepted, func(tag uint64) bool {

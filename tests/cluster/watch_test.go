@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 )
 
 // What is watched, and churned.
@@ -288,12 +289,12 @@ func (l *lab) processDeath(as []*agent, at *node) (last time.Duration) {
 	victim := at.agent()
 	id := victim.register(rocl.Attrs{"type": "watched", "n": "1"}).String()
 	for _, a := range as {
-		eventually(l.t, "it appears", func() bool { return do[struct{}, Seen](a, "View", struct{}{}).Known[id] != "" })
+		eventually.True(l.t, "it appears", func() bool { return do[struct{}, Seen](a, "View", struct{}{}).Known[id] != "" })
 	}
 	began := time.Now()
 	victim.p.kill()
 	for _, a := range as {
-		eventually(l.t, "its process is dead", func() bool {
+		eventually.True(l.t, "its process is dead", func() bool {
 			gone, ok := do[struct{}, Seen](a, "View", struct{}{}).Gone[id]
 			if ok {
 				last = max(last, gone.Sub(began))

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
 	"golang.org/x/sys/unix"
 )
 
@@ -134,13 +135,13 @@ func TestNothingInTheClear(t *testing.T) {
 				a.say(b, b.register(nil), message)
 			}
 			if !sealed {
-				eventually(t, "messages are heard", func() bool { _, heard := e.soFar(); return heard[message] > 1 })
+				eventually.True(t, "messages are heard", func() bool { _, heard := e.soFar(); return heard[message] > 1 })
 				return
 			}
 			// What has been said is heard by now, or soon: who would hear it of the
 			// unsealed has long done so.
 			began, _ := e.soFar()
-			eventually(t, "the wire goes on", func() bool { frames, _ := e.soFar(); return frames > began+100 })
+			eventually.True(t, "the wire goes on", func() bool { frames, _ := e.soFar(); return frames > began+100 })
 			if _, heard := e.soFar(); len(heard) > 0 {
 				t.Errorf("in the clear: %v", heard)
 			}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package eventually waits, in tests, for states that other goroutines and processes bring about.
+package eventually
+
+import (
+	"testing"
+	"time"
+)
+
+const (
+	patience = 60 * time.Second // a loaded machine runs a test many times slower
+	pause    = time.Millisecond
+)
+
+// True returns when is returns true. It ends the test if that takes longer than a minute; what names the
+// state. Within a bubble of package testing/synctest the minute is the bubble's.
+func True(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(pause) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
