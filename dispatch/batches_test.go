@@ -70,6 +70,40 @@ func TestCallsGoInBatches(t *testing.T) {
 	}
 }
 
+// The requests of one goroutine that has many calls in flight go in batches, and so do the replies of
+// one that answers them.
+func TestStartedCallsGoInBatches(t *testing.T) {
+	var requests, replies atomic.Int64
+	w := newWorld()
+	a := w.node(t, 1, alias{Transport: tcp.New(), name: "counted", send: func(int) { requests.Add(1) }})
+	b := w.node(t, 2, alias{Transport: tcp.New(), name: "counted", send: func(int) { replies.Add(1) }})
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	to := flow(t, a, mb)
+	go serveCalls(mb)
+	defer mb.Close()
+	const inFlight, calls = 64, 64 * 100
+	var window [inFlight]Pending
+	for i := range calls + inFlight {
+		p := &window[i%inFlight]
+		if i >= inFlight {
+			reply, err := p.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply.Release()
+		}
+		var err error
+		if i < calls {
+			if *p, err = ma.RequestBytes(t.Context(), to, 1, []byte("request")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n, m := requests.Load(), replies.Load(); n > calls/4 || m > calls/4 {
+		t.Errorf("%d batches of %d requests, %d of replies", n, calls, m)
+	}
+}
+
 // A goroutine that is to write what is queued, while another one writes, leaves it to that one.
 func TestFlushWhileWriting(t *testing.T) {
 	writes, goesOn := make(chan struct{}), make(chan struct{})

@@ -11,17 +11,19 @@ import (
 )
 
 // A sender that sends one message right after another would waste a system
-// call on each. Its link is paced: messages are only queued, and written when
+// call on each. So would a process that answers a batch of messages. Its link is paced: messages are only queued, and written when
 // there are enough of them, when a goroutine of this context is about to wait,
 // which is when somebody may need an answer, or, if neither happens, by the
 // flusher after a nap.
 
 const (
-	burst      = 2 * time.Microsecond  // between messages that make a stream
-	flushBytes = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
-	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up
-	longNap    = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
-	fewFrames  = 8                     // of one nap, with which a link is no stream any more
+	burst       = 2 * time.Microsecond  // between messages that make a stream
+	flushBytes  = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
+	flushCalls  = 24                    // unsent requests or replies at which their sender does, so that the peer works meanwhile
+	nap         = 50 * time.Microsecond // for which the flusher lets messages queue up
+	longNap     = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
+	fewFrames   = 8                     // of one nap, with which a link is no stream any more
+	batchFrames = 8                     // that have come since a message was queued last: the peer sends in batches
 )
 
 // pace is how a link writes. Guarded by link.mu, but for wrote.
@@ -31,6 +33,7 @@ type pace struct {
 	isTimed bool         // the write of the message that was queued last sets wrote
 	rx      uint32       // session.rxNext when a message was last queued
 	seen    uint32       // session.next at the last nap
+	calls   int          // requests and replies that were queued since the last write
 	pumped  bool         // a sender came to flushBytes since
 }
 
@@ -50,7 +53,7 @@ func (l *link) paced() bool { return l.stream.slot > 0 }
 // now says whether what was just queued is to be written now. mu is held.
 func (l *link) now() bool {
 	if l.paced() {
-		if l.s.Due() < flushBytes {
+		if l.s.Due() < flushBytes && l.stream.calls < flushCalls {
 			return false
 		}
 		l.stream.pumped = true
@@ -58,9 +61,10 @@ func (l *link) now() bool {
 	}
 	p := &l.stream
 	if rx := l.s.Expected(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
+		isBatch := rx-p.rx >= batchFrames // then there will be as many answers
 		p.rx, p.isTimed = rx, false
 		p.wrote.Store(0)
-		return true
+		return !isBatch || !l.setPace()
 	}
 	p.isTimed = true
 	wrote := p.wrote.Load()

@@ -8,6 +8,7 @@ import (
 	"net"
 	netrpc "net/rpc"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/rpc"
@@ -82,8 +83,39 @@ func serveCalls(ctx context.Context, c *rocl.Context, n int, where string) error
 	return err
 }
 
-// calls has the peer serve n calls, and runs f with a function that makes one.
-func (p *pair) calls(n int, where string, f func(func() error) error) error {
+// A caller makes empty calls of the peer's server.
+type caller struct {
+	ctx    context.Context
+	client *rpc.Client
+	server rocl.GID
+}
+
+func (c *caller) once() error {
+	_, err := rpc.Call[struct{}, struct{}](c.ctx, c.client, c.server, rpcCalls, struct{}{})
+	return err
+}
+
+// rate is how many calls a second one goroutine makes that has inFlight of them under way, n in all.
+func (c *caller) rate(inFlight, n int) (float64, error) {
+	window := make([]*rpc.Future[struct{}], inFlight)
+	start := time.Now()
+	for i := range n + inFlight {
+		f := &window[i%inFlight]
+		if *f != nil {
+			if _, err := (*f).Wait(c.ctx); err != nil {
+				return 0, err
+			}
+			*f = nil
+		}
+		if i < n {
+			*f = rpc.Go[struct{}, struct{}](c.ctx, c.client, c.server, rpcCalls, struct{}{})
+		}
+	}
+	return float64(n) / time.Since(start).Seconds(), nil
+}
+
+// calls has the peer serve n calls, and runs f with their caller.
+func (p *pair) calls(n int, where string, f func(*caller) error) error {
 	if err := p.tell("calls-"+where, n); err != nil {
 		return err
 	}
@@ -99,11 +131,7 @@ func (p *pair) calls(n int, where string, f func(func() error) error) error {
 	// A message there and back is not cancelled, and neither are these calls, but by closing the context.
 	free, stop := context.WithoutCancel(p.ctx), context.AfterFunc(p.ctx, func() { _ = p.c.Close() })
 	defer stop()
-	err = f(func() error {
-		_, err := rpc.Call[struct{}, struct{}](free, client, found[0].ID, rpcCalls, struct{}{})
-		return err
-	})
-	if err != nil {
+	if err := f(&caller{free, client, found[0].ID}); err != nil {
 		return err
 	}
 	return p.told()
@@ -125,7 +153,7 @@ func rpcTrips(p *pair, o *options, where string, most float64) (*Result, error) 
 			return nil, err
 		}
 		before := mallocs()
-		if err := p.calls(n, where, func(once func() error) error { return calls.round(n, once) }); err != nil {
+		if err := p.calls(n, where, func(c *caller) error { return calls.round(n, c.once) }); err != nil {
 			return nil, err
 		}
 		allocs = (mallocs() - before) / float64(n)
@@ -166,7 +194,7 @@ func rpcRate(p *pair, o *options) (*Result, error) {
 		}
 		var rate float64
 		before := mallocs()
-		if err := p.calls(n, "inline", func(once func() error) (err error) { rate, err = inFlightRate(rpcInFlight, n, once); return err }); err != nil {
+		if err := p.calls(n, "inline", func(c *caller) (err error) { rate, err = c.rate(rpcInFlight, n); return err }); err != nil {
 			return nil, err
 		}
 		allocs = (mallocs() - before) / float64(n)
