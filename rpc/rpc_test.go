@@ -470,7 +470,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// A call of raw values allocates twice at most, on both sides together: the future, and the context of the handler.
+// A call of raw values whose context does not end allocates nothing, on either side, but its future.
 func TestCallAllocates(t *testing.T) {
 	if isWatched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -480,6 +480,7 @@ func TestCallAllocates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
+	most := map[string]float64{"Call": 0, "Go": 1}
 	for name, one := range map[string]func() (int64, error){
 		"Call": func() (int64, error) { return rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}) },
 		"Go":   func() (int64, error) { return rpc.Go[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}).Wait(ctx) },
@@ -492,8 +493,8 @@ func TestCallAllocates(t *testing.T) {
 		for range 200 {
 			do()
 		}
-		if n := testing.AllocsPerRun(2000, do); n > 2 {
-			t.Errorf("%s: %v allocations a call", name, n)
+		if n := testing.AllocsPerRun(2000, do); n > most[name] {
+			t.Errorf("%s: %v allocations a call, want %v", name, n, most[name])
 		}
 	}
 }
