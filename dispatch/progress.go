@@ -517,7 +517,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 			continue
 		}
 		if empty%fewPolls == 0 {
-			d.flushAll(false) // what other goroutines have queued since
+			d.flushCalls()
 		}
 		if empty%wokenPolls == 0 && d.woken() > 0 {
 			if entered {
