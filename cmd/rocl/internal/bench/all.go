@@ -55,7 +55,7 @@ var table = []struct {
 	{find, options{poll: "always", count: 10_000, nodes: 2, sealed: true}},
 	{find, options{poll: "never", count: 3_000, nodes: 8}},
 	{rpcBench, options{size: 64, count: 20_000}},
-	{bulkBench, options{size: bulkLarge, count: 4}},
+	{bulkBench, options{poll: "adaptive", size: bulkLarge, count: 4}},
 	{tpvmBench, options{size: 64, count: 20_000}},
 }
 
