@@ -64,10 +64,56 @@ func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pendin
 		m, err = p.Wait(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rocl: calling %v: %w", to, err)
+		return nil, calling(to, err)
 	}
 	return m, nil
 }
+
+// calling returns the error of a call that fails because of err.
+func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: calling %v: %w", to, err) }
+
+// A Pending is a call whose request has been accepted, and whose reply may not have come. The
+// zero value is none.
+type Pending struct {
+	p  dispatch.Pending
+	to resource.GID
+}
+
+// StartCall sends the request of a call, as [Resource.Call] does, and does not wait for the
+// reply: [Pending.Wait] does. So one goroutine may have many calls in flight, whose requests and
+// replies travel in batches. A request may stay unwritten for up to a millisecond, unless a
+// goroutine of the context waits.
+//
+// StartCall waits, until ctx ends, while the target's mailbox has no room, and fails with the errors of Call that
+// concern the request. If it succeeds, it has taken over the caller's reference to b, whose bytes must not be
+// changed, and the end of ctx does nothing: [Pending.Cancel] ends the call. If it fails, b stays the caller's.
+func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (Pending, error) {
+	var p dispatch.Pending
+	err := r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.Request(ctx, f, tag, b)
+		return err
+	})
+	if err != nil {
+		return Pending{}, calling(to, err)
+	}
+	b.Release()
+	return Pending{p, to}, nil
+}
+
+// Wait returns the reply, as [Resource.Call] does, and fails with the same errors. When ctx ends, the
+// call ends. Wait must be called once for each call: a reply that nobody waits for stays in memory.
+func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
+	m, err := p.p.Wait(ctx)
+	if err != nil {
+		return nil, calling(p.to, err)
+	}
+	return m, nil
+}
+
+// Cancel ends the call, unless it has ended or its reply has come: Wait fails with an error that wraps
+// cause. The receiver is not told, and its reply is dropped. Any goroutine may call Cancel, at any time, also
+// after Wait has returned.
+func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 
 // Reply sends the message in b as the reply to the request m, from the resource to which m
 // came, which is r or another one of its context. It does not release m. Any goroutine may

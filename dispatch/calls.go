@@ -417,6 +417,17 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	return nil, err
 }
 
+// Cancel ends the call, unless it has ended or its reply has come: Wait returns cause. Any goroutine
+// may call Cancel, at any time, also after Wait has returned.
+func (p Pending) Cancel(cause error) {
+	c := p.calls
+	c.box.mu.Lock()
+	if i := c.find(p.number); i != 0 {
+		c.fail(i, cause)
+	}
+	c.box.mu.Unlock()
+}
+
 // request is what a message that is the request of a call knows of it.
 type request struct {
 	call  uint64 // the number; 0: the message is no request

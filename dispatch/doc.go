@@ -148,9 +148,10 @@
 // left. If another goroutine has the pen, that one writes these frames too. If the
 // connection is full no goroutine has the pen: the holder of the token takes it when the
 // connection is writable again. A link over which a sender sends one message right after
-// another is paced: its frames are written when there are 32 KiB of them, by the next
-// goroutine that waits, or by the flusher (stream.go). Without a connection frames stay in
-// the session until a handshake has succeeded.
+// another, or batches of calls go, is paced: its frames are written when there
+// are 32 KiB of them, or 24 requests or replies, by the next goroutine that waits, by the one that
+// polls if there are requests or replies, or by the flusher (stream.go). Without a connection
+// frames stay in the session until a handshake has succeeded.
 //
 // The frames of a handshake are written under endpoint.mu, before the connection belongs to
 // the link; but for the last, Ready, for which the goroutine that has accepted the

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,22 +116,21 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	m, err := c.r.Call(ctx, provider, callID(name), b)
 	if err != nil {
 		b.Release()
-		switch ctx.Err() {
-		case nil:
-		case context.DeadlineExceeded:
-			c.cancel(provider, h.number, whyDeadline)
-		default:
-			c.cancel(provider, h.number, whyCancelled)
-		}
+		c.cancelEnded(ctx, provider, h.number)
 		return out, c.failed(name, provider, err)
 	}
-	status, body, err := parseReply(m.Bytes(), h.flags)
+	return result[Out](c, provider, name, m, h.flags, cfg.out)
+}
+
+// result returns what the reply m to a request with flags says, and releases m.
+func result[Out any](c *Client, provider rocl.GID, name string, m *rocl.Message, flags byte, own any) (out Out, err error) {
+	status, body, err := parseReply(m.Bytes(), flags)
 	switch {
 	case err != nil:
 	case status != statusResult:
 		err = c.remote(name, provider, status, body)
 	default:
-		if out, err = formatOf[Out](cfg.out).decode(body); err != nil {
+		if out, err = formatOf[Out](own).decode(body); err != nil {
 			err = fmt.Errorf("the result: %w", err)
 		}
 	}
@@ -197,6 +195,17 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 // cancelMost is for how long the message of a cancelled call may wait for room.
 const cancelMost = 10 * time.Second
 
+// cancelEnded tells a provider that a call has been given up, if its ctx has ended.
+func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
+	switch ctx.Err() {
+	case nil:
+	case context.DeadlineExceeded:
+		c.cancel(provider, number, whyDeadline)
+	default:
+		c.cancel(provider, number, whyCancelled)
+	}
+}
+
 // cancel tells a provider that a call has been given up, and why. It does not wait.
 func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
@@ -231,58 +240,4 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 		}
 		return nil
 	})
-}
-
-// A Future is the result of a call that is under way.
-type Future[T any] struct {
-	done chan struct{}
-	v    T
-	err  error
-}
-
-// Go is Call in a goroutine of its own.
-func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
-	f := &Future[Out]{done: make(chan struct{})}
-	go func() {
-		defer close(f.done)
-		f.v, f.err = Call[In, Out](ctx, c, provider, name, in, opts...)
-	}()
-	return f
-}
-
-// Done returns a channel that is closed when the call has ended.
-func (f *Future[T]) Done() <-chan struct{} { return f.done }
-
-// Wait returns what Call would have returned, or the cause of ctx's end, which does not end the call.
-func (f *Future[T]) Wait(ctx context.Context) (T, error) {
-	select {
-	case <-f.done:
-		return f.v, f.err
-	default:
-	}
-	select {
-	case <-f.done:
-		return f.v, f.err
-	case <-ctx.Done():
-		var zero T
-		return zero, context.Cause(ctx)
-	}
-}
-
-// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
-func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
-	cases := make([]reflect.SelectCase, 0, len(futures)+1)
-	for i, f := range futures {
-		select {
-		case <-f.done:
-			return i, nil
-		default:
-		}
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.Done())})
-	}
-	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())})
-	if i, _, _ := reflect.Select(cases); i < len(futures) {
-		return i, nil
-	}
-	return -1, context.Cause(ctx)
 }

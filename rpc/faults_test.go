@@ -470,3 +470,89 @@ func TestFutures(t *testing.T) {
 		t.Error(v, err)
 	}
 }
+
+// The end of the call's context ends the handler's, and the call, whether or not a goroutine waits for the result. The
+// end of a waiting goroutine's own context ends its wait alone.
+func TestFutureCancelled(t *testing.T) {
+	s, c := pair(t)
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (string, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return "", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("given up")
+	for _, waits := range []bool{false, true} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		f := rpc.Go[struct{}, string](ctx, c, s.ID(), "wait", struct{}{})
+		<-began
+		failed, waiting := make(chan error), 0
+		if waits {
+			for _, ctx := range []context.Context{context.Background(), ctx, deadline(t)} {
+				waiting++
+				go func() {
+					_, err := f.Wait(ctx)
+					failed <- err
+				}()
+			}
+			own, end := context.WithCancel(context.Background())
+			end()
+			if _, err := f.Wait(own); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		cancel(cause)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the handler's context ended by %v", err)
+		}
+		for range waiting {
+			if err := <-failed; !errors.Is(err, cause) {
+				t.Error(err)
+			}
+		}
+		if _, err := f.Wait(deadline(t)); !errors.Is(err, cause) {
+			t.Error(err)
+		}
+	}
+}
+
+// Futures of calls that have not begun, and of those that interceptors make, are as others.
+func TestFutureEnds(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	calls := 0
+	around, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+		calls++
+		return next(ctx)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer around.Close()
+	if err := rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }); err != nil {
+		t.Fatal(err)
+	}
+	over, end := context.WithCancelCause(context.Background())
+	cause := errors.New("over")
+	end(cause)
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := rpc.Go[struct{}, string](over, c, s.ID(), "now", struct{}{}).Wait(deadline(t)); !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	f := rpc.Go[struct{}, string](deadline(t), around, s.ID(), "now", struct{}{})
+	<-f.Done()
+	if v, err := f.Wait(over); v != "now" || err != nil || calls != 1 {
+		t.Error(v, err, calls)
+	}
+}

@@ -28,7 +28,8 @@ type request struct {
 	results *results
 }
 
-// A handlerContext is the context of a handler, which may keep it when it has returned.
+// A handlerContext is the context of a handler, which may keep it when it has returned. Those of
+// requests that have no limits and no metadata are the same for one caller and call.
 type handlerContext struct {
 	context.Context
 	info Info
@@ -42,12 +43,12 @@ func (c *handlerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Info tells a handler and interceptors of the call.
+// Info tells a handler and interceptors of the call. It must not be changed.
 type Info struct {
 	Name     string
 	Caller   rocl.GID // the resource that calls
 	Provider rocl.GID // the server's resource
-	Metadata Metadata // from the caller; not to be changed
+	Metadata Metadata // from the caller
 }
 
 type infoKey struct{}
@@ -111,14 +112,21 @@ func (r *request) parse() (err error) {
 		r.came = time.Now()
 	}
 	r.caller = r.s.callers.of(r.s, r.m.From())
-	r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	if meta == nil && !r.isLimited() {
+		r.ctx = r.caller.plain(r.s, m)
+	} else {
+		r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	}
 	return nil
 }
+
+// isLimited reports whether the request has a deadline, or can be cancelled.
+func (r *request) isLimited() bool { return r.h.number != 0 || r.h.left != 0 }
 
 // limit gives the handler a context that ends with the deadline of the caller, and when the caller
 // cancels.
 func (r *request) limit() {
-	if r.h.number == 0 && r.h.left == 0 {
+	if !r.isLimited() {
 		return
 	}
 	ctx, stop := context.WithCancelCause(r.ctx.Context)
@@ -141,7 +149,7 @@ func (r *request) run() {
 			r.end()
 		}
 	}()
-	if r.ctx.Err() != nil { // while it waited for a worker
+	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // while it waited for a worker, or before it came
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
