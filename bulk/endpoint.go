@@ -38,18 +38,25 @@ type Endpoint struct {
 // An Option changes one default of [Open], or of [Pipeline].
 type Option func(*config)
 
-type config struct{ piece, shared, depth int }
+type config struct {
+	piece  int // bytes
+	shared int // bytes over shared memory
+	placed int // bytes that are read where they lie
+	depth  int
+}
 
-// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and 8 MiB for
-// Pull and Push over shared memory. It fails if it is less than 1 or more than a message may have.
-func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.shared = bytes, bytes } }
+// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and over shared memory 8 MiB, or
+// 64 MiB where Pull and Push read the memory of the other process where it lies. It fails if it is less than 1 or more than a message may have.
+func PieceSize(bytes int) Option {
+	return func(c *config) { c.piece, c.shared, c.placed = bytes, bytes, bytes }
+}
 
 // Depth sets how many pieces of one transfer are under way at a time: 4 by default. It fails if
 // it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, defaultDepth}
+	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -61,7 +68,8 @@ func newConfig(opts []Option) (config, error) {
 
 const (
 	defaultPiece = 1 << 20
-	sharedPiece  = 8 << 20 // over shared memory, where each piece of registered memory costs the same time
+	sharedPiece  = 8 << 20
+	placedPiece  = 64 << 20 // where each piece costs the same time
 	defaultDepth = 4
 )
 
@@ -118,6 +126,11 @@ type Stats struct {
 	Refused                 uint64
 
 	Transfers uint64 // requests that this endpoint made
+
+	// Denied counts contexts with which memory is shared, and between whose processes and this one plain memory
+	// cannot be read where it lies, because the system does not allow it (ptrace), or the process has another PID
+	// namespace. Large transfers of plain memory with them take a copy more.
+	Denied int
 }
 
 type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers atomic.Uint64 }
@@ -128,5 +141,5 @@ func (ep *Endpoint) Stats() Stats {
 	n := len(ep.regions)
 	ep.mu.Unlock()
 	c := &ep.counts
-	return Stats{n, c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load()}
+	return Stats{n, c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), ep.sharing.countDenied()}
 }

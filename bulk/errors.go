@@ -24,7 +24,7 @@ var (
 
 // codes are the errors that an origin answers with, by their numbers on the wire. Number 0 is an
 // error of any other kind, of which the text is sent.
-var codes = []error{nil, ErrRights, ErrRange, ErrRevoked, ErrKey, errProtocol, rocl.ErrTooLarge}
+var codes = []error{nil, ErrRights, ErrRange, ErrRevoked, ErrKey, errProtocol, rocl.ErrTooLarge, errDenied, errElsewhere}
 
 // appendError appends err as an origin answers with it.
 func appendError(p []byte, err error) []byte {

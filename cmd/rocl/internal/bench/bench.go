@@ -89,6 +89,7 @@ func machine() Machine {
 
 type options struct {
 	transport, poll      string
+	isOverAll            bool // no transport was asked for: bulk is measured over tcp and shm
 	size, count, senders int
 	nodes                int // 0: this one
 	sealed               bool
@@ -129,6 +130,9 @@ const mostIdle = 4096
 // mostSenders is how many goroutines send at a time.
 const mostSenders = 1024
 
+// overShared are the benches that can be measured over shared memory.
+var overShared = []string{"rtt", "call", "rate", "bw", "pairs", "bulk"}
+
 // check says what is wrong with the flags of a bench.
 func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
@@ -137,8 +141,11 @@ func (o *options) check(bench string) error {
 	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
-	if o.transport == "shm" && bench != "rtt" && bench != "call" && bench != "rate" && bench != "bw" && bench != "pairs" {
+	if o.transport == "shm" && !slices.Contains(overShared, bench) {
 		return cli.Usagef("%s is not measured over shm", bench)
+	}
+	if o.transport == "inproc" && bench == "bulk" {
+		return cli.Usagef("bulk is measured between processes: --transport is tcp or shm")
 	}
 	if bench == "rate" && o.transport == "shm" && o.size > ringMost {
 		return cli.Usagef("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)
@@ -215,6 +222,7 @@ func Commands() []*cobra.Command {
 				if err := o.check(name); err != nil {
 					return err
 				}
+				o.isOverAll = !cmd.Flags().Changed("transport")
 				r, err := run(cmd.Context(), &o)
 				if err != nil {
 					return err

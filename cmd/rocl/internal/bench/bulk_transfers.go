@@ -35,7 +35,11 @@ var bulkClients = []int{1, 4, 16}
 // bulkBench measures package bulk, row by row. This process moves the data, and others have the memory.
 func bulkBench(ctx context.Context, o *options) (*Result, error) {
 	var all []*Result
-	for _, transport := range []string{"tcp", "shm"} {
+	transports := []string{"tcp", "shm"}
+	if !o.isOverAll {
+		transports = []string{o.transport}
+	}
+	for _, transport := range transports {
 		own := *o
 		own.transport, own.size = transport, bulkLarge
 		_, err := between(ctx, &own, func(p *pair) (*Result, error) {
