@@ -27,6 +27,7 @@ type Endpoint struct {
 	end     context.CancelCauseFunc
 	server  sync.WaitGroup
 	sharing sharing
+	serving serving
 	counts  counts
 
 	mu       sync.Mutex
@@ -43,6 +44,7 @@ type config struct {
 	shared int // bytes over shared memory
 	placed int // bytes that are read where they lie
 	depth  int
+	most   int // requests served at a time
 }
 
 // PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and over shared memory 8 MiB, or
@@ -55,13 +57,18 @@ func PieceSize(bytes int) Option {
 // it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
+// MaxRequests limits how many requests an endpoint serves at a time: 1024 by default, and for one target, a context, at most a
+// quarter of them. Others are refused, and their targets try again after some milliseconds, so that transfers take longer, and do
+// not fail. What requests need of memory is limited by rocl.WithMemory. It fails if it is less than 1.
+func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
+
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth}
+	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth, defaultRequests}
 	for _, o := range opts {
 		o(&c)
 	}
-	if c.depth < 1 || c.piece < 1 || c.piece > rocl.MaxMessage-requestLen {
-		return c, fmt.Errorf("%w: pieces of %d bytes, %d at a time", ErrRange, c.piece, c.depth)
+	if c.depth < 1 || c.most < 1 || c.piece < 1 || c.piece > rocl.MaxMessage-requestLen {
+		return c, fmt.Errorf("%w: pieces of %d bytes, %d at a time, %d requests", ErrRange, c.piece, c.depth, c.most)
 	}
 	return c, nil
 }
@@ -71,6 +78,8 @@ const (
 	sharedPiece  = 8 << 20
 	placedPiece  = 64 << 20 // where each piece costs the same time
 	defaultDepth = 4
+
+	defaultRequests = 1024
 )
 
 // Open registers a resource with the attribute bulk=1, which serves transfers until Close. It fails with
@@ -119,6 +128,7 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 // Stats are counts of an endpoint since Open.
 type Stats struct {
 	Regions int // that are exposed now
+	Serving int // requests that are served now: see MaxRequests
 
 	// What other endpoints, and this one, did with the regions:
 	Reads, Writes           uint64 // requests that were granted; one transfer makes one for each piece
@@ -141,5 +151,5 @@ func (ep *Endpoint) Stats() Stats {
 	n := len(ep.regions)
 	ep.mu.Unlock()
 	c := &ep.counts
-	return Stats{n, c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), ep.sharing.countDenied()}
+	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), ep.sharing.countDenied()}
 }

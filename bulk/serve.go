@@ -35,6 +35,12 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 		return
 	}
 	q, data, err := parseRequest(m.Bytes())
+	if !ep.serving.begin(m.From(), ep.cfg.most) {
+		ep.counts.refused.Add(1)
+		_ = ep.r.ReplyBytes(ended, m, refusal(q.Len, errBusy)) // without room the target sees ErrNoReply
+		m.Release()
+		return
+	}
 	switch {
 	case err != nil:
 		ep.refuse(m, q.Len, err)
@@ -78,15 +84,22 @@ var ended = func() context.Context {
 // target's context has no room for the reply, another goroutine does. It owns m.
 func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, failed func()) {
 	if send(ended) == nil {
-		m.Release()
+		ep.served(m)
 		return
 	}
 	ep.server.Go(func() {
-		defer m.Release()
+		defer ep.served(m)
 		if send(ep.life) != nil { // the target has ended, or this endpoint
 			failed()
 		}
 	})
+}
+
+// served releases a request that has been replied to.
+func (ep *Endpoint) served(m *rocl.Message) {
+	from := m.From()
+	m.Release()
+	ep.serving.end(from)
 }
 
 // admit returns the region of a request, and where in it the range begins. The region's end must

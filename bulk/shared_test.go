@@ -20,7 +20,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// hook replaces what reads the memory of other processes, until the test has ended.
+// hook replaces what reads the memory of other processes, until the test has ended. Endpoints are opened after it, and
+// so closed before.
 func hook(t *testing.T, f func(read func() error, local [][]byte) error) {
 	t.Helper()
 	t.Cleanup(bulk.HookReadProcess(f))
@@ -121,9 +122,9 @@ func TestPlainMemoryDenied(t *testing.T) {
 		})
 	}
 	t.Run("of the target", func(t *testing.T) {
-		origin, target := sharing(t)
 		var tried atomic.Int64
 		hook(t, func(func() error, [][]byte) error { tried.Add(1); return syscall.EPERM })
+		origin, target := sharing(t)
 		mem := make([]byte, 3<<20)
 		r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem))
 		for range 3 {

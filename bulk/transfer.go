@@ -62,13 +62,22 @@ func (h *Handle) check(want Rights, off, n int64) error {
 	return nil
 }
 
-func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
+func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.Message, err error) {
 	if err := h.check(ReadOnly, off, n); err != nil {
 		return nil, err
 	}
 	if n > rocl.MaxMessage {
 		return nil, rocl.ErrTooLarge
 	}
+	err = patiently(ctx, func() error {
+		m, err = ep.fetch(ctx, h, off, n)
+		return err
+	})
+	return m, err
+}
+
+// fetch asks once for n bytes from off on.
+func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
 	m, err := ep.ask(ctx, h, tagRead, off, n)
 	if err != nil {
 		return nil, err
@@ -123,7 +132,7 @@ func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64
 	in := func(piece int, one pieceFunc) error {
 		from := done
 		more, err := inPieces(ctx, n-from, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
-			return one(ctx, h, off+from+at, local, from+at, n)
+			return patiently(ctx, func() error { return one(ctx, h, off+from+at, local, from+at, n) })
 		})
 		done += more
 		return err
@@ -155,7 +164,7 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 
 // pullPiece copies n bytes from off on to local memory.
 func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.view(ctx, h, off, n)
+	m, err := ep.fetch(ctx, h, off, n)
 	if err != nil {
 		return err
 	}
