@@ -746,6 +746,9 @@ func TestPipeline(t *testing.T) {
 		if err := r.Revoke(deadline(t)); err != nil {
 			t.Error(err)
 		}
+		if n := bulk.InFlight(target.Endpoint); n != 0 {
+			t.Errorf("%d transfers are still counted", n)
+		}
 	})
 }
 

@@ -87,3 +87,6 @@ func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
 	mem, n := newLocal([][]byte{dst})
 	return ep.pullPlaced(ctx, &h, 0, &mem, 0, n)
 }
+
+// InFlight returns how many transfers an endpoint makes now.
+func InFlight(ep *Endpoint) int64 { return ep.flight.transfers.Load() }

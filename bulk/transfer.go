@@ -129,9 +129,11 @@ type pieceFunc func(ctx context.Context, h *Handle, off int64, local *memory, at
 // moved splits a transfer into pieces, of which Depth are under way at a time. It returns how many bytes there are before
 // the first that is missing.
 func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64, local *memory, n int64) (done int64, err error) {
+	ep.flight.begin()
+	defer ep.flight.end()
 	in := func(piece int, one pieceFunc) error {
 		from := done
-		more, err := inPieces(ctx, n-from, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
+		more, err := inPieces(ctx, n-from, int64(piece), ep.flight.depth(int64(piece), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
 			return patiently(ctx, func() error { return one(ctx, h, off+from+at, local, from+at, n) })
 		})
 		done += more

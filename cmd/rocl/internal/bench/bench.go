@@ -100,6 +100,8 @@ type options struct {
 	idle                 int           // links beside the one that is used (rtt)
 	server               string        // how the peer answers (rtt); "": in its loop
 	inFlight             int           // goroutines that call at a time (call); 0 and 1: one
+	only                 string        // the rows to measure (bulk); "": all
+	full                 bool          // 64 clients of 512 MiB (bulk)
 	json                 bool
 }
 
@@ -143,6 +145,9 @@ func (o *options) check(bench string) error {
 	}
 	if o.transport == "shm" && !slices.Contains(overShared, bench) {
 		return cli.Usagef("%s is not measured over shm", bench)
+	}
+	if o.only != "" && !slices.Contains(bulkRowNames, o.only) {
+		return cli.Usagef("--only is one of %s, not %q", strings.Join(bulkRowNames, ", "), o.only)
 	}
 	if o.transport == "inproc" && bench == "bulk" {
 		return cli.Usagef("bulk is measured between processes: --transport is tcp or shm")
@@ -253,6 +258,10 @@ func Commands() []*cobra.Command {
 			f.StringVar(&o.server, "server", "inline", "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
 			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 		}
+		if name == "bulk" {
+			f.StringVar(&o.only, "only", "", "one of "+strings.Join(bulkRowNames, ", ")+", rather than all of the transport")
+			f.BoolVar(&o.full, "full", false, "clients: up to 64, of 512 MiB each, rather than 16 of 64 MiB")
+		}
 		if name == "call" {
 			f.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
 		}
@@ -293,7 +302,7 @@ func Commands() []*cobra.Command {
 		},
 	}
 	origin := &cobra.Command{
-		Use: "bench-origin SOCKET POLL TRANSPORT NAME BYTES KIND", Hidden: true, Args: cobra.ExactArgs(6),
+		Use: "bench-origin SOCKET POLL TRANSPORT NAME BYTES MEMORY KIND", Hidden: true, Args: cobra.ExactArgs(7),
 		Short: "A process with memory of a bench; started by bench",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return originMain(cmd.Context(), args, os.Stdin)
