@@ -55,7 +55,7 @@ func PieceSize(bytes int) Option {
 }
 
 // Depth sets how many pieces of one transfer are under way at a time: 4 by default, and fewer while several transfers of
-// the endpoint have more than 32 MiB under way together. It fails if it is less than 1.
+// the endpoint that do not go over shared memory would have more than 32 MiB under way together. It fails if it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
 // MaxRequests limits how many requests an endpoint serves at a time: 1024 by default, and for one target, a context, at most a

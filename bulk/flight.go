@@ -5,11 +5,20 @@ package bulk
 import "sync/atomic"
 
 // inFlightMost is how many bytes all transfers of an endpoint have under way, where that is less than what each
-// would have by itself. More do not arrive sooner, and do not stay in the processor's caches until they are used.
+// would have by itself. More do not arrive sooner, and do not stay in the processor's caches until they are used. What lies in
+// shared memory does not arrive, and is not counted.
 const inFlightMost = 32 << 20
 
 // A flight counts the transfers that an endpoint makes at a time.
 type flight struct{ transfers atomic.Int64 }
+
+// depth returns how many pieces of a transfer with an origin are under way now.
+func (ep *Endpoint) depth(h *Handle, piece int64, wanted int) int {
+	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared {
+		return wanted
+	}
+	return ep.flight.depth(piece, wanted)
+}
 
 func (f *flight) begin() { f.transfers.Add(1) }
 func (f *flight) end()   { f.transfers.Add(-1) }

@@ -62,7 +62,7 @@ type answer struct {
 
 // fill asks for pieces until as many are under way as may be now.
 func (l *pipeline) fill() {
-	for len(l.queue) < l.ep.flight.depth(l.piece, l.depth) && l.started < l.h.Len() {
+	for len(l.queue) < l.ep.depth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
 		n := min(l.piece, l.h.Len()-off)
 		a := make(chan answer, 1)

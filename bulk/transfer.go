@@ -133,7 +133,7 @@ func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64
 	defer ep.flight.end()
 	in := func(piece int, one pieceFunc) error {
 		from := done
-		more, err := inPieces(ctx, n-from, int64(piece), ep.flight.depth(int64(piece), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
+		more, err := inPieces(ctx, n-from, int64(piece), ep.depth(h, int64(piece), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
 			return patiently(ctx, func() error { return one(ctx, h, off+from+at, local, from+at, n) })
 		})
 		done += more
