@@ -36,9 +36,9 @@ func TestRequestsAtATime(t *testing.T) {
 			origin := endpoint(t, cl.Open(0, tr...), bulk.MaxRequests(most))
 			r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
 			var all sync.WaitGroup
-			for range 3 {
+			for range 2 * most { // each may have one request
 				target := endpoint(t, cl.Open(0, tr...), bulk.PieceSize(100_000), bulk.Depth(8))
-				for range 4 {
+				for range 2 {
 					w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
 					all.Go(func() {
 						p := make([]byte, n)
@@ -76,6 +76,8 @@ func TestGreedyTarget(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	const n = 1 << 20
 	reading, goOn := make(chan struct{}, 8), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
 	hook(t, func(read func() error, local [][]byte) error {
 		select {
 		case reading <- struct{}{}:
@@ -101,7 +103,7 @@ func TestGreedyTarget(t *testing.T) {
 	if _, err := modest.Pull(deadline(t), r.Handle(), 0, make([]byte, 1000)); err != nil {
 		t.Error(err)
 	}
-	close(goOn)
+	release()
 	for _, p := range pushes {
 		if _, err := p.Wait(deadline(t)); err != nil {
 			t.Error(err)
