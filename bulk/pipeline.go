@@ -34,6 +34,8 @@ func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		l := pipeline{ctx: ctx, ep: ep, h: &h, piece: int64(cfg.piece), depth: cfg.depth}
+		ep.flight.begin()
+		defer ep.flight.end()
 		defer l.close()
 		defer cancel(nil)
 		l.run(yield)
@@ -58,9 +60,9 @@ type answer struct {
 	err error
 }
 
-// fill asks for pieces until depth of them are under way.
+// fill asks for pieces until as many are under way as may be now.
 func (l *pipeline) fill() {
-	for len(l.queue) < l.depth && l.started < l.h.Len() {
+	for len(l.queue) < l.ep.depth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
 		n := min(l.piece, l.h.Len()-off)
 		a := make(chan answer, 1)

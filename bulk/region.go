@@ -5,6 +5,7 @@ package bulk
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,7 +42,8 @@ type Region struct {
 	bufs   []*rocl.Buffer // by segment, nil for plain memory; the region's own references. nil: all are plain
 
 	mu        sync.Mutex
-	users     int // transfers that read or write the memory
+	tickets   []*rocl.Buffer // of which targets may have one; the region's own references
+	users     int            // transfers that read or write the memory
 	isRevoked bool
 	isFree    bool          // nothing reads or writes the memory any more
 	idle      chan struct{} // closed when isRevoked and there are no users
@@ -155,7 +157,7 @@ func (r *Region) Revoke(ctx context.Context) error {
 		return fmt.Errorf("bulk: revoke region %d: transfers are under way: %w", r.number, context.Cause(ctx))
 	}
 	if err := r.returned(ctx); err != nil {
-		return fmt.Errorf("bulk: revoke region %d: a target has a view: %w", r.number, err)
+		return fmt.Errorf("bulk: revoke region %d: a target has a view, or reads: %w", r.number, err)
 	}
 	r.free()
 	return nil
@@ -170,21 +172,22 @@ const (
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have given back what they were lent of registered memory.
+// returned waits until other processes have given back what they were lent of registered memory, and tickets.
 // A buffer tells only how many references there are.
 func (r *Region) returned(ctx context.Context) error {
-	pause := lookFirst
-	for _, b := range r.bufs {
-		for b != nil && b.Refs() > 1 {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			pause = min(2*pause, lookMost)
+	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
+}
+
+// isLent reports whether a target may read the memory where it lies.
+func (r *Region) isLent() bool {
+	return r.areTicketsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
 }
 
 // free releases the region's references to buffers, once.

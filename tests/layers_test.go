@@ -84,6 +84,7 @@ func height(pkg string) int {
 var thirdParty = map[string][]string{
 	"buffers": {"golang.org/x/sys"},
 	"tpvm":    {"golang.org/x/sys"},
+	"bulk":    {"golang.org/x/sys"},
 	"rpc":     {"github.com/cespare/xxhash/v2"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},
