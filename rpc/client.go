@@ -22,6 +22,7 @@ type Client struct {
 	words        vocabulary
 	interceptors []Interceptor
 	numbers      atomic.Uint64
+	over         overflow
 
 	mu       sync.Mutex
 	isClosed bool           // no message of cancels begins any more
@@ -43,6 +44,7 @@ func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c
 // NewClient registers a resource to call from. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
+	cl.over.init(c)
 	for _, o := range opts {
 		o(cl)
 	}
@@ -63,6 +65,11 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	err := c.r.Close()
 	c.cancels.Wait()
+	ctx, end := context.WithTimeout(context.Background(), deleteMost)
+	defer end()
+	if e := c.over.close(ctx); err == nil {
+		err = e
+	}
 	return err
 }
 
@@ -115,6 +122,7 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 		return out, c.failed(name, provider, err)
 	}
 	m, err := c.r.Call(ctx, provider, callID(name), b)
+	h.release()
 	if err != nil {
 		b.Release()
 		switch ctx.Err() {
@@ -132,7 +140,12 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	case status != statusResult:
 		err = c.remote(name, provider, status, body)
 	default:
-		if out, err = formatOf[Out](cfg.out).decode(body); err != nil {
+		if m.Bytes()[1]&flagElsewhere == 0 {
+			out, err = formatOf[Out](cfg.out).decode(body)
+		} else {
+			out, err = pulledResult(ctx, c, provider, body, h.flags, formatOf[Out](cfg.out))
+		}
+		if err != nil {
 			err = fmt.Errorf("the result: %w", err)
 		}
 	}
@@ -160,12 +173,17 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	if h.meta, err = cfg.meta.encode(); err != nil {
 		return nil, err
 	}
-	if b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in); err != nil {
+	b, e, err := encode(ctx, &c.over, formatOf[In](cfg.in), h.size(), in)
+	if e != nil {
+		b, err = c.overflowed(ctx, e, cfg, h)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)
 	}
 	if d, ok := ctx.Deadline(); ok {
 		if h.left = time.Until(d); h.left <= 0 {
 			b.Release()
+			h.release()
 			return nil, context.DeadlineExceeded
 		}
 	}
@@ -221,7 +239,11 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
 		var h requestHeader
 		b, err := encodeRequest(ctx, c, in, cfg, &h)
-		if err == nil {
+		switch {
+		case err != nil:
+		case h.region != nil:
+			err = c.sendElsewhere(ctx, provider, name, b, &h)
+		default:
 			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
 				b.Release()
 			}

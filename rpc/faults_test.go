@@ -345,7 +345,7 @@ func TestStreamTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer small.Close()
-	s, err := rpc.NewServer(deadline(t), small, nil)
+	s, err := rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,6 +57,11 @@ type place struct {
 	pool     *pool.Pool
 }
 
+// isReceiver reports whether handlers run in the goroutine that receives requests.
+func (p *place) isReceiver() bool {
+	return p.isInline || p.pool != nil && p.pool.Policy() == pool.Inline
+}
+
 // submit gives the request to a pool. If the pool waits for room, it returns a context that ends when it
 // no longer does.
 func (r *request) submit() (waits context.Context) {

@@ -34,9 +34,9 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if r.h.flags&flagJSON != 0 {
 			in, out = format[In]{asJSON[In]{}}, format[Out]{asJSON[Out]{}}
 		}
-		arg, err := in.decode(r.args)
+		arg, err := decodeArgs(r, in)
 		if err != nil {
-			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
+			return nil, err
 		}
 		var result Out
 		if len(r.s.around) == 0 {
@@ -44,15 +44,10 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		} else {
 			result, err = serveAround(r, f, arg)
 		}
-		if err != nil || !r.m.IsCall() {
+		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
-		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
-		if err != nil {
-			return nil, fmt.Errorf("the result of %q: %w", name, err)
-		}
-		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
-		return b, nil
+		return encodeResult(r, out, result)
 	}
 	return s.register(m)
 }

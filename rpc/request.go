@@ -26,6 +26,8 @@ type request struct {
 	caller *caller
 	// results are those of a stream; else nil.
 	results *results
+	pulled  *pulled // the arguments, where they were elsewhere
+	held    *held   // the result, where it is elsewhere
 }
 
 // A handlerContext is the context of a handler, which may keep it when it has returned.
@@ -76,6 +78,15 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 		return nil
 	}
 	r.limit()
+	if r.h.flags&flagElsewhere != 0 && r.method.place.isReceiver() {
+		r.pullFirst()
+		return nil
+	}
+	return r.place()
+}
+
+// place has the handler run at its place. It returns what begin does.
+func (r *request) place() (waits context.Context) {
 	switch p := &r.method.place; {
 	case p.isInline:
 		r.run()
@@ -148,6 +159,10 @@ func (r *request) run() {
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
+	if err := r.pull(); err != nil {
+		r.refuse(err)
+		return
+	}
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()
 	if r.results != nil {
@@ -170,7 +185,7 @@ func (r *request) run() {
 		return
 	}
 	// The caller's context has no room for replies.
-	if !r.method.place.isInline {
+	if !r.method.place.isReceiver() {
 		r.replyWaiting(b)
 		return
 	}
@@ -199,6 +214,9 @@ func (r *request) replyWaiting(b *rocl.Buffer) {
 // notSent gives back a reply that could not be sent. Where it is too large the caller is told.
 func (r *request) notSent(b *rocl.Buffer, err error) {
 	b.Release()
+	if r.held != nil {
+		r.stop(err)
+	}
 	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
@@ -227,6 +245,10 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 
 // end gives back what the request holds.
 func (r *request) end() {
+	if r.held != nil {
+		r.endLater()
+		return
+	}
 	if r.h.number != 0 {
 		r.s.callers.end(r)
 	}
@@ -240,6 +262,9 @@ func (r *request) end() {
 
 // free gives back the message, and the request if nothing else knows it.
 func (r *request) free() {
+	if r.pulled != nil {
+		r.releaseArgs()
+	}
 	r.m.Release()
 	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
 		return

@@ -34,6 +34,8 @@ type Server struct {
 	running  tally // requests
 	requests sync.Pool
 	callers  callers
+	over     overflow
+	handed   sync.Map      // of requests whose arguments have been pulled, by numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
 	mu    sync.Mutex                         // held while names is replaced
@@ -59,6 +61,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
+	s.over.init(c)
 	for _, o := range opts {
 		o(s)
 	}
@@ -91,6 +94,9 @@ func (s *Server) Close(ctx context.Context) error {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteMost) // also if ctx has ended
 	defer cancel()
 	if e := s.r.Delete(own); err == nil && !errors.Is(e, rocl.ErrClosed) {
+		err = e
+	}
+	if e := s.over.close(own); err == nil {
 		err = e
 	}
 	if err != nil {
@@ -175,6 +181,7 @@ func (s *Server) receive() {
 				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
 			}
 			isOver = true
+			s.dropHanded()
 			return
 		}
 		if s.control(m) {
@@ -206,6 +213,8 @@ func (s *Server) control(m *rocl.Message) bool {
 		s.callers.gone(m.From())
 	case m.Tag() == tagCancel:
 		s.callers.cancel(s, m)
+	case m.Tag() == tagPulled:
+		s.resume(m)
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // which releases m
 		return true

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+// InPlace reports whether [Endpoint.View] of a range that h names would be in place, if that is registered memory in one
+// segment: the origin belongs to the context of ep, or shares memory with it.
+func (ep *Endpoint) InPlace(h Handle) bool {
+	return h.origin.Context() == ep.ID().Context() || ep.sharing.with(ep.c, h.origin)
+}
