@@ -215,7 +215,7 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 // cancelMost is for how long the message of a cancelled call may wait for room.
 const cancelMost = 10 * time.Second
 
-// cancel tells a provider that a call has been given up, and why. It does not wait.
+// cancel tells a provider that a call has ended for the caller, and why. It does not wait.
 func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,8 +223,12 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 		return
 	}
 	c.cancels.Go(func() {
-		ctx, end := context.WithTimeout(context.Background(), cancelMost)
-		defer end()
+		ctx := context.Background()
+		if why != whyPulled { // else the provider holds the result
+			var end func()
+			ctx, end = context.WithTimeout(ctx, cancelMost)
+			defer end()
+		}
 		var p [controlLen]byte
 		putControl(p[:], number, why)
 		_ = c.r.SendBytes(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
 )
 
 // Errors of calls and of Register. A call that fails returns an error that matches one of these,
@@ -40,6 +41,7 @@ var kinds = []struct {
 	{"rocl.not-found", rocl.ErrNotFound}, {"rocl.partial", rocl.ErrPartial}, {"rocl.gone", rocl.ErrGone}, {"rocl.unreachable", rocl.ErrUnreachable},
 	{"rocl.exists", rocl.ErrExists}, {"rocl.closed", rocl.ErrClosed}, {"rocl.full", rocl.ErrFull}, {"rocl.limit", rocl.ErrLimit},
 	{"rocl.too-large", rocl.ErrTooLarge}, {"rocl.value", rocl.ErrValue}, {"rocl.no-reply", rocl.ErrNoReply},
+	{"bulk.rights", bulk.ErrRights}, {"bulk.range", bulk.ErrRange}, {"bulk.revoked", bulk.ErrRevoked}, {"bulk.key", bulk.ErrKey}, {"bulk.narrow", bulk.ErrNarrow},
 }
 
 // An Error is what a call returns whose handler failed, or which the server refused. It matches, with errors.Is, each error of
@@ -51,6 +53,7 @@ var kinds = []struct {
 //   - fs.ErrNotExist, ErrExist, ErrPermission, ErrInvalid and ErrClosed;
 //   - rocl.ErrNotFound, ErrPartial, ErrGone, ErrUnreachable, ErrExists, ErrClosed, ErrFull,
 //     ErrLimit, ErrTooLarge, ErrValue and ErrNoReply;
+//   - bulk.ErrRights, ErrRange, ErrRevoked, ErrKey and ErrNarrow;
 //   - those that [WithErrors] names on both sides.
 type Error struct {
 	Call     string   // the name of the call

@@ -36,6 +36,7 @@ func CallOverflow(limit int) ClientOption { return func(c *Client) { c.over.setL
 type overflow struct {
 	c       *rocl.Context
 	limit   int // bytes that travel in a message; unlimited: any
+	most    int // bytes that are pulled into a buffer: rocl.MaxMessage, but in tests
 	numbers atomic.Uint64
 	opening chan struct{}                 // has an element while no goroutine opens or closes the endpoint
 	ep      atomic.Pointer[bulk.Endpoint] // nil until the first value is moved
@@ -47,7 +48,7 @@ type overflow struct {
 const unlimited = math.MaxInt
 
 func (o *overflow) init(c *rocl.Context) {
-	o.c, o.limit, o.opening = c, DefaultOverflow, make(chan struct{}, 1)
+	o.c, o.limit, o.most, o.opening = c, DefaultOverflow, rocl.MaxMessage, make(chan struct{}, 1)
 	o.opening <- struct{}{}
 }
 
@@ -180,7 +181,7 @@ func (o *overflow) pull(ctx context.Context, from rocl.GID, p []byte, flags byte
 	}
 	ep, err := o.endpoint(ctx)
 	if err == nil {
-		err = got.pull(ctx, o.c, ep, at.Memory)
+		err = o.pullInto(ctx, got, ep, at.Memory)
 	}
 	if err == nil && flags&flagChecksum != 0 && xxhash.Sum64(got.bytes) != at.Sum {
 		got.release()
@@ -189,11 +190,12 @@ func (o *overflow) pull(ctx context.Context, from rocl.GID, p []byte, flags byte
 	return got, err
 }
 
-func (got *pulled) pull(ctx context.Context, c *rocl.Context, ep *bulk.Endpoint, h bulk.Handle) error {
+// pullInto pulls the memory of h.
+func (o *overflow) pullInto(ctx context.Context, got *pulled, ep *bulk.Endpoint, h bulk.Handle) error {
 	n := h.Len()
 	switch {
-	case n > rocl.MaxMessage:
-		return got.pullGrowing(ctx, ep, h)
+	case n > int64(o.most):
+		return o.pullGrowing(ctx, got, ep, h)
 	case ep.InPlace(h):
 		m, err := ep.View(ctx, h, 0, int(n))
 		if err == nil {
@@ -201,7 +203,7 @@ func (got *pulled) pull(ctx context.Context, c *rocl.Context, ep *bulk.Endpoint,
 		}
 		return err
 	}
-	b, err := c.BufferWait(ctx, int(n))
+	b, err := o.c.BufferWait(ctx, int(n))
 	if err != nil {
 		return err
 	}
@@ -214,7 +216,7 @@ func (got *pulled) pull(ctx context.Context, c *rocl.Context, ep *bulk.Endpoint,
 }
 
 // pullGrowing pulls what no buffer can have. The sender may claim any length: memory is taken for as much again as has come.
-func (got *pulled) pullGrowing(ctx context.Context, ep *bulk.Endpoint, h bulk.Handle) error {
+func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoint, h bulk.Handle) error {
 	if h.Len() > math.MaxInt {
 		return ErrTooLarge
 	}
@@ -224,7 +226,7 @@ func (got *pulled) pullGrowing(ctx context.Context, ep *bulk.Endpoint, h bulk.Ha
 			got.bytes = p
 			return nil
 		}
-		p = slices.Grow(p, min(left, max(len(p), rocl.MaxMessage/8)))
+		p = slices.Grow(p, min(left, max(len(p), o.most/64)))
 		next := p[len(p) : len(p)+min(left, cap(p)-len(p))]
 		if _, err := ep.Pull(ctx, h, int64(len(p)), next); err != nil {
 			return err
@@ -257,7 +259,7 @@ func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, bo
 func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags byte) (*pulled, error) {
 	got, err := c.over.pull(ctx, provider, body, flags)
 	if got != nil && got.number != 0 {
-		c.cancel(provider, got.number, whyCancelled)
+		c.cancel(provider, got.number, whyPulled)
 	}
 	return got, err
 }

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"path/filepath"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl"
@@ -40,13 +43,12 @@ func over(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() {
+				if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
+					t.Error(err)
+				}
+			}()
 			f(t, s, c)
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := s.Close(deadline(t)); err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }
@@ -181,4 +183,228 @@ func TestOverflowStream(t *testing.T) {
 			break
 		}
 	})
+}
+
+// eventually waits until f reports true, or the test has taken too long.
+func eventually(t *testing.T, f func() bool, what string, args ...any) {
+	t.Helper()
+	for ctx := deadline(t); !f(); runtime.Gosched() {
+		if ctx.Err() != nil {
+			t.Fatalf(what, args...)
+		}
+	}
+}
+
+// The arguments of a call stay with the caller until the handler's turn has come, and a call that is cancelled before does not run.
+func TestOverflowWaitsItsTurn(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		began, release := make(chan struct{}, 1), make(chan struct{})
+		var ran atomic.Int64
+		if err := rpc.Register(s, "wait", func(context.Context, []byte) (int64, error) {
+			began <- struct{}{}
+			<-release
+			return ran.Add(1), nil
+		}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)); err != nil {
+			t.Fatal(err)
+		}
+		first := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
+		<-began
+		reads := c.Moves().Reads
+		ctx, cancel := context.WithCancel(deadline(t))
+		second := rpc.Go[[]byte, int64](ctx, c, s.ID(), "wait", random(2*limit))
+		third := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
+		eventually(t, func() bool { return c.Moves().Regions == 3 }, "%+v", c.Moves()) // that of a call which runs too
+		cancel()
+		if _, err := second.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if got := c.Moves().Reads; got != reads {
+			t.Errorf("%d transfers before the handler's turn", got-reads)
+		}
+		close(release)
+		for _, f := range []*rpc.Future[int64]{first, third} {
+			if _, err := f.Wait(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := ran.Load(); n != 2 {
+			t.Errorf("%d handlers ran", n)
+		}
+		if n := c.Moves().Regions; n != 0 {
+			t.Errorf("%d regions are left", n)
+		}
+	})
+}
+
+// A server holds a result until the caller has it, has cancelled, is closed or has died, or until the deadline, and no longer.
+func TestOverflowResultHeld(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		returned := make(chan struct{}, 1)
+		if err := rpc.Register(s, "make", func(_ context.Context, n int) ([]byte, error) {
+			returned <- struct{}{}
+			return make([]byte, n), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			ctx, cancel := context.WithCancel(deadline(t))
+			f := rpc.Go[int, []byte](ctx, c, s.ID(), "make", 3<<20)
+			<-returned
+			cancel()
+			if p, err := f.Wait(deadline(t)); err != nil && !errors.Is(err, context.Canceled) || err == nil && len(p) != 3<<20 {
+				t.Error(len(p), err)
+			}
+		}
+		eventually(t, func() bool { return s.Moves().Regions == 0 }, "%+v", s.Moves())
+		if _, err := rpc.Call[int, []byte](context.Background(), c, s.ID(), "make", 3<<20); err != nil {
+			t.Error(err)
+		}
+		eventually(t, func() bool { return s.Moves().Regions == 0 }, "%+v", s.Moves())
+	})
+}
+
+// A value that no buffer can have comes in growing pieces, and one that the codec makes too large for any buffer of the
+// context is sent from the memory of the program.
+func TestOverflowBeyondBuffers(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocltest.TCP()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	s.SetMost(1 << 20)
+	if err := rpc.Register(s, "echo", echo); err != nil {
+		t.Fatal(err)
+	}
+	small := cl.Open(0, rocltest.TCP(), rocl.WithMemory(8<<20))
+	c, err := rpc.NewClient(deadline(t), small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }); err != nil {
+		t.Fatal(err)
+	}
+	if isEqual, err := rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)); err != nil || !isEqual {
+		t.Error(isEqual, err)
+	}
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
+		t.Errorf("a result beyond the memory of the context: %v", err)
+	}
+	never, err := rpc.NewClient(deadline(t), small, rpc.CallOverflow(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer never.Close()
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
+		t.Errorf("without overflow: %v", err)
+	}
+}
+
+// Interceptors of both sides, and calls to any and all servers, see values above the limit like others.
+func TestOverflowIntercepted(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	see := func(_ context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+		if in := i.In.(*[]byte); len(*in) != 3*limit {
+			t.Errorf("%d bytes", len(*in))
+		}
+		return next(context.Background())
+	}
+	for range 3 {
+		s, err := rpc.NewServer(deadline(t), cl.Open(0), rocl.Attrs{"type": "echo"}, rpc.WithOverflow(limit), rpc.WithInterceptors(see))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(deadline(t))
+		if err := rpc.Register(s, "echo", echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := rpc.NewClient(deadline(t), cl.Open(0), rpc.CallOverflow(limit), rpc.CallInterceptors(see))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p, n := random(3*limit), 0
+	for a, err := range rpc.CallAll[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p) {
+		if n++; err != nil || !bytes.Equal(a.Value, p) {
+			t.Error(len(a.Value), err)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d answers", n)
+	}
+	if a, err := rpc.CallAny[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p, rpc.Nearest()); err != nil || !bytes.Equal(a.Value, p) {
+		t.Error(len(a.Value), err)
+	}
+}
+
+// A server gives back what it holds for a caller whose process is killed, and its handlers had all their arguments or did not run.
+func TestOverflowCallerKilled(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	want := random(3 << 20)
+	if err := rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) {
+		if !bytes.Equal(p, want) {
+			t.Errorf("a handler ran with %d bytes", len(p))
+		}
+		ran.Add(1)
+		return p, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ran.Store(0)
+		cmd, _ := other(t, "large", sock)
+		eventually(t, func() bool { return ran.Load() > 10 }, "%d calls", ran.Load())
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool { return s.Stats()[0].Running == 0 && s.Moves().Regions == 0 }, "%+v, %+v", s.Stats(), s.Moves())
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Calls whose server is killed end with rocl.ErrGone, and leave nothing exposed.
+func TestOverflowServerKilled(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cmd, line := other(t, "server", sock)
+	id, err := rocl.ParseGID(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	var done atomic.Int64
+	for range 4 {
+		calls.Go(func() {
+			for {
+				if _, err := rpc.Call[[]byte, []byte](deadline(t), c, id, "echo", random(3<<20)); err != nil {
+					if !errors.Is(err, rocl.ErrGone) {
+						t.Error(err)
+					}
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	eventually(t, func() bool { return done.Load() > 10 }, "%d calls", done.Load())
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	calls.Wait()
+	if n := c.Moves().Regions; n != 0 {
+		t.Errorf("%d regions are left", n)
+	}
 }

@@ -230,6 +230,7 @@ func parseMetadata(p []byte) (Metadata, error) {
 const (
 	whyCancelled = iota
 	whyDeadline
+	whyPulled // the caller has the result
 )
 
 // controlLen is the length of the payload of a message with tagCancel or tagNext.
