@@ -35,10 +35,10 @@ type Endpoint struct {
 	regions  map[uint64]*Region
 }
 
-// An Option changes one default of [Open], or of [Pipeline].
+// An Option changes one default of [Open]. PieceSize and Depth are for [Pipeline] too.
 type Option func(*config)
 
-type config struct{ piece, shared, depth int }
+type config struct{ piece, shared, depth, eager int }
 
 // PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and 8 MiB for
 // Pull and Push over shared memory. It fails if it is less than 1 or more than a message may have.
@@ -48,8 +48,11 @@ func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.shared = 
 // it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
+// Eager sets up to how many bytes of a region travel within its [Region.Argument]: 8 KiB by default. With less than 0 none do.
+func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
+
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, defaultDepth}
+	c := config{defaultPiece, sharedPiece, defaultDepth, copied}
 	for _, o := range opts {
 		o(&c)
 	}
