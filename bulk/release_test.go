@@ -33,14 +33,14 @@ func TestRelease(t *testing.T) {
 				t.Error("the view has other bytes")
 			}
 			m.Release()
+			for ctx := deadline(t); b.Refs() > 1; runtime.Gosched() {
+				if ctx.Err() != nil {
+					t.Fatalf("%d references to the buffer", b.Refs())
+				}
+			}
 			r.Release()
 			if err := r.Revoke(deadline(t)); err != nil {
 				t.Error(err)
-			}
-		}
-		for ctx := deadline(t); b.Refs() > 1; runtime.Gosched() {
-			if ctx.Err() != nil {
-				t.Fatalf("%d references to the buffer", b.Refs())
 			}
 		}
 		b.Release()

@@ -138,7 +138,7 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	switch {
 	case err != nil:
 	case status != statusResult:
-		err = c.remote(name, provider, status, body)
+		err = withTypes[In](c.remote(name, provider, status, body), cfg)
 	default:
 		if m.Bytes()[1]&flagElsewhere == 0 {
 			out, err = formatOf[Out](cfg.out).decode(body)

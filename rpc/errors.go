@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
 )
 
 // Errors of calls and of Register. A call that fails returns an error that matches one of these,
@@ -69,6 +70,16 @@ func (e *Error) Error() string {
 
 // Unwrap returns the known errors that the handler's error matched.
 func (e *Error) Unwrap() []error { return e.kinds }
+
+// withTypes adds the type of the arguments to an error which says that a value does not fit its format. The server
+// has named its own type.
+func withTypes[In any](err error, cfg *config) error {
+	e, ok := err.(*Error)
+	if ok && cfg.in == nil && !cfg.isJSON && errors.Is(e, rocl.ErrValue) {
+		e.Text += "; the caller's arguments are of type " + codec.TypeName[In]()
+	}
+	return err
+}
 
 // A vocabulary is the errors that have names on the wire, besides kinds.
 type vocabulary map[string]error

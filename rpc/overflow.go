@@ -317,6 +317,7 @@ func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken
 func decodeArgs[In any](r *request, f format[In]) (In, error) {
 	in, err := f.decode(r.args)
 	if err != nil {
+		r.isUnfit = true
 		err = fmt.Errorf("the arguments of %q: %w", r.method.name, err)
 	}
 	if r.pulled != nil {

@@ -124,6 +124,30 @@ func TestOverflowMany(t *testing.T) {
 	})
 }
 
+// Inline handlers run one after another, those too whose arguments are pulled first.
+func TestOverflowInline(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		ran := 0 // the race detector sees handlers that run elsewhere
+		if err := rpc.Register(s, "count", func(context.Context, []byte) (int, error) { ran++; return ran, nil }, rpc.Inline()); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for g := range 8 {
+			calls.Go(func() {
+				for range 25 {
+					if _, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", make([]byte, g%2*2*limit)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		calls.Wait()
+		if n, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", nil); n != 8*25+1 || err != nil {
+			t.Errorf("%d handlers ran, %v", n, err)
+		}
+	})
+}
+
 // Send has its arguments taken before it returns: the memory is the program's again.
 func TestOverflowOneWay(t *testing.T) {
 	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
@@ -179,9 +203,18 @@ func TestOverflowStream(t *testing.T) {
 				t.Errorf("%d results", n)
 			}
 		}
-		for range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p) {
-			break
+		if s.Moves().Regions != 0 {
+			t.Errorf("%d regions are left of a stream that has ended", s.Moves().Regions)
 		}
+		for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) > 2*limit {
+				break
+			}
+		}
+		eventually(t, func() bool { return s.Moves().Regions == 0 && c.Moves().Regions == 0 }, "%+v, %+v", s.Moves(), c.Moves())
 	})
 }
 

@@ -27,6 +27,7 @@ type request struct {
 	// results are those of a stream; else nil.
 	results *results
 	pulled  *pulled // the arguments, where they were elsewhere
+	isUnfit bool    // the arguments do not fit the handler, which does not run
 	held    *held   // the result, where it is elsewhere
 }
 
@@ -173,7 +174,7 @@ func (r *request) run() {
 	}
 	r.method.stats.ended(r.came, err)
 	if err != nil {
-		b = r.s.errorReply(r.ctx, statusError, r.h.flags, err)
+		b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
 	}
 	if b == nil {
 		return
@@ -221,6 +222,14 @@ func (r *request) notSent(b *rocl.Buffer, err error) {
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
+}
+
+// status returns that of a reply with an error.
+func (r *request) status() byte {
+	if r.isUnfit {
+		return statusRefused
+	}
+	return statusError
 }
 
 // serve runs the handler. A handler that panics, or ends its goroutine, fails.

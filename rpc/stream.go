@@ -163,7 +163,7 @@ func (s *results) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.waiting; m != nil {
-		s.r.s.fail(ended, m, statusError, s.r.h.flags, err)
+		s.r.s.fail(ended, m, s.r.status(), s.r.h.flags, err)
 		s.replied(m)
 	}
 	s.drop()
@@ -201,7 +201,7 @@ func (s *results) send() {
 		}
 	}
 	if err != nil {
-		s.r.s.fail(s.r.ctx, m, statusError, s.r.h.flags, err)
+		s.r.s.fail(s.r.ctx, m, s.r.status(), s.r.h.flags, err)
 		s.err, s.isOver = err, true
 	}
 	s.replied(m)
@@ -298,7 +298,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		h.release()
 		status, body, err := parseReply(a.m.Bytes(), h.flags)
 		if err == nil && status != statusResult {
-			isOver, err = true, c.remote(name, provider, status, body)
+			isOver, err = true, withTypes[In](c.remote(name, provider, status, body), cfg)
 		} else if err == nil && len(body) < 1 {
 			err = fmt.Errorf("%w: a batch without a head", ErrProtocol)
 		}
