@@ -236,7 +236,8 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 }
 
 // Send calls a name whose result nobody waits for. It returns when the request is accepted, as
-// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context.
+// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context. Where
+// the arguments are larger than the limit (see [CallOverflow]) Send returns when the server has pulled them.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true

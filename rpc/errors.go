@@ -25,7 +25,7 @@ var (
 	ErrClosed      = errors.New("rpc: the server is closed")
 	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
 	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
-	ErrTooLarge    = rocl.ErrTooLarge // arguments, a result or metadata exceed what a message may have
+	ErrTooLarge    = rocl.ErrTooLarge // metadata exceeds its limit; or arguments or a result that of a message, and may not be pulled, or that of the memory
 )
 
 // kinds are the errors that are known on both sides of a call, by the names that they have on the

@@ -146,7 +146,7 @@ func WithMetadata(m Metadata) Option {
 	}
 }
 
-// WithChecksum has a request and its reply carry checksums of all their bytes. Where one does not fit,
+// WithChecksum has a request and its reply carry checksums of all their bytes, and of those that are pulled. Where one does not fit,
 // the call fails with ErrChecksum. The transports of rocl have checksums of their own where a
 // network can damage bytes (TCP) and where others could (TLS).
 func WithChecksum() Option { return func(c *config) { c.checksum = true } }
