@@ -173,9 +173,9 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	if h.meta, err = cfg.meta.encode(); err != nil {
 		return nil, err
 	}
-	b, e, err := encode(ctx, &c.over, formatOf[In](cfg.in), h.size(), in)
-	if e != nil {
-		b, err = c.overflowed(ctx, e, cfg, h)
+	b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in)
+	if err != nil || b.Len()-h.size() > c.over.limit {
+		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)

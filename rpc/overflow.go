@@ -93,16 +93,6 @@ func (o *overflow) close(ctx context.Context) error {
 	return nil
 }
 
-// encode returns a buffer with v behind head bytes of room; or, where v is too large for that, memory that is exposed.
-func encode[T any](ctx context.Context, o *overflow, f format[T], head int, v T) (*rocl.Buffer, *exposed, error) {
-	b, err := f.encode(ctx, o.c, head, v)
-	if err == nil && b.Len()-head <= o.limit {
-		return b, nil, nil
-	}
-	e, err := encodeElsewhere(ctx, o, f, head, v, b, err)
-	return nil, e, err
-}
-
 // encodeElsewhere exposes v, whose encoding is in b, or did not get a buffer. It owns b.
 func encodeElsewhere[T any](ctx context.Context, o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*exposed, error) {
 	if err == nil {
@@ -235,8 +225,13 @@ func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoi
 	}
 }
 
-// overflowed notes that the arguments are elsewhere, and returns the message that says so.
-func (c *Client) overflowed(ctx context.Context, e *exposed, cfg *config, h *requestHeader) (*rocl.Buffer, error) {
+// argumentsElsewhere exposes the arguments, whose encoding is in b, or did not get a buffer, and returns the message that says
+// so. It owns b.
+func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
+	e, err := encodeElsewhere(ctx, &c.over, formatOf[In](cfg.in), h.size(), in, b, err)
+	if err != nil {
+		return nil, err
+	}
 	h.flags |= flagElsewhere
 	if cfg.isOneWay {
 		h.flags |= flagTaken
@@ -281,11 +276,11 @@ func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name stri
 	return err
 }
 
-// pull pulls the arguments, if they are elsewhere.
+// isElsewhere reports whether the arguments have to be pulled.
+func (r *request) isElsewhere() bool { return r.h.flags&flagElsewhere != 0 && r.pulled == nil }
+
+// pull pulls the arguments.
 func (r *request) pull() error {
-	if r.h.flags&flagElsewhere == 0 || r.pulled != nil {
-		return nil
-	}
 	r.method.stats.overflows.Add(1)
 	got, err := r.s.over.pull(r.ctx, r.m.From(), r.args, r.h.flags)
 	if err != nil {
@@ -313,17 +308,21 @@ func (r *request) taken() {
 // wantsReply reports whether the caller waits for the result.
 func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
 
-// decodeArgs decodes the arguments, and gives back memory into which they were pulled.
-func decodeArgs[In any](r *request, f format[In]) (In, error) {
-	in, err := f.decode(r.args)
-	if err != nil {
-		r.isUnfit = true
-		err = fmt.Errorf("the arguments of %q: %w", r.method.name, err)
-	}
+// decoded gives back memory into which the arguments were pulled. err is the error of decoding them.
+func (r *request) decoded(err error) error {
 	if r.pulled != nil {
 		r.releaseArgs()
 	}
-	return in, err
+	if err == nil {
+		return nil
+	}
+	return r.unfit(err)
+}
+
+// unfit notes that the arguments cannot be decoded.
+func (r *request) unfit(err error) error {
+	r.isUnfit = true
+	return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
 }
 
 func (r *request) releaseArgs() {
@@ -339,18 +338,17 @@ type held struct {
 	until context.Context
 }
 
-// encodeResult returns the reply with a result.
-func encodeResult[Out any](r *request, f format[Out], v Out) (*rocl.Buffer, error) {
-	b, e, err := encode(r.ctx, &r.s.over, f, replyHead, v)
-	flags := r.h.flags & flagChecksum
-	if e != nil {
-		flags |= flagElsewhere
+// resultElsewhere exposes a result, whose encoding is in b, or did not get a buffer, and returns the reply that says so. It
+// owns b.
+func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
+	e, err := encodeElsewhere(r.ctx, &r.s.over, f, replyHead, v, b, err)
+	if err == nil {
 		b, err = r.hold(e)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the result of %q: %w", r.method.name, err)
 	}
-	putReply(b.Bytes(), statusResult, flags)
+	putReply(b.Bytes(), statusResult, flagElsewhere|r.h.flags&flagChecksum)
 	return b, nil
 }
 

@@ -34,8 +34,8 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if r.h.flags&flagJSON != 0 {
 			in, out = format[In]{asJSON[In]{}}, format[Out]{asJSON[Out]{}}
 		}
-		arg, err := decodeArgs(r, in)
-		if err != nil {
+		arg, err := in.decode(r.args)
+		if err = r.decoded(err); err != nil {
 			return nil, err
 		}
 		var result Out
@@ -47,7 +47,12 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
-		return encodeResult(r, out, result)
+		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
+		if err != nil || b.Len()-replyHead > r.s.over.limit {
+			return resultElsewhere(r, out, result, b, err)
+		}
+		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+		return b, nil
 	}
 	return s.register(m)
 }

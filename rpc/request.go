@@ -160,9 +160,11 @@ func (r *request) run() {
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
-	if err := r.pull(); err != nil {
-		r.refuse(err)
-		return
+	if r.isElsewhere() {
+		if err := r.pull(); err != nil {
+			r.refuse(err)
+			return
+		}
 	}
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()

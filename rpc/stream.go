@@ -45,8 +45,8 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 		return fmt.Errorf("rpc: register %q: %w", name, err)
 	}
 	m.serve = func(r *request) (*rocl.Buffer, error) {
-		arg, err := decodeArgs(r, in)
-		if err != nil {
+		arg, err := in.decode(r.args)
+		if err = r.decoded(err); err != nil {
 			return nil, err
 		}
 		yield := func(ctx context.Context) error {
