@@ -783,17 +783,17 @@ func TestClose(t *testing.T) {
 
 // Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
 func TestArgument(t *testing.T) {
+	const limit = 4096
 	over(t, func(t *testing.T, origin, target side) {
-		const limit = 4096
 		type request struct {
 			Small, Large, Unread bulk.Argument
 			Name                 string
 		}
 		small, large := counting(limit), counting(limit+1)
 		q := request{
-			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(limit),
-			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(limit),
-			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(limit),
+			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(),
+			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(),
+			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(),
 		}
 		clear(small)
 		p, err := codec.Append(nil, &q)
@@ -811,6 +811,24 @@ func TestArgument(t *testing.T) {
 		if more := target.Stats().Transfers - before; more != 0 {
 			t.Errorf("%d transfers of what is in the argument", more)
 		}
+		pieces := 0
+		for p, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Small) {
+			if pieces++; err != nil || p.Off != 0 || !bytes.Equal(p.Bytes(), counting(limit)) {
+				t.Errorf("a piece at %d of %d bytes, %v", p.Off, len(p.Bytes()), err)
+			}
+		}
+		if more := target.Stats().Transfers - before; pieces != 1 || more != 0 {
+			t.Errorf("%d pieces, %d transfers", pieces, more)
+		}
+		for p, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Large, bulk.PieceSize(limit)) {
+			if err != nil || !bytes.Equal(p.Bytes(), large[p.Off:min(p.Off+limit, limit+1)]) {
+				t.Errorf("a piece at %d of %d bytes, %v", p.Off, len(p.Bytes()), err)
+			}
+		}
+		before += 2
+		for _, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Unread) {
+			t.Errorf("an empty argument: %v", err)
+		}
 		if n, err := target.PullArgument(deadline(t), &q.Large, 0, got); err != nil || n != limit+1 || !bytes.Equal(got, large) {
 			t.Error(n, err)
 		}
@@ -827,5 +845,5 @@ func TestArgument(t *testing.T) {
 		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
 			t.Error(err)
 		}
-	})
+	}, bulk.Eager(limit))
 }

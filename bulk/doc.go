@@ -52,7 +52,8 @@
 //		}
 //	}
 //
-// [Region.Argument] puts small memory into the request itself, so that the target needs no transfer.
+// [Region.Argument] puts small memory into the request itself, so that the target needs no transfer: see [Eager]. An [Argument]
+// is a field of the arguments of a call instead of the Handle.
 //
 // # Rights
 //

@@ -37,7 +37,7 @@ type Endpoint struct {
 	regions  map[uint64]*Region
 }
 
-// An Option changes one default of [Open], or of [Pipeline].
+// An Option changes one default of [Open]. PieceSize and Depth are for [Pipeline] too.
 type Option func(*config)
 
 type config struct {
@@ -46,6 +46,7 @@ type config struct {
 	placed int // bytes that are read where they lie
 	depth  int
 	most   int // requests served at a time
+	eager  int // bytes of a region that travel in an argument
 }
 
 // PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and over shared memory 8 MiB, or
@@ -58,13 +59,16 @@ func PieceSize(bytes int) Option {
 // the endpoint that do not go over shared memory would have more than 32 MiB under way together. It fails if it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
+// Eager sets up to how many bytes of a region travel within its [Region.Argument]: 8 KiB by default. With less than 0 none do.
+func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
+
 // MaxRequests limits how many requests an endpoint serves at a time: 1024 by default, and for one target, a context, at most a
 // quarter of them. Others are refused, and their targets try again after some milliseconds, so that transfers take longer, and do
 // not fail. What requests need of memory is limited by rocl.WithMemory. It fails if it is less than 1.
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth, defaultRequests}
+	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth, defaultRequests, copied}
 	for _, o := range opts {
 		o(&c)
 	}

@@ -45,6 +45,7 @@ type Region struct {
 	tickets   []*rocl.Buffer // of which targets may have one; the region's own references
 	users     int            // transfers that read or write the memory
 	isRevoked bool
+	isGivenUp bool          // the last user releases the references to buffers
 	isFree    bool          // nothing reads or writes the memory any more
 	idle      chan struct{} // closed when isRevoked and there are no users
 }
@@ -130,8 +131,40 @@ func (r *Region) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users--; r.users == 0 && r.isRevoked {
-		close(r.idle)
+		r.endedLocked()
 	}
+}
+
+// endedLocked notes that the region is revoked and has no users.
+func (r *Region) endedLocked() {
+	close(r.idle)
+	if r.isGivenUp {
+		r.freeLocked()
+	}
+}
+
+// Release is [Region.Revoke] for memory that the program does not use again. It does not wait: later
+// transfers fail with ErrRevoked, and the region's references to buffers are released when those under way have
+// ended. Plain memory is the garbage collector's then.
+func (r *Region) Release() { r.revoke(true) }
+
+// revoke refuses later transfers. isGivenUp is whether nobody waits for those under way.
+func (r *Region) revoke(isGivenUp bool) {
+	r.mu.Lock()
+	r.isGivenUp = r.isGivenUp || isGivenUp
+	switch {
+	case !r.isRevoked:
+		r.isRevoked = true
+		if r.users == 0 {
+			r.endedLocked()
+		}
+	case r.users == 0 && r.isGivenUp:
+		r.freeLocked()
+	}
+	r.mu.Unlock()
+	r.ep.mu.Lock()
+	delete(r.ep.regions, r.number)
+	r.ep.mu.Unlock()
 }
 
 // Revoke ends the region: later transfers fail with ErrRevoked. It waits for those under way, and
@@ -140,17 +173,7 @@ func (r *Region) end() {
 // ends before, Revoke returns the cause: the region is revoked, and its memory may be in use until
 // another Revoke returns nil. A target that ends gives back all that it held.
 func (r *Region) Revoke(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.isRevoked {
-		r.isRevoked = true
-		if r.users == 0 {
-			close(r.idle)
-		}
-	}
-	r.mu.Unlock()
-	r.ep.mu.Lock()
-	delete(r.ep.regions, r.number)
-	r.ep.mu.Unlock()
+	r.revoke(false)
 	select {
 	case <-r.idle:
 	case <-ctx.Done():
@@ -194,6 +217,10 @@ func (r *Region) isLent() bool {
 func (r *Region) free() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.freeLocked()
+}
+
+func (r *Region) freeLocked() {
 	if r.isFree {
 		return
 	}

@@ -38,6 +38,7 @@ type plan struct {
 	err    error // of a type that is unfit
 
 	// Of raw values, and of the elements of slices:
+	text      string // the layout, as head has its hash
 	head      uint64 // the payload begins with it, little-endian
 	size      int    // bytes on the wire
 	memSize   int    // bytes in memory
@@ -133,9 +134,29 @@ func (pl *plan) lay(t reflect.Type) {
 	l := layout{isBig: binary.NativeEndian.Uint16([]byte{0, 1}) == 1}
 	l.add(t, 0)
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(l.text.String()))
+	pl.text = l.text.String()
+	_, _ = h.Write([]byte(pl.text))
 	pl.head = h.Sum64()<<8 | uint64(pl.format)
 	pl.set(&l, int(t.Size()))
+}
+
+// mostName is how many bytes of a layout are in the name of a type.
+const mostName = 300
+
+// TypeName returns the name of a type for errors, with the names and kinds of its fields where they must be the same at both
+// sides: "main.Terms {A int64; B int64}".
+func TypeName(t reflect.Type) string { return newPlan(t).name() }
+
+func (pl *plan) name() string {
+	at := strings.IndexByte(pl.text, '{')
+	if at < 0 {
+		return pl.typ.String()
+	}
+	text := strings.ReplaceAll(strings.ReplaceAll(pl.text[at:], ";}", "}"), ";", "; ")
+	if len(text) > mostName {
+		text = text[:mostName] + "…"
+	}
+	return pl.typ.String() + " " + text
 }
 
 func (pl *plan) set(l *layout, memSize int) {

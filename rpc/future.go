@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
 )
 
 // A Future is a call that is under way, or its result. Its methods may be called concurrently.
@@ -21,8 +22,9 @@ type Future[T any] struct {
 	name  string
 	to    rocl.GID
 	p     rocl.Pending
-	own   *ownFuture // nil: the call's context does not end, and package codec decodes the result
-	flags byte       // of the request
+	own   *ownFuture   // nil: the call's context does not end, package codec decodes the result, and the arguments are in the request
+	in    reflect.Type // see argumentType
+	flags byte         // of the request
 	state atomic.Uint32
 	mu    sync.Mutex    // guards the making of done
 	done  chan struct{} // nil: nothing has asked for it
@@ -41,9 +43,10 @@ const (
 // An ownFuture is what only some futures need.
 type ownFuture struct {
 	ctx    context.Context
-	number uint64      // of the request
-	codec  any         // of the result; nil: package codec
-	stop   func() bool // ends the watch of ctx; nil: it does not end
+	number uint64       // of the request
+	codec  any          // of the result; nil: package codec
+	region *bulk.Region // with the arguments; nil: they are in the request
+	stop   func() bool  // ends the watch of ctx; nil: it does not end
 }
 
 // Go is [Call] that does not wait for the result. It sends the request before it returns, and waits as
@@ -78,12 +81,13 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	}
 	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
 		b.Release()
+		h.release()
 		f.c.cancelEnded(ctx, f.to, h.number)
 		return err
 	}
-	f.flags = h.flags
-	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil {
-		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out}
+	f.flags, f.in = h.flags, argumentType[In](cfg)
+	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil {
+		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region}
 		if mayEnd {
 			f.own.stop = context.AfterFunc(ctx, f.cancel)
 		}
@@ -94,7 +98,15 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 // cancel ends the call because its context has ended.
 func (f *Future[T]) cancel() {
 	f.p.Cancel(context.Cause(f.own.ctx))
+	f.own.release()
 	f.c.cancelEnded(f.own.ctx, f.to, f.own.number)
+}
+
+// release gives the memory of the arguments back.
+func (o *ownFuture) release() {
+	if o.region != nil {
+		o.region.Release()
+	}
 }
 
 // takes makes the caller the goroutine that waits for the reply, unless there is one.
@@ -104,8 +116,10 @@ func (f *Future[T]) takes() bool { return f.state.CompareAndSwap(futureOpen, fut
 func (f *Future[T]) receive() {
 	m, err := f.p.Wait(context.Background()) // cancel ends it
 	var codec any
+	ctx := context.Background()
 	if f.own != nil {
-		codec = f.own.codec
+		ctx, codec = f.own.ctx, f.own.codec
+		f.own.release()
 		if f.own.stop != nil {
 			f.own.stop()
 		}
@@ -115,7 +129,7 @@ func (f *Future[T]) receive() {
 		f.end(none, f.c.failed(f.name, f.to, err))
 		return
 	}
-	f.end(result[T](f.c, f.to, f.name, m, f.flags, codec))
+	f.end(result[T](ctx, f.c, f.to, f.name, m, f.flags, codec, f.in))
 }
 
 // end sets the result.

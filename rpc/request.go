@@ -26,6 +26,9 @@ type request struct {
 	caller *caller
 	// results are those of a stream; else nil.
 	results *results
+	pulled  *pulled // the arguments, where they were elsewhere
+	isUnfit bool    // the arguments do not fit the handler, which does not run
+	held    *held   // the result, where it is elsewhere
 }
 
 // A handlerContext is the context of a handler, which may keep it when it has returned. Those of
@@ -77,6 +80,10 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 		return nil
 	}
 	r.limit()
+	if r.h.flags&flagElsewhere != 0 && r.method.place.isReceiver() {
+		r.pullFirst()
+		return nil
+	}
 	return r.start()
 }
 
@@ -153,6 +160,12 @@ func (r *request) run() {
 		r.refuse(context.Cause(r.ctx))
 		return
 	}
+	if r.isElsewhere() {
+		if err := r.pull(); err != nil {
+			r.refuse(err)
+			return
+		}
+	}
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()
 	if r.results != nil {
@@ -163,7 +176,7 @@ func (r *request) run() {
 	}
 	r.method.stats.ended(r.came, err)
 	if err != nil {
-		b = r.s.errorReply(r.ctx, statusError, r.h.flags, err)
+		b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
 	}
 	if b == nil {
 		return
@@ -175,7 +188,7 @@ func (r *request) run() {
 		return
 	}
 	// The caller's context has no room for replies.
-	if !r.method.place.isInline {
+	if !r.method.place.isReceiver() {
 		r.replyWaiting(b)
 		return
 	}
@@ -204,10 +217,21 @@ func (r *request) replyWaiting(b *rocl.Buffer) {
 // notSent gives back a reply that could not be sent. Where it is too large the caller is told.
 func (r *request) notSent(b *rocl.Buffer, err error) {
 	b.Release()
+	if r.held != nil {
+		r.stop(err)
+	}
 	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
+}
+
+// status returns that of a reply with an error.
+func (r *request) status() byte {
+	if r.isUnfit {
+		return statusRefused
+	}
+	return statusError
 }
 
 // serve runs the handler. A handler that panics, or ends its goroutine, fails.
@@ -232,6 +256,10 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 
 // end gives back what the request holds.
 func (r *request) end() {
+	if r.held != nil {
+		r.endLater()
+		return
+	}
 	if r.h.number != 0 {
 		r.s.callers.end(r)
 	}
@@ -245,6 +273,9 @@ func (r *request) end() {
 
 // free gives back the message, and the request if nothing else knows it.
 func (r *request) free() {
+	if r.pulled != nil {
+		r.releaseArgs()
+	}
 	r.m.Release()
 	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
 		return

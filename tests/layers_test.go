@@ -36,9 +36,9 @@ var layers = map[string]int{
 	"":                   8,
 	"rocltest":           9,
 	"netrocl":            9,
-	"rpc":                9,
-	"rpc/otelrpc":        10,
-	"rpc/promrpc":        10,
+	"rpc":                10,
+	"rpc/otelrpc":        11,
+	"rpc/promrpc":        11,
 	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
@@ -51,7 +51,7 @@ var layers = map[string]int{
 var publicOnly = map[string][]string{
 	"pool": {},
 	"tpvm": {"", "codec", "tpvm"},
-	"rpc":  {"", "codec", "pool", "rpc"},
+	"rpc":  {"", "bulk", "codec", "pool", "rpc"},
 	"bulk": {"", "codec"},
 }
 
