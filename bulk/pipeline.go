@@ -65,7 +65,7 @@ func (l *pipeline) fill() {
 		n := min(l.piece, l.h.Len()-off)
 		a := make(chan answer, 1)
 		go func() {
-			m, err := l.ep.view(l.ctx, l.h, off, n)
+			m, err := l.ep.view(l.ctx, l.h, off, n, nil)
 			a <- answer{m, err}
 		}()
 		l.queue = append(l.queue, a)

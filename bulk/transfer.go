@@ -39,7 +39,7 @@ func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte
 //
 // View fails as Pull does, and with rocl.ErrTooLarge where n is more than rocl.MaxMessage.
 func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
-	m, err := ep.view(ctx, &h, off, int64(n))
+	m, err := ep.view(ctx, &h, off, int64(n), nil)
 	if err != nil {
 		return nil, failed("view", &h, off, int64(n), err)
 	}
@@ -61,7 +61,8 @@ func (h *Handle) check(want Rights, off, n int64) error {
 	return nil
 }
 
-func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
+// view returns n bytes as a message, which lies in dst unless dst is nil.
+func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64, dst []byte) (*rocl.Message, error) {
 	if err := h.check(ReadOnly, off, n); err != nil {
 		return nil, err
 	}
@@ -74,7 +75,12 @@ func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (*rocl.Me
 		return nil, err
 	}
 	ep.counts.transfers.Add(1)
-	m, err := ep.r.CallBytes(ctx, h.origin, tagRead, p)
+	var m *rocl.Message
+	if dst == nil {
+		m, err = ep.r.CallBytes(ctx, h.origin, tagRead, p)
+	} else {
+		m, err = ep.r.CallInto(ctx, h.origin, tagRead, p, dst)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +135,8 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 
 // pullPiece copies n bytes from off on to local memory.
 func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.view(ctx, h, off, n)
+	dst := local.slice(at, n)
+	m, err := ep.view(ctx, h, off, n, dst)
 	if err != nil {
 		return err
 	}
@@ -137,7 +144,9 @@ func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	local.write(m.Bytes(), at)
+	if dst == nil {
+		local.write(m.Bytes(), at)
+	}
 	return nil
 }
 

@@ -136,7 +136,7 @@ func (p *part) memory(l *link) error {
 	if p.buf != nil {
 		return nil
 	}
-	b, err := l.d.reserved(p.total)
+	b, err := l.memory(p.dst, p.src, p.tag, p.total)
 	if err != nil {
 		return err
 	}
