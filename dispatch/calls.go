@@ -431,7 +431,7 @@ func (p Pending) take() {
 // clear makes sure that nothing writes to the landing of a call that has failed.
 func (p Pending) clear() {
 	if p.into != nil && p.into.isInUse() {
-		p.into.withdraw(p.calls.box.d, false)
+		p.into.withdraw(p.calls.box.d)
 	}
 }
 

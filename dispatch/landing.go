@@ -7,6 +7,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
 )
 
 // A landing is memory of the program in which the payload of one message is to lie. Where the
@@ -22,8 +23,9 @@ import (
 // with the progress token held. So the memory is the program's again when withdraw, which takes
 // the token, returns.
 type landing struct {
-	mem []byte
-	l   *link // over which the message comes; the token must be held
+	mem      []byte
+	isWanted bool  // a message that does not come to the memory is to come elsewhere; else it is dropped
+	l        *link // over which the message comes; the token must be held
 
 	mu      sync.Mutex // no lock is taken while it is held
 	isTaken bool
@@ -62,12 +64,17 @@ func (ld *landing) Moved() (to *buffers.Buffer, isMoved bool) {
 	return ld.moved, ld.isMoved
 }
 
-// withdraw takes the memory back: when it returns nothing writes to the memory any more, and no
-// message will be read into it. The rest of a message that is being read goes to other memory, to
-// which what has come is copied if it is wanted. No lock may be held, nor the token.
-func (ld *landing) withdraw(d *Dispatcher, isWanted bool) {
+// withdraw is move for a goroutine without the token. No lock may be held.
+func (ld *landing) withdraw(d *Dispatcher) {
 	d.take()
 	defer d.give()
+	ld.move(d)
+}
+
+// move takes the memory back: when it returns nothing writes to the memory any more, and no message
+// will be read into it. The rest of a message that is being read goes to other memory, to which what
+// has come is copied if the message is wanted. The token must be held, and no lock.
+func (ld *landing) move(d *Dispatcher) {
 	ld.mu.Lock()
 	l, isTaken, n := ld.l, ld.isTaken, ld.buf.Len()
 	ld.isMoved = true
@@ -76,7 +83,7 @@ func (ld *landing) withdraw(d *Dispatcher, isWanted bool) {
 		return
 	}
 	b, err := d.reserved(n)
-	if err == nil && isWanted {
+	if err == nil && ld.isWanted {
 		copy(b.Bytes(), ld.mem)
 		d.CountCopy(n)
 	}
@@ -84,7 +91,7 @@ func (ld *landing) withdraw(d *Dispatcher, isWanted bool) {
 		p.buf = nil
 		if err == nil {
 			p.buf = b.Retain()
-		} else if isWanted {
+		} else if ld.isWanted {
 			_ = l.fail(err)
 		}
 		ld.buf.Release()
@@ -106,7 +113,7 @@ func (ld *landing) settle(d *Dispatcher, msg *Message) {
 	case msg.buf == &ld.buf:
 		return
 	case ld.isInUse():
-		ld.withdraw(d, false)
+		ld.withdraw(d)
 	}
 	if n := len(msg.data); n > 0 && n <= len(ld.mem) {
 		b := (&landing{mem: ld.mem}).take(d, nil, n)
@@ -126,14 +133,24 @@ func (ld *landing) isInUse() bool {
 // memory returns a buffer for the payload of n bytes of a message to dst that comes over l: over
 // the landing of the message if there is one, and else of the pool. The token must be held.
 func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, error) {
-	if dst == wire.Replies && l.d.calls.landings.Load() > 0 {
-		if ld := l.d.calls.landing(tag, l.peer.WithSerial(src)); ld != nil {
-			if b := ld.take(l.d, l, n); b != nil {
-				return b, nil
-			}
+	if ld := l.landing(dst, l.peer.WithSerial(src), tag); ld != nil {
+		if b := ld.take(l.d, l, n); b != nil {
+			return b, nil
 		}
 	}
 	return l.d.reserved(n)
+}
+
+// landing returns the landing of a message to dst, or nil. The token must be held.
+func (l *link) landing(dst uint32, from resource.GID, tag uint64) *landing {
+	if dst == wire.Replies {
+		if c := &l.d.calls; c.landings.Load() > 0 {
+			return c.landing(tag, from)
+		}
+	} else if in := l.inflow(dst); in.mb != nil && in.mb.posted.Load() > 0 {
+		return in.mb.landing(from, tag)
+	}
+	return nil
 }
 
 // partIn returns the message that is being read into b, or nil. The token must be held.
