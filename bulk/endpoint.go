@@ -38,18 +38,18 @@ type Endpoint struct {
 // An Option changes one default of [Open], or of [Pipeline].
 type Option func(*config)
 
-type config struct{ piece, shared, depth int }
+type config struct{ piece, large, depth int }
 
 // PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and 8 MiB for
-// Pull and Push over shared memory. It fails if it is less than 1 or more than a message may have.
-func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.shared = bytes, bytes } }
+// Pull and Push over shared memory, and for Pull into one slice. It fails if it is less than 1 or more than a message may have.
+func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.large = bytes, bytes } }
 
 // Depth sets how many pieces of one transfer are under way at a time: 4 by default. It fails if
 // it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, defaultDepth}
+	c := config{defaultPiece, largePiece, defaultDepth}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -61,7 +61,7 @@ func newConfig(opts []Option) (config, error) {
 
 const (
 	defaultPiece = 1 << 20
-	sharedPiece  = 8 << 20 // over shared memory, where each piece of registered memory costs the same time
+	largePiece   = 8 << 20 // where a piece is not received into memory of the context
 	defaultDepth = 4
 )
 

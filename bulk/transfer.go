@@ -111,8 +111,8 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 			one = ep.pushPiece
 		}
 		piece := ep.cfg.piece
-		if n > int64(piece) && ep.sharing.with(ep.c, h.origin) {
-			piece = ep.cfg.shared
+		if n > int64(piece) && (want == ReadOnly && len(local) == 1 || ep.sharing.with(ep.c, h.origin)) {
+			piece = ep.cfg.large
 		}
 		done, err = inPieces(ctx, n, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
 			return one(ctx, h, off+at, &mem, at, n)

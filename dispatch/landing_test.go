@@ -56,7 +56,7 @@ func TestReplyLands(t *testing.T) {
 			ma, mb := box(t, a, 1, 0), box(t, b, 7, 0)
 			f := flow(t, a, mb)
 			go replies(t, mb)
-			for _, n := range []int{0, 5, 3000, 20_000, session.PieceLen, session.PieceLen + 1, 3*session.PieceLen + 5, 4 << 20} {
+			for _, n := range []int{0, 5, 3000, 20_000, session.WholeLen, session.WholeLen + 1, 3*session.PieceLen + 5, 4 << 20} {
 				for _, more := range []int{0, 1, -1} {
 					if n+more < 0 {
 						continue
@@ -119,7 +119,7 @@ func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (
 // connection stays, and the next call is answered over it.
 func TestGivenUpWhileItLands(t *testing.T) {
 	for name, tr := range streamTransports(t) {
-		for _, n := range []int{session.PieceLen, 6 << 20} {
+		for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
 			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
 				c, reply, dst, g, ma, mb := landed(t, tr, n)
 				ctx, cancel := context.WithCancelCause(soon(t))
@@ -155,7 +155,7 @@ func TestGivenUpWhileItLands(t *testing.T) {
 
 // Whatever ends a call while its reply is being read: nothing is written to the memory after that.
 func TestEndsWhileItLands(t *testing.T) {
-	for _, n := range []int{session.PieceLen, 6 << 20} {
+	for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
 		for name, end := range map[string]func(*testing.T, *Mailbox, *Mailbox){
 			"the caller's resource closes": func(_ *testing.T, _, mb *Mailbox) { mb.Close() },
 			"the caller's context closes":  func(t *testing.T, _, mb *Mailbox) { go mb.d.Close(soon(t)) },

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A message above session.PieceLen travels over a stream in pieces: a Begin frame, then
+// A message above session.WholeLen travels over a stream in pieces: a Begin frame, then
 // Piece frames, each with its own number. The sender's session cuts it. The receiver reads
 // all pieces into one buffer.
 

@@ -41,7 +41,7 @@ func TestPosted(t *testing.T) {
 			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
 			box(t, a, 1, 0)
 			mb := box(t, b, 7, 16<<20)
-			for _, n := range []int{0, 5, 3000, 20_000, session.PieceLen, 3*session.PieceLen + 5} {
+			for _, n := range []int{0, 5, 3000, 20_000, session.WholeLen, session.PieceLen + 1, 3*session.PieceLen + 5} {
 				for _, more := range []int{0, 1, -1} {
 					for _, isLate := range []bool{false, true} {
 						if n+more < 0 {
@@ -129,7 +129,7 @@ func TestPostedOrder(t *testing.T) {
 // and the message comes whole to the mailbox, over the same connection.
 func TestPostedIsTakenBack(t *testing.T) {
 	for name, tr := range streamTransports(t) {
-		for _, n := range []int{session.PieceLen, 6 << 20} {
+		for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
 			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
 				a, b, g, _ := gated(t, tr, 64<<10, unreported(t))
 				box(t, a, 1, 0)
