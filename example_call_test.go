@@ -136,3 +136,37 @@ func ExamplePending() {
 	// TWO
 	// THREE
 }
+
+// A client fetches a large block into memory of its own. Over TCP the payload of the reply is read
+// there, and not copied.
+func ExampleResource_callInto() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "blocks"), register(c, "client")
+
+	go func() {
+		for m, err := range server.Messages(ctx) {
+			if err == nil {
+				err = server.ReplyBytes(ctx, m, bytes.Repeat(m.Bytes(), 100_000))
+			}
+			if err != nil {
+				log.Fatal(err)
+			}
+			m.Release()
+		}
+	}()
+
+	block := make([]byte, 1<<20)
+	reply, err := client.CallInto(ctx, server.ID(), 0, []byte("abc"), block)
+	if err != nil {
+		log.Fatal(err)
+	}
+	n := reply.Len()
+	reply.Release() // the block is ours
+	fmt.Println(n, string(block[n-3:n]))
+	// Output: 300000 abc
+}

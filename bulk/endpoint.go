@@ -42,17 +42,18 @@ type Option func(*config)
 
 type config struct {
 	piece  int // bytes
-	shared int // bytes over shared memory
+	large  int // bytes where a piece is not received into memory of the context
 	placed int // bytes that are read where they lie
 	depth  int
 	most   int // requests served at a time
 	eager  int // bytes of a region that travel in an argument
 }
 
-// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and over shared memory 8 MiB, or
-// 64 MiB where Pull and Push read the memory of the other process where it lies. It fails if it is less than 1 or more than a message may have.
+// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB; 8 MiB for Pull into one slice, and for
+// Pull and Push over shared memory; and 64 MiB where these read the memory of the other process where it lies. It fails if
+// it is less than 1 or more than a message may have.
 func PieceSize(bytes int) Option {
-	return func(c *config) { c.piece, c.shared, c.placed = bytes, bytes, bytes }
+	return func(c *config) { c.piece, c.large, c.placed = bytes, bytes, bytes }
 }
 
 // Depth sets how many pieces of one transfer are under way at a time: 4 by default, and fewer while several transfers of
@@ -68,7 +69,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, placedPiece, defaultDepth, defaultRequests, copied}
+	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -80,7 +81,7 @@ func newConfig(opts []Option) (config, error) {
 
 const (
 	defaultPiece = 1 << 20
-	sharedPiece  = 8 << 20
+	largePiece   = 8 << 20  // where a piece is not received into memory of the context
 	placedPiece  = 64 << 20 // where each piece costs the same time
 	defaultDepth = 4
 

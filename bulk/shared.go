@@ -47,7 +47,7 @@ func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) piece
 // pullPlaced copies n bytes from off on to local memory, from where they lie. It fails with errElsewhere where that
 // cannot be done.
 func (ep *Endpoint) pullPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.ask(ctx, h, tagPlace, off, n)
+	m, err := ep.ask(ctx, h, tagPlace, off, n, nil)
 	if err != nil {
 		return err
 	}

@@ -70,30 +70,34 @@ func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.
 		return nil, rocl.ErrTooLarge
 	}
 	err = patiently(ctx, func() error {
-		m, err = ep.fetch(ctx, h, off, n)
+		m, err = ep.fetch(ctx, h, off, n, nil)
 		return err
 	})
 	return m, err
 }
 
-// fetch asks once for n bytes from off on.
-func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
-	m, err := ep.ask(ctx, h, tagRead, off, n)
+// fetch asks once for n bytes from off on, as a message that lies in dst unless dst is nil.
+func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64, dst []byte) (*rocl.Message, error) {
+	m, err := ep.ask(ctx, h, tagRead, off, n, dst)
 	if err != nil {
 		return nil, err
 	}
 	return granted(m, n)
 }
 
-// ask sends a request about n bytes from off on, and returns the reply.
-func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64) (*rocl.Message, error) {
+// ask sends a request about n bytes from off on, and returns the reply, which lies in dst if dst is not nil and it
+// fits.
+func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64, dst []byte) (*rocl.Message, error) {
 	q := request{rawHandle(*h), uint64(off), uint64(n)}
 	p, err := codec.Append(make([]byte, 0, requestLen), &q)
 	if err != nil {
 		return nil, err
 	}
 	ep.counts.transfers.Add(1)
-	return ep.r.CallBytes(ctx, h.origin, tag, p)
+	if dst == nil {
+		return ep.r.CallBytes(ctx, h.origin, tag, p)
+	}
+	return ep.r.CallInto(ctx, h.origin, tag, p, dst)
 }
 
 // granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and
@@ -148,8 +152,8 @@ func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64
 	if want == WriteOnly {
 		one = ep.pushPiece
 	}
-	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared {
-		piece = ep.cfg.shared
+	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared || want == ReadOnly && len(local.parts) == 1 {
+		piece = ep.cfg.large
 	}
 	err = in(piece, one)
 	return done, err
@@ -166,13 +170,17 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 
 // pullPiece copies n bytes from off on to local memory.
 func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.fetch(ctx, h, off, n)
+	dst := local.slice(at, n)
+	m, err := ep.fetch(ctx, h, off, n, dst)
 	if err != nil {
 		return err
 	}
 	defer m.Release()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if dst != nil {
+		return nil
 	}
 	return ep.copyOut(ctx, local, at, m.Bytes())
 }

@@ -58,6 +58,23 @@ func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, da
 	}))
 }
 
+// CallInto is CallBytes that has the payload of the reply lie in dst, if it is not longer than dst.
+// A large payload that comes over TCP is read there by the system call: it is not copied. Any other
+// is copied there before CallInto returns. Message.Bytes of the reply is then the
+// beginning of dst. A longer reply is received as by CallBytes, and lies elsewhere.
+//
+// dst is the library's until CallInto returns, and the caller's again then, whether it fails or not;
+// the reply must not be used any more once dst is changed. Bytes of dst behind the reply, or all of
+// them if CallInto fails, may have been written. When ctx ends while the reply is being read, CallInto
+// returns as soon as the goroutine that reads has let go of dst, which takes no longer than a system call.
+func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, data, dst []byte) (*dispatch.Message, error) {
+	var p dispatch.Pending
+	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.RequestInto(ctx, f, tag, data, dst)
+		return err
+	}))
+}
+
 // await waits for the reply of a call whose request has been sent, unless err is not nil.
 func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pending, err error) (m *dispatch.Message, _ error) {
 	if err == nil {

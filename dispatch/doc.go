@@ -120,6 +120,8 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to give back
+//	Posted.hand       a message for posted       by itself                 grants credit to its sender
+//	                  memory
 //	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
 //	nextNeedySoon     has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
