@@ -56,6 +56,14 @@ func TestCallAllocates(t *testing.T) {
 					p.Retain() // for the next call
 					return me.Call(ctx, target.ID(), 1, p)
 				},
+				"StartCall": func() (*rocl.Message, error) {
+					p.Retain()
+					call, err := me.StartCall(ctx, target.ID(), 1, p)
+					if err != nil {
+						return nil, err
+					}
+					return call.Wait(ctx)
+				},
 			} {
 				times, do := 2000, func() {
 					m, err := one()

@@ -92,3 +92,81 @@ func ExampleResource_reply() {
 	reply.Release()
 	// Output: true 7 hello
 }
+
+// One goroutine has three calls in flight. It takes the replies in the order of its calls,
+// whatever order they come in.
+func ExamplePending() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "upper"), register(c, "client")
+	go server.Handle(ctx, func(m *rocl.Message) { // until the context is closed
+		if err := server.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
+			log.Print(err)
+		}
+	})
+
+	var calls []rocl.Pending
+	for _, word := range []string{"one", "two", "three"} {
+		b, err := c.Buffer(len(word))
+		if err != nil {
+			log.Fatal(err)
+		}
+		copy(b.Bytes(), word)
+		p, err := client.StartCall(ctx, server.ID(), 0, b)
+		if err != nil {
+			b.Release() // it has stayed ours
+			log.Fatal(err)
+		}
+		calls = append(calls, p)
+	}
+	for _, p := range calls {
+		reply, err := p.Wait(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(string(reply.Bytes()))
+		reply.Release()
+	}
+	// Output:
+	// ONE
+	// TWO
+	// THREE
+}
+
+// A client fetches a large block into memory of its own. Over TCP the payload of the reply is read
+// there, and not copied.
+func ExampleResource_callInto() {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	server, client := register(c, "blocks"), register(c, "client")
+
+	go func() {
+		for m, err := range server.Messages(ctx) {
+			if err == nil {
+				err = server.ReplyBytes(ctx, m, bytes.Repeat(m.Bytes(), 100_000))
+			}
+			if err != nil {
+				log.Fatal(err)
+			}
+			m.Release()
+		}
+	}()
+
+	block := make([]byte, 1<<20)
+	reply, err := client.CallInto(ctx, server.ID(), 0, []byte("abc"), block)
+	if err != nil {
+		log.Fatal(err)
+	}
+	n := reply.Len()
+	reply.Release() // the block is ours
+	fmt.Println(n, string(block[n-3:n]))
+	// Output: 300000 abc
+}

@@ -38,7 +38,9 @@ type (
 	Buffer         = buffers.Buffer         // memory of a message
 	Message        = dispatch.Message       // a received message
 	Select         = dispatch.Select        // a condition on messages to receive; see From, Tag, Tags, TagMask and Any
+	Pending        = context.Pending        // a call that waits for its reply: Resource.StartCall
 	Envelope       = dispatch.Envelope      // what Resource.Peek tells of a message
+	Posted         = dispatch.Posted        // memory that waits for one message; see Resource.Post
 	Undelivered    = dispatch.Undelivered   // tells of a message that was accepted in vain
 	FlushError     = dispatch.FlushError    // says how many messages a Flush found undelivered
 	Rule           = dispatch.Rule          // over what messages go; see WithRules

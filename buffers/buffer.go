@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // State says where a buffer is in its life.
@@ -60,6 +61,15 @@ type Lender interface {
 	Return(isAbandoned bool)
 }
 
+// A Lander is a Lender of memory into which messages are read.
+type Lander interface {
+	Lender
+	// Moved reports whether the lender has taken the memory back before a message was read to its end.
+	// The rest is read into the same place of the buffer that Moved returns, which has what came before;
+	// nil: there was no memory for one.
+	Moved() (to *Buffer, isMoved bool)
+}
+
 // Borrow makes of b, which is the lender's and nobody's until then, a buffer over
 // memory that is not the pool's: the last Release gives it back to l, and with it b.
 // It is not written; see ReadOnly.
@@ -91,7 +101,31 @@ func (b *Buffer) ReadOnly() bool {
 			return true
 		}
 	}
-	return b.lender != nil
+	if b.lender == nil {
+		return false
+	}
+	_, isWritten := b.lender.(Lander)
+	return !isWritten
+}
+
+// Moved returns a buffer for what is still to be read into b, whose lender has taken the memory back
+// (see Lander); nil without an error: the lender has not, or b is the pool's own. It fails with
+// ErrMoved where there is no such buffer. The caller holds b, and releases both.
+func (b *Buffer) Moved() (*Buffer, error) {
+	root := b.root()
+	l, _ := root.lender.(Lander)
+	if l == nil {
+		return nil, nil
+	}
+	switch to, isMoved := l.Moved(); {
+	case !isMoved:
+		return nil, nil
+	case to == nil:
+		return nil, ErrMoved
+	default:
+		off := uintptr(unsafe.Pointer(unsafe.SliceData(b.mem))) - uintptr(unsafe.Pointer(unsafe.SliceData(root.mem)))
+		return to.Slice(int(off), b.n), nil
+	}
 }
 
 // Lender returns the lender of b's memory, or nil if the memory is a pool's own.

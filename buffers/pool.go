@@ -22,6 +22,7 @@ var (
 	ErrClosed   = errors.New("buffers: pool closed")
 	ErrLeaked   = errors.New("buffers: buffers still held")
 	ErrNoShare  = errors.New("buffers: memory cannot be shared here")
+	ErrMoved    = errors.New("buffers: the lender has taken the memory back")
 	ErrReadOnly = errors.New("buffers: the memory can only be read")
 
 	errNegative = sentinel.New("buffers: negative buffer size", ErrTooLarge)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -26,9 +27,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var long = flag.Bool("long", false, "1 GiB over connections that break, up to 64 MiB, 10,000 lists of segments: some minutes")
+
+// longOr returns the first value in the long form of a test, and the second otherwise.
+func longOr[T any](inLong, otherwise T) T {
+	if *long {
+		return inLong
+	}
+	return otherwise
+}
+
 // deadline returns a context that ends when a test takes too long.
 func deadline(t testing.TB) context.Context {
-	ctx, end := context.WithTimeout(context.Background(), time.Minute)
+	ctx, end := context.WithTimeout(context.Background(), longOr(10*time.Minute, time.Minute))
 	t.Cleanup(end)
 	return ctx
 }
@@ -90,7 +101,12 @@ var pattern = sync.OnceValue(func() []byte {
 })
 
 // counting returns n bytes that tell where they lie.
-func counting(n int) []byte { return slices.Clone(pattern()[:n]) }
+func counting(n int) []byte {
+	p := make([]byte, n)
+	for at := 0; at < n; at += copy(p[at:], pattern()[at>>24:]) {
+	}
+	return p
+}
 
 // cut returns p in k segments of the same size.
 func cut(p []byte, k int) (all [][]byte) {
@@ -122,10 +138,10 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 }
 
 // What Mercury's tests of bulk transfers check: BK1 to BK5, in both directions, with both kinds of
-// memory, and with one slice and many at the target.
+// memory, and with one slice and many at the target. The long form has up to 64 MiB.
 func TestRanges(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
-		for _, n := range []int{1 << 10, 3<<20 + 5} {
+		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
 			for _, k := range []int{1, 2, 16, 1024} {
 				for _, isRegistered := range []bool{false, true} {
 					if isRegistered && k > 16 {
@@ -145,7 +161,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 	to, gather := segments(t, origin.c, cut(make([]byte, n), k), isRegistered)
 	w := expose(t, origin, bulk.WriteOnly, to...)
 	shadow := make([]byte, n)
-	for _, x := range [][3]int{{0, 0, 0}, {n, 0, 0}, {n / 4, n/2 + 1, 0}, {n / 8, n/2 + 1, n / 4}, {n - 1, 1, 1}} {
+	for _, x := range [][3]int{{0, 0, 0}, {n, 0, 0}, {n / 4, n/2 + 1, 0}, {n / 8, n/2 + 1, n / 4}, {n / 2, n / 2, 0}, {n / 2, n / 4, n / 8}, {n - 1, 1, 1}} {
 		length, off, at := x[0], x[1], x[2]
 		for _, parts := range []int{1, 7} {
 			local := make([]byte, n+1)
@@ -484,7 +500,7 @@ func TestForwardedHandle(t *testing.T) {
 
 // A transfer that is cancelled at any point writes nothing after it has returned: BK8.
 func TestCancel(t *testing.T) {
-	const n, piece = 16 << 20, 256 << 10
+	n, piece := longOr(64, 16)<<20, 256<<10
 	over(t, func(t *testing.T, origin, target side) {
 		mem := bytes.Repeat([]byte{1}, n)
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
@@ -508,7 +524,7 @@ func TestCancel(t *testing.T) {
 			if percent < 50 && err == nil || err != nil && !errors.Is(err, stopped) {
 				t.Errorf("%d%%: %v", percent, err)
 			}
-			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == n || percent == 0 && got > 0 {
+			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == int64(n) || percent == 0 && got > 0 {
 				t.Errorf("%d%%: %d bytes are said to be there", percent, got)
 			}
 			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // whatever was under way has come
@@ -634,7 +650,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 	}, bulk.PieceSize(64<<10))
 }
 
-// 200 random lists of segments on both sides, beside plain copies: BK15.
+// Random lists of segments on both sides, beside plain copies: BK15.
 func TestRandomSegments(t *testing.T) {
 	over(t, func(t *testing.T, origin, target side) {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -645,7 +661,7 @@ func TestRandomSegments(t *testing.T) {
 			}
 			return append(all, nil)
 		}
-		for range 200 {
+		for range longOr(10_000, 200) {
 			n := rnd.IntN(200_000)
 			mem := counting(n)
 			want := slices.Clone(mem)
@@ -730,6 +746,9 @@ func TestPipeline(t *testing.T) {
 		if err := r.Revoke(deadline(t)); err != nil {
 			t.Error(err)
 		}
+		if n := bulk.InFlight(target.Endpoint); n != 0 {
+			t.Errorf("%d transfers are still counted", n)
+		}
 	})
 }
 
@@ -764,17 +783,17 @@ func TestClose(t *testing.T) {
 
 // Small memory is in the argument, as it was when that was made; large memory is pulled: BK12.
 func TestArgument(t *testing.T) {
+	const limit = 4096
 	over(t, func(t *testing.T, origin, target side) {
-		const limit = 4096
 		type request struct {
 			Small, Large, Unread bulk.Argument
 			Name                 string
 		}
 		small, large := counting(limit), counting(limit+1)
 		q := request{
-			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(limit),
-			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(limit),
-			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(limit),
+			Small:  expose(t, origin, bulk.ReadWrite, bulk.Bytes(small[:100]), bulk.Bytes(small[100:])).Argument(),
+			Large:  expose(t, origin, bulk.ReadOnly, bulk.Bytes(large)).Argument(),
+			Unread: expose(t, origin, bulk.WriteOnly, bulk.Bytes(nil)).Argument(),
 		}
 		clear(small)
 		p, err := codec.Append(nil, &q)
@@ -792,6 +811,24 @@ func TestArgument(t *testing.T) {
 		if more := target.Stats().Transfers - before; more != 0 {
 			t.Errorf("%d transfers of what is in the argument", more)
 		}
+		pieces := 0
+		for p, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Small) {
+			if pieces++; err != nil || p.Off != 0 || !bytes.Equal(p.Bytes(), counting(limit)) {
+				t.Errorf("a piece at %d of %d bytes, %v", p.Off, len(p.Bytes()), err)
+			}
+		}
+		if more := target.Stats().Transfers - before; pieces != 1 || more != 0 {
+			t.Errorf("%d pieces, %d transfers", pieces, more)
+		}
+		for p, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Large, bulk.PieceSize(limit)) {
+			if err != nil || !bytes.Equal(p.Bytes(), large[p.Off:min(p.Off+limit, limit+1)]) {
+				t.Errorf("a piece at %d of %d bytes, %v", p.Off, len(p.Bytes()), err)
+			}
+		}
+		before += 2
+		for _, err := range bulk.PipelineArgument(deadline(t), target.Endpoint, &q.Unread) {
+			t.Errorf("an empty argument: %v", err)
+		}
 		if n, err := target.PullArgument(deadline(t), &q.Large, 0, got); err != nil || n != limit+1 || !bytes.Equal(got, large) {
 			t.Error(n, err)
 		}
@@ -808,5 +845,5 @@ func TestArgument(t *testing.T) {
 		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
 			t.Error(err)
 		}
-	})
+	}, bulk.Eager(limit))
 }

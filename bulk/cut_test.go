@@ -91,10 +91,12 @@ func (r *relay) pump(to, from net.Conn, left *atomic.Int64) {
 	}
 }
 
-// The connection breaks again and again during large transfers: rocl resumes it, and all bytes are right.
+// The connection breaks again and again during large transfers, of 1 GiB in the long form: rocl resumes it, and all bytes
+// are right.
 func TestConnectionCut(t *testing.T) {
-	const n, cuts = 15 << 20, 10
-	f := &fragile{Transport: tcp.New(), after: 1<<20 + 12345}
+	const cuts = 10
+	n := longOr(1<<30, 15<<20)
+	f := &fragile{Transport: tcp.New(), after: int64(n/15 + 12345)}
 	cl := rocltest.Cluster(t, 1)
 	origin, target := endpoint(t, cl.Open(0, rocl.WithTransports(f))), endpoint(t, cl.Open(0, rocl.WithTransports(f)))
 	want := counting(n)

@@ -26,12 +26,16 @@
 //
 //	                    registered buffer         plain memory
 //	the same process    read where it lies        read where it lies
-//	shared memory       read where it lies        copied once by the origin
+//	shared memory       read where it lies        read where it lies, see below
 //	TCP, TLS            written from where it lies, for a range within one segment
+//
+// Over shared memory Pull and Push of 256 KiB and more copy plain memory once, from the other process into this one, by
+// process_vm_readv. Where the system does not allow that (ptrace, see [Stats.Denied]), where the segments have less
+// than 4 KiB on average, and for View and Pipeline, the origin copies plain memory.
 //
 // A range across segments is copied by the origin, piece by piece, and so are up to 8 KiB. The target has the
 // bytes in a message: [Endpoint.Pull] and [Endpoint.Push] copy from and to the program's slices;
-// [Endpoint.View] and [Pipeline] give the program the message itself. A push is copied into a message at
+// [Endpoint.View] and [Pipeline] give the program the message itself. Any other push is copied into a message at
 // the target, and from there into the memory of the origin.
 //
 // # Large transfers
@@ -48,7 +52,8 @@
 //		}
 //	}
 //
-// [Region.Argument] puts small memory into the request itself, so that the target needs no transfer.
+// [Region.Argument] puts small memory into the request itself, so that the target needs no transfer: see [Eager]. An [Argument]
+// is a field of the arguments of a call instead of the Handle.
 //
 // # Rights
 //

@@ -4,6 +4,7 @@ package bulk
 
 import (
 	"context"
+	"iter"
 )
 
 // An Argument is a handle that may have the bytes with it. It is sent like any other value, within
@@ -13,12 +14,12 @@ type Argument struct {
 	Snapshot []byte // what the memory had when the argument was made; nil: it is to be pulled
 }
 
-// Argument returns the region's handle. If the region has no more than limit bytes, and may be read, a copy of
-// them is in the argument: [Endpoint.PullArgument] then needs no message, and later changes of the
+// Argument returns the region's handle. If the region is small, see [Eager], and may be read, a copy of
+// its bytes is in the argument: [Endpoint.PullArgument] and [PipelineArgument] then need no message, and later changes of the
 // memory are not seen.
-func (r *Region) Argument(limit int) Argument {
+func (r *Region) Argument() Argument {
 	a := Argument{Handle: r.Handle()}
-	if r.rights&ReadOnly != 0 && r.Len() <= int64(limit) && r.begin() {
+	if r.rights&ReadOnly != 0 && r.Len() <= int64(r.ep.cfg.eager) && r.begin() {
 		defer r.end()
 		a.Snapshot = make([]byte, r.Len())
 		r.mem.read(a.Snapshot, 0)
@@ -28,7 +29,7 @@ func (r *Region) Argument(limit int) Argument {
 
 // PullArgument is [Endpoint.Pull] from what is in the argument, or else from its handle.
 func (ep *Endpoint) PullArgument(ctx context.Context, a *Argument, off int64, dst ...[]byte) (int64, error) {
-	if a.Snapshot == nil || int64(len(a.Snapshot)) != a.Handle.Len() {
+	if !a.isEager() {
 		return ep.Pull(ctx, a.Handle, off, dst...)
 	}
 	mem, n := newLocal(dst)
@@ -37,4 +38,23 @@ func (ep *Endpoint) PullArgument(ctx context.Context, a *Argument, off int64, ds
 	}
 	mem.write(a.Snapshot[off:off+n], 0)
 	return n, nil
+}
+
+// PipelineArgument is [Pipeline] of what is in the argument, as one piece without a message, or else from its handle.
+func PipelineArgument(ctx context.Context, ep *Endpoint, a *Argument, opts ...Option) iter.Seq2[Piece, error] {
+	if !a.isEager() {
+		return Pipeline(ctx, ep, a.Handle, opts...)
+	}
+	return func(yield func(Piece, error) bool) {
+		if err := a.Handle.check(ReadOnly, 0, a.Handle.Len()); err != nil {
+			yield(Piece{}, failed("pipeline", &a.Handle, 0, a.Handle.Len(), err))
+		} else if len(a.Snapshot) > 0 {
+			yield(Piece{bytes: a.Snapshot}, nil)
+		}
+	}
+}
+
+// isEager reports whether all bytes are in the argument.
+func (a *Argument) isEager() bool {
+	return a.Snapshot != nil && int64(len(a.Snapshot)) == a.Handle.Len()
 }

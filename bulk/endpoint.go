@@ -27,6 +27,8 @@ type Endpoint struct {
 	end     context.CancelCauseFunc
 	server  sync.WaitGroup
 	sharing sharing
+	serving serving
+	flight  flight
 	counts  counts
 
 	mu       sync.Mutex
@@ -35,34 +37,55 @@ type Endpoint struct {
 	regions  map[uint64]*Region
 }
 
-// An Option changes one default of [Open], or of [Pipeline].
+// An Option changes one default of [Open]. PieceSize and Depth are for [Pipeline] too.
 type Option func(*config)
 
-type config struct{ piece, shared, depth int }
+type config struct {
+	piece  int // bytes
+	large  int // bytes where a piece is not received into memory of the context
+	placed int // bytes that are read where they lie
+	depth  int
+	most   int // requests served at a time
+	eager  int // bytes of a region that travel in an argument
+}
 
-// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB, and 8 MiB for
-// Pull and Push over shared memory. It fails if it is less than 1 or more than a message may have.
-func PieceSize(bytes int) Option { return func(c *config) { c.piece, c.shared = bytes, bytes } }
+// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB; 8 MiB for Pull into one slice, and for
+// Pull and Push over shared memory; and 64 MiB where these read the memory of the other process where it lies. It fails if
+// it is less than 1 or more than a message may have.
+func PieceSize(bytes int) Option {
+	return func(c *config) { c.piece, c.large, c.placed = bytes, bytes, bytes }
+}
 
-// Depth sets how many pieces of one transfer are under way at a time: 4 by default. It fails if
-// it is less than 1.
+// Depth sets how many pieces of one transfer are under way at a time: 4 by default, and fewer while several transfers of
+// the endpoint that do not go over shared memory would have more than 32 MiB under way together. It fails if it is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
+// Eager sets up to how many bytes of a region travel within its [Region.Argument]: 8 KiB by default. With less than 0 none do.
+func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
+
+// MaxRequests limits how many requests an endpoint serves at a time: 1024 by default, and for one target, a context, at most a
+// quarter of them. Others are refused, and their targets try again after some milliseconds, so that transfers take longer, and do
+// not fail. What requests need of memory is limited by rocl.WithMemory. It fails if it is less than 1.
+func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
+
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, sharedPiece, defaultDepth}
+	c := config{defaultPiece, largePiece, placedPiece, defaultDepth, defaultRequests, copied}
 	for _, o := range opts {
 		o(&c)
 	}
-	if c.depth < 1 || c.piece < 1 || c.piece > rocl.MaxMessage-requestLen {
-		return c, fmt.Errorf("%w: pieces of %d bytes, %d at a time", ErrRange, c.piece, c.depth)
+	if c.depth < 1 || c.most < 1 || c.piece < 1 || c.piece > rocl.MaxMessage-requestLen {
+		return c, fmt.Errorf("%w: pieces of %d bytes, %d at a time, %d requests", ErrRange, c.piece, c.depth, c.most)
 	}
 	return c, nil
 }
 
 const (
 	defaultPiece = 1 << 20
-	sharedPiece  = 8 << 20 // over shared memory, where each piece of registered memory costs the same time
+	largePiece   = 8 << 20  // where a piece is not received into memory of the context
+	placedPiece  = 64 << 20 // where each piece costs the same time
 	defaultDepth = 4
+
+	defaultRequests = 1024
 )
 
 // Open registers a resource with the attribute bulk=1, which serves transfers until Close. It fails with
@@ -108,6 +131,7 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 // Stats are counts of an endpoint since Open.
 type Stats struct {
 	Regions int // that are exposed now
+	Serving int // requests that are served now: see MaxRequests
 
 	// What other endpoints, and this one, did with the regions:
 	Reads, Writes           uint64 // requests that were granted; one transfer makes one for each piece
@@ -115,6 +139,11 @@ type Stats struct {
 	Refused                 uint64
 
 	Transfers uint64 // requests that this endpoint made
+
+	// Denied counts contexts with which memory is shared, and between whose processes and this one plain memory
+	// cannot be read where it lies, because the system does not allow it (ptrace), or the process has another PID
+	// namespace. Large transfers of plain memory with them take a copy more.
+	Denied int
 }
 
 type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers atomic.Uint64 }
@@ -125,5 +154,5 @@ func (ep *Endpoint) Stats() Stats {
 	n := len(ep.regions)
 	ep.mu.Unlock()
 	c := &ep.counts
-	return Stats{n, c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load()}
+	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), ep.sharing.countDenied()}
 }

@@ -19,12 +19,13 @@ var (
 	ErrKey     = errors.New("bulk: the key of the handle is not one that the origin gave")
 	ErrNarrow  = errors.New("bulk: the handle has been narrowed too often")
 
+	errBusy     = errors.New("bulk: the origin serves as many requests as it may")
 	errProtocol = errors.New("bulk: not a message of this protocol")
 )
 
 // codes are the errors that an origin answers with, by their numbers on the wire. Number 0 is an
 // error of any other kind, of which the text is sent.
-var codes = []error{nil, ErrRights, ErrRange, ErrRevoked, ErrKey, errProtocol, rocl.ErrTooLarge}
+var codes = []error{nil, ErrRights, ErrRange, ErrRevoked, ErrKey, errProtocol, rocl.ErrTooLarge, errDenied, errElsewhere, errBusy}
 
 // appendError appends err as an origin answers with it.
 func appendError(p []byte, err error) []byte {

@@ -5,6 +5,7 @@ package bulk
 import (
 	"context"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
 )
 
@@ -49,3 +50,43 @@ func ask(ctx context.Context, ep *Endpoint, tag uint64, q request, data []byte) 
 	}
 	return err
 }
+
+// HookReadProcess replaces what reads the memory of other processes. The hook gets what it has replaced.
+func HookReadProcess(hook func(read func() error, local [][]byte) error) (undo func()) {
+	was := readProcess
+	readProcess = func(pid int, local [][]byte, remote []extent) error {
+		return hook(func() error { return was(pid, local, remote) }, local)
+	}
+	return func() { readProcess = was }
+}
+
+// What a ticket has.
+const (
+	TagPlace   = tagPlace
+	TagTake    = tagTake
+	TicketHead = ticketHead
+)
+
+var ErrElsewhere = errElsewhere
+
+// Ticket returns a message with a ticket of memory of this process.
+func (ep *Endpoint) Ticket(p []byte) (*rocl.Buffer, error) {
+	mem, n := newLocal([][]byte{p})
+	return ep.newTicket(nil, &mem, 0, n)
+}
+
+// HandleOf returns a handle of n bytes of an endpoint that gave none.
+func HandleOf(origin rocl.GID, n int64) Handle {
+	h := Handle{origin: origin}
+	h.steps[0] = step{0, uint64(n), ReadWrite}
+	return h
+}
+
+// PullPlaced pulls what a ticket names, and nothing in another way.
+func PullPlaced(ctx context.Context, ep *Endpoint, h Handle, dst []byte) error {
+	mem, n := newLocal([][]byte{dst})
+	return ep.pullPlaced(ctx, &h, 0, &mem, 0, n)
+}
+
+// InFlight returns how many transfers an endpoint makes now.
+func InFlight(ep *Endpoint) int64 { return ep.flight.transfers.Load() }

@@ -46,6 +46,18 @@ func (m *memory) find(off int64) (part int, at int) {
 	return part, int(off - m.starts[part])
 }
 
+// slice returns the n bytes from off on if they lie in one part, else nil.
+func (m *memory) slice(off, n int64) []byte {
+	if n == 0 {
+		return nil
+	}
+	i, at := m.find(off)
+	if p := m.parts[i][at:]; int64(len(p)) >= n {
+		return p[:n:n]
+	}
+	return nil
+}
+
 // within yields the bytes from off on, n in all, as they lie in the parts. They must be within the memory.
 func (m *memory) within(off, n int64) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {

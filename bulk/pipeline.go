@@ -13,12 +13,18 @@ import (
 type Piece struct {
 	Off int64 // from the beginning of what the handle names
 	// Message has the bytes. The pipeline releases it when the loop goes on. What is to stay
-	// longer is copied, or kept by Message.Buffer.
+	// longer is copied, or kept by Message.Buffer. It is nil where the bytes came in an [Argument].
 	Message *rocl.Message
+	bytes   []byte // instead of the message
 }
 
 // Bytes returns the bytes of the piece, to be read until the loop goes on.
-func (p Piece) Bytes() []byte { return p.Message.Bytes() }
+func (p Piece) Bytes() []byte {
+	if p.Message == nil {
+		return p.bytes
+	}
+	return p.Message.Bytes()
+}
 
 // Pipeline yields all bytes that h names, in pieces of a given size ([PieceSize], 1 MiB by
 // default) and in order. While the loop works on one piece the next ones are on their way, so that there
@@ -34,6 +40,8 @@ func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		l := pipeline{ctx: ctx, ep: ep, h: &h, piece: int64(cfg.piece), depth: cfg.depth}
+		ep.flight.begin()
+		defer ep.flight.end()
 		defer l.close()
 		defer cancel(nil)
 		l.run(yield)
@@ -58,9 +66,9 @@ type answer struct {
 	err error
 }
 
-// fill asks for pieces until depth of them are under way.
+// fill asks for pieces until as many are under way as may be now.
 func (l *pipeline) fill() {
-	for len(l.queue) < l.depth && l.started < l.h.Len() {
+	for len(l.queue) < l.ep.depth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
 		n := min(l.piece, l.h.Len()-off)
 		a := make(chan answer, 1)
@@ -93,7 +101,7 @@ func (l *pipeline) run(yield func(Piece, error) bool) {
 // hand gives a piece to the loop, which may panic.
 func (l *pipeline) hand(m *rocl.Message, off int64, yield func(Piece, error) bool) bool {
 	defer m.Release()
-	return yield(Piece{off, m}, nil)
+	return yield(Piece{Off: off, Message: m}, nil)
 }
 
 // close waits for what is under way, which has been cancelled.

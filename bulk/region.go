@@ -5,6 +5,7 @@ package bulk
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,8 +42,10 @@ type Region struct {
 	bufs   []*rocl.Buffer // by segment, nil for plain memory; the region's own references. nil: all are plain
 
 	mu        sync.Mutex
-	users     int // transfers that read or write the memory
+	tickets   []*rocl.Buffer // of which targets may have one; the region's own references
+	users     int            // transfers that read or write the memory
 	isRevoked bool
+	isGivenUp bool          // the last user releases the references to buffers
 	isFree    bool          // nothing reads or writes the memory any more
 	idle      chan struct{} // closed when isRevoked and there are no users
 }
@@ -128,8 +131,40 @@ func (r *Region) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users--; r.users == 0 && r.isRevoked {
-		close(r.idle)
+		r.endedLocked()
 	}
+}
+
+// endedLocked notes that the region is revoked and has no users.
+func (r *Region) endedLocked() {
+	close(r.idle)
+	if r.isGivenUp {
+		r.freeLocked()
+	}
+}
+
+// Release is [Region.Revoke] for memory that the program does not use again. It does not wait: later
+// transfers fail with ErrRevoked, and the region's references to buffers are released when those under way have
+// ended. Plain memory is the garbage collector's then.
+func (r *Region) Release() { r.revoke(true) }
+
+// revoke refuses later transfers. isGivenUp is whether nobody waits for those under way.
+func (r *Region) revoke(isGivenUp bool) {
+	r.mu.Lock()
+	r.isGivenUp = r.isGivenUp || isGivenUp
+	switch {
+	case !r.isRevoked:
+		r.isRevoked = true
+		if r.users == 0 {
+			r.endedLocked()
+		}
+	case r.users == 0 && r.isGivenUp:
+		r.freeLocked()
+	}
+	r.mu.Unlock()
+	r.ep.mu.Lock()
+	delete(r.ep.regions, r.number)
+	r.ep.mu.Unlock()
 }
 
 // Revoke ends the region: later transfers fail with ErrRevoked. It waits for those under way, and
@@ -138,24 +173,14 @@ func (r *Region) end() {
 // ends before, Revoke returns the cause: the region is revoked, and its memory may be in use until
 // another Revoke returns nil. A target that ends gives back all that it held.
 func (r *Region) Revoke(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.isRevoked {
-		r.isRevoked = true
-		if r.users == 0 {
-			close(r.idle)
-		}
-	}
-	r.mu.Unlock()
-	r.ep.mu.Lock()
-	delete(r.ep.regions, r.number)
-	r.ep.mu.Unlock()
+	r.revoke(false)
 	select {
 	case <-r.idle:
 	case <-ctx.Done():
 		return fmt.Errorf("bulk: revoke region %d: transfers are under way: %w", r.number, context.Cause(ctx))
 	}
 	if err := r.returned(ctx); err != nil {
-		return fmt.Errorf("bulk: revoke region %d: a target has a view: %w", r.number, err)
+		return fmt.Errorf("bulk: revoke region %d: a target has a view, or reads: %w", r.number, err)
 	}
 	r.free()
 	return nil
@@ -170,27 +195,32 @@ const (
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have given back what they were lent of registered memory.
+// returned waits until other processes have given back what they were lent of registered memory, and tickets.
 // A buffer tells only how many references there are.
 func (r *Region) returned(ctx context.Context) error {
-	pause := lookFirst
-	for _, b := range r.bufs {
-		for b != nil && b.Refs() > 1 {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			pause = min(2*pause, lookMost)
+	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
+}
+
+// isLent reports whether a target may read the memory where it lies.
+func (r *Region) isLent() bool {
+	return r.areTicketsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
 }
 
 // free releases the region's references to buffers, once.
 func (r *Region) free() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.freeLocked()
+}
+
+func (r *Region) freeLocked() {
 	if r.isFree {
 		return
 	}

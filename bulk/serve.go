@@ -4,8 +4,6 @@ package bulk
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -37,11 +35,21 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 		return
 	}
 	q, data, err := parseRequest(m.Bytes())
+	if !ep.serving.begin(m.From(), ep.cfg.most) {
+		ep.counts.refused.Add(1)
+		_ = ep.r.ReplyBytes(ended, m, refusal(q.Len, errBusy)) // without room the target sees ErrNoReply
+		m.Release()
+		return
+	}
 	switch {
 	case err != nil:
 		ep.refuse(m, q.Len, err)
 	case m.Tag() == tagRead:
 		ep.read(m, &q)
+	case m.Tag() == tagPlace:
+		ep.place(m, &q)
+	case m.Tag() == tagTake:
+		ep.take(m, &q)
 	case m.Tag() == tagWrite:
 		ep.write(m, &q, data)
 	default:
@@ -76,15 +84,22 @@ var ended = func() context.Context {
 // target's context has no room for the reply, another goroutine does. It owns m.
 func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, failed func()) {
 	if send(ended) == nil {
-		m.Release()
+		ep.served(m)
 		return
 	}
 	ep.server.Go(func() {
-		defer m.Release()
+		defer ep.served(m)
 		if send(ep.life) != nil { // the target has ended, or this endpoint
 			failed()
 		}
 	})
+}
+
+// served releases a request that has been replied to.
+func (ep *Endpoint) served(m *rocl.Message) {
+	from := m.From()
+	m.Release()
+	ep.serving.end(from)
 }
 
 // admit returns the region of a request, and where in it the range begins. The region's end must
@@ -125,10 +140,15 @@ func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
 	ep.background(len(data) <= quick, func() {
 		r.mem.write(data, off)
 		r.end()
-		ep.counts.writes.Add(1)
-		ep.counts.writtenBytes.Add(uint64(len(data)))
-		ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, nil) }, func() {})
+		ep.written(m, q.Len)
 	})
+}
+
+// written replies that n bytes have been written to a region. It owns m.
+func (ep *Endpoint) written(m *rocl.Message, n uint64) {
+	ep.counts.writes.Add(1)
+	ep.counts.writtenBytes.Add(n)
+	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, nil) }, func() {})
 }
 
 // read replies with bytes of a region. It owns m.
@@ -163,22 +183,29 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 }
 
 // lend returns n bytes from off on as a buffer over the memory itself, where that can be sent to
-// another resource without a copy; then it sees to it that end is called. Otherwise it returns nil. Lent registered
-// memory is awaited by Region.returned.
+// another resource without a copy; then it sees to it that end is called. Otherwise it returns nil.
 func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
 	if n <= copied {
 		return nil
 	}
-	i, at := r.mem.find(off)
-	switch {
-	case len(r.mem.parts[i])-at < n:
-	case r.bufs != nil && r.bufs[i] != nil:
-		defer r.end()
-		return r.bufs[i].Slice(at, n)
-	case !r.ep.sharing.with(r.ep.c, to):
-		return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
+	if b := r.lendRegistered(off, n); b != nil {
+		return b
 	}
-	return nil
+	i, at := r.mem.find(off)
+	if isShared, _ := r.ep.sharing.with(r.ep.c, to); isShared || len(r.mem.parts[i])-at < n {
+		return nil
+	}
+	return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
+}
+
+// lendRegistered is lend of registered memory, which is awaited by Region.returned.
+func (r *Region) lendRegistered(off int64, n int) *rocl.Buffer {
+	i, at := r.mem.find(off)
+	if r.bufs == nil || r.bufs[i] == nil || len(r.mem.parts[i])-at < n {
+		return nil
+	}
+	defer r.end()
+	return r.bufs[i].Slice(at, n)
 }
 
 // copy returns a copy of n bytes from off on, and calls end.
@@ -189,29 +216,4 @@ func (r *Region) copy(off int64, n int) (*rocl.Buffer, error) {
 		r.mem.read(b.Bytes(), off)
 	}
 	return b, err
-}
-
-// sharing knows with which contexts memory is shared. To them registered memory is lent, and
-// plain memory would be copied twice: into the transport's ring and out of it.
-type sharing struct {
-	mu     sync.Mutex
-	looked time.Time
-	peers  map[rocl.GID]bool
-}
-
-// sharingFor is how long an answer of sharing is believed. A wrong one costs a copy.
-const sharingFor = time.Second
-
-// with reports whether messages to a resource go over shared memory.
-func (s *sharing) with(c *rocl.Context, to rocl.GID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	peer := to.Context()
-	if _, isKnown := s.peers[peer]; !isKnown || time.Since(s.looked) > sharingFor {
-		s.looked, s.peers = time.Now(), map[rocl.GID]bool{peer: false}
-		for _, r := range c.Routes() {
-			s.peers[r.Peer] = s.peers[r.Peer] || r.Transport == "shm"
-		}
-	}
-	return s.peers[peer]
 }

@@ -4,6 +4,7 @@ package bulk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -61,24 +62,42 @@ func (h *Handle) check(want Rights, off, n int64) error {
 	return nil
 }
 
-func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (*rocl.Message, error) {
+func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.Message, err error) {
 	if err := h.check(ReadOnly, off, n); err != nil {
 		return nil, err
 	}
 	if n > rocl.MaxMessage {
 		return nil, rocl.ErrTooLarge
 	}
+	err = patiently(ctx, func() error {
+		m, err = ep.fetch(ctx, h, off, n, nil)
+		return err
+	})
+	return m, err
+}
+
+// fetch asks once for n bytes from off on, as a message that lies in dst unless dst is nil.
+func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64, dst []byte) (*rocl.Message, error) {
+	m, err := ep.ask(ctx, h, tagRead, off, n, dst)
+	if err != nil {
+		return nil, err
+	}
+	return granted(m, n)
+}
+
+// ask sends a request about n bytes from off on, and returns the reply, which lies in dst if dst is not nil and it
+// fits.
+func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64, dst []byte) (*rocl.Message, error) {
 	q := request{rawHandle(*h), uint64(off), uint64(n)}
 	p, err := codec.Append(make([]byte, 0, requestLen), &q)
 	if err != nil {
 		return nil, err
 	}
 	ep.counts.transfers.Add(1)
-	m, err := ep.r.CallBytes(ctx, h.origin, tagRead, p)
-	if err != nil {
-		return nil, err
+	if dst == nil {
+		return ep.r.CallBytes(ctx, h.origin, tag, p)
 	}
-	return granted(m, n)
+	return ep.r.CallInto(ctx, h.origin, tag, p, dst)
 }
 
 // granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and
@@ -91,7 +110,7 @@ func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
 	return nil, parseError(m.Bytes())
 }
 
-// transfer splits a Pull or a Push into pieces, of which Depth are under way at a time.
+// transfer is Pull and Push.
 func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want Rights, off int64, local [][]byte) (int64, error) {
 	mem, n := newLocal(local)
 	err := h.check(want, off, n)
@@ -100,22 +119,44 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 	}
 	done := int64(0)
 	if err == nil && n > 0 {
-		one := ep.pullPiece
-		if want == WriteOnly {
-			one = ep.pushPiece
-		}
-		piece := ep.cfg.piece
-		if n > int64(piece) && ep.sharing.with(ep.c, h.origin) {
-			piece = ep.cfg.shared
-		}
-		done, err = inPieces(ctx, n, int64(piece), ep.cfg.depth, func(ctx context.Context, at, n int64) error {
-			return one(ctx, h, off+at, &mem, at, n)
-		})
+		done, err = ep.moved(ctx, h, want, off, &mem, n)
 	}
 	if err != nil {
 		return done, failed(what, h, off, n, err)
 	}
 	return n, nil
+}
+
+// A pieceFunc moves n bytes between what a handle names, from off on, and local memory, from at on.
+type pieceFunc func(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error
+
+// moved splits a transfer into pieces, of which Depth are under way at a time. It returns how many bytes there are before
+// the first that is missing.
+func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64, local *memory, n int64) (done int64, err error) {
+	ep.flight.begin()
+	defer ep.flight.end()
+	in := func(piece int, one pieceFunc) error {
+		from := done
+		more, err := inPieces(ctx, n-from, int64(piece), ep.depth(h, int64(piece), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
+			return patiently(ctx, func() error { return one(ctx, h, off+from+at, local, from+at, n) })
+		})
+		done += more
+		return err
+	}
+	if one := ep.placed(h, want, local, n); one != nil {
+		if err = in(ep.cfg.placed, one); !errors.Is(err, errElsewhere) {
+			return done, err
+		}
+	}
+	one, piece := ep.pullPiece, ep.cfg.piece
+	if want == WriteOnly {
+		one = ep.pushPiece
+	}
+	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared || want == ReadOnly && len(local.parts) == 1 {
+		piece = ep.cfg.large
+	}
+	err = in(piece, one)
+	return done, err
 }
 
 // newLocal returns the memory of slices at the target, and its size: -1 where 64 bits do not have it.
@@ -129,7 +170,8 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 
 // pullPiece copies n bytes from off on to local memory.
 func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
-	m, err := ep.view(ctx, h, off, n)
+	dst := local.slice(at, n)
+	m, err := ep.fetch(ctx, h, off, n, dst)
 	if err != nil {
 		return err
 	}
@@ -137,8 +179,10 @@ func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	local.write(m.Bytes(), at)
-	return nil
+	if dst != nil {
+		return nil
+	}
+	return ep.copyOut(ctx, local, at, m.Bytes())
 }
 
 // pushPiece copies n bytes of local memory to the origin.

@@ -15,6 +15,8 @@ import (
 const (
 	tagRead  = 0x42554c4b_00000001 // "BULK"
 	tagWrite = 0x42554c4b_00000002
+	tagPlace = 0x42554c4b_00000003 // a read whose reply may be a ticket instead
+	tagTake  = 0x42554c4b_00000004 // a write that has a ticket instead of the bytes
 )
 
 // A request says what is read, or where is written.

@@ -171,5 +171,5 @@ func wrong(p []byte, pl *plan) error {
 	default:
 		what = "is a slice of raw values of another type"
 	}
-	return fmt.Errorf("%w: decoding %v: the payload of %d bytes %s", ErrValue, pl.typ, len(p), what)
+	return fmt.Errorf("%w: decoding %v: the payload of %d bytes %s", ErrValue, pl.name(), len(p), what)
 }

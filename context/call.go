@@ -58,16 +58,79 @@ func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, da
 	}))
 }
 
+// CallInto is CallBytes that has the payload of the reply lie in dst, if it is not longer than dst.
+// A large payload that comes over TCP is read there by the system call: it is not copied. Any other
+// is copied there before CallInto returns. Message.Bytes of the reply is then the
+// beginning of dst. A longer reply is received as by CallBytes, and lies elsewhere.
+//
+// dst is the library's until CallInto returns, and the caller's again then, whether it fails or not;
+// the reply must not be used any more once dst is changed. Bytes of dst behind the reply, or all of
+// them if CallInto fails, may have been written. When ctx ends while the reply is being read, CallInto
+// returns as soon as the goroutine that reads has let go of dst, which takes no longer than a system call.
+func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, data, dst []byte) (*dispatch.Message, error) {
+	var p dispatch.Pending
+	return r.await(ctx, to, &p, r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.RequestInto(ctx, f, tag, data, dst)
+		return err
+	}))
+}
+
 // await waits for the reply of a call whose request has been sent, unless err is not nil.
 func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pending, err error) (m *dispatch.Message, _ error) {
 	if err == nil {
 		m, err = p.Wait(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rocl: calling %v: %w", to, err)
+		return nil, calling(to, err)
 	}
 	return m, nil
 }
+
+// calling returns the error of a call that fails because of err.
+func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: calling %v: %w", to, err) }
+
+// A Pending is a call whose request has been accepted, and whose reply may not have come. The
+// zero value is none.
+type Pending struct {
+	p  dispatch.Pending
+	to resource.GID
+}
+
+// StartCall sends the request of a call, as [Resource.Call] does, and does not wait for the
+// reply: [Pending.Wait] does. So one goroutine may have many calls in flight, whose requests and
+// replies travel in batches. A request may stay unwritten for up to a millisecond, unless a
+// goroutine of the context waits.
+//
+// StartCall waits, until ctx ends, while the target's mailbox has no room, and fails with the errors of Call that
+// concern the request. If it succeeds, it has taken over the caller's reference to b, whose bytes must not be
+// changed, and the end of ctx does nothing: [Pending.Cancel] ends the call. If it fails, b stays the caller's.
+func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (Pending, error) {
+	var p dispatch.Pending
+	err := r.try(ctx, to, func(f *dispatch.Flow) (err error) {
+		p, err = r.box.Request(ctx, f, tag, b)
+		return err
+	})
+	if err != nil {
+		return Pending{}, calling(to, err)
+	}
+	b.Release()
+	return Pending{p, to}, nil
+}
+
+// Wait returns the reply, as [Resource.Call] does, and fails with the same errors. When ctx ends, the
+// call ends. Wait must be called once for each call: a reply that nobody waits for stays in memory.
+func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
+	m, err := p.p.Wait(ctx)
+	if err != nil {
+		return nil, calling(p.to, err)
+	}
+	return m, nil
+}
+
+// Cancel ends the call, unless it has ended or its reply has come: Wait fails with an error that wraps
+// cause. The receiver is not told, and its reply is dropped. Any goroutine may call Cancel, at any time, also
+// after Wait has returned.
+func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 
 // Reply sends the message in b as the reply to the request m, from the resource to which m
 // came, which is r or another one of its context. It does not release m. Any goroutine may

@@ -71,6 +71,86 @@ func TestCallsGoInBatches(t *testing.T) {
 	}
 }
 
+// The requests of one goroutine that has many calls in flight go in batches, and so do the replies of
+// one that answers them.
+func TestStartedCallsGoInBatches(t *testing.T) {
+	var requests, replies atomic.Int64
+	w := newWorld()
+	a := w.node(t, 1, alias{Transport: tcp.New(), name: "counted", send: func(int) { requests.Add(1) }})
+	b := w.node(t, 2, alias{Transport: tcp.New(), name: "counted", send: func(int) { replies.Add(1) }})
+	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+	to := flow(t, a, mb)
+	go serveCalls(mb)
+	defer mb.Close()
+	const inFlight, calls = 64, 64 * 100
+	var window [inFlight]Pending
+	for i := range calls + inFlight {
+		p := &window[i%inFlight]
+		if i >= inFlight {
+			reply, err := p.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply.Release()
+		}
+		var err error
+		if i < calls {
+			if *p, err = ma.RequestBytes(t.Context(), to, 1, []byte("request")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n, m := requests.Load(), replies.Load(); n > calls/4 || m > calls/4 {
+		t.Errorf("%d batches of %d requests, %d of replies", n, calls, m)
+	}
+}
+
+// The goroutine that polls writes the replies that other goroutines have queued.
+func TestPollerWritesReplies(t *testing.T) {
+	for name, tr := range transports() {
+		if name == "inproc" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a := w.node(t, 1, tr)
+			b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			msg := requestAt(t, mb)
+			in := msg.in
+			in.l.mu.Lock() // paced, without the flusher: it would write in the end
+			in.l.stream.slot = 1
+			in.l.mu.Unlock()
+			b.streams.slots[0].Store(in.l)
+			b.streams.count.Add(1)
+			var polls sync.WaitGroup
+			polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
+			eventually.True(t, "a goroutine polls", func() bool {
+				if b.token.TryLock() {
+					b.token.Unlock()
+					return false
+				}
+				return true
+			})
+			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
+				t.Fatal(err)
+			}
+			msg.Release()
+			reply, err := p.Wait(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply.Release()
+			mb.Close()
+			polls.Wait()
+		})
+	}
+}
+
 // A goroutine that is to write what is queued, while another one writes, leaves it to that one.
 func TestFlushWhileWriting(t *testing.T) {
 	writes, goesOn := make(chan struct{}), make(chan struct{})

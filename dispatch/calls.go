@@ -66,6 +66,7 @@ type calls struct {
 	sweeper  *time.Timer        // calls sweep; nil until first set
 	isSet    bool               // the sweeper is set
 	late     uint64             // replies that were dropped, because no call waited for them
+	landings atomic.Int32       // calls whose reply has a landing
 }
 
 // A call is an entry of the table. Its number has its place, counted from 1, in the lower
@@ -75,6 +76,7 @@ type call struct {
 	m          *Mailbox // of the calling resource
 	f          *Flow
 	tag        uint64
+	into       *landing // of the reply; nil: none
 	begun      uint32
 	next, prev uint32 // among the calls over one flow; unused entries: next in the free list
 }
@@ -101,6 +103,7 @@ type Pending struct {
 	calls  *calls
 	w      *waiter
 	number uint64
+	into   *landing
 }
 
 // Request sends the message in b as the request of a call from the resource of m. It waits as
@@ -112,7 +115,7 @@ type Pending struct {
 // may read the buffer: its bytes must not be changed before it is released, unless
 // [buffers.Buffer.Refs] is 1.
 func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
-	p, err := m.begin(ctx, f, tag)
+	p, err := m.begin(ctx, f, tag, nil)
 	if err != nil {
 		return Pending{}, err
 	}
@@ -125,7 +128,18 @@ func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.B
 
 // RequestBytes is Request with a copy of data.
 func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []byte) (Pending, error) {
-	p, err := m.begin(ctx, f, tag)
+	return m.requestBytes(ctx, f, tag, data, nil)
+}
+
+// RequestInto is RequestBytes for a reply whose payload is to lie in dst, if it is not longer. dst
+// is the library's until Wait returns: then it has the payload of the reply, or may have been
+// written to in vain.
+func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
+	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
+}
+
+func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []byte, into *landing) (Pending, error) {
+	p, err := m.begin(ctx, f, tag, into)
 	if err != nil {
 		return Pending{}, err
 	}
@@ -171,7 +185,7 @@ func (f *Flow) ask(ctx context.Context, src uint32, tag uint64, b *buffers.Buffe
 }
 
 // begin enters a call into the table.
-func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64) (Pending, error) {
+func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64, into *landing) (Pending, error) {
 	c := &m.d.calls
 	for {
 		c.box.mu.Lock()
@@ -184,8 +198,8 @@ func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64) (Pending, erro
 			err = o.ended
 		case o.isWatched:
 			o.isUsed = true
-			p := Pending{calls: c, w: m.d.waiter()}
-			p.number = c.add(call{w: p.w, m: m, f: f, tag: tag})
+			p := Pending{calls: c, w: m.d.waiter(), into: into}
+			p.number = c.add(call{w: p.w, m: m, f: f, tag: tag, into: into})
 			c.box.mu.Unlock()
 			return p, nil
 		}
@@ -268,6 +282,9 @@ func (c *calls) add(e call) (number uint64) {
 	}
 	e.f.calls.first = i
 	c.table[i-1] = e
+	if e.into != nil {
+		c.landings.Add(1)
+	}
 	return uint64(e.begun)<<32 | uint64(i)
 }
 
@@ -293,6 +310,9 @@ func (c *calls) remove(i uint32) {
 	}
 	if e.next != 0 {
 		c.table[e.next-1].prev = e.prev
+	}
+	if e.into != nil {
+		c.landings.Add(-1)
 	}
 	*e = call{next: c.free}
 	c.free = i
@@ -324,6 +344,16 @@ func (c *calls) reply(msg *Message) {
 	w.msg = msg
 	w.who, w.grant = c.box.consume(msg)
 	w.fire()
+}
+
+// landing returns the landing of the reply of target to a call, or nil.
+func (c *calls) landing(number uint64, target resource.GID) *landing {
+	c.box.mu.Lock()
+	defer c.box.mu.Unlock()
+	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
+		return c.table[i-1].into
+	}
+	return nil
 }
 
 // discard drops a message that has just come. Its sender hears of the credit that this gives
@@ -385,6 +415,7 @@ func (c *calls) endOf(m *Mailbox) {
 // abandon ends a call whose request was not accepted.
 func (p Pending) abandon() {
 	p.take()
+	p.clear()
 	p.calls.box.d.doneWaiting(p.w)
 }
 
@@ -395,6 +426,13 @@ func (p Pending) take() {
 		p.calls.remove(i)
 	}
 	p.calls.box.mu.Unlock()
+}
+
+// clear makes sure that nothing writes to the landing of a call that has failed.
+func (p Pending) clear() {
+	if p.into != nil && p.into.isInUse() {
+		p.into.withdraw(p.calls.box.d)
+	}
 }
 
 // Wait returns the reply, which belongs to the caller until Release. Its tag is that of the
@@ -409,12 +447,30 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	msg, who, grant, end := p.w.msg, p.w.who, p.w.grant, p.w.cause
 	d.doneWaiting(p.w)
 	switch {
+	case msg != nil && p.into != nil:
+		msg = p.calls.box.left(msg, who, grant)
+		p.into.settle(d, msg)
+		return msg, nil
 	case msg != nil:
 		return p.calls.box.left(msg, who, grant), nil
+	}
+	p.clear()
+	switch {
 	case end != nil:
 		return nil, end
 	}
 	return nil, err
+}
+
+// Cancel ends the call, unless it has ended or its reply has come: Wait returns cause. Any goroutine
+// may call Cancel, at any time, also after Wait has returned.
+func (p Pending) Cancel(cause error) {
+	c := p.calls
+	c.box.mu.Lock()
+	if i := c.find(p.number); i != 0 {
+		c.fail(i, cause)
+	}
+	c.box.mu.Unlock()
 }
 
 // request is what a message that is the request of a call knows of it.

@@ -517,6 +517,51 @@ func TestCallCancelled(t *testing.T) {
 	})
 }
 
+// Cancel ends a call from another goroutine. It changes nothing where the reply has come, or Wait has returned.
+func TestCallCancelledByOther(t *testing.T) {
+	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
+		f := flow(t, a, mb)
+		cause := errors.New("given up")
+		start := func() (Pending, *Message) {
+			p, err := ma.RequestBytes(soon(t), f, 1, []byte("request"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p, requestAt(t, mb)
+		}
+		p, msg := start()
+		waits := make(chan error)
+		go func() {
+			_, err := p.Wait(context.Background())
+			waits <- err
+		}()
+		p.Cancel(cause)
+		if err := <-waits; !errors.Is(err, cause) {
+			t.Error(err)
+		}
+		if err := mb.ReplyBytes(soon(t), msg, []byte("late")); err != nil {
+			t.Error(err)
+		}
+		msg.Release()
+
+		second, msg := start() // behind the late reply, which is dropped
+		if err := mb.ReplyBytes(soon(t), msg, []byte("reply")); err != nil {
+			t.Error(err)
+		}
+		msg.Release()
+		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
+		p.Cancel(cause) // of a call that has ended
+		second.Cancel(cause)
+		reply, err := second.Wait(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply.Release()
+		second.Cancel(cause)
+		noCalls(t, a, 1)
+	})
+}
+
 // Calls that are cancelled as their replies come return one or the other, and leave nothing.
 func TestCallCancelledAsReplied(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {

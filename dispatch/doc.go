@@ -120,6 +120,8 @@
 //	reports           an undelivered message     when no report waits      calls Config.Undelivered
 //	closer            a link that drops a        by itself                 closes it: memory that lies in the
 //	                  connection                                           peer's pages takes long to give back
+//	Posted.hand       a message for posted       by itself                 grants credit to its sender
+//	                  memory
 //	feedAll,          credit or memory that      by itself                 grants credit to senders that wait
 //	nextNeedySoon     has come back
 //	accept            a port                     the port's Close          gives each new connection an endpoint
@@ -148,9 +150,10 @@
 // left. If another goroutine has the pen, that one writes these frames too. If the
 // connection is full no goroutine has the pen: the holder of the token takes it when the
 // connection is writable again. A link over which a sender sends one message right after
-// another is paced: its frames are written when there are 32 KiB of them, by the next
-// goroutine that waits, or by the flusher (stream.go). Without a connection frames stay in
-// the session until a handshake has succeeded.
+// another, or batches of calls go, is paced: its frames are written when there
+// are 32 KiB of them, or 24 requests or replies, by the next goroutine that waits, by the one that
+// polls if there are requests or replies, or by the flusher (stream.go). Without a connection
+// frames stay in the session until a handshake has succeeded.
 //
 // The frames of a handshake are written under endpoint.mu, before the connection belongs to
 // the link; but for the last, Ready, for which the goroutine that has accepted the

@@ -220,6 +220,9 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 	if at != nil {
 		*at = l.mark(f)
 	}
+	if call != 0 || f.dst == wire.Replies {
+		l.stream.calls.Add(1)
+	}
 	l.sentNow++
 	l.traffic.sentB += uint64(len(p))
 	if call != 0 && copied {

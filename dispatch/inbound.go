@@ -353,5 +353,5 @@ func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error
 	if in.over(in.charge(int(h.Len))) {
 		return nil, fmt.Errorf("%w: message of %d bytes to %d exceeds its credit", ErrProtocol, h.Len, h.Dst)
 	}
-	return l.d.reserved(int(h.Len))
+	return l.memory(h.Dst, h.Src, h.Tag, int(h.Len))
 }

@@ -83,7 +83,7 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	l.life = life.New(random64(), key.peer, key.theirs)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
-	l.s.Init(session.PieceLen)
+	l.s.Init(session.WholeLen, session.PieceLen)
 	return l
 }
 

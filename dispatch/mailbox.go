@@ -144,6 +144,9 @@ type Mailbox struct {
 	doubting   *time.Timer // calls lookAtDoubts; nil until first set
 	isDoubting bool        // it is set
 
+	posts  map[posting]*Posted // the first for each origin and tag; nil: none
+	posted atomic.Int32        // how many are in posts
+
 	handle   func(*Message) bool // instead of receivers
 	handling bool
 
@@ -218,6 +221,9 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 func (m *Mailbox) put(msg *Message) {
 	if m.calls != nil {
 		m.calls.reply(msg)
+		return
+	}
+	if m.posts != nil && m.isPosted(msg) {
 		return
 	}
 	if m.waiters.first != nil {
@@ -392,6 +398,11 @@ func (in *inflow) stored() uint64 { return in.received - in.consumed }
 func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	for w := m.waiters.first; w != nil; w = w.next {
 		if w.sel.expects(in.from.context(), byName) {
+			return true
+		}
+	}
+	for p := range m.posts {
+		if p.from.Context() == in.from.context() {
 			return true
 		}
 	}
@@ -787,6 +798,7 @@ func (m *Mailbox) Close() {
 		m.sweeper.Stop()
 	}
 	m.waiters.fireAll()
+	m.endPosts()
 	for in := range ins {
 		in.waiters.fireAll()
 	}

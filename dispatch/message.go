@@ -69,11 +69,16 @@ func (m *Message) Writable() ([]byte, error) {
 	}
 	copy(b.Bytes(), m.data)
 	d.CountCopy(len(m.data))
+	m.moveTo(b)
+	return m.data, nil
+}
+
+// moveTo makes b, which has a copy of the payload, the message's buffer.
+func (m *Message) moveTo(b *buffers.Buffer) {
 	if m.parcel == nil { // else the parcel holds it, for all
 		m.buf.Release()
 	}
 	m.buf, m.data, m.isSent = b, b.Bytes(), false
-	return m.data, nil
 }
 
 // Len is the length of the payload in bytes.

@@ -97,6 +97,9 @@ func (l *link) pump() {
 			break // others add as fast as this goroutine writes: larger batches are cheaper
 		}
 		l.feed()
+		if l.stream.calls.Load() > 0 {
+			l.stream.calls.Store(0)
+		}
 		fs := l.s.Take()
 		c, before, isAll := l.conn, l.writable, l.s.IsQuiet() && l.awaited == 0
 		if l.pen.Load() != penWriting { // another goroutine has called: its frames are taken

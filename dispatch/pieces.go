@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A message above session.PieceLen travels over a stream in pieces: a Begin frame, then
+// A message above session.WholeLen travels over a stream in pieces: a Begin frame, then
 // Piece frames, each with its own number. The sender's session cuts it. The receiver reads
 // all pieces into one buffer.
 
@@ -136,7 +136,7 @@ func (p *part) memory(l *link) error {
 	if p.buf != nil {
 		return nil
 	}
-	b, err := l.d.reserved(p.total)
+	b, err := l.memory(p.dst, p.src, p.tag, p.total)
 	if err != nil {
 		return err
 	}

@@ -224,6 +224,9 @@ func (d *Dispatcher) give() {
 
 // wait returns nil when w has been fired, or the cause when ctx ends first.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
+	if w.ready() { // what is queued waits for a goroutine that waits
+		return nil
+	}
 	done := ctx.Done()
 	// With no connection to flush or to poll, w parks. This is park with fewer calls: the processor
 	// mispredicts each return after the goroutine has been switched.
@@ -512,6 +515,9 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 		}
 		if empty++; empty < fewPolls {
 			continue
+		}
+		if empty%fewPolls == 0 {
+			d.flushCalls()
 		}
 		if empty%wokenPolls == 0 && d.woken() > 0 {
 			if entered {

@@ -11,27 +11,31 @@ import (
 )
 
 // A sender that sends one message right after another would waste a system
-// call on each. Its link is paced: messages are only queued, and written when
+// call on each. So would a process that answers a batch of requests, or makes as many calls
+// as replies have come. Its link is paced: messages are only queued, and written when
 // there are enough of them, when a goroutine of this context is about to wait,
 // which is when somebody may need an answer, or, if neither happens, by the
 // flusher after a nap.
 
 const (
-	burst      = 2 * time.Microsecond  // between messages that make a stream
-	flushBytes = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
-	nap        = 50 * time.Microsecond // for which the flusher lets messages queue up
-	longNap    = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
-	fewFrames  = 8                     // of one nap, with which a link is no stream any more
+	burst       = 2 * time.Microsecond  // between messages that make a stream
+	flushBytes  = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
+	callsDue    = 24                    // unsent requests or replies at which their sender does, so that the peer works meanwhile
+	nap         = 50 * time.Microsecond // for which the flusher lets messages queue up
+	longNap     = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
+	fewFrames   = 8                     // of one nap, with which a link is no stream any more
+	batchFrames = 8                     // that have come since a message was queued last: the peer sends in batches
 )
 
-// pace is how a link writes. Guarded by link.mu, but for wrote.
+// pace is how a link writes. Guarded by link.mu, but for what is atomic.
 type pace struct {
 	slot    int          // in streams, from 1; 0: each message is written at once
 	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
 	isTimed bool         // the write of the message that was queued last sets wrote
 	rx      uint32       // session.rxNext when a message was last queued
 	seen    uint32       // session.next at the last nap
-	pumped  bool         // a sender came to flushBytes since
+	calls   atomic.Int32 // requests and replies that were queued since the last write; changed with link.mu held
+	pumped  bool         // a sender came to flushBytes, or callsDue, since
 }
 
 // streams are the paced links of a context, in slots so that whoever waits can
@@ -50,7 +54,7 @@ func (l *link) paced() bool { return l.stream.slot > 0 }
 // now says whether what was just queued is to be written now. mu is held.
 func (l *link) now() bool {
 	if l.paced() {
-		if l.s.Due() < flushBytes {
+		if l.s.Due() < flushBytes && l.stream.calls.Load() < callsDue {
 			return false
 		}
 		l.stream.pumped = true
@@ -58,9 +62,10 @@ func (l *link) now() bool {
 	}
 	p := &l.stream
 	if rx := l.s.Expected(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
+		isBatch := rx-p.rx >= batchFrames && p.calls.Load() > 0 // then there will be as many requests or replies
 		p.rx, p.isTimed = rx, false
 		p.wrote.Store(0)
-		return true
+		return !isBatch || !l.setPace()
 	}
 	p.isTimed = true
 	wrote := p.wrote.Load()
@@ -128,6 +133,19 @@ func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
 		}
 	}
 	return isDense
+}
+
+// flushCalls writes what the paced links have queued that have requests or replies to write. The goroutine that polls
+// calls it: other goroutines, such as those that answer requests, leave theirs to it.
+func (d *Dispatcher) flushCalls() {
+	if d.streams.count.Load() == 0 {
+		return
+	}
+	for i := range d.streams.slots {
+		if l := d.streams.slots[i].Load(); l != nil && l.stream.calls.Load() > 0 {
+			l.flush(false)
+		}
+	}
 }
 
 // left lists links with unwritten requests. The token holder writes them after it has yielded

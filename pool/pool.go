@@ -124,6 +124,9 @@ func (p *Pool) fullCauseLocked() string { return fmt.Sprintf("the queue is full 
 // Name returns the pool's name.
 func (p *Pool) Name() string { return p.config.Name }
 
+// Policy returns the order in which the pool runs units.
+func (p *Pool) Policy() Policy { return p.config.Policy }
+
 // now is the time since the epoch of the set. It reads the clock once, where time.Now does twice.
 func (p *Pool) now() time.Duration { return time.Since(p.epoch) }
 

@@ -17,6 +17,18 @@ type caller struct {
 	end      context.CancelCauseFunc
 	requests map[uint64]*request // that can be cancelled, by number; guarded by callers.mu
 	early    []uint64            // requests that were cancelled before they came, the latest mostEarly; likewise
+
+	// Of the receiving goroutine: the context of handlers without limits and metadata, and of which call.
+	last   *handlerContext
+	method *method
+}
+
+// plain returns the context of a handler of m for a request without limits and metadata. Called by the receiving goroutine.
+func (c *caller) plain(s *Server, m *method) *handlerContext {
+	if c.method != m {
+		c.last, c.method = &handlerContext{c.ctx, Info{Name: m.name, Caller: c.id, Provider: s.ID()}}, m
+	}
+	return c.last
 }
 
 // mostEarly is how many numbers of requests are kept that were cancelled and are not known: their

@@ -22,6 +22,7 @@ type Client struct {
 	words        vocabulary
 	interceptors []Interceptor
 	numbers      atomic.Uint64
+	over         overflow
 
 	mu       sync.Mutex
 	isClosed bool           // no message of cancels begins any more
@@ -43,6 +44,7 @@ func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c
 // NewClient registers a resource to call from. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
+	cl.over.init(c)
 	for _, o := range opts {
 		o(cl)
 	}
@@ -63,6 +65,9 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	err := c.r.Close()
 	c.cancels.Wait()
+	if e := c.over.close(); err == nil {
+		err = e
+	}
 	return err
 }
 
@@ -115,24 +120,30 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 		return out, c.failed(name, provider, err)
 	}
 	m, err := c.r.Call(ctx, provider, callID(name), b)
+	h.release()
 	if err != nil {
 		b.Release()
-		switch ctx.Err() {
-		case nil:
-		case context.DeadlineExceeded:
-			c.cancel(provider, h.number, whyDeadline)
-		default:
-			c.cancel(provider, h.number, whyCancelled)
-		}
+		c.cancelEnded(ctx, provider, h.number)
 		return out, c.failed(name, provider, err)
 	}
-	status, body, err := parseReply(m.Bytes(), h.flags)
+	return result[Out](ctx, c, provider, name, m, h.flags, cfg.out, argumentType[In](cfg))
+}
+
+// result returns what the reply m to a request with flags says, and releases m. own is the codec of the result, and in
+// what argumentType says.
+func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name string, m *rocl.Message, flags byte, own any, in reflect.Type) (out Out, err error) {
+	status, body, err := parseReply(m.Bytes(), flags)
 	switch {
 	case err != nil:
 	case status != statusResult:
-		err = c.remote(name, provider, status, body)
+		err = withType(c.remote(name, provider, status, body), in)
 	default:
-		if out, err = formatOf[Out](cfg.out).decode(body); err != nil {
+		if m.Bytes()[1]&flagElsewhere == 0 {
+			out, err = formatOf[Out](own).decode(body)
+		} else {
+			out, err = pulledResult(ctx, c, provider, body, flags, formatOf[Out](own))
+		}
+		if err != nil {
 			err = fmt.Errorf("the result: %w", err)
 		}
 	}
@@ -160,12 +171,17 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	if h.meta, err = cfg.meta.encode(); err != nil {
 		return nil, err
 	}
-	if b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in); err != nil {
+	b, err = formatOf[In](cfg.in).encode(ctx, c.c, h.size(), in)
+	if err != nil || b.Len()-h.size() > c.over.limit {
+		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)
 	}
 	if d, ok := ctx.Deadline(); ok {
 		if h.left = time.Until(d); h.left <= 0 {
 			b.Release()
+			h.release()
 			return nil, context.DeadlineExceeded
 		}
 	}
@@ -197,7 +213,18 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 // cancelMost is for how long the message of a cancelled call may wait for room.
 const cancelMost = 10 * time.Second
 
-// cancel tells a provider that a call has been given up, and why. It does not wait.
+// cancelEnded tells a provider that a call has been given up, if its ctx has ended.
+func (c *Client) cancelEnded(ctx context.Context, provider rocl.GID, number uint64) {
+	switch ctx.Err() {
+	case nil:
+	case context.DeadlineExceeded:
+		c.cancel(provider, number, whyDeadline)
+	default:
+		c.cancel(provider, number, whyCancelled)
+	}
+}
+
+// cancel tells a provider that a call has ended for the caller, and why. It does not wait.
 func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +232,12 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 		return
 	}
 	c.cancels.Go(func() {
-		ctx, end := context.WithTimeout(context.Background(), cancelMost)
-		defer end()
+		ctx := context.Background()
+		if why != whyPulled { // else the provider holds the result
+			var end func()
+			ctx, end = context.WithTimeout(ctx, cancelMost)
+			defer end()
+		}
 		var p [controlLen]byte
 		putControl(p[:], number, why)
 		_ = c.r.SendBytes(ctx, provider, tagCancel, p[:]) // if it fails, the provider has ended
@@ -214,14 +245,19 @@ func (c *Client) cancel(provider rocl.GID, number uint64, why byte) {
 }
 
 // Send calls a name whose result nobody waits for. It returns when the request is accepted, as
-// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context.
+// [rocl.Resource.Send] does: the handler's result and error are dropped, and ctx does not end the handler's context. Where
+// the arguments are larger than the limit (see [CallOverflow]) Send returns when the server has pulled them.
 func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) error {
 	cfg := newConfig(opts)
 	cfg.isOneWay = true
 	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
 		var h requestHeader
 		b, err := encodeRequest(ctx, c, in, cfg, &h)
-		if err == nil {
+		switch {
+		case err != nil:
+		case h.region != nil:
+			err = c.sendElsewhere(ctx, provider, name, b, &h)
+		default:
 			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
 				b.Release()
 			}
@@ -231,58 +267,4 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 		}
 		return nil
 	})
-}
-
-// A Future is the result of a call that is under way.
-type Future[T any] struct {
-	done chan struct{}
-	v    T
-	err  error
-}
-
-// Go is Call in a goroutine of its own.
-func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
-	f := &Future[Out]{done: make(chan struct{})}
-	go func() {
-		defer close(f.done)
-		f.v, f.err = Call[In, Out](ctx, c, provider, name, in, opts...)
-	}()
-	return f
-}
-
-// Done returns a channel that is closed when the call has ended.
-func (f *Future[T]) Done() <-chan struct{} { return f.done }
-
-// Wait returns what Call would have returned, or the cause of ctx's end, which does not end the call.
-func (f *Future[T]) Wait(ctx context.Context) (T, error) {
-	select {
-	case <-f.done:
-		return f.v, f.err
-	default:
-	}
-	select {
-	case <-f.done:
-		return f.v, f.err
-	case <-ctx.Done():
-		var zero T
-		return zero, context.Cause(ctx)
-	}
-}
-
-// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
-func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
-	cases := make([]reflect.SelectCase, 0, len(futures)+1)
-	for i, f := range futures {
-		select {
-		case <-f.done:
-			return i, nil
-		default:
-		}
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.Done())})
-	}
-	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())})
-	if i, _, _ := reflect.Select(cases); i < len(futures) {
-		return i, nil
-	}
-	return -1, context.Cause(ctx)
 }

@@ -38,9 +38,16 @@
 // not wait. With [InPool] they run in a pool of package pool: so many at a time, in an order, with a bounded
 // queue. [Server.Place] moves a call from one to another.
 //
+// # Large values
+//
+// Arguments and results of more than a limit ([DefaultOverflow], 1 MiB) do not travel in the message. They stay with the sender until
+// the other side pulls them by package bulk: arguments when the handler's turn has come, a result when the reply is
+// there. [CallOverflow] and [WithOverflow] change the limits. With [Inline] the arguments are pulled first, by
+// another goroutine.
+//
 // # On the wire
 //
 // A request is one message of rocl, whose tag is the xxhash of the name, and the reply is another one.
 // The header has 24 bytes; see wire.go. Values are encoded by package codec, or by the program's own
-// [rocl.Codec]. Two names with the same hash are refused where they are registered.
+// [rocl.Codec]; what stays with its sender is replaced by a handle of package bulk. Two names with the same hash are refused where they are registered.
 package rpc

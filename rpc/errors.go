@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"reflect"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
 )
 
 // Errors of calls and of Register. A call that fails returns an error that matches one of these,
@@ -24,7 +27,7 @@ var (
 	ErrClosed      = errors.New("rpc: the server is closed")
 	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
 	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
-	ErrTooLarge    = rocl.ErrTooLarge // arguments, a result or metadata exceed what a message may have
+	ErrTooLarge    = rocl.ErrTooLarge // metadata exceeds its limit; or arguments or a result that of a message, and may not be pulled, or that of the memory
 )
 
 // kinds are the errors that are known on both sides of a call, by the names that they have on the
@@ -41,6 +44,7 @@ var kinds = []struct {
 	{"rocl.not-found", rocl.ErrNotFound}, {"rocl.partial", rocl.ErrPartial}, {"rocl.gone", rocl.ErrGone}, {"rocl.unreachable", rocl.ErrUnreachable},
 	{"rocl.exists", rocl.ErrExists}, {"rocl.closed", rocl.ErrClosed}, {"rocl.full", rocl.ErrFull}, {"rocl.limit", rocl.ErrLimit},
 	{"rocl.too-large", rocl.ErrTooLarge}, {"rocl.value", rocl.ErrValue}, {"rocl.no-reply", rocl.ErrNoReply},
+	{"bulk.rights", bulk.ErrRights}, {"bulk.range", bulk.ErrRange}, {"bulk.revoked", bulk.ErrRevoked}, {"bulk.key", bulk.ErrKey}, {"bulk.narrow", bulk.ErrNarrow},
 }
 
 // An Error is what a call returns whose handler failed, or which the server refused. It matches, with errors.Is, each error of
@@ -52,6 +56,7 @@ var kinds = []struct {
 //   - fs.ErrNotExist, ErrExist, ErrPermission, ErrInvalid and ErrClosed;
 //   - rocl.ErrNotFound, ErrPartial, ErrGone, ErrUnreachable, ErrExists, ErrClosed, ErrFull,
 //     ErrLimit, ErrTooLarge, ErrValue and ErrNoReply;
+//   - bulk.ErrRights, ErrRange, ErrRevoked, ErrKey and ErrNarrow;
 //   - those that [WithErrors] names on both sides.
 type Error struct {
 	Call     string   // the name of the call
@@ -67,6 +72,24 @@ func (e *Error) Error() string {
 
 // Unwrap returns the known errors that the handler's error matched.
 func (e *Error) Unwrap() []error { return e.kinds }
+
+// argumentType returns the type of the arguments of a call if package codec encodes them, and otherwise nil.
+func argumentType[In any](cfg *config) reflect.Type {
+	if cfg.in != nil || cfg.isJSON {
+		return nil
+	}
+	return reflect.TypeFor[In]()
+}
+
+// withType adds what argumentType returned to an error which says that a value does not fit its format. The server
+// has named its own type.
+func withType(err error, in reflect.Type) error {
+	e, ok := err.(*Error)
+	if ok && in != nil && errors.Is(e, rocl.ErrValue) {
+		e.Text += "; the caller's arguments are of type " + codec.TypeName(in)
+	}
+	return err
+}
 
 // A vocabulary is the errors that have names on the wire, besides kinds.
 type vocabulary map[string]error

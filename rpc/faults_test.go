@@ -8,14 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/pool"
@@ -65,6 +68,131 @@ func TestLyingCodec(t *testing.T) {
 	}
 	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil, rpc.WithCodecs[[]byte, []byte](liar{}, nil)); !errors.Is(err, rocl.ErrValue) {
 		t.Error(err)
+	}
+}
+
+// A broken codec panics.
+type broken struct{ appends, decodes bool }
+
+func (b broken) Append(p []byte, v []byte) ([]byte, error) {
+	if b.appends {
+		panic("append on purpose")
+	}
+	return append(p, v...), nil
+}
+
+func (b broken) Decode(p []byte) ([]byte, error) {
+	if b.decodes {
+		panic("decode on purpose")
+	}
+	return bytes.Clone(p), nil
+}
+
+// A codec of the server's that panics ends one call, also where the values are above the limit.
+func TestPanickingCodec(t *testing.T) {
+	for _, n := range []int{10, 10 * limit} {
+		s, c := pair(t, rpc.WithOverflow(limit))
+		if err := errors.Join(
+			rpc.Register(s, "arguments", echo, rpc.WithCodecs[[]byte, []byte](broken{decodes: true}, nil)),
+			rpc.Register(s, "result", echo, rpc.WithCodecs[[]byte, []byte](nil, broken{appends: true})),
+			rpc.Register(s, "echo", echo),
+		); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"arguments", "result"} {
+			if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)); !errors.Is(err, rpc.ErrPanic) {
+				t.Errorf("%s of %d bytes: %v", name, n, err)
+			}
+		}
+		if got, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(n)); err != nil || !bytes.Equal(got, random(n)) {
+			t.Error(len(got), err)
+		}
+	}
+}
+
+// A handler that panics, wherever it runs, ends its call. The server's log alone has the stack, with the handler's name.
+func TestHandlerPanics(t *testing.T) {
+	var log lockedBuffer
+	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	one := inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
+	for name, place := range map[string]rpc.Option{"in a goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "in a pool": one} {
+		if err := errors.Join(
+			rpc.Register(s, name, func(context.Context, int64) (int64, error) { panic("on purpose " + name) }, place),
+			rpc.Register(s, "add "+name, add, place),
+		); err != nil {
+			t.Fatal(err)
+		}
+		_, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 1)
+		if !errors.Is(err, rpc.ErrPanic) || !strings.Contains(err.Error(), strconv.Quote(name)) || strings.Contains(err.Error(), "on purpose") || strings.Contains(err.Error(), "goroutine 1") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := rpc.Send(deadline(t), c, s.ID(), name, int64(1)); err != nil {
+			t.Error(err)
+		}
+		if sum, err := rpc.Call[terms, int64](deadline(t), c, s.ID(), "add "+name, terms{1, 2}); sum != 3 || err != nil {
+			t.Error(sum, err)
+		}
+		if text := log.String(); !strings.Contains(text, "on purpose "+name) || !strings.Contains(text, "call=\""+name) && !strings.Contains(text, "call="+name) || !strings.Contains(text, "TestHandlerPanics") {
+			t.Errorf("%s: the log has %s", name, text)
+		}
+	}
+}
+
+// A lockedBuffer is a log that a test reads while others write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+// A call whose deadline is over, or whose context has been cancelled, fails at once, with the cause, and no handler runs.
+func TestDeadlineInThePast(t *testing.T) {
+	s, c := pair(t)
+	var ran atomic.Int64
+	if err := errors.Join(
+		rpc.Register(s, "run", func(context.Context, []byte) (int64, error) { return ran.Add(1), nil }),
+		rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	past, end := context.WithDeadline(context.Background(), time.Now().Add(-time.Hour))
+	defer end()
+	own := errors.New("cancelled on purpose")
+	cancelled, cancel := context.WithCancelCause(context.Background())
+	cancel(own)
+	for ctx, want := range map[context.Context]error{past: context.DeadlineExceeded, cancelled: own} {
+		for _, n := range []int{1, 2 << 20} {
+			if _, err := rpc.Call[[]byte, int64](ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
+				t.Error(n, err)
+			}
+			if err := rpc.Send(ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
+				t.Error(n, err)
+			}
+		}
+		for _, err := range rpc.Stream[int64, int64](ctx, c, s.ID(), "stream", 5) {
+			if !errors.Is(err, want) {
+				t.Error(err)
+			}
+		}
+		for _, err := range rpc.CallAll[[]byte, int64](ctx, c, rocl.Match{"type": "test"}, "run", nil) {
+			if !errors.Is(err, want) {
+				t.Error(err)
+			}
+		}
+	}
+	if _, err := rpc.Call[[]byte, int64](deadline(t), c, s.ID(), "run", nil); err != nil || ran.Load() != 1 {
+		t.Errorf("%d handlers ran, %v", ran.Load(), err)
 	}
 }
 
@@ -345,7 +473,7 @@ func TestStreamTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer small.Close()
-	s, err := rpc.NewServer(deadline(t), small, nil)
+	s, err := rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,5 +596,91 @@ func TestFutures(t *testing.T) {
 	close(release)
 	if v, err := slow.Wait(deadline(t)); v != "waited" || err != nil {
 		t.Error(v, err)
+	}
+}
+
+// The end of the call's context ends the handler's, and the call, whether or not a goroutine waits for the result. The
+// end of a waiting goroutine's own context ends its wait alone.
+func TestFutureCancelled(t *testing.T) {
+	s, c := pair(t)
+	began, ended := make(chan struct{}, 1), make(chan error, 1)
+	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (string, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return "", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("given up")
+	for _, waits := range []bool{false, true} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		f := rpc.Go[struct{}, string](ctx, c, s.ID(), "wait", struct{}{})
+		<-began
+		failed, waiting := make(chan error), 0
+		if waits {
+			for _, ctx := range []context.Context{context.Background(), ctx, deadline(t)} {
+				waiting++
+				go func() {
+					_, err := f.Wait(ctx)
+					failed <- err
+				}()
+			}
+			own, end := context.WithCancel(context.Background())
+			end()
+			if _, err := f.Wait(own); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		cancel(cause)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the handler's context ended by %v", err)
+		}
+		for range waiting {
+			if err := <-failed; !errors.Is(err, cause) {
+				t.Error(err)
+			}
+		}
+		if _, err := f.Wait(deadline(t)); !errors.Is(err, cause) {
+			t.Error(err)
+		}
+	}
+}
+
+// Futures of calls that have not begun, and of those that interceptors make, are as others.
+func TestFutureEnds(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	calls := 0
+	around, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+		calls++
+		return next(ctx)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer around.Close()
+	if err := rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }); err != nil {
+		t.Fatal(err)
+	}
+	over, end := context.WithCancelCause(context.Background())
+	cause := errors.New("over")
+	end(cause)
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := rpc.Go[struct{}, string](over, c, s.ID(), "now", struct{}{}).Wait(deadline(t)); !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	f := rpc.Go[struct{}, string](deadline(t), around, s.ID(), "now", struct{}{})
+	<-f.Done()
+	if v, err := f.Wait(over); v != "now" || err != nil || calls != 1 {
+		t.Error(v, err, calls)
 	}
 }

@@ -93,6 +93,11 @@ func (r *request) start() (waits context.Context) {
 	return nil
 }
 
+// isReceiver reports whether handlers run in the goroutine that receives requests.
+func (p *place) isReceiver() bool {
+	return p.isInline || p.pool != nil && p.pool.Policy() == pool.Inline
+}
+
 // submit gives the request to a pool, as start says.
 func (r *request) submit() (waits context.Context) {
 	id := r.ctx.info.Caller
@@ -191,7 +196,7 @@ func WithMetadata(m Metadata) Option {
 	}
 }
 
-// WithChecksum has a request and its reply carry checksums of all their bytes. Where one does not fit,
+// WithChecksum has a request and its reply carry checksums of all their bytes, and of those that are pulled. Where one does not fit,
 // the call fails with ErrChecksum. The transports of rocl have checksums of their own where a
 // network can damage bytes (TCP) and where others could (TLS).
 func WithChecksum() Option { return func(c *config) { c.checksum = true } }

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		err = otherCaller(sock)
 	case "many":
 		err = manyCallers(sock)
+	case "large":
+		err = largeCaller(sock)
 	default:
 		goleak.VerifyTestMain(m)
 		return
@@ -54,6 +56,7 @@ func otherServer(sock string) error {
 	defer s.Close(ctx)
 	if err := errors.Join(
 		rpc.Register(s, "add", add),
+		rpc.Register(s, "echo", echo),
 		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { os.Exit(3); panic("not reached") }),
 	); err != nil {
 		return err
@@ -100,6 +103,30 @@ func manyCallers(sock string) error {
 		go func() {
 			for {
 				if _, err := rpc.Call[int64, []byte](ctx, cl, f.ID, "zeros", 20_000); err != nil {
+					failed <- err
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// largeCaller calls "echo" of that server in many goroutines, for ever, with more than the limit.
+func largeCaller(sock string) error {
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
+	if err != nil {
+		return err
+	}
+	cl, err := rpc.NewClient(ctx, c)
+	if err != nil {
+		return err
+	}
+	failed, p := make(chan error), random(3<<20)
+	for range 8 {
+		go func() {
+			for {
+				if _, err := rpc.CallAny[[]byte, []byte](ctx, cl, rocl.Match{"type": "test"}, "echo", p); err != nil {
 					failed <- err
 				}
 			}

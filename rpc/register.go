@@ -32,8 +32,8 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
-		if err != nil {
-			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
+		if err = r.decoded(err); err != nil {
+			return nil, err
 		}
 		var result Out
 		if len(r.s.around) == 0 {
@@ -41,12 +41,12 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		} else {
 			result, err = serveAround(r, f, arg)
 		}
-		if err != nil || !r.m.IsCall() {
+		if err != nil || !r.wantsReply() {
 			return nil, err
 		}
 		b, err := out.encode(r.ctx, r.s.c, replyHead, result)
-		if err != nil {
-			return nil, fmt.Errorf("the result of %q: %w", name, err)
+		if err != nil || b.Len()-replyHead > r.s.over.limit {
+			return resultElsewhere(r, out, result, b, err)
 		}
 		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
 		return b, nil

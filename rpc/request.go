@@ -26,9 +26,13 @@ type request struct {
 	caller *caller
 	// results are those of a stream; else nil.
 	results *results
+	pulled  *pulled // the arguments, where they were elsewhere
+	isUnfit bool    // the arguments do not fit the handler, which does not run
+	held    *held   // the result, where it is elsewhere
 }
 
-// A handlerContext is the context of a handler, which may keep it when it has returned.
+// A handlerContext is the context of a handler, which may keep it when it has returned. Those of
+// requests that have no limits and no metadata are the same for one caller and call.
 type handlerContext struct {
 	context.Context
 	info Info
@@ -42,12 +46,12 @@ func (c *handlerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Info tells a handler and interceptors of the call.
+// Info tells a handler and interceptors of the call. It must not be changed.
 type Info struct {
 	Name     string
 	Caller   rocl.GID // the resource that calls
 	Provider rocl.GID // the server's resource
-	Metadata Metadata // from the caller; not to be changed
+	Metadata Metadata // from the caller
 }
 
 type infoKey struct{}
@@ -76,6 +80,10 @@ func (s *Server) begin(m *rocl.Message) (waits context.Context) {
 		return nil
 	}
 	r.limit()
+	if r.h.flags&flagElsewhere != 0 && r.method.place.isReceiver() {
+		r.pullFirst()
+		return nil
+	}
 	return r.start()
 }
 
@@ -111,14 +119,21 @@ func (r *request) parse() (err error) {
 		r.came = time.Now()
 	}
 	r.caller = r.s.callers.of(r.s, r.m.From())
-	r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	if meta == nil && !r.isLimited() {
+		r.ctx = r.caller.plain(r.s, m)
+	} else {
+		r.ctx = &handlerContext{r.caller.ctx, Info{m.name, r.m.From(), r.s.ID(), meta}}
+	}
 	return nil
 }
+
+// isLimited reports whether the request has a deadline, or can be cancelled.
+func (r *request) isLimited() bool { return r.h.number != 0 || r.h.left != 0 }
 
 // limit gives the handler a context that ends with the deadline of the caller, and when the caller
 // cancels.
 func (r *request) limit() {
-	if r.h.number == 0 && r.h.left == 0 {
+	if !r.isLimited() {
 		return
 	}
 	ctx, stop := context.WithCancelCause(r.ctx.Context)
@@ -141,9 +156,15 @@ func (r *request) run() {
 			r.end()
 		}
 	}()
-	if r.ctx.Err() != nil { // while it waited for a worker
+	if (r.stop != nil || !r.method.place.isInline) && r.ctx.Err() != nil { // while it waited for a worker, or before it came
 		r.refuse(context.Cause(r.ctx))
 		return
+	}
+	if r.isElsewhere() {
+		if err := r.pull(); err != nil {
+			r.refuse(err)
+			return
+		}
 	}
 	r.method.stats.begun.Add(1)
 	b, err := r.serve()
@@ -155,7 +176,7 @@ func (r *request) run() {
 	}
 	r.method.stats.ended(r.came, err)
 	if err != nil {
-		b = r.s.errorReply(r.ctx, statusError, r.h.flags, err)
+		b = r.s.errorReply(r.ctx, r.status(), r.h.flags, err)
 	}
 	if b == nil {
 		return
@@ -167,7 +188,7 @@ func (r *request) run() {
 		return
 	}
 	// The caller's context has no room for replies.
-	if !r.method.place.isInline {
+	if !r.method.place.isReceiver() {
 		r.replyWaiting(b)
 		return
 	}
@@ -196,10 +217,21 @@ func (r *request) replyWaiting(b *rocl.Buffer) {
 // notSent gives back a reply that could not be sent. Where it is too large the caller is told.
 func (r *request) notSent(b *rocl.Buffer, err error) {
 	b.Release()
+	if r.held != nil {
+		r.stop(err)
+	}
 	r.s.log.Debug("rpc: a reply that could not be sent", "call", r.method.name, "server", r.s.ID(), "to", r.m.From(), "error", err)
 	if errors.Is(err, rocl.ErrTooLarge) {
 		r.refuse(fmt.Errorf("the result of %q: %w", r.method.name, err))
 	}
+}
+
+// status returns that of a reply with an error.
+func (r *request) status() byte {
+	if r.isUnfit {
+		return statusRefused
+	}
+	return statusError
 }
 
 // serve runs the handler. A handler that panics, or ends its goroutine, fails.
@@ -224,6 +256,10 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 
 // end gives back what the request holds.
 func (r *request) end() {
+	if r.held != nil {
+		r.endLater()
+		return
+	}
 	if r.h.number != 0 {
 		r.s.callers.end(r)
 	}
@@ -237,6 +273,9 @@ func (r *request) end() {
 
 // free gives back the message, and the request if nothing else knows it.
 func (r *request) free() {
+	if r.pulled != nil {
+		r.releaseArgs()
+	}
 	r.m.Release()
 	if r.h.number != 0 { // a message that cancels it, or asks for results, may be at work on it
 		return

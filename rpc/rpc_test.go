@@ -489,3 +489,32 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+// A call of raw values whose context does not end allocates nothing, on either side, but its future.
+func TestCallAllocates(t *testing.T) {
+	if isWatched {
+		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
+	}
+	s, c := pair(t)
+	if err := rpc.Register(s, "add", func(_ context.Context, in terms) (int64, error) { return in.A + in.B, nil }, rpc.Inline()); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	most := map[string]float64{"Call": 0, "Go": 1}
+	for name, one := range map[string]func() (int64, error){
+		"Call": func() (int64, error) { return rpc.Call[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}) },
+		"Go":   func() (int64, error) { return rpc.Go[terms, int64](ctx, c, s.ID(), "add", terms{1, 2}).Wait(ctx) },
+	} {
+		do := func() {
+			if v, err := one(); v != 3 || err != nil {
+				t.Fatal(v, err)
+			}
+		}
+		for range 200 {
+			do()
+		}
+		if n := testing.AllocsPerRun(2000, do); n > most[name] {
+			t.Errorf("%s: %v allocations a call, want %v", name, n, most[name])
+		}
+	}
+}

@@ -33,6 +33,8 @@ type Server struct {
 	running  tally // requests
 	requests sync.Pool
 	callers  callers
+	over     overflow
+	handed   sync.Map      // of requests whose arguments have been pulled, by numbers of tagPulled
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 
 	mu    sync.Mutex                         // held while names is replaced
@@ -58,6 +60,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
+	s.over.init(c)
 	for _, o := range opts {
 		o(s)
 	}
@@ -89,6 +92,9 @@ func (s *Server) Close(ctx context.Context) error {
 	s.end(ErrClosed)
 	s.leavePools()
 	if e := s.r.Close(); err == nil { // also if ctx has ended
+		err = e
+	}
+	if e := s.over.close(); err == nil {
 		err = e
 	}
 	if err != nil {
@@ -181,6 +187,7 @@ func (s *Server) receive() {
 				s.log.Error("rpc: the server receives no more", "server", s.ID(), "error", err)
 			}
 			isOver = true
+			s.dropHanded()
 			return
 		}
 		if s.control(m) {
@@ -212,6 +219,8 @@ func (s *Server) control(m *rocl.Message) bool {
 		s.callers.gone(m.From())
 	case m.Tag() == tagCancel:
 		s.callers.cancel(s, m)
+	case m.Tag() == tagPulled:
+		s.resume(m)
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // which releases m
 		return true

@@ -12,24 +12,26 @@ import (
 
 // MethodStats are the figures of one call of a server.
 type MethodStats struct {
-	Name    string        `json:"name"`
-	Calls   uint64        `json:"calls"`   // handlers that have returned,
-	Errors  uint64        `json:"errors"`  // with an error
-	Running int64         `json:"running"` // handlers
-	Refused uint64        `json:"refused"` // requests for which the pool had no room
-	P50     time.Duration `json:"p50"`     // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
-	P99     time.Duration `json:"p99"`
-	Longest time.Duration `json:"longest"`
+	Name      string        `json:"name"`
+	Calls     uint64        `json:"calls"`     // handlers that have returned,
+	Errors    uint64        `json:"errors"`    // with an error
+	Running   int64         `json:"running"`   // handlers
+	Refused   uint64        `json:"refused"`   // requests for which the pool had no room
+	Overflows uint64        `json:"overflows"` // arguments and results that were larger than the limit: see WithOverflow
+	P50       time.Duration `json:"p50"`       // from the request's arrival to the handler's return; of one call in eight where the handler is Inline
+	P99       time.Duration `json:"p99"`
+	Longest   time.Duration `json:"longest"`
 }
 
 // methodStats counts what MethodStats has.
 type methodStats struct {
-	begun   atomic.Uint64
-	ran     atomic.Uint64
-	errors  atomic.Uint64
-	refused atomic.Uint64
-	longest atomic.Int64
-	took    [spans]atomic.Uint64
+	begun     atomic.Uint64
+	ran       atomic.Uint64
+	errors    atomic.Uint64
+	refused   atomic.Uint64
+	overflows atomic.Uint64
+	longest   atomic.Int64
+	took      [spans]atomic.Uint64
 }
 
 // A span is a quarter of an octave of nanoseconds.
@@ -71,7 +73,7 @@ func (s *methodStats) ended(came time.Time, err error) {
 }
 
 func (s *methodStats) stats(name string) MethodStats {
-	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Longest: time.Duration(s.longest.Load())}
+	out := MethodStats{Name: name, Calls: s.ran.Load(), Errors: s.errors.Load(), Refused: s.refused.Load(), Overflows: s.overflows.Load(), Longest: time.Duration(s.longest.Load())}
 	out.Running = int64(s.begun.Load() - out.Calls)
 	var took [spans]uint64
 	var timed uint64

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
 )
 
 // The results of a stream come in batches, each the reply to a request of the caller: the first to the
@@ -18,7 +19,9 @@ import (
 // gets none, and the death of either side is noticed as in any call. The body of such a reply:
 //
 //	0  1  1 if the stream ends with this batch, else 0
-//	1     results, each behind its length in four bytes
+//	1     results, each behind its length in four bytes; with flagElsewhere: where they are, see elsewhere
+//
+// The batch that ends a stream is never elsewhere: so a request for the next one says that one has been pulled.
 const (
 	streamHead = replyHead + 1
 	itemHead   = 4
@@ -44,8 +47,8 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
-		if err != nil {
-			return nil, fmt.Errorf("the arguments of %q: %w", name, err)
+		if err = r.decoded(err); err != nil {
+			return nil, err
 		}
 		yield := func(ctx context.Context) error {
 			for v, err := range f(ctx, arg) {
@@ -78,6 +81,7 @@ type results struct {
 	err     error         // the stream ends with it
 	isOver  bool          // the end was sent, or nothing is sent any more
 	taken   chan struct{} // has an element when a batch was sent
+	held    *exposed      // the batch that was sent last, if it is elsewhere
 }
 
 func newResults(r *request) *results {
@@ -142,8 +146,17 @@ func (s *results) next(m *rocl.Message) {
 		m.Release()
 		return
 	}
+	s.drop()
 	s.waiting = m
 	s.send()
+}
+
+// drop gives back a batch that the caller has pulled, or does not want. mu must be held.
+func (s *results) drop() {
+	if s.held != nil {
+		s.held.Release()
+		s.held = nil
+	}
 }
 
 // close ends a stream whose handler has failed, if its end has not been sent.
@@ -151,9 +164,10 @@ func (s *results) close(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.waiting; m != nil {
-		s.r.s.fail(ended, m, statusError, s.r.h.flags, err)
+		s.r.s.fail(ended, m, s.r.status(), s.r.h.flags, err)
 		s.replied(m)
 	}
+	s.drop()
 	s.isOver = true
 }
 
@@ -176,13 +190,19 @@ func (s *results) send() {
 	}
 	err := s.err
 	if s.n > 0 || err == nil { // an error comes behind the results before it
-		isLast := s.isEnded && err == nil
-		if err = s.sendBatch(m, isLast); err == nil {
+		isElsewhere := len(s.ready) > s.r.s.over.limit
+		isLast := s.isEnded && err == nil && !isElsewhere
+		if isElsewhere {
+			err = s.sendElsewhere(m)
+		} else {
+			err = s.sendBatch(m, isLast)
+		}
+		if err == nil {
 			s.ready, s.n, s.isOver = s.ready[:0], 0, isLast
 		}
 	}
 	if err != nil {
-		s.r.s.fail(s.r.ctx, m, statusError, s.r.h.flags, err)
+		s.r.s.fail(s.r.ctx, m, s.r.status(), s.r.h.flags, err)
 		s.err, s.isOver = err, true
 	}
 	s.replied(m)
@@ -201,12 +221,35 @@ func (s *results) sendBatch(m *rocl.Message, isLast bool) error {
 		p[replyHead] = 1
 	}
 	copy(p[streamHead:], s.ready)
-	putReply(p, statusResult, r.h.flags&flagChecksum)
-	if err := r.s.r.Reply(r.ctx, m, b); err != nil {
+	return s.reply(m, b, 0)
+}
+
+// reply sends the batch in b.
+func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
+	r := s.r
+	putReply(b.Bytes(), statusResult, flags|r.h.flags&flagChecksum)
+	err := r.s.r.Reply(r.ctx, m, b)
+	if err != nil {
 		b.Release()
+	}
+	return err
+}
+
+// sendElsewhere is sendBatch where the results are too large for a message. mu must be held.
+func (s *results) sendElsewhere(m *rocl.Message) error {
+	r := s.r
+	e, err := r.s.over.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
+	if err != nil {
 		return err
 	}
-	return nil
+	b, err := e.message(r.ctx, r.s.c, streamHead, r.h.flags, 0)
+	if err != nil {
+		return err
+	}
+	r.method.stats.overflows.Add(1)
+	s.held, s.ready = e, nil // the caller pulls it
+	b.Bytes()[replyHead] = 0
+	return s.reply(m, b, flagElsewhere)
 }
 
 // Stream calls a name that [RegisterStream] has registered, and yields its results as they come. It asks for
@@ -234,6 +277,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		end()
 		return err
 	}
+	defer h.release()
 	pending := c.batch(ctx, provider, callID(name), b)
 	isOver := false
 	defer func() {
@@ -252,22 +296,31 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		if pending = nil; a.err != nil {
 			return a.err
 		}
+		h.release()
 		status, body, err := parseReply(a.m.Bytes(), h.flags)
 		if err == nil && status != statusResult {
-			isOver, err = true, c.remote(name, provider, status, body)
+			isOver, err = true, withType(c.remote(name, provider, status, body), argumentType[In](cfg))
 		} else if err == nil && len(body) < 1 {
 			err = fmt.Errorf("%w: a batch without a head", ErrProtocol)
-		}
-		if err == nil && body[0] == 0 {
-			pending, err = c.more(ctx, provider, &h)
 		}
 		if err != nil {
 			a.m.Release()
 			return err
 		}
-		isOver = pending == nil
-		wantsMore, err := items(body[1:], formatOf[Out](cfg.out), yield)
-		a.m.Release()
+		isLast := body[0] != 0
+		got, err := c.batchOf(ctx, provider, a.m, body, h.flags)
+		if err != nil {
+			return err
+		}
+		if !isLast {
+			if pending, err = c.more(ctx, provider, &h); err != nil {
+				got.release()
+				return err
+			}
+		}
+		isOver = isLast
+		wantsMore, err := items(got.bytes, formatOf[Out](cfg.out), yield)
+		got.release()
 		if err != nil || !wantsMore || isOver {
 			return err
 		}
@@ -301,6 +354,15 @@ func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *ro
 		ch <- batch{m, err}
 	}()
 	return ch
+}
+
+// batchOf returns the results of m, whose body has a head: those in m, or in memory of the provider. It owns m.
+func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message, body []byte, flags byte) (*pulled, error) {
+	if m.Bytes()[1]&flagElsewhere == 0 {
+		return &pulled{bytes: body[1:], release: m.Release}, nil
+	}
+	defer m.Release()
+	return c.over.pull(ctx, provider, body[1:], flags)
 }
 
 // items yields the results of a batch.

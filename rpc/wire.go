@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/rocl-go/rocl/bulk"
 )
 
 // A request is a message of rocl (Resource.Call, or Resource.Send where nothing is answered) to the
@@ -20,7 +22,7 @@ import (
 //	8   8  number of the request at its caller; 0: it cannot be cancelled
 //	16  8  nanoseconds until its deadline; 0: it has none
 //	24     metadata: pairs of strings, each behind its length in two bytes
-//	       the arguments, to the end
+//	       the arguments, to the end; with flagElsewhere: where they are, see elsewhere
 //
 // A reply is the reply of rocl to that message:
 //
@@ -29,7 +31,7 @@ import (
 //	2   1  status
 //	3   1  0
 //	4   4  checksum
-//	8      the result, or an error: see encodeError
+//	8      the result, or an error: see appendError. With flagElsewhere: where the result is
 //
 // Numbers are little-endian.
 const (
@@ -43,10 +45,12 @@ const (
 
 // Flags of requests and replies.
 const (
-	flagChecksum = 1 << iota // there is a checksum
-	flagStream               // the caller wants a stream of results
-	flagJSON                 // the arguments are in JSON, and so is the result
-	allFlags     = flagChecksum | flagStream | flagJSON
+	flagChecksum  = 1 << iota // there is a checksum
+	flagStream                // the caller wants a stream of results
+	flagJSON                  // the arguments are in JSON, and so is the result
+	flagElsewhere             // the arguments or the result are in memory of the sender, to be pulled
+	flagTaken                 // the reply says that the arguments have been pulled; there is no other one
+	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken
 )
 
 // Statuses of replies.
@@ -60,6 +64,7 @@ const (
 const (
 	tagCancel = 1 // the payload is the number of the request, and why
 	tagNext   = 2 // a call: more results of a stream; the payload is the number, and the flags of the request
+	tagPulled = 3 // from the server to itself: the arguments of a request are there; the payload is a number
 	firstCall = 256
 )
 
@@ -72,6 +77,14 @@ type requestHeader struct {
 	number uint64
 	left   time.Duration // 0: no deadline
 	meta   []byte
+	region *bulk.Region // with the arguments, at the caller; nil: they are in the request
+}
+
+// release gives back the memory of the arguments.
+func (h *requestHeader) release() {
+	if h.region != nil {
+		h.region.Release()
+	}
 }
 
 // size returns how many bytes the header takes.
@@ -217,6 +230,7 @@ func parseMetadata(p []byte) (Metadata, error) {
 const (
 	whyCancelled = iota
 	whyDeadline
+	whyPulled // the caller has the result
 )
 
 // controlLen is the length of the payload of a message with tagCancel or tagNext.

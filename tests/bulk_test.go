@@ -168,8 +168,8 @@ func TestBulkOriginKilled(t *testing.T) {
 	})
 }
 
-// The target is killed while it pulls, pushes and has a view: the origin's memory comes back, and
-// other targets do not notice.
+// The target is killed while it pulls, pushes and has a view: the origin's memory, registered or plain, comes back,
+// and other targets do not notice.
 func TestBulkTargetKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
@@ -184,7 +184,12 @@ func TestBulkTargetKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := ep.Expose(bulk.ReadWrite, bulk.Buffer(b))
+			mem, segment := b.Bytes(), bulk.Buffer(b)
+			if round%2 == 1 {
+				mem = make([]byte, bulkLen)
+				segment = bulk.Bytes(mem)
+			}
+			r, err := ep.Expose(bulk.ReadWrite, segment)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,8 +216,8 @@ func TestBulkTargetKilled(t *testing.T) {
 			if b.Refs() != 1 {
 				t.Errorf("%d references", b.Refs())
 			}
-			for i := range b.Bytes() {
-				b.Bytes()[i] = 1
+			for i := range mem {
+				mem[i] = 1
 			}
 			b.Release()
 			if err := memory.Close(); err != nil {

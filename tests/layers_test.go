@@ -37,9 +37,9 @@ var layers = map[string]int{
 	"":                   8,
 	"rocltest":           9,
 	"netrocl":            9,
-	"rpc":                9,
-	"rpc/otelrpc":        10,
-	"rpc/promrpc":        10,
+	"rpc":                10,
+	"rpc/otelrpc":        11,
+	"rpc/promrpc":        11,
 	"codec/protobuf":     1,
 	"tpvm/pack":          9,
 	"tpvm":               10,
@@ -52,7 +52,7 @@ var layers = map[string]int{
 var publicOnly = map[string][]string{
 	"pool": {},
 	"tpvm": {"", "codec", "directory/cluster", "tpvm"},
-	"rpc":  {"", "codec", "pool", "rpc"},
+	"rpc":  {"", "bulk", "codec", "pool", "rpc"},
 	"bulk": {"", "codec"},
 }
 
@@ -85,6 +85,7 @@ func height(pkg string) int {
 var thirdParty = map[string][]string{
 	"buffers": {"golang.org/x/sys"},
 	"tpvm":    {"golang.org/x/sys"},
+	"bulk":    {"golang.org/x/sys"},
 	"rpc":     {"github.com/cespare/xxhash/v2"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},

@@ -157,16 +157,14 @@ func (cl *client) putOn(ctx context.Context, id rocl.GID, f io.ReaderAt, what fi
 
 // append has a server pull the first n bytes of a buffer.
 func (cl *client) append(ctx context.Context, id rocl.GID, what file, off int64, buf *rocl.Buffer, n int) (int64, error) {
-	r, err := cl.bulk.Expose(bulk.ReadOnly, bulk.Buffer(buf))
+	part := buf.Slice(0, n)
+	defer part.Release()
+	r, err := cl.bulk.Expose(bulk.ReadOnly, bulk.Buffer(part))
 	if err != nil {
 		return off, err
 	}
 	defer r.Close() // the server reads it no more
-	h, err := r.Handle().Slice(0, int64(n))
-	if err != nil {
-		return off, err
-	}
-	return rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{what, off, h})
+	return rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{what, off, r.Argument()})
 }
 
 // find returns the servers that have a file, and what they tell of it.

@@ -36,7 +36,7 @@ type file struct {
 type appendArgs struct {
 	File   file
 	Off    int64
-	Memory bulk.Handle // the zero handle: none, the server only tells how much it has
+	Memory bulk.Argument // small memory is in the request; the zero handle: none, the server only tells how much it has
 }
 
 // A readArgs asks a server to push bytes of a file, from Off on, into as much memory.
@@ -168,11 +168,11 @@ func (s *server) append(ctx context.Context, a appendArgs) (size int64, err erro
 	if size, err = f.Seek(0, io.SeekEnd); err != nil {
 		return 0, err
 	}
-	if size == a.Off && !a.Memory.IsZero() {
-		if size+a.Memory.Len() > a.File.Size {
-			return size, fmt.Errorf("put %q: %d bytes behind %d of %d: %w", a.File.Name, a.Memory.Len(), size, a.File.Size, fs.ErrInvalid)
+	if h := a.Memory.Handle; size == a.Off && !h.IsZero() {
+		if size+h.Len() > a.File.Size {
+			return size, fmt.Errorf("put %q: %d bytes behind %d of %d: %w", a.File.Name, h.Len(), size, a.File.Size, fs.ErrInvalid)
 		}
-		for p, err := range bulk.Pipeline(ctx, s.bulk, a.Memory) {
+		for p, err := range bulk.PipelineArgument(ctx, s.bulk, &a.Memory) {
 			if err != nil {
 				return size, err
 			}

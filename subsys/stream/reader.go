@@ -147,6 +147,9 @@ func (r *Reader) Space() ([]byte, error) {
 		}
 	}
 	if r.large.Buf != nil {
+		if err := r.follow(); err != nil {
+			return nil, err
+		}
 		return r.large.Data[r.have:], nil
 	}
 	if r.skip > 0 {
@@ -159,6 +162,19 @@ func (r *Reader) Space() ([]byte, error) {
 		return r.mem[r.end:min(len(r.mem), r.end+r.skip)], nil
 	}
 	return r.mem[r.end:min(len(r.mem), r.end+r.want)], nil
+}
+
+// follow goes on in another buffer if the present one's memory was taken back.
+func (r *Reader) follow() error {
+	b, err := r.large.Buf.Moved()
+	if err != nil {
+		return r.from(err)
+	}
+	if b != nil {
+		r.large.Buf.Release()
+		r.large.Buf, r.large.Data = b, b.Bytes()[:r.large.Len:r.large.Len]
+	}
+	return nil
 }
 
 // makeRoom sees to it that the block has room for the next read and for the

@@ -62,6 +62,32 @@ func pair(t *testing.T) (*Socket, *net.TCPConn) {
 	return s, peer
 }
 
+// A socket to this machine has small buffers.
+func TestLocalBuffers(t *testing.T) {
+	s, peer := pair(t)
+	raw, err := peer.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, opt := range map[string]int{"receive": unix.SO_RCVBUF, "send": unix.SO_SNDBUF} {
+		got, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 0 // what the kernel makes of localBuffer
+		if e := raw.Control(func(fd uintptr) {
+			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer); err == nil {
+				want, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt)
+			}
+		}); e != nil || err != nil {
+			t.Fatal(e, err)
+		}
+		if got != want {
+			t.Errorf("%s: a buffer of %d bytes, want %d", name, got, want)
+		}
+	}
+}
+
 // A peer that reads nothing is not silent: its machine answers. That is so also
 // where the kernel does not bound the time between its attempts.
 func TestFullPeerAnswers(t *testing.T) {

@@ -11,10 +11,11 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A message above PieceLen travels over a stream in pieces.
+// A message above WholeLen travels over a stream in pieces.
 const (
-	PieceLen  = 256 << 10 // bytes of every piece but the last
-	MaxParted = 16        // messages of one session that have begun and not ended
+	WholeLen  = 256 << 10
+	PieceLen  = 1 << 20 // bytes of every piece but the last: smaller ones cost more system calls
+	MaxParted = 16      // messages of one session that have begun and not ended
 )
 
 // A Line is the messages of one flow that have no numbers yet: a large one, and what
@@ -49,7 +50,8 @@ func (ln *Line) waiting() int { return len(ln.msgs) - ln.first }
 
 // lines are the part of a session that has no numbers yet.
 type lines struct {
-	piece   int   // bytes of every piece but the last: PieceLen, but in tests
+	whole   int   // WholeLen, but in tests
+	piece   int   // PieceLen, likewise
 	turn    *Line // the line served last, in a ring; nil: all are empty
 	queued  int   // messages in lines
 	backlog int   // bytes of them
@@ -85,7 +87,7 @@ func (s *Session) HasQueued() bool { return s.turn != nil }
 
 // Parts reports whether a message of so many bytes travels in pieces where the connection
 // takes them. It waits in a line in any case.
-func (s *Session) Parts(size int) bool { return size > s.piece }
+func (s *Session) Parts(size int) bool { return size > s.whole }
 
 // IsFeedable reports whether a waiting message may be numbered.
 func (s *Session) IsFeedable() bool { return s.turn != nil && int(s.next-s.head) < MaxUnacked }
@@ -104,7 +106,7 @@ func (s *Session) Upcoming(cuts bool) *Line {
 
 // parts reports whether the first message of the line travels in pieces.
 func (s *Session) parts(ln *Line, cuts bool) bool {
-	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.piece
+	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.whole
 }
 
 // HasBegin reports whether a Begin frame comes before what Number numbers.
@@ -242,7 +244,7 @@ func (s *Session) Abandon(ln *Line, yield func(*subsys.Header)) (end subsys.Head
 // yield it. It returns false if Drain has done so already. A message in one piece that the
 // peer reports has been acknowledged, so Drain has not.
 func (s *Session) Reported(dst, src uint32, tag uint64, size uint32) (isNew bool) {
-	if int(size) <= s.piece {
+	if int(size) <= s.whole {
 		return true
 	}
 	isIt := func(h subsys.Header) bool { return h.Dst == dst && h.Src == src && h.Tag == tag && h.Len == size }

@@ -96,9 +96,9 @@ type mark struct {
 	sent uint32
 }
 
-// Init sets how many bytes each piece has but the last: PieceLen, but in tests. It is called
-// once, before everything else.
-func (s *Session) Init(piece int) { s.piece = piece }
+// Init sets how long messages travel whole, and how many bytes each piece of others has but the last:
+// WholeLen and PieceLen, but in tests. It is called once, before everything else.
+func (s *Session) Init(whole, piece int) { s.whole, s.piece = whole, piece }
 
 // Pending returns how many frames and messages have not been acknowledged.
 func (s *Session) Pending() int { return int(s.next-s.head) + s.queued }

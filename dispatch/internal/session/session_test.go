@@ -49,7 +49,7 @@ func modelCall(tag uint64) uint64 {
 
 func newPeerModel() *peerModel {
 	p := &peerModel{pool: buffers.New(), parts: map[uint32]*modelPart{}}
-	p.s.Init(modelPiece)
+	p.s.Init(modelPiece/2, modelPiece)
 	return p
 }
 

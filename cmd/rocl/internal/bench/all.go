@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
@@ -53,6 +54,8 @@ var table = []struct {
 	{find, options{poll: "always", count: 10_000, nodes: 2}},
 	{find, options{poll: "always", count: 10_000, nodes: 2, sealed: true}},
 	{find, options{poll: "never", count: 3_000, nodes: 8}},
+	{rpcBench, options{size: 64, count: 20_000}},
+	{bulkBench, options{poll: "adaptive", size: bulkLarge, count: 4}},
 	{tpvmBench, options{size: 64, count: 20_000}},
 }
 
@@ -119,7 +122,7 @@ func asMarkdown(w io.Writer, rs []*Result) error {
 			ours += "; " + r.Extra
 		}
 		allocs := ""
-		if r.Bench == "rtt" || r.Bench == "call" || r.Bench == "rate" {
+		if r.Bench == "rtt" || r.Bench == "call" || r.Bench == "rate" || strings.HasPrefix(r.Bench, "rpc ") {
 			allocs = fmt.Sprintf("%.2f", r.Allocs)
 		}
 		must, met := fmt.Sprintf("≤ %.2f", r.Target), "no"

@@ -89,6 +89,7 @@ func machine() Machine {
 
 type options struct {
 	transport, poll      string
+	isOverAll            bool // no transport was asked for: bulk is measured over tcp and shm
 	size, count, senders int
 	nodes                int // 0: this one
 	sealed               bool
@@ -99,6 +100,8 @@ type options struct {
 	idle                 int           // links beside the one that is used (rtt)
 	server               string        // how the peer answers (rtt); "": in its loop
 	inFlight             int           // goroutines that call at a time (call); 0 and 1: one
+	only                 string        // the rows to measure (bulk); "": all
+	full                 bool          // 64 clients of 512 MiB (bulk)
 	json                 bool
 }
 
@@ -129,6 +132,9 @@ const mostIdle = 4096
 // mostSenders is how many goroutines send at a time.
 const mostSenders = 1024
 
+// overShared are the benches that can be measured over shared memory.
+var overShared = []string{"rtt", "call", "rate", "bw", "pairs", "bulk"}
+
 // check says what is wrong with the flags of a bench.
 func (o *options) check(bench string) error {
 	if o.count < 1 || o.size < 0 || o.senders < 1 || o.rounds < 1 || o.size > rocl.MaxMessage {
@@ -137,8 +143,14 @@ func (o *options) check(bench string) error {
 	if o.transport != "tcp" && o.transport != "inproc" && o.transport != "shm" {
 		return cli.Usagef("--transport is tcp, shm or inproc, not %q", o.transport)
 	}
-	if o.transport == "shm" && bench != "rtt" && bench != "call" && bench != "rate" && bench != "bw" && bench != "pairs" {
+	if o.transport == "shm" && !slices.Contains(overShared, bench) {
 		return cli.Usagef("%s is not measured over shm", bench)
+	}
+	if o.only != "" && !slices.Contains(bulkRowNames, o.only) {
+		return cli.Usagef("--only is one of %s, not %q", strings.Join(bulkRowNames, ", "), o.only)
+	}
+	if o.transport == "inproc" && bench == "bulk" {
+		return cli.Usagef("bulk is measured between processes: --transport is tcp or shm")
 	}
 	if bench == "rate" && o.transport == "shm" && o.size > ringMost {
 		return cli.Usagef("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)
@@ -215,6 +227,7 @@ func Commands() []*cobra.Command {
 				if err := o.check(name); err != nil {
 					return err
 				}
+				o.isOverAll = !cmd.Flags().Changed("transport")
 				r, err := run(cmd.Context(), &o)
 				if err != nil {
 					return err
@@ -244,6 +257,10 @@ func Commands() []*cobra.Command {
 			f.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
 			f.StringVar(&o.server, "server", "inline", "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
 			f.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
+		}
+		if name == "bulk" {
+			f.StringVar(&o.only, "only", "", "one of "+strings.Join(bulkRowNames, ", ")+", rather than all of the transport")
+			f.BoolVar(&o.full, "full", false, "clients: up to 64, of 512 MiB each, rather than 16 of 64 MiB")
 		}
 		if name == "call" {
 			f.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
@@ -285,7 +302,7 @@ func Commands() []*cobra.Command {
 		},
 	}
 	origin := &cobra.Command{
-		Use: "bench-origin SOCKET POLL TRANSPORT NAME BYTES KIND", Hidden: true, Args: cobra.ExactArgs(6),
+		Use: "bench-origin SOCKET POLL TRANSPORT NAME BYTES MEMORY KIND", Hidden: true, Args: cobra.ExactArgs(7),
 		Short: "A process with memory of a bench; started by bench",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return originMain(cmd.Context(), args, os.Stdin)

@@ -10,9 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
@@ -26,16 +31,19 @@ const (
 	bulkViewMost   = 1.5      // a view of 64 MiB, beside one of 64 KiB
 	bulkMemoryMost = 16 << 20 // more than idle
 	bulkLarge      = 64 << 20
+	bulkPart       = 4 << 20   // of one process_vm_readv
 	bulkTable      = 512 << 20 // of the table of Mercury's paper
 	bulkTableFrom  = 512 << 10 // pieces from which the table must reach bulkLeast
 )
 
-var bulkClients = []int{1, 4, 16}
-
 // bulkBench measures package bulk, row by row. This process moves the data, and others have the memory.
 func bulkBench(ctx context.Context, o *options) (*Result, error) {
 	var all []*Result
-	for _, transport := range []string{"tcp", "shm"} {
+	transports := []string{"tcp", "shm"}
+	if !o.isOverAll {
+		transports = []string{o.transport}
+	}
+	for _, transport := range transports {
 		own := *o
 		own.transport, own.size = transport, bulkLarge
 		_, err := between(ctx, &own, func(p *pair) (*Result, error) {
@@ -53,6 +61,9 @@ func bulkBench(ctx context.Context, o *options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
+	}
+	if len(all) == 0 {
+		return nil, cli.Usagef("%s is not measured over %s", o.only, o.transport)
 	}
 	for i := range all[1:] {
 		all[i].Also = all[i+1]
@@ -81,12 +92,19 @@ func (b *bulkRun) close() error {
 	return b.ep.Close(context.WithoutCancel(b.p.ctx))
 }
 
+// bulkRowNames are the groups of rows, as --only names them.
+var bulkRowNames = []string{"view", "pull", "pipeline", "clients", "memory"}
+
 func (b *bulkRun) rows() (all []*Result, err error) {
-	rows := []func() ([]*Result, error){b.pullTCP, b.table, b.clients, b.memory}
+	rows := map[string]func() ([]*Result, error){"pull": b.pullTCP, "pipeline": b.table, "clients": b.clients, "memory": b.memory}
 	if b.o.transport == "shm" {
-		rows = []func() ([]*Result, error){b.views, b.pullShared, b.table, b.clients}
+		rows = map[string]func() ([]*Result, error){"view": b.views, "pull": b.pullShared, "pipeline": b.table, "clients": b.clients}
 	}
-	for _, f := range rows {
+	for _, name := range bulkRowNames {
+		f := rows[name]
+		if f == nil || b.o.only != "" && b.o.only != name {
+			continue
+		}
 		rs, err := f()
 		if err != nil {
 			return all, err
@@ -102,13 +120,19 @@ func (b *bulkRun) result(name string, size int) *Result {
 
 // An origin is a process with a region.
 type origin struct {
-	cmd    *exec.Cmd
-	in     io.Closer
-	handle bulk.Handle
+	cmd     *exec.Cmd
+	in      io.Closer
+	handle  bulk.Handle
+	address uintptr // of the memory in that process
 }
 
 // origin starts a process that exposes memory, plain or registered, and waits for its handle.
 func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
+	return b.originOf(bytes, bytes, isRegistered)
+}
+
+// originOf is origin of the same memory several times, bytes in all: 64 processes have no 512 MiB each.
+func (b *bulkRun) originOf(bytes, memory int, isRegistered bool) (*origin, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -118,7 +142,7 @@ func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
 	if isRegistered {
 		kind = "registered"
 	}
-	cmd := exec.Command(exe, "bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), kind)
+	cmd := exec.Command(exe, "bench-origin", filepath.Join(b.p.dir, "directory.sock"), b.o.poll, b.o.transport, name, strconv.Itoa(bytes), strconv.Itoa(memory), kind)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's interrupt is for us, who end it
 	in, err := cmd.StdinPipe()
@@ -130,11 +154,17 @@ func (b *bulkRun) origin(bytes int, isRegistered bool) (*origin, error) {
 	}
 	o := &origin{cmd: cmd, in: in}
 	b.origins = append(b.origins, o)
-	found, err := b.p.c.Await(b.p.ctx, rocl.Match{"origin": name}, 1, rocl.Want("handle"))
+	found, err := b.p.c.Await(b.p.ctx, rocl.Match{"origin": name}, 1, rocl.Want("handle", "address"))
 	if err != nil {
 		return nil, err
 	}
 	text, _ := found[0].Attrs.Get("handle")
+	address, _ := found[0].Attrs.Get("address")
+	at, err := strconv.ParseUint(string(address), 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	o.address = uintptr(at)
 	return o, o.handle.UnmarshalText([]byte(text))
 }
 
@@ -169,27 +199,31 @@ func originMain(ctx context.Context, args []string, in io.Reader) error {
 		return err
 	}
 	defer func() { _ = ep.Close(ctx) }() // the other side may be gone
+	one, err := strconv.Atoi(args[5])
+	if err != nil {
+		return err
+	}
+	var mem []byte
 	var s bulk.Segment
-	if args[5] == "registered" {
-		b, err := c.Buffer(size)
+	if args[6] == "registered" {
+		b, err := c.Buffer(one)
 		if err != nil {
 			return err
 		}
 		defer b.Release()
-		fillCounting(b.Bytes())
-		s = bulk.Buffer(b)
+		mem, s = b.Bytes(), bulk.Buffer(b)
 	} else {
-		p := make([]byte, size)
-		fillCounting(p)
-		s = bulk.Bytes(p)
+		mem = make([]byte, one)
+		s = bulk.Bytes(mem)
 	}
-	r, err := ep.Expose(bulk.ReadOnly, s)
+	fillCounting(mem)
+	r, err := ep.Expose(bulk.ReadOnly, slices.Repeat([]bulk.Segment{s}, size/one)...)
 	if err != nil {
 		return err
 	}
 	text, err := r.Handle().MarshalText()
 	if err == nil {
-		_, err = c.Register(ctx, rocl.Attrs{"origin": args[3], "handle": string(text)})
+		_, err = c.Register(ctx, rocl.Attrs{"origin": args[3], "handle": string(text), "address": strconv.FormatUint(uint64(uintptr(unsafe.Pointer(&mem[0]))), 10)})
 	}
 	if err == nil {
 		_, err = io.Copy(io.Discard, in)
@@ -278,12 +312,18 @@ func (b *bulkRun) pullShared() (all []*Result, err error) {
 		if err != nil {
 			return nil, err
 		}
-		r := b.result("pull of plain memory", bulkLarge)
-		if isRegistered {
-			r = b.result("pull of registered memory", bulkLarge)
-		}
+		r := b.result("pull of registered memory", bulkLarge)
 		r.What, r.Target = "memcpy, of one goroutine", bulkCopyLeast
-		r.Rate, r.Raw, err = b.rate(bulkLarge*b.o.count, func() (float64, error) { return copyRate(to, source, b.o.count), nil }, b.pull(o.handle, to))
+		bare := func() (float64, error) { return copyRate(to, source, b.o.count), nil }
+		if !isRegistered {
+			r.Bench = "bulk pull of plain memory"
+			if _, err := o.readRate(to, 1); err == nil { // the system allows it
+				r.What = "a bare loop of process_vm_readv, of one goroutine"
+				r.Extra = fmt.Sprintf("memcpy: %.1f GB/s", copyRate(to, source, b.o.count)/1e9)
+				bare = func() (float64, error) { return o.readRate(to, b.o.count) }
+			}
+		}
+		r.Rate, r.Raw, err = b.rate(bulkLarge*b.o.count, bare, b.pull(o.handle, to))
 		o.close()
 		if err != nil {
 			return nil, err
@@ -292,6 +332,22 @@ func (b *bulkRun) pullShared() (all []*Result, err error) {
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// readRate is how many bytes a second process_vm_readv reads of an origin's memory.
+func (o *origin) readRate(to []byte, count int) (float64, error) {
+	start := time.Now()
+	for range count {
+		for part := range slices.Chunk(to, bulkPart) {
+			from := o.address + uintptr(unsafe.Pointer(&part[0])) - uintptr(unsafe.Pointer(&to[0]))
+			local := []unix.Iovec{{Base: &part[0]}}
+			local[0].SetLen(len(part))
+			if n, err := unix.ProcessVMReadv(o.cmd.Process.Pid, local, []unix.RemoteIovec{{Base: from, Len: len(part)}}, 0); err != nil || n != len(part) {
+				return 0, fmt.Errorf("reading %d bytes of process %d: %d, %w", len(part), o.cmd.Process.Pid, n, err)
+			}
+		}
+	}
+	return float64(len(to)) * float64(count) / time.Since(start).Seconds(), nil
 }
 
 // views measures the time to a view of 64 MiB, beside one of 64 KiB.
@@ -365,63 +421,70 @@ func (b *bulkRun) table() (all []*Result, err error) {
 	return all, nil
 }
 
-// clients measures how fast one process pulls from several at a time.
+// clients measures how fast one process pulls from several at a time, each of them the same number of bytes, beside how fast
+// it pulls that many from one.
 func (b *bulkRun) clients() (all []*Result, err error) {
+	counts, size := []int{4, 16}, bulkLarge
+	if b.o.full {
+		counts, size = []int{4, 16, 64}, bulkTable
+	}
 	var origins []*origin
 	defer func() {
 		for _, o := range origins {
 			o.close()
 		}
 	}()
-	for range bulkClients[len(bulkClients)-1] {
-		o, err := b.origin(bulkLarge, b.o.transport == "shm")
+	for range counts[len(counts)-1] {
+		o, err := b.originOf(size, bulkLarge, b.o.transport == "shm")
 		if err != nil {
 			return nil, err
 		}
 		origins = append(origins, o)
 	}
-	buffers := make([][]byte, len(origins))
-	for i := range buffers {
-		buffers[i] = make([]byte, bulkLarge)
-	}
-	pulls := len(origins) * max(b.o.count/4, 1) // in all, from however many
-	from := func(n int) func() error {
-		return func() error {
-			failed := make(chan error, n)
-			for i := range n {
-				go func() {
-					var err error
-					for range pulls / n {
-						if _, err = b.ep.Pull(b.p.ctx, origins[i].handle, 0, buffers[i]); err != nil {
-							break
-						}
-					}
-					failed <- err
-				}()
-			}
-			var errs []error
-			for range n {
-				errs = append(errs, <-failed)
-			}
-			return errors.Join(errs...)
-		}
-	}
-	total := pulls * bulkLarge
-	for _, n := range bulkClients[1:] {
-		r := b.result("clients", bulkLarge)
-		r.Senders, r.What, r.Target = n, "from one client", bulkCopyLeast
+	for _, n := range counts {
+		r := b.result("clients", size)
+		r.Senders, r.What, r.Target, r.Count = n, "one client", bulkCopyLeast, b.o.rounds
+		r.Extra = "each client's bytes come through a pipeline of 4 x 1 MiB, and are read"
 		one := func() (float64, error) {
 			start := time.Now()
-			err := from(1)()
-			return float64(total) / time.Since(start).Seconds(), err
+			for range max(n/4, 1) {
+				if err := b.consume(origins[:1]); err != nil {
+					return 0, err
+				}
+			}
+			return float64(max(n/4, 1)*size) / time.Since(start).Seconds(), nil
 		}
-		if r.Rate, r.Raw, err = b.rate(total, one, from(n)); err != nil {
+		if r.Rate, r.Raw, err = b.rate(n*size, one, func() error { return b.consume(origins[:n]) }); err != nil {
 			return nil, err
 		}
 		r.Ratio = r.Rate / r.Raw
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// consume reads all that several processes have, at a time.
+func (b *bulkRun) consume(origins []*origin) error {
+	failed := make(chan error, len(origins))
+	for _, o := range origins {
+		go func() {
+			var summed uint64
+			for p, err := range bulk.Pipeline(b.p.ctx, b.ep, o.handle) {
+				if err != nil {
+					failed <- err
+					return
+				}
+				summed += sum(p.Bytes())
+			}
+			atomic.AddUint64(&b.summed, summed)
+			failed <- nil
+		}()
+	}
+	var errs []error
+	for range origins {
+		errs = append(errs, <-failed)
+	}
+	return errors.Join(errs...)
 }
 
 // memory measures how much more memory this process has while it pulls 1 GiB through a pipeline of

@@ -196,7 +196,6 @@ func (o *options) ratesOf(bare, ours []float64, allocs float64) *Result {
 
 // callsBetween measures calls of many goroutines at a time.
 func callsBetween(p *pair, o *options) (*Result, error) {
-	var d net.Dialer
 	var bare, ours []float64
 	var allocs float64
 	for round := -1; round < o.rounds; round++ {
@@ -205,21 +204,7 @@ func callsBetween(p *pair, o *options) (*Result, error) {
 			n = max(min(n, 500), o.inFlight) // warm up
 			bare, ours = nil, nil
 		}
-		if err := p.tell("serve-rpc", n); err != nil {
-			return nil, err
-		}
-		c, err := d.DialContext(p.ctx, "tcp", p.bulk)
-		if err != nil {
-			return nil, err
-		}
-		client := rpc.NewClient(c)
-		closes := context.AfterFunc(p.ctx, func() { client.Close() })
-		rate, err := inFlightRate(o.inFlight, n, callRPC(client, o.size))
-		closes()
-		client.Close()
-		if err == nil {
-			err = p.told()
-		}
+		rate, err := p.bareCalls(func(client *rpc.Client) (float64, error) { return inFlightRate(o.inFlight, n, callRPC(client, o.size)) })
 		if err != nil {
 			return nil, err
 		}

@@ -57,6 +57,7 @@ func TestSmoke(t *testing.T) {
 		"find --count 20 --rounds 2 --resources 1000",
 		"find --count 1 --rounds 1 --resources 1",
 		"findall --count 50 --rounds 2",
+		"rpc --count 100 --rounds 1",
 		"tpvm --count 40 --rounds 1",
 	} {
 		t.Run(name, func(t *testing.T) {

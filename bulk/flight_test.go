@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import "testing"
+
+// Transfers at a time share what is under way; none has less than one piece, and one alone has what it wants.
+func TestFlightDepth(t *testing.T) {
+	for _, x := range []struct {
+		transfers, piece int64
+		wanted, want     int
+	}{
+		{0, 1 << 20, 4, 4},
+		{1, 1 << 30, 8, 8},
+		{2, 1 << 20, 4, 4},
+		{16, 1 << 20, 4, 2},
+		{64, 1 << 20, 4, 1},
+		{2, 64 << 20, 4, 1},
+		{64, 16 << 10, 4, 4},
+		{1 << 40, 1, 1000, 1},
+	} {
+		var f flight
+		f.transfers.Store(x.transfers)
+		if got := f.depth(x.piece, x.wanted); got != x.want {
+			t.Errorf("%+v: %d", x, got)
+		}
+	}
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+// InPlace reports whether [Endpoint.View] of a range that h names would be in place, if that is registered memory in one
+// segment: the origin belongs to the context of ep, or shares memory with it.
+func (ep *Endpoint) InPlace(h Handle) bool {
+	if h.origin.Context() == ep.ID().Context() {
+		return true
+	}
+	isShared, _ := ep.sharing.with(ep.c, h.origin)
+	return isShared
+}

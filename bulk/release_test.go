@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk_test
+
+import (
+	"bytes"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/rocl-go/rocl/bulk"
+)
+
+// Release does not wait, refuses later transfers, and has the region's reference to a buffer released. A view stays as it is.
+func TestRelease(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		b, err := origin.c.Buffer(100_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b.Bytes(), counting(100_000))
+		for _, s := range []bulk.Segment{bulk.Buffer(b), bulk.Bytes(counting(100_000))} {
+			r := expose(t, origin, bulk.ReadOnly, s)
+			m, err := target.View(deadline(t), r.Handle(), 0, 100_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Release()
+			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, 10)); !errors.Is(err, bulk.ErrRevoked) {
+				t.Error(err)
+			}
+			if !bytes.Equal(m.Bytes(), counting(100_000)) {
+				t.Error("the view has other bytes")
+			}
+			m.Release()
+			for ctx := deadline(t); b.Refs() > 1; runtime.Gosched() {
+				if ctx.Err() != nil {
+					t.Fatalf("%d references to the buffer", b.Refs())
+				}
+			}
+			r.Release()
+			if err := r.Revoke(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		b.Release()
+		if n := origin.Stats().Regions; n != 0 {
+			t.Errorf("%d regions", n)
+		}
+	})
+}

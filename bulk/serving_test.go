@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk_test
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// Many targets ask for more at a time than the origin serves: it is never at more than its limit, and all transfers
+// end with the right bytes.
+func TestRequestsAtATime(t *testing.T) {
+	const most, n = 4, 1 << 20
+	if _, err := bulk.Open(deadline(t), nil, bulk.MaxRequests(0)); !errors.Is(err, bulk.ErrRange) {
+		t.Error(err)
+	}
+	for name, tr := range transports {
+		t.Run(name, func(t *testing.T) {
+			cl := rocltest.Cluster(t, 1)
+			origin := endpoint(t, cl.Open(0, tr...), bulk.MaxRequests(most))
+			r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
+			var all sync.WaitGroup
+			for range 2 * most { // each may have one request
+				target := endpoint(t, cl.Open(0, tr...), bulk.PieceSize(100_000), bulk.Depth(8))
+				for range 2 {
+					w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
+					all.Go(func() {
+						p := make([]byte, n)
+						if _, err := target.Pull(deadline(t), r.Handle(), 0, p); err != nil || !bytes.Equal(p, counting(n)) {
+							t.Error("pull: ", err)
+						}
+						if _, err := target.Push(deadline(t), w.Handle(), 0, p); err != nil {
+							t.Error("push: ", err)
+						}
+					})
+				}
+			}
+			ended := make(chan struct{})
+			go func() { all.Wait(); close(ended) }()
+			for isOver := false; !isOver; {
+				select {
+				case <-ended:
+					isOver = true
+				case <-time.After(50 * time.Microsecond):
+				}
+				if got := origin.Stats().Serving; got > most {
+					t.Fatalf("%d requests at a time", got)
+				}
+			}
+			eventually.True(t, "no request is counted", func() bool { return origin.Stats().Serving == 0 })
+			if origin.Stats().Refused == 0 {
+				t.Error("the limit was not reached")
+			}
+		})
+	}
+}
+
+// A target that has its share of the requests keeps others from nothing.
+func TestGreedyTarget(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	const n = 1 << 20
+	reading, goOn := make(chan struct{}, 8), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
+	hook(t, func(read func() error, local [][]byte) error {
+		select {
+		case reading <- struct{}{}:
+		default:
+		}
+		<-goOn
+		return read()
+	})
+	origin := endpoint(t, cl.Open(0, transports["shm"]...), bulk.MaxRequests(8))
+	greedy, modest := endpoint(t, cl.Open(0, transports["shm"]...)), endpoint(t, cl.Open(0, transports["shm"]...))
+	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(make([]byte, n)))
+	var pushes []*bulk.Transfer
+	for range 8 { // the origin reads the memory of the target, and is held up
+		w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
+		pushes = append(pushes, greedy.StartPush(deadline(t), w.Handle(), 0, counting(n)))
+	}
+	<-reading
+	<-reading
+	eventually.True(t, "requests are refused", func() bool { return origin.Stats().Refused > 0 })
+	if got := origin.Stats().Serving; got != 2 {
+		t.Errorf("%d requests of one target at a time", got)
+	}
+	if _, err := modest.Pull(deadline(t), r.Handle(), 0, make([]byte, 1000)); err != nil {
+		t.Error(err)
+	}
+	release()
+	for _, p := range pushes {
+		if _, err := p.Wait(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A handle of a resource that releases requests without a reply fails.
+func TestSilentOrigin(t *testing.T) {
+	over(t, func(t *testing.T, origin, target side) {
+		silent, err := origin.c.Register(deadline(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := deadline(t)
+		var served sync.WaitGroup
+		served.Go(func() {
+			for {
+				m, err := silent.Recv(ctx)
+				if err != nil {
+					return
+				}
+				m.Release()
+			}
+		})
+		if _, err := target.Pull(deadline(t), bulk.HandleOf(silent.ID(), 100), 0, make([]byte, 100)); !errors.Is(err, rocl.ErrNoReply) {
+			t.Error(err)
+		}
+		if err := silent.Close(); err != nil {
+			t.Error(err)
+		}
+		served.Wait()
+	})
+}

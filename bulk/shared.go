@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+)
+
+// copyAtOnce is how many bytes one goroutine copies before it looks whether the transfer has been cancelled. Go
+// copies 1 MiB and more past the caches, which is faster where the memory does not fit into them.
+const copyAtOnce = 4 << 20
+
+// eachCopied calls do for n bytes in parts of copyAtOnce. Some goroutines share the work.
+func (ep *Endpoint) eachCopied(ctx context.Context, n int64, do func(at, n int64) error) error {
+	_, err := inPieces(ctx, n, copyAtOnce, min(ep.cfg.depth, runtime.GOMAXPROCS(0)), func(_ context.Context, at, n int64) error {
+		return do(at, n)
+	})
+	return err
+}
+
+// copyOut writes p to local memory at an offset.
+func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []byte) error {
+	return ep.eachCopied(ctx, int64(len(p)), func(off, n int64) error {
+		local.write(p[off:off+n], at+off)
+		return nil
+	})
+}
+
+// placed returns how a transfer of n bytes over shared memory is made without the transport's ring, or nil where
+// it goes through it.
+func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) pieceFunc {
+	if n < placedLeast || !local.isCoarse(n) || h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, h.origin) {
+		return nil
+	}
+	if want == ReadOnly {
+		return ep.pullPlaced
+	}
+	return ep.pushPlaced
+}
+
+// pullPlaced copies n bytes from off on to local memory, from where they lie. It fails with errElsewhere where that
+// cannot be done.
+func (ep *Endpoint) pullPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
+	m, err := ep.ask(ctx, h, tagPlace, off, n, nil)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	if int64(m.Len()) == n {
+		return ep.copyOut(ctx, local, at, m.Bytes())
+	}
+	t, err := parseTicket(m, 0)
+	if err != nil {
+		return parseError(m.Bytes())
+	}
+	return ep.sharing.heed(h.origin, ep.redeem(ctx, t, local, at, n))
+}
+
+// pushPlaced has the origin copy n bytes of local memory from where they lie. It fails with errElsewhere where that
+// cannot be done.
+func (ep *Endpoint) pushPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
+	q := request{rawHandle(*h), uint64(off), uint64(n)}
+	b, err := ep.newTicket(&q, local, at, n)
+	if err != nil {
+		return err
+	}
+	ep.counts.transfers.Add(1)
+	m, err := ep.r.Call(ctx, h.origin, tagTake, b)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	if m, err = granted(m, 0); err != nil {
+		return ep.sharing.heed(h.origin, err)
+	}
+	m.Release()
+	return nil
+}
+
+// place answers where the bytes of a request lie: with themselves where they are registered memory in one segment, and
+// else with a ticket. It owns m.
+func (ep *Endpoint) place(m *rocl.Message, q *request) {
+	if isShared, _ := ep.sharing.with(ep.c, m.From()); !isShared || q.Len < placedLeast || q.Len > rocl.MaxMessage {
+		ep.refuse(m, q.Len, errElsewhere)
+		return
+	}
+	r, off, err := ep.admit(q, ReadOnly)
+	if err != nil {
+		ep.refuse(m, q.Len, err)
+		return
+	}
+	n := int(q.Len)
+	b := r.lendRegistered(off, n)
+	if b == nil {
+		b, err = r.giveTicket(off, int64(n))
+	}
+	if err != nil {
+		ep.refuse(m, q.Len, err)
+		return
+	}
+	ep.counts.reads.Add(1)
+	ep.counts.readBytes.Add(uint64(n))
+	ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
+}
+
+// giveTicket returns a ticket of n bytes from off on, and calls end. The region is in use until the target has given
+// the ticket back: see Region.returned.
+func (r *Region) giveTicket(off, n int64) (*rocl.Buffer, error) {
+	defer r.end()
+	if !r.mem.isCoarse(r.mem.size()) {
+		return nil, errElsewhere
+	}
+	b, err := r.ep.newTicket(nil, &r.mem, off, n)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetReturned()
+	r.tickets = append(r.tickets, b.Retain())
+	return b, nil
+}
+
+// forgetReturned releases the tickets that targets have given back. r.mu must be held.
+func (r *Region) forgetReturned() {
+	kept := r.tickets[:0]
+	for _, b := range r.tickets {
+		if b.Refs() > 1 {
+			kept = append(kept, b)
+		} else {
+			b.Release()
+		}
+	}
+	clear(r.tickets[len(kept):])
+	r.tickets = kept
+}
+
+// areTicketsOut reports whether a target has a ticket of the region.
+func (r *Region) areTicketsOut() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetReturned()
+	return len(r.tickets) > 0
+}
+
+// take copies bytes of a target, for which the request has a ticket, to a region. It owns m.
+func (ep *Endpoint) take(m *rocl.Message, q *request) {
+	t, err := parseTicket(m, requestLen)
+	if err != nil {
+		ep.refuse(m, 0, errElsewhere)
+		return
+	}
+	r, off, err := ep.admit(q, WriteOnly)
+	if err != nil {
+		ep.refuse(m, 0, err)
+		return
+	}
+	ep.server.Go(func() {
+		err := ep.redeem(ep.life, t, &r.mem, off, int64(q.Len))
+		r.end()
+		if err != nil {
+			ep.refuse(m, 0, err)
+			return
+		}
+		ep.written(m, q.Len)
+	})
+}
+
+// sharing knows with which contexts memory is shared. To them registered memory is lent, and
+// plain memory would be copied twice: into the transport's ring and out of it.
+type sharing struct {
+	mu     sync.Mutex
+	looked time.Time
+	peers  map[rocl.GID]bool
+	denied map[rocl.GID]bool // contexts whose memory this process may not read, or that may not read this process's
+}
+
+// sharingFor is how long an answer of sharing is believed. A wrong one costs a copy.
+const sharingFor = time.Second
+
+// deniedMost limits how many contexts are remembered as denied.
+const deniedMost = 1024
+
+// with reports whether messages to a resource go over shared memory, and whether that is known: without a
+// connection it is not.
+func (s *sharing) with(c *rocl.Context, to rocl.GID) (isShared, isKnown bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	peer := to.Context()
+	if isShared, isKnown = s.peers[peer]; isKnown && time.Since(s.looked) <= sharingFor {
+		return isShared, true
+	}
+	s.looked, s.peers = time.Now(), map[rocl.GID]bool{}
+	for _, r := range c.Routes() {
+		if r.Transport != "" {
+			s.peers[r.Peer] = s.peers[r.Peer] || r.Transport == "shm"
+		}
+	}
+	isShared, isKnown = s.peers[peer]
+	return isShared, isKnown
+}
+
+// mayPlace reports whether memory of a resource's process may be read where it lies, or that is not known.
+func (s *sharing) mayPlace(c *rocl.Context, to rocl.GID) bool {
+	isShared, isKnown := s.with(c, to)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return (isShared || !isKnown) && !s.denied[to.Context()]
+}
+
+// heed remembers a resource's context if err says that memory cannot be read between it and this process, and returns err.
+func (s *sharing) heed(to rocl.GID, err error) error {
+	if !errors.Is(err, errDenied) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.denied) >= deniedMost || s.denied == nil {
+		s.denied = map[rocl.GID]bool{}
+	}
+	s.denied[to.Context()] = true
+	return err
+}
+
+// countDenied returns how many contexts are denied.
+func (s *sharing) countDenied() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.denied)
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+// hook replaces what reads the memory of other processes, until the test has ended. Endpoints are opened after it, and
+// so closed before.
+func hook(t *testing.T, f func(read func() error, local [][]byte) error) {
+	t.Helper()
+	t.Cleanup(bulk.HookReadProcess(f))
+}
+
+// sharing returns two endpoints that share memory.
+func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
+	cl := rocltest.Cluster(t, 1)
+	open := func() side { return endpoint(t, cl.Open(0, rocl.WithTransports(shm.New())), opts...) }
+	return open(), open()
+}
+
+// Plain memory of another process is read where it lies, with one copy, between any lists of segments; pushes too.
+func TestPlainMemoryReadInPlace(t *testing.T) {
+	const n = 9<<20 + 123
+	var bytesRead atomic.Int64
+	hook(t, func(read func() error, local [][]byte) error {
+		for _, p := range local {
+			bytesRead.Add(int64(len(p)))
+		}
+		return read()
+	})
+	for _, k := range []int{1, 3, 700, 2200} {
+		for _, parts := range []int{1, 7, 2000} {
+			t.Run(fmt.Sprint(k, " segments, ", parts, " slices"), func(t *testing.T) {
+				origin, target := sharing(t)
+				mem := counting(n)
+				segs, gather := segments(t, origin.c, cut(mem, k), false)
+				r := expose(t, origin, bulk.ReadWrite, segs...)
+				before := bytesRead.Load()
+				got := make([]byte, n-5)
+				if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
+					t.Fatal("pull: ", err)
+				}
+				if read := bytesRead.Load() - before; read < n-5 {
+					t.Errorf("%d bytes were read where they lie", read)
+				}
+				for i := range got {
+					got[i] ^= 0x55
+				}
+				copied := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes
+				before = bytesRead.Load()
+				if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
+					t.Fatal("push: ", err)
+				}
+				if read := bytesRead.Load() - before; read < n-5 && parts < 1000 {
+					t.Errorf("%d bytes were read where they lie", read)
+				}
+				if more := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes - copied; more > 50_000 && parts < 1000 {
+					t.Errorf("%d bytes copied by the library", more)
+				}
+				if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
+					t.Error("other bytes were pushed: ", err)
+				}
+			})
+		}
+	}
+}
+
+// Where the system does not let a process read another one's memory, or the identifier names another process, transfers
+// go through the ring. After the first refusal nothing is tried again.
+func TestPlainMemoryDenied(t *testing.T) {
+	for name, deny := range map[string]func(local [][]byte) error{
+		"EPERM":             func([][]byte) error { return syscall.EPERM },
+		"ESRCH":             func([][]byte) error { return syscall.ESRCH },
+		"ENOSYS":            func([][]byte) error { return syscall.ENOSYS },
+		"unsupported":       func([][]byte) error { return errors.ErrUnsupported },
+		"another process":   func(local [][]byte) error { clear(local[0]); return nil },
+		"its cookie is old": func(local [][]byte) error { local[0][0]++; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tried atomic.Int64
+			hook(t, func(read func() error, local [][]byte) error {
+				tried.Add(1)
+				return errors.Join(read(), deny(local))
+			})
+			origin, target := sharing(t)
+			mem := counting(3 << 20)
+			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
+			for range 3 {
+				got := make([]byte, len(mem))
+				if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, counting(3<<20)) {
+					t.Fatal("pull: ", err)
+				}
+				if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
+					t.Fatal("push: ", err)
+				}
+			}
+			if tried.Load() != 1 {
+				t.Errorf("tried %d times", tried.Load())
+			}
+			if got := target.Stats().Denied; got != 1 {
+				t.Errorf("Stats: %d contexts are denied", got)
+			}
+			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(3<<20)) {
+				t.Error("other bytes were pushed: ", err)
+			}
+		})
+	}
+	t.Run("of the target", func(t *testing.T) {
+		var tried atomic.Int64
+		hook(t, func(func() error, [][]byte) error { tried.Add(1); return syscall.EPERM })
+		origin, target := sharing(t)
+		mem := make([]byte, 3<<20)
+		r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem))
+		for range 3 {
+			if _, err := target.Push(deadline(t), r.Handle(), 0, counting(len(mem))); err != nil {
+				t.Fatal("push: ", err)
+			}
+		}
+		if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(len(mem))) {
+			t.Error("other bytes were pushed: ", err)
+		}
+		if tried.Load() != 1 {
+			t.Errorf("tried %d times", tried.Load())
+		}
+	})
+}
+
+// A system call that fails in the midst of a transfer does not end it: what is missing goes through the ring.
+func TestPlainMemoryFailsInTheMidst(t *testing.T) {
+	var calls atomic.Int64
+	hook(t, func(read func() error, local [][]byte) error {
+		if len(local[0]) > bulk.TicketHead && calls.Add(1) == 4 {
+			return syscall.EFAULT
+		}
+		return read()
+	})
+	origin, target := sharing(t, bulk.PieceSize(1<<20))
+	mem := counting(16 << 20)
+	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
+	got := make([]byte, len(mem))
+	if n, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || n != int64(len(mem)) || !bytes.Equal(got, mem) {
+		t.Fatal(n, err)
+	}
+	if target.Stats().Denied != 0 {
+		t.Error("the origin is remembered as denied")
+	}
+}
+
+// A region is revoked while a target reads its plain memory: Revoke waits for the target, and later reads are refused.
+func TestRevokeWaitsForReader(t *testing.T) {
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hook(t, func(read func() error, local [][]byte) error {
+		if len(local[0]) > bulk.TicketHead {
+			once.Do(func() { close(reading); <-goOn })
+		}
+		return read()
+	})
+	origin, target := sharing(t)
+	mem := counting(8 << 20)
+	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
+	got := make([]byte, len(mem))
+	tr := target.StartPull(deadline(t), r.Handle(), 0, got)
+	<-reading
+	for range 3 {
+		ctx, end := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		if err := r.Revoke(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("revoked while it is read: ", err)
+		}
+		end()
+	}
+	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, len(mem))); !errors.Is(err, bulk.ErrRevoked) {
+		t.Error(err)
+	}
+	close(goOn)
+	if _, err := tr.Wait(deadline(t)); err != nil || !bytes.Equal(got, mem) {
+		t.Error(err)
+	}
+	if err := r.Revoke(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A transfer that is cancelled while it reads plain memory gives the memory back.
+func TestCancelWhileReading(t *testing.T) {
+	ctx, cancel := context.WithCancel(deadline(t))
+	defer cancel()
+	hook(t, func(read func() error, local [][]byte) error {
+		if len(local[0]) > bulk.TicketHead {
+			cancel()
+		}
+		return read()
+	})
+	origin, target := sharing(t)
+	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(16<<20)))
+	got := make([]byte, 16<<20)
+	n, err := target.Pull(ctx, r.Handle(), 0, got)
+	if !errors.Is(err, context.Canceled) || n == 16<<20 {
+		t.Error(n, err)
+	}
+	was := bytes.Clone(got)
+	if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(was, got) {
+		t.Error("written after the end: ", err)
+	}
+}
+
+// Tickets of an origin, or of a target, that lie: nothing panics, nothing is read beyond what was asked for, and
+// transfers fail or go on another way.
+func TestHostileTickets(t *testing.T) {
+	origin, target := sharing(t)
+	hostile, err := origin.c.Register(deadline(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 1 << 20
+	text := counting(n)
+	r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, n)))
+	for name, spoil := range map[string]func(p []byte) int{ // which returns the length of the message
+		"as it is":        func(p []byte) int { return len(p) },
+		"empty":           func(p []byte) int { return 0 },
+		"short":           func(p []byte) int { return bulk.TicketHead - 1 },
+		"without extents": func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 0); return len(p) },
+		"many extents":    func(p []byte) int { binary.LittleEndian.PutUint64(p[32:], 1<<60+1); return len(p) },
+		"another cookie": func(p []byte) int {
+			binary.LittleEndian.PutUint64(p[16:], binary.LittleEndian.Uint64(p[40:]))
+			return len(p)
+		},
+		"no process":      func(p []byte) int { binary.LittleEndian.PutUint64(p[24:], 1<<63); return len(p) },
+		"all processes":   func(p []byte) int { binary.LittleEndian.PutUint64(p[24:], 1<<64-1); return len(p) },
+		"an extent of 0":  func(p []byte) int { binary.LittleEndian.PutUint64(p[48:], 0); return len(p) },
+		"a longer extent": func(p []byte) int { binary.LittleEndian.PutUint64(p[48:], n+1); return len(p) },
+		"2^64-1 bytes":    func(p []byte) int { binary.LittleEndian.PutUint64(p[48:], 1<<64-1); return len(p) },
+		"no such address": func(p []byte) int { binary.LittleEndian.PutUint64(p[40:], 1); return len(p) },
+		"over the top":    func(p []byte) int { binary.LittleEndian.PutUint64(p[40:], 1<<64-100); return len(p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			make := func() *rocl.Buffer {
+				b, err := origin.Ticket(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Resize(spoil(b.Bytes())); err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			var served sync.WaitGroup
+			served.Go(func() {
+				m, err := hostile.Recv(deadline(t), rocl.Tag(bulk.TagPlace))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer m.Release()
+				if err := hostile.Reply(deadline(t), m, make()); err != nil {
+					t.Error(err)
+				}
+			})
+			h := bulk.HandleOf(hostile.ID(), n)
+			got := bytes.Repeat([]byte{7}, n+1)
+			err := bulk.PullPlaced(deadline(t), target.Endpoint, h, got[:n])
+			served.Wait()
+			if isRight := name == "as it is"; (err == nil) != isRight || isRight && !bytes.Equal(got[:n], text) || got[n] != 7 {
+				t.Error("pull: ", err)
+			}
+		})
+	}
+	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec"
+)
+
+// A ticket tells another process of this node where bytes lie in the memory of the process that gives it, so that the
+// other one reads them there. It is a message in registered memory, which the receiver does not copy: it has the
+// message for as long as it reads, and the giver sees by the references to the buffer when the ticket has come back. That
+// happens too when the receiver's process ends, however it does.
+//
+// Process identifiers of other PID namespaces name other processes. So the receiver first reads the ticket itself where it says
+// that it lies, and compares: the cookie cannot be guessed. It does so again after it has read the bytes, and so
+// knows that the process was the same all the time.
+//
+//	0   16  cookie
+//	16   8  address of the cookie
+//	24   8  identifier of the process
+//	32   8  number of extents
+//	40      of each extent: address, length
+const (
+	ticketHead  = 40
+	cookieLen   = 16
+	extentLen   = 16
+	extentsMost = 8192
+	extentLeast = 4 << 10   // bytes of an extent on average: what is more scattered is copied faster than it is told of
+	ticketLeast = 4 << 10   // bytes of the message, so that it is lent and not copied
+	placedLeast = 256 << 10 // bytes of a transfer, and more than a ticket has
+)
+
+// An extent is a piece of the memory of a process.
+type extent struct{ addr, n uint64 }
+
+// Errors of tickets, by which a transfer goes on another way.
+var (
+	errElsewhere = errors.New("bulk: the bytes cannot be read where they lie")
+	errDenied    = fmt.Errorf("%w: this process may not read the memory of the other one", errElsewhere)
+)
+
+// isCoarse reports whether the parts of the memory are so large that n bytes of it are told of by extents.
+func (m *memory) isCoarse(n int64) bool {
+	return int64(len(m.parts))*extentLeast <= max(n, extentLeast)
+}
+
+// newTicket returns a ticket of n bytes of memory from off on, behind the request if there is one. It fails with errElsewhere where
+// they are too scattered, or there is no buffer for it now.
+func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buffer, error) {
+	var head []byte
+	if q != nil {
+		var err error
+		if head, err = codec.Append(nil, q); err != nil {
+			return nil, err
+		}
+	}
+	var extents []byte
+	for p := range mem.within(off, n) {
+		if len(extents) == extentsMost*extentLen {
+			return nil, errElsewhere
+		}
+		extents = binary.LittleEndian.AppendUint64(extents, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p)))))
+		extents = binary.LittleEndian.AppendUint64(extents, uint64(len(p)))
+	}
+	b, err := ep.c.Buffer(max(len(head)+ticketHead+len(extents), ticketLeast))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errElsewhere, err)
+	}
+	clear(b.Bytes())
+	t := b.Bytes()[copy(b.Bytes(), head):]
+	_, _ = rand.Read(t[:cookieLen]) // never fails
+	binary.LittleEndian.PutUint64(t[16:], uint64(uintptr(unsafe.Pointer(&t[0]))))
+	binary.LittleEndian.PutUint64(t[24:], uint64(os.Getpid()))
+	binary.LittleEndian.PutUint64(t[32:], uint64(len(extents)/extentLen))
+	copy(t[ticketHead:], extents)
+	return b, nil
+}
+
+// A ticket is one that has been received, in the message, which the holder releases.
+type ticket struct {
+	head    []byte // with the cookie
+	addr    uint64 // of head
+	pid     int
+	extents []extent
+	size    int64
+}
+
+// parseTicket returns the ticket in a message at an offset. One that was copied on its way is none: its giver does
+// not know that somebody has it.
+func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
+	p := m.Bytes()
+	if !m.ReadOnly() || len(p) < max(ticketLeast, at+ticketHead) {
+		return t, fmt.Errorf("%w: a ticket of %d bytes", errProtocol, len(p))
+	}
+	p = p[at:]
+	count := binary.LittleEndian.Uint64(p[32:])
+	if count > extentsMost || uint64(len(p)-ticketHead) < count*extentLen {
+		return t, fmt.Errorf("%w: a ticket of %d extents", errProtocol, count)
+	}
+	t = ticket{head: bytes.Clone(p[:ticketHead]), addr: binary.LittleEndian.Uint64(p[16:]), pid: int(int32(binary.LittleEndian.Uint64(p[24:])))}
+	for p = p[ticketHead:]; count > 0; count, p = count-1, p[extentLen:] {
+		e := extent{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
+		if e.n == 0 || e.n > rocl.MaxMessage || e.addr+e.n < e.addr {
+			return t, fmt.Errorf("%w: an extent of %d bytes", errProtocol, e.n)
+		}
+		t.extents, t.size = append(t.extents, e), t.size+int64(e.n)
+	}
+	return t, nil
+}
+
+// redeem reads all n bytes that a ticket names into memory at an offset. It fails with errElsewhere where that cannot be done, and
+// with errDenied if it never can.
+func (ep *Endpoint) redeem(ctx context.Context, t ticket, mem *memory, at, n int64) error {
+	if t.size != n {
+		return fmt.Errorf("%w: a ticket of %d bytes for %d", errProtocol, t.size, n)
+	}
+	if err := t.verify(); err != nil {
+		return err
+	}
+	err := ep.eachCopied(ctx, n, func(off, n int64) error { return t.read(mem, at, off, n) })
+	if err == nil {
+		err = t.verify()
+	}
+	return err
+}
+
+// verify reports with errDenied that the ticket does not lie where it says.
+func (t *ticket) verify() error {
+	p := make([]byte, ticketHead)
+	if err := readProcess(t.pid, [][]byte{p}, []extent{{t.addr, ticketHead}}); err != nil {
+		return fmt.Errorf("%w: %w", errDenied, err)
+	}
+	if !bytes.Equal(p, t.head) {
+		return fmt.Errorf("%w: process %d is another one", errDenied, t.pid)
+	}
+	return nil
+}
+
+// callMost is how many pieces of memory one system call takes on either side.
+const callMost = 1024
+
+// read reads n of the ticket's bytes from off on into memory, where those of the ticket begin at an offset.
+func (t *ticket) read(mem *memory, at, off, n int64) error {
+	var local [][]byte
+	var remote []extent
+	i, skip := t.find(uint64(off))
+	for p := range mem.within(at+off, n) {
+		for len(p) > 0 {
+			e := t.extents[i]
+			k := min(e.n-skip, uint64(len(p)))
+			local, remote = append(local, p[:k]), append(remote, extent{e.addr + skip, k})
+			if p, skip = p[k:], skip+k; skip == e.n {
+				i, skip = i+1, 0
+			}
+			if len(local) < callMost {
+				continue
+			}
+			if err := t.readAll(local, remote); err != nil {
+				return err
+			}
+			local, remote = local[:0], remote[:0]
+		}
+	}
+	return t.readAll(local, remote)
+}
+
+// find returns the extent in which the byte at off lies, and where in it.
+func (t *ticket) find(off uint64) (i int, skip uint64) {
+	for i < len(t.extents) && off >= t.extents[i].n {
+		off -= t.extents[i].n
+		i++
+	}
+	return i, off
+}
+
+// readAll fills each slice from the extent of the same size.
+func (t *ticket) readAll(local [][]byte, remote []extent) error {
+	if len(local) == 0 {
+		return nil
+	}
+	if err := readProcess(t.pid, local, remote); err != nil {
+		return fmt.Errorf("%w: %w", errElsewhere, err)
+	}
+	return nil
+}

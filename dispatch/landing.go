@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"sync"
+
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A landing is memory of the program in which the payload of one message is to lie. Where the
+// payload comes over a stream it is read there, if the message is large; otherwise it is copied
+// there by the goroutine that waits for the message.
+//
+//	         take                     the last Release of the buffer
+//	vacant ─────────► taken ─────────────────────────────────────────────► vacant
+//	                    │ withdraw                                            ▲
+//	                    └─────────► moved: the rest goes to other memory ─────┘
+//
+// Connections write to the memory only while they have the buffer that take returned, and only
+// with the progress token held. So the memory is the program's again when withdraw, which takes
+// the token, returns.
+type landing struct {
+	mem      []byte
+	isWanted bool  // a message that does not come to the memory is to come elsewhere; else it is dropped
+	l        *link // over which the message comes; the token must be held
+
+	mu      sync.Mutex // no lock is taken while it is held
+	isTaken bool
+	isMoved bool
+	moved   *buffers.Buffer // with what had come; nil: there was no memory for it
+	buf     buffers.Buffer  // over mem, while it is taken
+}
+
+// take returns a buffer over the memory for a message of n bytes, or nil if it does not fit, or
+// if a message or a connection has the memory. The token must be held.
+func (ld *landing) take(d *Dispatcher, l *link, n int) *buffers.Buffer {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	if ld.isTaken || ld.isMoved || n > len(ld.mem) {
+		return nil
+	}
+	ld.isTaken, ld.l = true, l
+	return d.cfg.Pool.Borrow(&ld.buf, ld.mem[:n], ld)
+}
+
+// Return implements buffers.Lender.
+func (ld *landing) Return(bool) {
+	ld.mu.Lock()
+	moved := ld.moved
+	ld.isTaken, ld.moved = false, nil
+	ld.mu.Unlock()
+	if moved != nil {
+		moved.Release()
+	}
+}
+
+// Moved implements buffers.Lander. The token must be held.
+func (ld *landing) Moved() (to *buffers.Buffer, isMoved bool) {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	return ld.moved, ld.isMoved
+}
+
+// withdraw is move for a goroutine without the token. No lock may be held.
+func (ld *landing) withdraw(d *Dispatcher) {
+	d.take()
+	defer d.give()
+	ld.move(d)
+}
+
+// move takes the memory back: when it returns nothing writes to the memory any more, and no message
+// will be read into it. The rest of a message that is being read goes to other memory, to which what
+// has come is copied if the message is wanted. The token must be held, and no lock.
+func (ld *landing) move(d *Dispatcher) {
+	ld.mu.Lock()
+	l, isTaken, n := ld.l, ld.isTaken, ld.buf.Len()
+	ld.isMoved = true
+	ld.mu.Unlock()
+	if !isTaken {
+		return
+	}
+	b, err := d.reserved(n)
+	if err == nil && ld.isWanted {
+		copy(b.Bytes(), ld.mem)
+		d.CountCopy(n)
+	}
+	if p := l.partIn(&ld.buf); p != nil {
+		p.buf = nil
+		if err == nil {
+			p.buf = b.Retain()
+		} else if ld.isWanted {
+			_ = l.fail(err)
+		}
+		ld.buf.Release()
+	}
+	ld.mu.Lock()
+	if ld.isTaken {
+		ld.moved, b = b, nil
+	}
+	ld.mu.Unlock()
+	if b != nil { // nothing had the memory any more
+		b.Release()
+	}
+}
+
+// settle has the payload of msg, which has come for ld, lie in its memory, if it fits. No lock may
+// be held, nor the token.
+func (ld *landing) settle(d *Dispatcher, msg *Message) {
+	switch {
+	case msg.buf == &ld.buf:
+		return
+	case ld.isInUse():
+		ld.withdraw(d)
+	}
+	if n := len(msg.data); n > 0 && n <= len(ld.mem) {
+		b := (&landing{mem: ld.mem}).take(d, nil, n)
+		copy(b.Bytes(), msg.data)
+		d.CountCopy(n)
+		msg.moveTo(b)
+	}
+}
+
+// isInUse reports whether a message lies in the memory, or is being read there.
+func (ld *landing) isInUse() bool {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	return ld.isTaken
+}
+
+// memory returns a buffer for the payload of n bytes of a message to dst that comes over l: over
+// the landing of the message if there is one, and else of the pool. The token must be held.
+func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, error) {
+	if ld := l.landing(dst, l.peer.WithSerial(src), tag); ld != nil {
+		if b := ld.take(l.d, l, n); b != nil {
+			return b, nil
+		}
+	}
+	return l.d.reserved(n)
+}
+
+// landing returns the landing of a message to dst, or nil. The token must be held.
+func (l *link) landing(dst uint32, from resource.GID, tag uint64) *landing {
+	if dst == wire.Replies {
+		if c := &l.d.calls; c.landings.Load() > 0 {
+			return c.landing(tag, from)
+		}
+	} else if in := l.inflow(dst); in.mb != nil && in.mb.posted.Load() > 0 {
+		return in.mb.landing(from, tag)
+	}
+	return nil
+}
+
+// partIn returns the message that is being read into b, or nil. The token must be held.
+func (l *link) partIn(b *buffers.Buffer) *part {
+	for i := range l.parts {
+		if l.parts[i].buf == b {
+			return &l.parts[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rocl-go/rocl/resource"
+)
+
+// Posted is memory that waits for one message (see [Mailbox.Post]). Wait must be called, once.
+type Posted struct {
+	m    *Mailbox
+	key  posting
+	into landing
+	w    *waiter
+	stop func() bool // of OnEnd
+
+	// Guarded by m.mu.
+	next    *Posted // with the same key
+	msg     *Message
+	err     error
+	isFired bool
+}
+
+// A posting is what a message must have to come to posted memory.
+type posting struct {
+	from resource.GID
+	tag  uint64
+}
+
+// Post has the next message from a resource with the given tag come to dst instead of the
+// mailbox's receivers. If such a message is stored it is the first. If several are posted for the same
+// origin and tag, messages come to them in order. A message that is longer than dst comes too, but lies
+// elsewhere.
+//
+// dst is the library's until Wait has returned. A message of a monitor comes to no posted memory.
+//
+// Post waits, until ctx ends, where the link to the resource's context has no room for a frame.
+func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst []byte) (*Posted, error) {
+	if ctx.Err() != nil {
+		return nil, m.receiving(context.Cause(ctx))
+	}
+	p := &Posted{m: m, key: posting{from, tag}, into: landing{mem: dst, isWanted: true}, w: m.d.waiter()}
+	m.mu.Lock()
+	switch msg := m.match(&Select{from: from, hasFrom: true, first: tag, mask: ^uint64(0), value: tag, hasTag: true}); {
+	case msg != nil:
+		p.hand(msg)
+		m.mu.Unlock()
+		return p, nil
+	case m.closed:
+		m.mu.Unlock()
+		m.d.doneWaiting(p.w)
+		return nil, m.receiving(ErrClosed)
+	}
+	p.enlist()
+	m.nextNeedy() // the sender of a message that does not fit may wait for a receiver
+	stop, err := m.d.OnEnd(ctx, from.Context(), from.Serial(), p.ends)
+	if p.stop = stop; err != nil {
+		p.ends(err)
+	}
+	return p, nil
+}
+
+// ends notes that no message will come because of err.
+func (p *Posted) ends(err error) {
+	p.m.mu.Lock()
+	p.endsLocked(err)
+	p.m.mu.Unlock()
+}
+
+// endsLocked is ends with m.mu held. A message may come nevertheless, until Wait returns.
+func (p *Posted) endsLocked(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+	p.fire()
+}
+
+// fire wakes the goroutine in Wait. m.mu must be held.
+func (p *Posted) fire() {
+	if !p.isFired {
+		p.isFired = true
+		p.w.fire()
+	}
+}
+
+// hand gives a message of the mailbox to p, which is in no list. m.mu must be held.
+func (p *Posted) hand(msg *Message) {
+	p.msg = msg
+	if who, grant := p.m.consume(msg); grant != 0 { // Wait may be called much later
+		p.m.d.inBackground(func() {
+			who.from.credit(p.m, who)
+			p.m.mu.Lock()
+			p.m.nextNeedy()
+		})
+	}
+	p.fire()
+}
+
+// enlist puts p behind those with the same key. m.mu must be held.
+func (p *Posted) enlist() {
+	m := p.m
+	m.posted.Add(1)
+	if m.posts == nil {
+		m.posts = map[posting]*Posted{}
+	}
+	last := m.posts[p.key]
+	if last == nil {
+		m.posts[p.key] = p
+		return
+	}
+	for last.next != nil {
+		last = last.next
+	}
+	last.next = p
+}
+
+// unlist takes p from the list. m.mu must be held.
+func (p *Posted) unlist() {
+	m := p.m
+	m.posted.Add(-1)
+	if o := m.posts[p.key]; o != p {
+		for o.next != p {
+			o = o.next
+		}
+		o.next, p.next = p.next, nil
+		return
+	}
+	if m.posts[p.key] = p.next; p.next == nil {
+		delete(m.posts, p.key)
+	}
+	if p.next = nil; len(m.posts) == 0 {
+		m.posts = nil
+	}
+}
+
+// isPosted hands msg to the memory that was posted for it, and reports whether there is some. mu
+// must be held.
+func (m *Mailbox) isPosted(msg *Message) bool {
+	p := m.posts[posting{msg.from, msg.tag}]
+	if p == nil || msg.isGone {
+		return false
+	}
+	p.unlist()
+	p.hand(msg)
+	return true
+}
+
+// landing returns the memory for the message from a resource with a tag, or nil.
+func (m *Mailbox) landing(from resource.GID, tag uint64) *landing {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.posts[posting{from, tag}]; p != nil {
+		return &p.into
+	}
+	return nil
+}
+
+// endPosts ends what is posted, because the mailbox is closed. mu must be held.
+func (m *Mailbox) endPosts() {
+	for _, p := range m.posts {
+		for ; p != nil; p = p.next {
+			p.endsLocked(ErrClosed)
+		}
+	}
+}
+
+// Wait returns the message, which belongs to the caller until Release, when it has come. Its payload
+// lies at the beginning of the posted memory unless it is longer. Otherwise Wait fails: with ErrGone or
+// ErrUnreachable if the origin has ended, ErrClosed if the mailbox is closed, or with the cause of ctx's
+// end. In any case the posted memory is the caller's again, and no message comes to it any more. A
+// message that comes as ctx ends is returned, or stored.
+func (p *Posted) Wait(ctx context.Context) (*Message, error) {
+	m := p.m
+	err := m.d.wait(ctx, p.w)
+	m.mu.Lock()
+	hasCome := p.msg != nil
+	m.mu.Unlock()
+	if !hasCome {
+		p.withdraw()
+	}
+	if p.stop != nil {
+		p.stop()
+	}
+	m.mu.Lock()
+	p.isFired = true // the waiter is another goroutine's from now on
+	m.mu.Unlock()
+	m.d.doneWaiting(p.w)
+	switch {
+	case p.msg != nil:
+		msg := m.left(p.msg, nil, 0)
+		p.into.settle(m.d, msg)
+		return msg, nil
+	case p.err != nil:
+		err = p.err
+	}
+	return nil, m.receiving(fmt.Errorf("for posted memory: %w", err))
+}
+
+// withdraw takes the memory back unless a message has come. No message can be read into it
+// between the two, since the token is held.
+func (p *Posted) withdraw() {
+	m := p.m
+	m.d.take()
+	defer m.d.give()
+	m.mu.Lock()
+	hasCome := p.msg != nil
+	if !hasCome {
+		p.unlist()
+	}
+	m.mu.Unlock()
+	if !hasCome {
+		p.into.move(m.d)
+	}
+}

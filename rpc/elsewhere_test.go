@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// A server refuses requests whose arguments are not where they say, whatever length they claim, and goes on.
+func TestElsewhereForged(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	s, err := NewServer(t.Context(), cl.Open(0, rocltest.TCP()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(t.Context(), cl.Open(0, rocltest.TCP()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ep, err := bulk.Open(t.Context(), c.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close(context.Background())
+	region, err := ep.Expose(bulk.ReadWrite, bulk.Bytes([]byte("arguments")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := elsewhere{Memory: region.Handle()}
+	encode := func(e elsewhere) []byte {
+		p, err := codec.Append(nil, &e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	// claim returns a handle of that memory which names more bytes. Its length lies behind two identifiers, the key and the depth.
+	claim := func(n uint64) []byte {
+		narrow, err := good.Memory.Slice(0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := encode(elsewhere{Memory: narrow})
+		was := encode(good)
+		for i := range p { // the second step has the length 1 where the first one has 9
+			if i > 8 && was[i] == 9 && p[i] == 9 {
+				for k := range 8 {
+					was[i+k] = byte(n >> (8 * k))
+				}
+				return was
+			}
+		}
+		t.Fatal("the length was not found")
+		return nil
+	}
+	revoked, err := ep.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 10)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := elsewhere{Memory: revoked.Handle()}
+	revoked.Release()
+	for _, test := range []struct {
+		what  string
+		args  []byte
+		flags byte
+		want  error
+	}{
+		{"as it should be", encode(good), 0, nil},
+		{"nothing", nil, 0, ErrProtocol},
+		{"half a handle", encode(good)[:40], 0, ErrProtocol},
+		{"the zero handle", encode(elsewhere{}), 0, ErrProtocol},
+		{"memory that was given back", encode(gone), 0, bulk.ErrRevoked},
+		{"a wrong checksum", encode(good), flagChecksum, ErrChecksum},
+		{"2 GiB", claim(2 << 30), 0, bulk.ErrKey},
+		{"nearly all that 64 bits have", claim(math.MaxInt64), 0, bulk.ErrKey},
+		{"a negative length", claim(math.MaxUint64), 0, ErrProtocol},
+	} {
+		h := requestHeader{flags: flagElsewhere | test.flags, number: c.numbers.Add(1)}
+		p := append(make([]byte, requestHead), test.args...)
+		h.put(p)
+		m, err := c.r.CallBytes(t.Context(), s.ID(), callID("echo"), p)
+		if err != nil {
+			t.Fatal(test.what, err)
+		}
+		status, body, err := parseReply(m.Bytes(), 0)
+		if err == nil && status != statusResult {
+			err = c.remote("echo", s.ID(), status, body)
+		}
+		var e *Error
+		if test.want == nil && (err != nil || string(body) != "arguments") || test.want != nil && (!errors.Is(err, test.want) || !errors.As(err, &e) || e.Ran) {
+			t.Errorf("%s: %v", test.what, err)
+		}
+		m.Release()
+	}
+	if out, err := Call[[]byte, []byte](t.Context(), c, s.ID(), "echo", []byte("more")); err != nil || string(out) != "more" {
+		t.Error(string(out), err)
+	}
+}
+
+// A server holds a result until the caller says that it has it, or the call ends in another way.
+func TestElsewhereHeld(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	at := cl.Open(0)
+	var s *Server
+	serve := func() {
+		var err error
+		if s, err = NewServer(t.Context(), at, nil, WithOverflow(0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, end := range map[string]func(c *Client, number uint64) error{
+		"the caller has the result": func(c *Client, number uint64) error { c.cancel(s.ID(), number, whyPulled); return nil },
+		"the caller cancels":        func(c *Client, number uint64) error { c.cancel(s.ID(), number, whyCancelled); return nil },
+		"the caller closes":         func(c *Client, _ uint64) error { return c.Close() },
+		"the caller's context ends": func(c *Client, _ uint64) error { return c.c.Close() },
+		"the server gives up": func(*Client, uint64) error {
+			if err := s.Close(ended); !errors.Is(err, errEnded) {
+				return err
+			}
+			return nil
+		},
+	} {
+		for _, isNumbered := range []bool{false, true} {
+			serve()
+			c, err := NewClient(t.Context(), cl.Open(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var h requestHeader
+			if isNumbered {
+				h.number = 1
+			}
+			p := append(make([]byte, requestHead), "argument"...)
+			h.put(p)
+			m, err := c.r.CallBytes(t.Context(), s.ID(), callID("echo"), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var where elsewhere
+			if err := codec.Decode(m.Bytes()[replyHead:], &where); err != nil || where.Number == 0 || s.Moves().Regions != 1 {
+				t.Errorf("%s: %+v, %v, %d regions", what, where, err, s.Moves().Regions)
+			}
+			m.Release()
+			if err := end(c, where.Number); err != nil {
+				t.Error(what, err)
+			}
+			for deadline := time.Now().Add(30 * time.Second); s.Moves().Regions > 0; runtime.Gosched() {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: %+v", what, s.Moves())
+				}
+			}
+			if err := s.Close(context.Background()); err != nil {
+				t.Error(what, err)
+			}
+			_ = c.Close()
+		}
+	}
+}

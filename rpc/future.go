@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+)
+
+// A Future is a call that is under way, or its result. Its methods may be called concurrently.
+//
+//	open ──takes──► taken ──Done──► watched
+//	                  │ end            │ end
+//	                  └────► ended ◄───┘
+type Future[T any] struct {
+	c     *Client
+	name  string
+	to    rocl.GID
+	p     rocl.Pending
+	own   *ownFuture   // nil: the call's context does not end, package codec decodes the result, and the arguments are in the request
+	in    reflect.Type // see argumentType
+	flags byte         // of the request
+	state atomic.Uint32
+	mu    sync.Mutex    // guards the making of done
+	done  chan struct{} // nil: nothing has asked for it
+	v     T             // v and err are set before the state is ended
+	err   error
+}
+
+// States of a Future.
+const (
+	futureOpen    = iota
+	futureTaken   // a goroutine waits for the reply
+	futureWatched // the same, and done is to be closed
+	futureEnded
+)
+
+// An ownFuture is what only some futures need.
+type ownFuture struct {
+	ctx    context.Context
+	number uint64       // of the request
+	codec  any          // of the result; nil: package codec
+	region *bulk.Region // with the arguments; nil: they are in the request
+	stop   func() bool  // ends the watch of ctx; nil: it does not end
+}
+
+// Go is [Call] that does not wait for the result. It sends the request before it returns, and waits as
+// Call does while the provider has no room for it. A goroutine may have any number of calls in
+// flight so; their requests and replies travel in batches.
+//
+// Wait, Done or WaitAny must be called for each Future: a result that nobody asks for stays in memory.
+func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) *Future[Out] {
+	f := &Future[Out]{c: c, name: name, to: provider}
+	if len(c.interceptors) > 0 { // which wait
+		f.state.Store(futureTaken)
+		go func() { f.end(Call[In, Out](ctx, c, provider, name, in, opts...)) }()
+		return f
+	}
+	var cfg config
+	if len(opts) > 0 {
+		cfg = newConfig(opts)
+	}
+	if err := start(ctx, f, in, &cfg); err != nil {
+		f.err = c.failed(name, provider, err)
+		f.state.Store(futureEnded)
+	}
+	return f
+}
+
+// start sends the request of f.
+func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config) error {
+	var h requestHeader
+	b, err := encodeRequest(ctx, f.c, in, cfg, &h)
+	if err != nil {
+		return err
+	}
+	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
+		b.Release()
+		h.release()
+		f.c.cancelEnded(ctx, f.to, h.number)
+		return err
+	}
+	f.flags, f.in = h.flags, argumentType[In](cfg)
+	if mayEnd := ctx.Done() != nil; mayEnd || cfg.out != nil || h.region != nil {
+		f.own = &ownFuture{ctx: ctx, number: h.number, codec: cfg.out, region: h.region}
+		if mayEnd {
+			f.own.stop = context.AfterFunc(ctx, f.cancel)
+		}
+	}
+	return nil
+}
+
+// cancel ends the call because its context has ended.
+func (f *Future[T]) cancel() {
+	f.p.Cancel(context.Cause(f.own.ctx))
+	f.own.release()
+	f.c.cancelEnded(f.own.ctx, f.to, f.own.number)
+}
+
+// release gives the memory of the arguments back.
+func (o *ownFuture) release() {
+	if o.region != nil {
+		o.region.Release()
+	}
+}
+
+// takes makes the caller the goroutine that waits for the reply, unless there is one.
+func (f *Future[T]) takes() bool { return f.state.CompareAndSwap(futureOpen, futureTaken) }
+
+// receive waits for the reply. The caller must have taken f.
+func (f *Future[T]) receive() {
+	m, err := f.p.Wait(context.Background()) // cancel ends it
+	var codec any
+	ctx := context.Background()
+	if f.own != nil {
+		ctx, codec = f.own.ctx, f.own.codec
+		f.own.release()
+		if f.own.stop != nil {
+			f.own.stop()
+		}
+	}
+	if err != nil {
+		var none T
+		f.end(none, f.c.failed(f.name, f.to, err))
+		return
+	}
+	f.end(result[T](ctx, f.c, f.to, f.name, m, f.flags, codec, f.in))
+}
+
+// end sets the result.
+func (f *Future[T]) end(v T, err error) {
+	f.v, f.err = v, err
+	if f.state.Swap(futureEnded) == futureWatched {
+		close(f.done)
+	}
+}
+
+// Done returns a channel that is closed when the call has ended.
+func (f *Future[T]) Done() <-chan struct{} {
+	if f.takes() {
+		go f.receive()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done == nil {
+		f.done = make(chan struct{})
+		if !f.state.CompareAndSwap(futureTaken, futureWatched) {
+			close(f.done)
+		}
+	}
+	return f.done
+}
+
+// mayWait reports whether a goroutine that waits with ctx may wait for the reply itself: ctx does not end before the call's.
+func (f *Future[T]) mayWait(ctx context.Context) bool {
+	done := ctx.Done()
+	return done == nil || f.own != nil && done == f.own.ctx.Done()
+}
+
+// Wait returns what Call would have returned, or the cause of ctx's end, which does not end the call.
+func (f *Future[T]) Wait(ctx context.Context) (T, error) {
+	if f.mayWait(ctx) && f.takes() {
+		f.receive()
+	}
+	if f.state.Load() == futureEnded {
+		return f.v, f.err
+	}
+	select {
+	case <-f.Done():
+		return f.v, f.err
+	case <-ctx.Done():
+		var zero T
+		return zero, context.Cause(ctx)
+	}
+}
+
+// WaitAny waits until one of several calls has ended, and returns its index, or until ctx ends: -1, and the cause.
+func WaitAny[T any](ctx context.Context, futures ...*Future[T]) (int, error) {
+	cases := make([]reflect.SelectCase, 0, len(futures)+1)
+	for i, f := range futures {
+		if f.state.Load() == futureEnded {
+			return i, nil
+		}
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(f.Done())})
+	}
+	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())})
+	if i, _, _ := reflect.Select(cases); i < len(futures) {
+		return i, nil
+	}
+	return -1, context.Cause(ctx)
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/codec"
+)
+
+// DefaultOverflow is the size in bytes up to which arguments and results travel in messages, unless
+// [WithOverflow] or [CallOverflow] sets another one.
+const DefaultOverflow = 1 << 20
+
+// WithOverflow sets up to how many bytes a result travels in the reply, once encoded. A larger one stays in the server's
+// memory, from which the caller pulls it by package bulk, and Close of the server waits for that. The default is
+// [DefaultOverflow]. With a limit of less than 0 all results travel in replies, and those that no message can
+// have fail with ErrTooLarge.
+func WithOverflow(limit int) ServerOption { return func(s *Server) { s.over.setLimit(limit) } }
+
+// CallOverflow is [WithOverflow] for the arguments of a client's calls. Larger ones stay in the client's memory until the
+// handler's turn has come; then the server pulls them. Until then they use no memory of the server.
+func CallOverflow(limit int) ClientOption { return func(c *Client) { c.over.setLimit(limit) } }
+
+// An overflow moves arguments and results that are too large for messages, or larger than the limit.
+type overflow struct {
+	c       *rocl.Context
+	limit   int // bytes that travel in a message; unlimited: any
+	most    int // bytes that are pulled into a buffer: rocl.MaxMessage, but in tests
+	numbers atomic.Uint64
+	opening chan struct{}                 // has an element while no goroutine opens or closes the endpoint
+	ep      atomic.Pointer[bulk.Endpoint] // nil until the first value is moved
+
+	isClosed bool // guarded by opening
+}
+
+// unlimited is the limit of an overflow that is switched off.
+const unlimited = math.MaxInt
+
+func (o *overflow) init(c *rocl.Context) {
+	o.c, o.limit, o.most, o.opening = c, DefaultOverflow, rocl.MaxMessage, make(chan struct{}, 1)
+	o.opening <- struct{}{}
+}
+
+func (o *overflow) setLimit(limit int) {
+	if o.limit = limit; limit < 0 {
+		o.limit = unlimited
+	}
+}
+
+// endpoint returns what data is moved with.
+func (o *overflow) endpoint(ctx context.Context) (*bulk.Endpoint, error) {
+	if ep := o.ep.Load(); ep != nil {
+		return ep, nil
+	}
+	select {
+	case <-o.opening:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { o.opening <- struct{}{} }()
+	if o.isClosed {
+		return nil, rocl.ErrClosed
+	}
+	if ep := o.ep.Load(); ep != nil {
+		return ep, nil
+	}
+	ep, err := bulk.Open(ctx, o.c)
+	if err == nil {
+		o.ep.Store(ep)
+	}
+	return ep, err
+}
+
+// transfersMost is how long Close waits for transfers that are under way.
+const transfersMost = 5 * time.Second
+
+// close ends the endpoint.
+func (o *overflow) close() error {
+	ctx, end := context.WithTimeout(context.Background(), transfersMost)
+	defer end()
+	<-o.opening
+	defer func() { o.opening <- struct{}{} }()
+	o.isClosed = true
+	if ep := o.ep.Load(); ep != nil {
+		return ep.Close(ctx)
+	}
+	return nil
+}
+
+// encodeElsewhere exposes v, whose encoding is in b, or did not get a buffer. It owns b.
+func encodeElsewhere[T any](ctx context.Context, o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*exposed, error) {
+	if err == nil {
+		defer b.Release()
+		part := b.Slice(head, b.Len()-head)
+		defer part.Release()
+		return o.expose(ctx, part.Bytes(), bulk.Buffer(part))
+	}
+	if !errors.Is(err, rocl.ErrTooLarge) || o.limit == unlimited {
+		return nil, err
+	}
+	p, err := f.append(nil, v)
+	if err != nil {
+		return nil, err
+	}
+	return o.expose(ctx, p, bulk.Bytes(p))
+}
+
+// Exposed memory has a value that the other side pulls.
+type exposed struct {
+	*bulk.Region
+	bytes []byte
+}
+
+func (o *overflow) expose(ctx context.Context, p []byte, s bulk.Segment) (*exposed, error) {
+	ep, err := o.endpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := ep.Expose(bulk.ReadOnly, s)
+	if err != nil {
+		return nil, err
+	}
+	return &exposed{r, p}, nil
+}
+
+// An elsewhere is sent instead of a value that is in memory of the sender.
+type elsewhere struct {
+	Memory bulk.Handle
+	Sum    uint64 // of the bytes, by xxhash, where the flags say so; else 0
+	Number uint64 // in a reply: of the call, for the message with tagCancel that says that the result has been pulled
+}
+
+// message returns a buffer that says where the value is, behind head bytes of room. If it fails it gives back the memory.
+func (e *exposed) message(ctx context.Context, c *rocl.Context, head int, flags byte, number uint64) (*rocl.Buffer, error) {
+	at := elsewhere{Memory: e.Handle(), Number: number}
+	if flags&flagChecksum != 0 {
+		at.Sum = xxhash.Sum64(e.bytes)
+	}
+	b, err := c.BufferWait(ctx, head+codec.Size(&at))
+	if err == nil {
+		_, err = codec.Append(b.Bytes()[:head:b.Len()], &at)
+	}
+	if err != nil {
+		e.Release()
+	}
+	return b, err
+}
+
+// Pulled bytes are a value that was elsewhere.
+type pulled struct {
+	bytes   []byte
+	release func()
+	number  uint64
+}
+
+// pull returns the bytes of a value of which p, from another resource, says where it is.
+func (o *overflow) pull(ctx context.Context, from rocl.GID, p []byte, flags byte) (*pulled, error) {
+	var at elsewhere
+	if err := codec.Decode(p, &at); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	got := &pulled{number: at.Number, release: func() {}}
+	if at.Memory.Origin().Context() != from.Context() || at.Memory.Len() < 0 {
+		return got, fmt.Errorf("%w: %v, which is not memory of %v", ErrProtocol, at.Memory, from)
+	}
+	ep, err := o.endpoint(ctx)
+	if err == nil {
+		err = o.pullInto(ctx, got, ep, at.Memory)
+	}
+	if err == nil && flags&flagChecksum != 0 && xxhash.Sum64(got.bytes) != at.Sum {
+		got.release()
+		err = fmt.Errorf("%w: of %d bytes that were pulled", ErrChecksum, len(got.bytes))
+	}
+	return got, err
+}
+
+// pullInto pulls the memory of h.
+func (o *overflow) pullInto(ctx context.Context, got *pulled, ep *bulk.Endpoint, h bulk.Handle) error {
+	n := h.Len()
+	switch {
+	case n > int64(o.most):
+		return o.pullGrowing(ctx, got, ep, h)
+	case ep.InPlace(h):
+		m, err := ep.View(ctx, h, 0, int(n))
+		if err == nil {
+			got.bytes, got.release = m.Bytes(), m.Release
+		}
+		return err
+	}
+	b, err := o.c.BufferWait(ctx, int(n))
+	if err != nil {
+		return err
+	}
+	if _, err := ep.Pull(ctx, h, 0, b.Bytes()); err != nil {
+		b.Release()
+		return err
+	}
+	got.bytes, got.release = b.Bytes(), b.Release
+	return nil
+}
+
+// pullGrowing pulls what no buffer can have. The sender may claim any length: memory is taken for as much again as has come.
+func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoint, h bulk.Handle) error {
+	if h.Len() > math.MaxInt {
+		return ErrTooLarge
+	}
+	for p := []byte(nil); ; {
+		left := int(h.Len()) - len(p)
+		if left == 0 {
+			got.bytes = p
+			return nil
+		}
+		p = slices.Grow(p, min(left, max(len(p), o.most/64)))
+		next := p[len(p) : len(p)+min(left, cap(p)-len(p))]
+		if _, err := ep.Pull(ctx, h, int64(len(p)), next); err != nil {
+			return err
+		}
+		p = p[:len(p)+len(next)]
+	}
+}
+
+// argumentsElsewhere exposes the arguments, whose encoding is in b, or did not get a buffer, and returns the message that says
+// so. It owns b.
+func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
+	e, err := encodeElsewhere(ctx, &c.over, formatOf[In](cfg.in), h.size(), in, b, err)
+	if err != nil {
+		return nil, err
+	}
+	h.flags |= flagElsewhere
+	if cfg.isOneWay {
+		h.flags |= flagTaken
+	}
+	h.region = e.Region
+	return e.message(ctx, c.c, h.size(), h.flags, 0)
+}
+
+// pulledResult returns the result that a reply says to be elsewhere.
+func pulledResult[Out any](ctx context.Context, c *Client, provider rocl.GID, body []byte, flags byte, f format[Out]) (out Out, err error) {
+	got, err := c.pull(ctx, provider, body, flags)
+	if err != nil {
+		return out, err
+	}
+	defer got.release()
+	return f.decode(got.bytes)
+}
+
+// pull pulls a result, and tells the provider.
+func (c *Client) pull(ctx context.Context, provider rocl.GID, body []byte, flags byte) (*pulled, error) {
+	got, err := c.over.pull(ctx, provider, body, flags)
+	if got != nil && got.number != 0 {
+		c.cancel(provider, got.number, whyPulled)
+	}
+	return got, err
+}
+
+// sendElsewhere sends the request of a call without a result whose arguments are elsewhere. It waits until the provider has
+// pulled them.
+func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
+	defer h.release()
+	m, err := c.r.Call(ctx, provider, callID(name), b)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	defer m.Release()
+	status, body, err := parseReply(m.Bytes(), h.flags)
+	if err == nil && status != statusResult {
+		err = c.remote(name, provider, status, body)
+	}
+	return err
+}
+
+// isElsewhere reports whether the arguments have to be pulled.
+func (r *request) isElsewhere() bool { return r.h.flags&flagElsewhere != 0 && r.pulled == nil }
+
+// pull pulls the arguments.
+func (r *request) pull() error {
+	r.method.stats.overflows.Add(1)
+	got, err := r.s.over.pull(r.ctx, r.m.From(), r.args, r.h.flags)
+	if err != nil {
+		return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
+	}
+	r.pulled, r.args = got, got.bytes
+	if r.h.flags&flagTaken != 0 {
+		r.taken()
+	}
+	return nil
+}
+
+// taken replies that the arguments have been pulled. A caller that gets no reply has ended.
+func (r *request) taken() {
+	b, err := r.s.c.BufferWait(r.ctx, replyHead)
+	if err != nil {
+		return
+	}
+	putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+	if err := r.s.r.Reply(r.ctx, r.m, b); err != nil {
+		b.Release()
+	}
+}
+
+// wantsReply reports whether the caller waits for the result.
+func (r *request) wantsReply() bool { return r.m.IsCall() && r.h.flags&flagTaken == 0 }
+
+// decoded gives back memory into which the arguments were pulled. err is the error of decoding them.
+func (r *request) decoded(err error) error {
+	if r.pulled != nil {
+		r.releaseArgs()
+	}
+	if err == nil {
+		return nil
+	}
+	return r.unfit(err)
+}
+
+// unfit notes that the arguments cannot be decoded.
+func (r *request) unfit(err error) error {
+	r.isUnfit = true
+	return fmt.Errorf("the arguments of %q: %w", r.method.name, err)
+}
+
+func (r *request) releaseArgs() {
+	if r.pulled != nil && r.args != nil {
+		r.args = nil
+		r.pulled.release()
+	}
+}
+
+// A held result stays in the server's memory until the caller has pulled it, or the call has ended in another way.
+type held struct {
+	*exposed
+	until context.Context
+}
+
+// resultElsewhere exposes a result, whose encoding is in b, or did not get a buffer, and returns the reply that says so. It
+// owns b.
+func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
+	e, err := encodeElsewhere(r.ctx, &r.s.over, f, replyHead, v, b, err)
+	if err == nil {
+		b, err = r.hold(e)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the result of %q: %w", r.method.name, err)
+	}
+	putReply(b.Bytes(), statusResult, flagElsewhere|r.h.flags&flagChecksum)
+	return b, nil
+}
+
+// hold has the request last until the caller has pulled the result, and returns the message that says where that is.
+func (r *request) hold(e *exposed) (*rocl.Buffer, error) {
+	r.method.stats.overflows.Add(1)
+	ctx := context.Context(r.ctx)
+	if r.h.number == 0 { // the caller cannot cancel, but will say that it has the result
+		before := r.stop
+		ctx, r.stop = context.WithCancelCause(ctx)
+		if stop := r.stop; before != nil {
+			r.stop = func(cause error) { stop(cause); before(cause) }
+		}
+		r.h.number = ownNumber | r.s.over.numbers.Add(1)
+		r.s.callers.begin(r)
+	}
+	b, err := e.message(r.ctx, r.s.c, replyHead, r.h.flags, r.h.number)
+	if err == nil {
+		r.held = &held{e, ctx}
+	}
+	return b, err
+}
+
+// ownNumber is in the numbers that a server gives to requests that have none from their callers.
+const ownNumber = 1 << 63
+
+// endLater ends the request when the result is not held any more.
+func (r *request) endLater() {
+	h := r.held
+	r.held = nil
+	context.AfterFunc(h.until, func() {
+		h.Release()
+		r.end()
+	})
+}
+
+// pullFirst pulls the arguments of a request whose handler runs in the receiving goroutine, and has it run there.
+func (r *request) pullFirst() {
+	s := r.s
+	s.receiver.Go(func() {
+		err := r.pull()
+		if err == nil {
+			err = s.handBack(r)
+		}
+		if err != nil {
+			r.refuse(err)
+			r.end()
+		}
+	})
+}
+
+// handBack hands a request to the receiving goroutine.
+func (s *Server) handBack(r *request) error {
+	number := s.over.numbers.Add(1)
+	s.handed.Store(number, r)
+	var p [8]byte
+	binary.LittleEndian.PutUint64(p[:], number)
+	err := s.r.SendBytes(r.ctx, s.ID(), tagPulled, p[:])
+	if err != nil && s.takeHanded(number) == nil { // the receiving goroutine has ended, and the request with it
+		return nil
+	}
+	return err
+}
+
+// takeHanded returns a request that was handed back, or nil.
+func (s *Server) takeHanded(number uint64) *request {
+	if r, ok := s.handed.LoadAndDelete(number); ok {
+		return r.(*request)
+	}
+	return nil
+}
+
+// resume runs the request that a message with tagPulled hands back. Called by the receiving goroutine.
+func (s *Server) resume(m *rocl.Message) (waits context.Context) {
+	if p := m.Bytes(); m.From() == s.ID() && len(p) == 8 {
+		if r := s.takeHanded(binary.LittleEndian.Uint64(p)); r != nil {
+			return r.start()
+		}
+	}
+	return nil
+}
+
+// dropHanded ends the requests that were handed back, and that the server, which has been closed, does not run.
+func (s *Server) dropHanded() {
+	for number := range s.handed.Range {
+		if r := s.takeHanded(number.(uint64)); r != nil {
+			r.refuse(ErrClosed)
+			r.end()
+		}
+	}
+}

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/eventually"
+	"github.com/rocl-go/rocl/pool"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/subsys/shm"
+)
+
+// limit is from what size on values of these tests are moved by package bulk.
+const limit = 1000
+
+// over runs f with a server and a client whose limit is limit, over each transport.
+func over(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) {
+	for name, opts := range map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}} {
+		t.Run(name, func(t *testing.T) {
+			n := rocltest.Cluster(t, 1)
+			at := n.Open(0, opts...)
+			from := at
+			if name != "self" {
+				from = n.Open(0, opts...)
+			}
+			s, err := rpc.NewServer(deadline(t), at, rocl.Attrs{"type": "test"}, rpc.WithOverflow(limit))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := rpc.NewClient(deadline(t), from, rpc.CallOverflow(limit))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
+					t.Error(err)
+				}
+			}()
+			f(t, s, c)
+		})
+	}
+}
+
+func echo(_ context.Context, p []byte) ([]byte, error) { return p, nil }
+
+// random returns n bytes.
+func random(n int) []byte {
+	p := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(p)
+	return p
+}
+
+// Arguments and results of more than the limit come as they were, whether a checksum goes with them or not, and in any place.
+// The figures count those above the limit alone.
+func TestOverflow(t *testing.T) {
+	set, err := pool.Load([]byte(`{"pools": [{"name": "workers", "workers": 2}, {"name": "inline", "policy": "inline"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(deadline(t))
+	workers, e1 := set.Pool("workers")
+	inline, e2 := set.Pool("inline")
+	if err := errors.Join(e1, e2); err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]rpc.Option{"goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "workers": rpc.InPool(workers), "inline pool": rpc.InPool(inline)}
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		for name, place := range places {
+			if err := rpc.Register(s, name, echo, place); err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range []int{0, 1, limit - 1, limit, limit + 1, 2 * limit, 3 << 20} {
+				for _, opts := range [][]rpc.Option{nil, {rpc.WithChecksum()}} {
+					p := random(n)
+					ctx := context.Background()
+					if n%2 == 0 {
+						ctx = deadline(t)
+					}
+					if got, err := rpc.Call[[]byte, []byte](ctx, c, s.ID(), name, p, opts...); err != nil || !bytes.Equal(got, p) {
+						t.Errorf("%s, %d bytes: %d bytes, %v", name, n, len(got), err)
+					}
+				}
+			}
+		}
+		for _, m := range s.Stats() {
+			if m.Calls != 14 || m.Errors != 0 || m.Overflows != 12 {
+				t.Errorf("%+v", m)
+			}
+		}
+	})
+}
+
+// A Future moves large values as Call does, and one that is cancelled gives the memory of its arguments back.
+func TestOverflowFuture(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		came := make(chan struct{})
+		wait := func(ctx context.Context, _ []byte) ([]byte, error) {
+			close(came)
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		if err := errors.Join(rpc.Register(s, "echo", echo), rpc.Register(s, "wait", wait)); err != nil {
+			t.Fatal(err)
+		}
+		var futures []*rpc.Future[[]byte]
+		sizes := []int{1, limit, limit + 1, 2 << 20}
+		for _, n := range sizes {
+			ctx := context.Background()
+			if n%2 == 0 {
+				ctx = deadline(t)
+			}
+			futures = append(futures, rpc.Go[[]byte, []byte](ctx, c, s.ID(), "echo", random(n)))
+		}
+		for i, f := range futures {
+			if got, err := f.Wait(deadline(t)); err != nil || !bytes.Equal(got, random(sizes[i])) {
+				t.Errorf("%d bytes: %d bytes, %v", sizes[i], len(got), err)
+			}
+		}
+		ctx, cancel := context.WithCancel(deadline(t))
+		f := rpc.Go[[]byte, []byte](ctx, c, s.ID(), "wait", random(2*limit))
+		<-came
+		cancel()
+		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 && c.Moves().Regions == 0 })
+		if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// Many calls at once, of sizes around the limit, and of values whose length is not known before they are encoded.
+func TestOverflowMany(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for g := range 8 {
+			calls.Go(func() {
+				for range 50 {
+					d := text{string(random(rand.IntN(3 * limit))), []string{fmt.Sprint(g)}}
+					if got, err := rpc.Call[text, text](deadline(t), c, s.ID(), "echo", d); err != nil || got.Name != d.Name || got.Tags[0] != d.Tags[0] {
+						t.Errorf("goroutine %d: %d bytes of %d, %v", g, len(got.Name), len(d.Name), err)
+						return
+					}
+				}
+			})
+		}
+		calls.Wait()
+	})
+}
+
+// Inline handlers run one after another, those too whose arguments are pulled first.
+func TestOverflowInline(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		ran := 0 // the race detector sees handlers that run elsewhere
+		if err := rpc.Register(s, "count", func(context.Context, []byte) (int, error) { ran++; return ran, nil }, rpc.Inline()); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for g := range 8 {
+			calls.Go(func() {
+				for range 25 {
+					if _, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", make([]byte, g%2*2*limit)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		calls.Wait()
+		if n, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", nil); n != 8*25+1 || err != nil {
+			t.Errorf("%d handlers ran, %v", n, err)
+		}
+	})
+}
+
+// Send has its arguments taken before it returns: the memory is the program's again.
+func TestOverflowOneWay(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		got := make(chan []byte, 1)
+		if err := rpc.Register(s, "tell", func(_ context.Context, p []byte) ([]byte, error) {
+			got <- p
+			return p, nil // not sent
+		}); err != nil {
+			t.Fatal(err)
+		}
+		p := random(5 * limit)
+		if err := rpc.Send(deadline(t), c, s.ID(), "tell", p); err != nil {
+			t.Fatal(err)
+		}
+		clear(p)
+		if !bytes.Equal(<-got, random(5*limit)) {
+			t.Error("the handler has other bytes")
+		}
+		if err := rpc.Send(deadline(t), c, s.ID(), "nothing", p); !errors.Is(err, rpc.ErrUnknownCall) {
+			t.Error(err)
+		}
+	})
+}
+
+// Streams have arguments and results above the limit.
+func TestOverflowStream(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		if err := rpc.RegisterStream(s, "repeat", func(_ context.Context, p []byte) iter.Seq2[[]byte, error] {
+			return func(yield func([]byte, error) bool) {
+				for i := range 50 {
+					if !yield(p[:len(p)*i/50], nil) {
+						return
+					}
+				}
+				yield(nil, rocl.ErrFull)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		p := random(20 * limit)
+		for _, opts := range [][]rpc.Option{nil, {rpc.WithChecksum()}} {
+			n := 0
+			for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p, opts...) {
+				if n == 50 && errors.Is(err, rocl.ErrFull) {
+					n++
+				} else if err != nil || !bytes.Equal(got, p[:len(p)*n/50]) {
+					t.Fatalf("result %d: %d bytes, %v", n, len(got), err)
+				} else {
+					n++
+				}
+			}
+			if n != 51 {
+				t.Errorf("%d results", n)
+			}
+		}
+		if s.Moves().Regions != 0 {
+			t.Errorf("%d regions are left of a stream that has ended", s.Moves().Regions)
+		}
+		for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) > 2*limit {
+				break
+			}
+		}
+		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 && c.Moves().Regions == 0 })
+	})
+}
+
+// The arguments of a call stay with the caller until the handler's turn has come, and a call that is cancelled before does not run.
+func TestOverflowWaitsItsTurn(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		began, release := make(chan struct{}, 1), make(chan struct{})
+		var ran atomic.Int64
+		if err := rpc.Register(s, "wait", func(context.Context, []byte) (int64, error) {
+			began <- struct{}{}
+			<-release
+			return ran.Add(1), nil
+		}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)); err != nil {
+			t.Fatal(err)
+		}
+		first := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
+		<-began
+		reads := c.Moves().Reads
+		ctx, cancel := context.WithCancel(deadline(t))
+		second := rpc.Go[[]byte, int64](ctx, c, s.ID(), "wait", random(2*limit))
+		third := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
+		eventually.True(t, "the arguments of three calls are exposed", func() bool { return c.Moves().Regions == 3 }) // that of a call which runs too
+		cancel()
+		if _, err := second.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if got := c.Moves().Reads; got != reads {
+			t.Errorf("%d transfers before the handler's turn", got-reads)
+		}
+		close(release)
+		for _, f := range []*rpc.Future[int64]{first, third} {
+			if _, err := f.Wait(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := ran.Load(); n != 2 {
+			t.Errorf("%d handlers ran", n)
+		}
+		if n := c.Moves().Regions; n != 0 {
+			t.Errorf("%d regions are left", n)
+		}
+	})
+}
+
+// A server holds a result until the caller has it, has cancelled, is closed or has died, or until the deadline, and no longer.
+func TestOverflowResultHeld(t *testing.T) {
+	over(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
+		returned := make(chan struct{}, 1)
+		if err := rpc.Register(s, "make", func(_ context.Context, n int) ([]byte, error) {
+			returned <- struct{}{}
+			return make([]byte, n), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			ctx, cancel := context.WithCancel(deadline(t))
+			f := rpc.Go[int, []byte](ctx, c, s.ID(), "make", 3<<20)
+			<-returned
+			cancel()
+			if p, err := f.Wait(deadline(t)); err != nil && !errors.Is(err, context.Canceled) || err == nil && len(p) != 3<<20 {
+				t.Error(len(p), err)
+			}
+		}
+		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 })
+		if _, err := rpc.Call[int, []byte](context.Background(), c, s.ID(), "make", 3<<20); err != nil {
+			t.Error(err)
+		}
+		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 })
+	})
+}
+
+// A value that no buffer can have comes in growing pieces, and one that the codec makes too large for any buffer of the
+// context is sent from the memory of the program.
+func TestOverflowBeyondBuffers(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocltest.TCP()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	s.SetMost(1 << 20)
+	if err := rpc.Register(s, "echo", echo); err != nil {
+		t.Fatal(err)
+	}
+	small := cl.Open(0, rocltest.TCP(), rocl.WithMemory(8<<20))
+	c, err := rpc.NewClient(deadline(t), small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }); err != nil {
+		t.Fatal(err)
+	}
+	if isEqual, err := rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)); err != nil || !isEqual {
+		t.Error(isEqual, err)
+	}
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
+		t.Errorf("a result beyond the memory of the context: %v", err)
+	}
+	never, err := rpc.NewClient(deadline(t), small, rpc.CallOverflow(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer never.Close()
+	if _, err := rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
+		t.Errorf("without overflow: %v", err)
+	}
+}
+
+// Interceptors of both sides, and calls to any and all servers, see values above the limit like others.
+func TestOverflowIntercepted(t *testing.T) {
+	cl := rocltest.Cluster(t, 1)
+	see := func(_ context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+		if in := i.In.(*[]byte); len(*in) != 3*limit {
+			t.Errorf("%d bytes", len(*in))
+		}
+		return next(context.Background())
+	}
+	for range 3 {
+		s, err := rpc.NewServer(deadline(t), cl.Open(0), rocl.Attrs{"type": "echo"}, rpc.WithOverflow(limit), rpc.WithInterceptors(see))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(deadline(t))
+		if err := rpc.Register(s, "echo", echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := rpc.NewClient(deadline(t), cl.Open(0), rpc.CallOverflow(limit), rpc.CallInterceptors(see))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p, n := random(3*limit), 0
+	for a, err := range rpc.CallAll[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p) {
+		if n++; err != nil || !bytes.Equal(a.Value, p) {
+			t.Error(len(a.Value), err)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d answers", n)
+	}
+	if a, err := rpc.CallAny[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p, rpc.Nearest()); err != nil || !bytes.Equal(a.Value, p) {
+		t.Error(len(a.Value), err)
+	}
+}
+
+// A server gives back what it holds for a caller whose process is killed, and its handlers had all their arguments or did not run.
+func TestOverflowCallerKilled(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	want := random(3 << 20)
+	if err := rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) {
+		if !bytes.Equal(p, want) {
+			t.Errorf("a handler ran with %d bytes", len(p))
+		}
+		ran.Add(1)
+		return p, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ran.Store(0)
+		cmd, _ := other(t, "large", sock)
+		eventually.True(t, "more than ten calls have run", func() bool { return ran.Load() > 10 })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "no handler runs, and nothing is exposed", func() bool { return s.Stats()[0].Running == 0 && s.Moves().Regions == 0 })
+	}
+	if err := s.Close(deadline(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Calls whose server is killed end with rocl.ErrGone, and leave nothing exposed.
+func TestOverflowServerKilled(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	c, err := rpc.NewClient(deadline(t), open(t, sock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cmd, line := other(t, "server", sock)
+	id, err := rocl.ParseGID(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	var done atomic.Int64
+	for range 4 {
+		calls.Go(func() {
+			for {
+				if _, err := rpc.Call[[]byte, []byte](deadline(t), c, id, "echo", random(3<<20)); err != nil {
+					if !errors.Is(err, rocl.ErrGone) {
+						t.Error(err)
+					}
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	eventually.True(t, "more than ten calls have run", func() bool { return done.Load() > 10 })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	calls.Wait()
+	if n := c.Moves().Regions; n != 0 {
+		t.Errorf("%d regions are left", n)
+	}
+}

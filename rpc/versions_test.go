@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/codec/protobuf"
+	"github.com/rocl-go/rocl/rpc"
+)
+
+type (
+	oldTerms struct{ A, B int64 }
+	newTerms struct{ A, B, C int64 }
+	oldNote  struct{ Text string }
+	newNote  struct{ Text, By string }
+)
+
+// Where server and caller have two versions of a raw struct, the error names both, with their fields, and the handler does not run.
+func TestTwoVersionsOfRawStruct(t *testing.T) {
+	s, c := pair(t)
+	ran := false
+	if err := errors.Join(
+		rpc.Register(s, "old", func(_ context.Context, t oldTerms) (oldTerms, error) { ran = true; return t, nil }),
+		rpc.Register(s, "new", func(_ context.Context, t newTerms) (newTerms, error) { ran = true; return t, nil }),
+		rpc.Register(s, "result", func(context.Context, struct{}) (newTerms, error) { return newTerms{}, nil }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	_, toNew := rpc.Call[oldTerms, oldTerms](deadline(t), c, s.ID(), "new", oldTerms{1, 2})
+	_, toOld := rpc.Call[newTerms, newTerms](deadline(t), c, s.ID(), "old", newTerms{1, 2, 3})
+	for _, err := range []error{toNew, toOld} {
+		var e *rpc.Error
+		if !errors.Is(err, rocl.ErrValue) || ran || !errors.As(err, &e) || e.Ran {
+			t.Errorf("%v, the handler ran: %t", err, ran)
+		} else if !strings.Contains(err.Error(), "oldTerms {A int64; B int64}") || !strings.Contains(err.Error(), "newTerms {A int64; B int64; C int64}") {
+			t.Error("the error does not name both types: ", err)
+		}
+	}
+	if _, err := rpc.Call[struct{}, oldTerms](deadline(t), c, s.ID(), "result", struct{}{}); !errors.Is(err, rocl.ErrValue) || !strings.Contains(err.Error(), "oldTerms {A int64; B int64}") {
+		t.Error(err)
+	}
+}
+
+// Of two versions of another struct, a field that the sender lacks is zero, and one that the receiver lacks is an error that
+// names it.
+func TestTwoVersionsOfStruct(t *testing.T) {
+	s, c := pair(t)
+	if err := errors.Join(
+		rpc.Register(s, "old", func(_ context.Context, n oldNote) (string, error) { return n.Text, nil }),
+		rpc.Register(s, "new", func(_ context.Context, n newNote) (string, error) { return n.Text + n.By, nil }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rpc.Call[oldNote, string](deadline(t), c, s.ID(), "new", oldNote{"text"}); err != nil || got != "text" {
+		t.Error(got, err)
+	}
+	if got, err := rpc.CallJSON(deadline(t), c, s.ID(), "new", []byte(`{"Text": "text"}`)); err != nil || string(got) != `"text"` {
+		t.Error(string(got), err)
+	}
+	_, err := rpc.Call[newNote, string](deadline(t), c, s.ID(), "old", newNote{"text", "me"})
+	if !errors.Is(err, rocl.ErrValue) || !strings.Contains(err.Error(), "oldNote") || !strings.Contains(err.Error(), "newNote") {
+		t.Error(err)
+	}
+	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "old", []byte(`{"Text": "text", "By": "me"}`)); !errors.Is(err, rocl.ErrValue) || !strings.Contains(err.Error(), `"By"`) {
+		t.Error(err)
+	}
+}
+
+// Protocol Buffers skip the fields that the receiver lacks. An Int64Value is a Timestamp without its second field.
+func TestTwoVersionsOfProtobuf(t *testing.T) {
+	s, c := pair(t)
+	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()
+	if err := errors.Join(
+		rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
+		rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
+			return v.Seconds + int64(v.Nanos), nil
+		}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rpc.Call[*timestamppb.Timestamp, int64](deadline(t), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)); err != nil || got != 5 {
+		t.Error(got, err)
+	}
+	if got, err := rpc.Call[*wrapperspb.Int64Value, int64](deadline(t), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)); err != nil || got != 5 {
+		t.Error(got, err)
+	}
+}
