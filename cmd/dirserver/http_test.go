@@ -374,7 +374,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // SIGHUP has the keys read again; a file that cannot be used changes nothing and
-// is told of. Whatever the daemon says, no key is in it (PRACTICE A-13).
+// is told of. Whatever the daemon says, no key is in it.
 func TestKeys(t *testing.T) {
 	dir := short(t)
 	file := filepath.Join(dir, "keys")

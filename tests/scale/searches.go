@@ -20,8 +20,8 @@ const (
 	Hop  = 500 * time.Microsecond // one way
 	Work = 5 * time.Microsecond   // of a packet, at each end
 
-	// Small packets that wait at a socket, more are lost. A kernel left as it is
-	// grants 416 KiB: 512 of them over the loopback interface, which takes 832 bytes
+	// Queue is how many small packets can wait at a socket; more are lost. A kernel with its
+	// defaults grants 416 KiB: 512 of them over the loopback interface, which takes 832 bytes
 	// for each, and 184 if a driver takes 2,304.
 	Queue = 256
 

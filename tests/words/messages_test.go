@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tests
+package words
 
 import (
+	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,18 +19,17 @@ var tellsOperators = []string{"cmd/dirserver", "context", "directory", "dispatch
 // Every message that docs/TROUBLESHOOTING.md explains is in the code, and the page explains every
 // log line at level info or above.
 func TestDocMessages(t *testing.T) {
-	page, err := os.ReadFile("../docs/TROUBLESHOOTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	explained := messagesOf(string(page))
+	explained := messagesOf(read(t, "docs/TROUBLESHOOTING.md"))
 	if len(explained) < 100 {
 		t.Errorf("the page explains %d messages", len(explained))
 	}
 	var literals strings.Builder
 	logged := map[string]string{} // the place of each message
-	for _, path := range goFiles(t) {
-		file, fset := parseFile(t, path)
+	for _, path := range files(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, fset := parse(t, path)
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.BasicLit:
@@ -42,7 +38,7 @@ func TestDocMessages(t *testing.T) {
 				}
 			case *ast.CallExpr:
 				if s := logMessage(n); s != "" && tells(path) {
-					logged[s] = fset.Position(n.Pos()).String()
+					logged[s] = fmt.Sprintf("%s:%d", path, fset.Position(n.Pos()).Line)
 				}
 			}
 			return true
@@ -91,7 +87,7 @@ func kernelSays(m string) bool { return strings.HasPrefix(m, "bind: ") }
 // tells reports whether the log lines of a file are for operators.
 func tells(path string) bool {
 	return !strings.Contains(path, "subsystest") && slices.ContainsFunc(tellsOperators, func(dir string) bool {
-		return strings.HasPrefix(path, filepath.Join("..", dir)+string(filepath.Separator))
+		return strings.HasPrefix(path, dir+"/")
 	})
 }
 
@@ -113,27 +109,4 @@ func logMessage(call *ast.CallExpr) string {
 		}
 	}
 	return ""
-}
-
-// goFiles returns the Go files of the module that are not tests, relative to this folder.
-func goFiles(t *testing.T) (paths []string) {
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-			paths = append(paths, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return paths
-}
-
-func parseFile(t *testing.T, path string) (*ast.File, *token.FileSet) {
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file, fset
 }
