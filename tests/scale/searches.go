@@ -46,8 +46,8 @@ type Way struct {
 
 // Ways that there are.
 var (
-	Cast   = Way{"cast", search.ByCast, 0, true}
-	Each   = Way{"each", search.Each, 0, false}
+	Cast   = Way{"broadcast", search.ByCast, 0, true}
+	Each   = Way{"unicast", search.Each, 0, false}
 	Tree4  = Way{"tree of 4", search.ByTree, 4, false}
 	Tree16 = Way{"tree of 16", search.ByTree, 16, false} // as is the default
 	Tree64 = Way{"tree of 64", search.ByTree, 64, false}
