@@ -34,7 +34,7 @@ func reg(t *testing.T, c *rocl.Context, attrs ...string) *rocl.Resource {
 }
 
 // The first send asks who owns the target and where that is; the next million
-// ask nothing (M10).
+// ask nothing.
 func TestCaches(t *testing.T) {
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
@@ -64,7 +64,7 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-// A cache entry is corrected when using it fails (R4).
+// A cache entry is corrected when using it fails.
 func TestDeletedTarget(t *testing.T) {
 	ctx := context.Background()
 	cl := rocltest.Cluster(t, 1)
@@ -224,7 +224,7 @@ func TestBadAttributes(t *testing.T) {
 	}
 }
 
-// Many resources of one context share its port; each gets its own message (C7).
+// Many resources of one context share its port; each gets its own message.
 func TestManyResources(t *testing.T) {
 	n := 100_000
 	if testing.Short() {
@@ -266,7 +266,7 @@ func TestManyResources(t *testing.T) {
 	}
 }
 
-// A timed receive, an immediate one, and closing wake as they should (C2, M3).
+// A timed receive, an immediate one, and closing wake as they should.
 func TestWaiting(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0)

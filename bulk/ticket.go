@@ -95,8 +95,8 @@ type ticket struct {
 	size    int64
 }
 
-// parseTicket returns the ticket in a message at an offset. One that was copied on its way is none: its giver does
-// not know that somebody has it.
+// parseTicket returns the ticket in a message at an offset. A copy of a ticket is refused: the process that gave the
+// ticket would not wait for the release of a copy.
 func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
 	p := m.Bytes()
 	if !m.ReadOnly() || len(p) < max(ticketLeast, at+ticketHead) {

@@ -52,7 +52,7 @@ func FuzzParseGID(f *testing.F) {
 	})
 }
 
-// Any names and values, repeated or not, read back identically (R1).
+// Any names and values, repeated or not, read back identically.
 func TestListAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type pair struct {

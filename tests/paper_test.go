@@ -34,8 +34,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What the paper describes, row by row: a letter and a number name the
-// behaviour. Those that need several nodes are not here.
+// The tests of this file show what the paper on RoCL describes, as far as one node can.
 
 // pass sends p from one resource to another and returns what arrives.
 func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) *lib.Message {
@@ -73,7 +72,7 @@ func server(t testing.TB) *directory.Server {
 }
 
 func TestPaperContexts(t *testing.T) {
-	t.Run("C1 two contexts of one process are independent and talk", func(t *testing.T) {
+	t.Run("two contexts of one process are independent and talk", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0), cl.Open(0)
 		if a.ID().IsZero() || b.ID().IsZero() || a.ID() == b.ID() {
@@ -88,7 +87,7 @@ func TestPaperContexts(t *testing.T) {
 		pass(t, rb, register(t, b, lib.Attrs{}), 3, nil).Release() // b does not need a
 	})
 
-	t.Run("C2 nothing is left after Close", func(t *testing.T) {
+	t.Run("nothing is left after Close", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		s := server(t)
 		watcher := openAt(t, s.Dialer())
@@ -143,7 +142,7 @@ func TestPaperContexts(t *testing.T) {
 		eventually.True(t, "all descriptors are closed", func() bool { return descriptors() <= fds })
 	})
 
-	t.Run("C3 M12 several ports and transports in one context", func(t *testing.T) {
+	t.Run("several ports and transports in one context", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		n := inproc.NewNetwork()
 		b := cl.Open(0, lib.WithTransports(n.Transport(), tcp.New()))
@@ -166,7 +165,7 @@ func TestPaperContexts(t *testing.T) {
 		}
 	})
 
-	t.Run("C4 messages wait for whoever receives later", func(t *testing.T) {
+	t.Run("messages wait for whoever receives later", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		b, far := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
@@ -195,7 +194,7 @@ func TestPaperContexts(t *testing.T) {
 		}
 	})
 
-	t.Run("C5 C6 contexts are system resources and own others", func(t *testing.T) {
+	t.Run("contexts are system resources and own others", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		a := cl.Open(0)
@@ -234,7 +233,7 @@ func TestPaperContexts(t *testing.T) {
 	})
 
 	// TestScale has more of them.
-	t.Run("C7 many resources share a port", func(t *testing.T) {
+	t.Run("many resources share a port", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
@@ -264,7 +263,7 @@ func TestPaperContexts(t *testing.T) {
 }
 
 func TestPaperResources(t *testing.T) {
-	t.Run("R1 any attributes read back identically", func(t *testing.T) {
+	t.Run("any attributes read back identically", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		roundTrip := func(t rapid.TB, l *lib.List) {
@@ -302,7 +301,7 @@ func TestPaperResources(t *testing.T) {
 		})
 	})
 
-	t.Run("R2 identifiers are unique, also across processes", func(t *testing.T) {
+	t.Run("identifiers are unique, also across processes", func(t *testing.T) {
 		sock := socket(t)
 		c := open(t, sock)
 		seen := map[string]bool{}
@@ -324,7 +323,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R3 an incomplete list is not registered", func(t *testing.T) {
+	t.Run("an incomplete list is not registered", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		var l lib.List
@@ -339,7 +338,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R4 what is deleted is gone, through warm caches too", func(t *testing.T) {
+	t.Run("what is deleted is gone, through warm caches too", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			cl := rocltest.Cluster(t, 1)
@@ -377,7 +376,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R5 wanted values are filled in, lacking ones stay absent", func(t *testing.T) {
+	t.Run("wanted values are filled in, lacking ones stay absent", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		r := register(t, c, lib.Attrs{"name": "x", "port": "80", "empty": ""})
@@ -405,7 +404,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R6 two resources may be alike", func(t *testing.T) {
+	t.Run("two resources may be alike", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		a, b := register(t, c, lib.Attrs{"twin": "yes"}), register(t, c, lib.Attrs{"twin": "yes"})
@@ -420,7 +419,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R7 R8 attribute lists", func(t *testing.T) {
+	t.Run("attribute lists", func(t *testing.T) {
 		var l lib.List
 		for i := range 100 {
 			if err := l.AddString(fmt.Sprint("n", i), fmt.Sprint("v", i)); err != nil {
@@ -469,7 +468,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R8 a question costs few allocations", func(t *testing.T) {
+	t.Run("a question costs few allocations", func(t *testing.T) {
 		ctx := context.Background()
 		c := rocltest.Cluster(t, 1).Open(0)
 		register(t, c, lib.Attrs{"name": "x", "big": strings.Repeat("b", 100_000)})
@@ -488,7 +487,7 @@ func TestPaperResources(t *testing.T) {
 		}
 	})
 
-	t.Run("R9 a message names the resource that sent it", func(t *testing.T) {
+	t.Run("a message names the resource that sent it", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0), cl.Open(0)
 		r := register(t, b, lib.Attrs{})
@@ -517,7 +516,7 @@ func collect(t testing.TB, all iter.Seq2[lib.Found, error]) map[lib.GID]int {
 }
 
 func TestPaperDirectory(t *testing.T) {
-	t.Run("D1 who serves anew gives out other identifiers", func(t *testing.T) {
+	t.Run("who serves anew gives out other identifiers", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		sock := socket(t)
 		seen := map[lib.GID]bool{}
@@ -554,7 +553,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	t.Run("D2 a question takes no longer among many", func(t *testing.T) {
+	t.Run("a question takes no longer among many", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		c := rocltest.Cluster(t, 1).Open(0)
 		have := 0
@@ -581,7 +580,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	t.Run("D7 a question with many answers", func(t *testing.T) {
+	t.Run("a question with many answers", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		s := server(t)
 		c := openAt(t, s.Dialer())
@@ -613,7 +612,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	t.Run("D8 answers come one at a time", func(t *testing.T) {
+	t.Run("answers come one at a time", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		s := server(t)
 		var got atomic.Int64
@@ -634,7 +633,7 @@ func TestPaperDirectory(t *testing.T) {
 		}
 	})
 
-	t.Run("D10 iterators know nothing of each other", func(t *testing.T) {
+	t.Run("iterators know nothing of each other", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		s := server(t)
 		c, dies := openAt(t, s.Dialer()), openAt(t, s.Dialer())
@@ -681,7 +680,7 @@ func TestPaperDirectory(t *testing.T) {
 		})
 	})
 
-	t.Run("D11 everything comes and goes", func(t *testing.T) {
+	t.Run("everything comes and goes", func(t *testing.T) {
 		rounds := 200
 		if testing.Short() {
 			rounds = 30
@@ -744,7 +743,7 @@ func (c *countingConn) Read(p []byte) (int, error) {
 }
 
 func TestPaperBuffers(t *testing.T) {
-	t.Run("B1 buffers come from a pool", func(t *testing.T) {
+	t.Run("buffers come from a pool", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		c := cl.Open(0)
 		one := func() {
@@ -787,7 +786,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("B2 a double release is noticed and harms nobody", func(t *testing.T) {
+	t.Run("a double release is noticed and harms nobody", func(t *testing.T) {
 		c := rocltest.Cluster(t, 1).Open(0)
 		b, err := c.Buffer(64)
 		if err != nil {
@@ -816,7 +815,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("B3 a buffer comes back once the library is done with it", func(t *testing.T) {
+	t.Run("a buffer comes back once the library is done with it", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
@@ -862,7 +861,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("B4 M8 the state of a buffer; senders need not wait for a stalled wire", func(t *testing.T) {
+	t.Run("the state of a buffer; senders need not wait for a stalled wire", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		sock := socket(t)
 		c := open(t, sock)
@@ -936,7 +935,7 @@ func TestPaperBuffers(t *testing.T) {
 		b.Release()
 	})
 
-	t.Run("B5 copies are counted: none in memory, one of small messages over TCP", func(t *testing.T) {
+	t.Run("copies are counted: none in memory, one of small messages over TCP", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			a, b := cl.Open(0, opts...), cl.Open(0, opts...)
@@ -965,7 +964,7 @@ func TestPaperBuffers(t *testing.T) {
 		}
 	})
 
-	t.Run("B6 M9 the receiver gets the very buffer, and passes it on", func(t *testing.T) {
+	t.Run("the receiver gets the very buffer, and passes it on", func(t *testing.T) {
 		ctx := soon(t, 20*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		rs := []*lib.Resource{register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{}), register(t, cl.Open(0), lib.Attrs{})}
@@ -996,7 +995,7 @@ func TestPaperBuffers(t *testing.T) {
 }
 
 func TestPaperMessages(t *testing.T) {
-	t.Run("M1 messages of every length", func(t *testing.T) {
+	t.Run("messages of every length", func(t *testing.T) {
 		sizes := []int{0, 1, 63, 2048, 2049, 65_536, 1<<20 + 1, 40 << 20}
 		if !testing.Short() {
 			sizes = append(sizes, 1<<30+1)
@@ -1048,7 +1047,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("M2 receives select by origin and tag", func(t *testing.T) {
+	t.Run("receives select by origin and tag", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0), cl.Open(0)
@@ -1111,7 +1110,7 @@ func TestPaperMessages(t *testing.T) {
 		})
 	})
 
-	t.Run("M3 waiting, timed and immediate receives", func(t *testing.T) {
+	t.Run("waiting, timed and immediate receives", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { // time is exact in here
 			cl := rocltest.Cluster(t, 1)
 			a, b := cl.Open(0), cl.Open(0)
@@ -1158,7 +1157,7 @@ func TestPaperMessages(t *testing.T) {
 		})
 	})
 
-	t.Run("M4 senders do not need a receiver; a full store holds them, nothing is lost", func(t *testing.T) {
+	t.Run("senders do not need a receiver; a full store holds them, nothing is lost", func(t *testing.T) {
 		for name, opts := range map[string][]lib.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 			ctx := soon(t, 20*time.Second)
 			cl := rocltest.Cluster(t, 1)
@@ -1202,7 +1201,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("M5 nobody connects, and broken links are made again", func(t *testing.T) {
+	t.Run("nobody connects, and broken links are made again", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		a, b := cl.Open(0, rocltest.TCP()), cl.Open(0, rocltest.TCP())
@@ -1246,7 +1245,7 @@ func TestPaperMessages(t *testing.T) {
 		t.Logf("%d links were made again", a.Stats().Resumed)
 	})
 
-	t.Run("M6 who waits sleeps, and an idle context costs nothing", func(t *testing.T) {
+	t.Run("who waits sleeps, and an idle context costs nothing", func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
 		n := inproc.NewNetwork()
 		both := func() *lib.Context { return cl.Open(0, lib.WithTransports(n.Transport(), tcp.New())) }
@@ -1296,7 +1295,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("M7 many receive at once", func(t *testing.T) {
+	t.Run("many receive at once", func(t *testing.T) {
 		const receivers = 1000
 		each := 100
 		if testing.Short() {
@@ -1335,7 +1334,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("M10 M11 finding the way: context, addresses, then no more questions", func(t *testing.T) {
+	t.Run("finding the way: context, addresses, then no more questions", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		cl := rocltest.Cluster(t, 1)
 		far := lib.WithTransports(tcp.New()) // within a process addresses are not asked for
@@ -1377,7 +1376,7 @@ func TestPaperMessages(t *testing.T) {
 		}
 	})
 
-	t.Run("M14 programs come, go, and find each other", func(t *testing.T) {
+	t.Run("programs come, go, and find each other", func(t *testing.T) {
 		ctx := soon(t, 60*time.Second)
 		sock := socket(t)
 		c := open(t, sock)

@@ -277,7 +277,7 @@ func newPool(t *testing.T) *buffers.Pool {
 // a member and of its contexts, in the clear or with TLS, without a key, with
 // another, with the one before, with a context's in place of a member's, with
 // that of another cluster. They are not answered a byte, and the reason is in
-// our log (PRACTICE ).
+// our log.
 func TestStrangersAtSealedCluster(t *testing.T) {
 	ctx := soon(t, 100*time.Second)
 	dir := t.TempDir()

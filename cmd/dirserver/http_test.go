@@ -351,7 +351,7 @@ func TestMetrics(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	text, err := os.ReadFile("../../docs/OPERATING.md")
+	text, err := os.ReadFile("../../docs/MONITORING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,12 +361,12 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, f := range got {
 		if is := strings.ToLower(f.GetType().String()) + ": " + f.GetHelp(); documented[f.GetName()] != is {
-			t.Errorf("docs/OPERATING.md has of %s %q, it is %q", f.GetName(), documented[f.GetName()], is)
+			t.Errorf("docs/MONITORING.md has of %s %q, it is %q", f.GetName(), documented[f.GetName()], is)
 		}
 		delete(documented, f.GetName())
 	}
 	for name := range documented {
-		t.Errorf("docs/OPERATING.md has %s, which there is not", name)
+		t.Errorf("docs/MONITORING.md has %s, which there is not", name)
 	}
 	if len(got) != len(all) {
 		t.Errorf("%d metrics are described, %d collected", len(all), len(got))
@@ -374,7 +374,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // SIGHUP has the keys read again; a file that cannot be used changes nothing and
-// is told of. Whatever the daemon says, no key is in it (PRACTICE A-13).
+// is told of. Whatever the daemon says, no key is in it.
 func TestKeys(t *testing.T) {
 	dir := short(t)
 	file := filepath.Join(dir, "keys")

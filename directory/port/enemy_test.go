@@ -142,8 +142,7 @@ func (e *enemy) heard() (bytes int) {
 	}
 }
 
-// Who does not know the key hears nothing, whatever he sends (A-01, A-05,
-// A-10), and what he sends changes nothing.
+// A process without the key gets no reply, and what it sends changes nothing.
 func TestSilence(t *testing.T) {
 	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
 	r := record(t, b)
@@ -247,9 +246,8 @@ func TestAnswersStayAtHome(t *testing.T) {
 	}
 }
 
-// Whatever was recorded is without effect: at once, after the two have parted
-// and met again, and when both were started anew. Datagrams, casts, what
-// is said of casts, and streams.
+// Replayed datagrams, casts, notes about casts and streams have no effect: at once, after the two
+// members have parted and met again, and after both were restarted.
 func TestReplays(t *testing.T) {
 	groupPort, err := freeaddr.Port()
 	if err != nil {
@@ -422,7 +420,7 @@ func TestCounterJumps(t *testing.T) {
 }
 
 // Strangers that hold connections, open or dripping, keep no member out, and
-// hold no more than there is room for.
+// hold no more than there is room for.
 func TestHalfOpen(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		sec := TLS{}
@@ -505,7 +503,7 @@ func TestHalfOpen(t *testing.T) {
 }
 
 // However many connections a stranger opens, and however fast, a connection from
-// another address keeps its place.
+// another address keeps its place.
 func TestStrangersGiveWay(t *testing.T) {
 	p := start(t, 2, nil).Port
 	from := func(ip string) (*stranger, *closing) {

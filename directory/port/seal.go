@@ -39,7 +39,7 @@ const (
 	kindHello  = 7 // to an address: is a member there?
 )
 
-// window is how many datagrams may overtake one another (PRACTICE A-06).
+// window is how many datagrams may overtake one another.
 const window = 1 << 13
 
 // A replay remembers which counters have been. The zero value has seen none.

@@ -21,8 +21,8 @@ const (
 	Hop  = 500 * time.Microsecond // one way
 	Work = 5 * time.Microsecond   // of a packet, at each end
 
-	// Small packets that wait at a socket, more are lost. A kernel left as it is
-	// grants 416 KiB: 512 of them over the loopback interface, which takes 832 bytes
+	// Queue is how many small packets can wait at a socket; more are lost. A kernel with its
+	// defaults grants 416 KiB: 512 of them over the loopback interface, which takes 832 bytes
 	// for each, and 184 if a driver takes 2,304.
 	Queue = 256
 
@@ -47,8 +47,8 @@ type Way struct {
 
 // Ways that there are.
 var (
-	Cast   = Way{"cast", strategy.Broadcast, 0, true}
-	Each   = Way{"each", strategy.Unicast, 0, false}
+	Cast   = Way{"broadcast", strategy.Broadcast, 0, true}
+	Each   = Way{"unicast", strategy.Unicast, 0, false}
 	Tree4  = Way{"tree of 4", strategy.Tree, 4, false}
 	Tree16 = Way{"tree of 16", strategy.Tree, 16, false} // as is the default
 	Tree64 = Way{"tree of 64", strategy.Tree, 64, false}

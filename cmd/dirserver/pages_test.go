@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// docs/CONFIGURATION.md has each flag with its variable, and no other.
+func TestConfigurationPage(t *testing.T) {
+	var help bytes.Buffer
+	if code := run(t.Context(), []string{"--help"}, &help, io.Discard); code != 0 {
+		t.Fatalf("--help ends with %d", code)
+	}
+	page, err := os.ReadFile("../../docs/CONFIGURATION.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := map[string]string{} // by flag
+	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)[^|]*` \\| ([^|]*) \\|").FindAllStringSubmatch(strings.ReplaceAll(string(page), `\|`, "/"), -1) {
+		variables[m[1]] = strings.Trim(m[2], "`")
+	}
+	var flags []string
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-[a-z], )?--([a-z-]+)`).FindAllStringSubmatch(help.String(), -1) {
+		flags = append(flags, m[1])
+		if m[1] == "help" || m[1] == "version" || m[1] == "verbose" {
+			continue // cobra's, and a short form
+		}
+		want := "ROCL_" + strings.ToUpper(strings.ReplaceAll(m[1], "-", "_"))
+		if m[1] == "print-config" {
+			want = "–"
+		}
+		if variables[m[1]] != want {
+			t.Errorf("docs/CONFIGURATION.md has of --%s the variable %q, not %s", m[1], variables[m[1]], want)
+		}
+	}
+	for name := range variables {
+		if !slices.Contains(flags, name) {
+			t.Errorf("docs/CONFIGURATION.md has --%s, which is no flag", name)
+		}
+	}
+	if len(variables) < 20 {
+		t.Errorf("docs/CONFIGURATION.md has %d flags", len(variables))
+	}
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package words
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "take the files that follow the rules off todo.txt")
+
+// complaint is one breach of a rule.
+type complaint struct {
+	line int
+	text string
+}
+
+// Every Go and Markdown file follows the rules on words, or is in todo.txt.
+func TestDocWords(t *testing.T) {
+	todo := strings.Fields(readTodo(t))
+	var left []string
+	for _, path := range files(t, ".go", ".md") {
+		found := check(t, path)
+		switch listed := slices.Contains(todo, path); {
+		case len(found) > 0 && listed:
+			left = append(left, path)
+		case listed && !*update:
+			t.Errorf("%s follows the rules: take it off todo.txt (go test ./tests/words -update)", path)
+		}
+		if slices.Contains(left, path) && !testing.Verbose() {
+			continue
+		}
+		for _, c := range found {
+			say := t.Errorf
+			if slices.Contains(left, path) {
+				say = t.Logf
+			}
+			say("%s:%d: %s", path, c.line, c.text)
+		}
+	}
+	if *update {
+		if err := os.WriteFile("todo.txt", []byte(strings.Join(left, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for _, path := range todo {
+		if _, err := os.Stat(root + "/" + path); err != nil {
+			t.Errorf("todo.txt: %v", err)
+		}
+	}
+}
+
+// Every package has a comment, which begins with its name where it is a library.
+func TestDocPackages(t *testing.T) {
+	comments := map[string]string{} // by folder
+	name := map[string]string{}
+	for _, path := range files(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, _ := parse(t, path)
+		dir := filepath.Dir(path)
+		name[dir] = file.Name.Name
+		if text := file.Doc.Text(); text != "" && !strings.HasPrefix(text, "Code generated") {
+			comments[dir] += text
+		}
+	}
+	for dir, is := range name {
+		if comments[dir] == "" {
+			t.Errorf("%s: package %s has no comment", dir, is)
+		} else if is != "main" && !strings.HasPrefix(comments[dir], "Package "+is+" ") {
+			t.Errorf("%s: the comment of package %s begins %q", dir, is, shorten(comments[dir]))
+		}
+	}
+}
+
+func readTodo(t *testing.T) string {
+	text, err := os.ReadFile("todo.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// check returns the breaches in one file.
+func check(t *testing.T, path string) (found []complaint) {
+	if strings.HasSuffix(path, ".md") {
+		return checkMarkdown(read(t, path))
+	}
+	file, fset := parse(t, path)
+	line := func(p token.Pos) int { return fset.Position(p).Line }
+	for _, g := range file.Comments {
+		for _, s := range sentences(commentProse(g.Text())) {
+			for _, breach := range breaches(s) {
+				found = append(found, complaint{line(g.Pos()), breach})
+			}
+		}
+	}
+	if strings.HasSuffix(path, "_test.go") {
+		return found
+	}
+	for _, d := range file.Decls {
+		for _, c := range checkDecl(d) {
+			found = append(found, complaint{line(c.at), c.text})
+		}
+	}
+	return found
+}
+
+// An undocumented is an exported name without a doc comment in the standard form.
+type undocumented struct {
+	at   token.Pos
+	text string
+}
+
+// checkDecl returns the exported names of a declaration whose doc comment is missing or does not
+// begin with the name. A comment above a group, or behind a name of one, documents the names.
+func checkDecl(d ast.Decl) (found []undocumented) {
+	needs := func(name *ast.Ident, doc *ast.CommentGroup) {
+		if !name.IsExported() {
+			return
+		}
+		if doc == nil {
+			found = append(found, undocumented{name.Pos(), name.Name + " has no doc comment"})
+		} else if !begins(doc.Text(), name.Name) {
+			found = append(found, undocumented{name.Pos(), "the doc comment of " + name.Name + " does not begin with the name"})
+		}
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil || receiver(d).IsExported() && !isUsual(d.Name.Name) {
+			needs(d.Name, d.Doc)
+		}
+	case *ast.GenDecl:
+		grouped := d.Lparen.IsValid()
+		for _, s := range d.Specs {
+			name, doc, behind := specParts(s)
+			if !grouped {
+				doc = d.Doc
+			}
+			if name != nil && (!grouped || doc != nil || d.Doc == nil && behind == nil) {
+				needs(name, doc)
+			}
+		}
+	}
+	return found
+}
+
+// isUsual reports whether a method has one meaning wherever it is, so that it needs no comment.
+func isUsual(name string) bool {
+	return slices.Contains([]string{"Error", "Unwrap", "Is", "As", "String"}, name)
+}
+
+func receiver(d *ast.FuncDecl) *ast.Ident {
+	e := d.Recv.List[0].Type
+	for {
+		switch x := e.(type) {
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.IndexListExpr:
+			e = x.X
+		case *ast.Ident:
+			return x
+		default:
+			return ast.NewIdent("_")
+		}
+	}
+}
+
+// specParts returns the first name of a type, constant or variable, the comment above it, and the
+// one behind it.
+func specParts(s ast.Spec) (name *ast.Ident, above, behind *ast.CommentGroup) {
+	switch s := s.(type) {
+	case *ast.TypeSpec:
+		return s.Name, s.Doc, s.Comment
+	case *ast.ValueSpec:
+		return s.Names[0], s.Doc, s.Comment
+	}
+	return nil, nil, nil
+}
+
+// begins reports whether a doc comment begins with the name, after an article or none.
+func begins(doc, name string) bool {
+	for _, a := range []string{"A ", "An ", "The "} {
+		if rest, ok := strings.CutPrefix(doc, a); ok {
+			doc = rest
+			break
+		}
+	}
+	rest, ok := strings.CutPrefix(doc, name)
+	return ok && (rest == "" || !isWord(rest[0])) || strings.HasPrefix(doc, "Deprecated: ")
+}
+
+func isWord(c byte) bool {
+	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// banned lists what no sentence may have.
+var banned = []struct {
+	is  *regexp.Regexp
+	say string
+}{
+	{regexp.MustCompile(`(?i)^(who|whom|whose|whoever|those who|he|somebody|one (who|that)|what is there)\b`), "a sentence begins with %q: name the subject"},
+	{regexp.MustCompile(`(?i)\b((and|but|of|by|to|for|from|with|than|as|lets?) who|whoever)\b`), "%q: name the subject"},
+	{regexp.MustCompile(`(?i)\b(he|him|his|himself)\b`), "%q: nothing in the code is a person"},
+	{regexp.MustCompile(`\b(PRACTICE|FEATURES|DESIGN)\b|\bA-[0-9]{2}\b|\bC[0-9] M[0-9]+\b|\((?:[A-Z]-?[0-9]{1,2}(?:, )?)+\)`), "%q is not a document of the repository"},
+}
+
+// breaches returns what is wrong with a sentence. A question may begin with a question word.
+func breaches(sentence string) (found []string) {
+	for _, b := range banned {
+		if m := b.is.FindString(sentence); m != "" && !strings.HasSuffix(sentence, "?") {
+			found = append(found, fmt.Sprintf(b.say, m)+": "+shorten(sentence))
+		}
+	}
+	return found
+}
+
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return s
+}
+
+// commentProse returns the paragraphs and list items of a comment, without code.
+func commentProse(text string) (blocks []string) {
+	open := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		item, isItem := strings.CutPrefix(strings.TrimLeft(line, " "), "- ")
+		switch {
+		case strings.TrimSpace(line) == "", strings.HasPrefix(line, "\t"), strings.HasPrefix(line, "#"):
+			open = false
+		case isItem:
+			blocks, open = append(blocks, item), true
+		case open:
+			blocks[len(blocks)-1] += " " + strings.TrimSpace(line)
+		default:
+			blocks, open = append(blocks, strings.TrimSpace(line)), true
+		}
+	}
+	return blocks
+}
+
+var endOfSentence = regexp.MustCompile(`[.!?] +`)
+
+// sentences splits blocks of text into sentences.
+func sentences(blocks []string) (all []string) {
+	for _, b := range blocks {
+		from := 0
+		for _, at := range endOfSentence.FindAllStringIndex(b, -1) {
+			all = append(all, b[from:at[0]+1])
+			from = at[1]
+		}
+		all = append(all, b[from:])
+	}
+	return all
+}
+
+var (
+	codeSpan   = regexp.MustCompile("`[^`]*`")
+	blockStart = regexp.MustCompile(`^\s*([-*]|[0-9]+\.|>) +`)
+)
+
+// checkMarkdown returns the breaches in a document. Code and headings are left out.
+func checkMarkdown(text string) (found []complaint) {
+	fenced, open := false, false
+	var block string
+	var begun int
+	flush := func() {
+		for _, s := range sentences([]string{strings.TrimLeft(block, "*_ ")}) {
+			for _, b := range breaches(strings.TrimLeft(s, "*_")) {
+				found = append(found, complaint{begun, b})
+			}
+		}
+		block, open = "", false
+	}
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			flush()
+			fenced = !fenced
+			continue
+		}
+		line = codeSpan.ReplaceAllString(line, "CODE")
+		switch {
+		case fenced:
+		case strings.TrimSpace(line) == "", strings.HasPrefix(line, "#"):
+			flush()
+		case strings.HasPrefix(line, "|"):
+			flush()
+			for cell := range strings.SplitSeq(line, "|") {
+				block, begun = strings.TrimSpace(cell), n
+				flush()
+			}
+		case blockStart.MatchString(line), !open:
+			flush()
+			block, begun, open = blockStart.ReplaceAllString(line, ""), n, true
+		default:
+			block += " " + strings.TrimSpace(line)
+		}
+	}
+	flush()
+	return found
+}
