@@ -231,11 +231,10 @@ func TestPatience(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		began := time.Now()
 		_, err := a.Find(ctx, pattern(resource.Match{"at": "b"}))
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 4*time.Second {
-			t.Errorf("after %v: %v", time.Since(began), err)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
 		}
 		done := make(chan error)
 		go func() {
