@@ -93,13 +93,13 @@ func TestAskAndAnswer(t *testing.T) {
 		n++
 	}
 	for range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
-		break // and go on over the same connection
+		break // the next question goes over the same connection
 	}
 	if _, err := d.Lookup(ctx, id); err != nil || n != 50 {
 		t.Errorf("%d answers, then %v", n, err)
 	}
 	c.Close()
-	for { // the server sees the life connection end
+	for { // until the server has seen the life connection end
 		if _, err := d.Lookup(ctx, id); errors.Is(err, ErrNotFound) {
 			break
 		}
@@ -134,7 +134,7 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// Numbers given to contexts are never given again, whatever happens to servers.
+// The number of a context is never given twice, whatever happens to servers.
 func TestNumbersAreUnique(t *testing.T) {
 	path := sock(t)
 	seen := map[resource.GID]bool{}
@@ -159,7 +159,7 @@ func TestNumbersAreUnique(t *testing.T) {
 	}
 }
 
-// The serving client leaves again and again; the others go on, watches too.
+// The serving client closes again and again. The other clients and their watches go on.
 func TestTakeover(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -205,7 +205,7 @@ func TestTakeover(t *testing.T) {
 	want(Appeared, 4)
 	want(Synced, 1)
 	for i, c := range cs[:3] {
-		c.Close() // the first one served; then whoever does
+		c.Close() // the first client serves, then one of those that are left
 		want(Gone, 1)
 		for j, o := range cs[i+1:] {
 			a, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i + 1 + j)}))
@@ -221,7 +221,7 @@ func TestTakeover(t *testing.T) {
 	wg.Wait()
 }
 
-// Garbage closes its own connection and nothing else.
+// A connection with garbage is closed, and other connections are unaffected.
 func TestGarbage(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -240,7 +240,7 @@ func TestGarbage(t *testing.T) {
 		_, _ = nc.Write(junk)
 		nc.Close()
 	}
-	// A context that claims another's identifier without its token.
+	// A context that claims the identifier of another one without its token is refused.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
 	if _, err := other.join(context.Background(), nil); !errors.Is(err, ErrDenied) {
 		t.Errorf("joining as another: %v", err)
