@@ -34,7 +34,7 @@ func ownedBy(id resource.GID) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OwnedBy(id) }
 }
 
-// Finds, cursors and watches obey comparisons, orders and owners.
+// Find, cursors and watches obey comparisons, orders and owners.
 func TestConditions(t *testing.T) {
 	d := New()
 	a, b := resource.MakeGID(1, 1, 0), resource.MakeGID(1, 2, 0)
@@ -58,7 +58,7 @@ func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		p       *resource.List
 		n       int
-		serials []uint32 // that Find may return
+		serials []uint32 // which Find may return
 	}{
 		{conditional(t, worker, at("load", resource.Lt, "-12")), 2, []uint32{1, 2}},
 		{conditional(t, worker, at("load", resource.Gt, "0"), at("load", resource.Le, "1")), 3, []uint32{52, 53, 55}},

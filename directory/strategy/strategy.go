@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strategy names the ways in which a directory asks the other members of its cluster.
+// Package strategy names the search strategies: the ways in which a directory asks the other
+// members of its cluster.
 package strategy
 
 import "fmt"
@@ -10,9 +11,9 @@ type Strategy uint8
 
 // Strategies.
 const (
-	Auto      Strategy = iota // Broadcast, Unicast or Tree, by the number of members
-	Broadcast                 // one datagram to all members where the network can do that, else as Unicast
-	Unicast                   // one question to each member
+	Auto      Strategy = iota // one datagram to all members where the network allows it, else as Unicast
+	Broadcast                 // one question to each member
+	Unicast                   // along a spanning tree: each member that is asked asks further members
 	Tree                      // along spanning trees: each member that is asked asks others
 	end
 )
