@@ -121,7 +121,7 @@ func (s *Server) serveAsk(c *codec) error {
 // of the other members.
 type cursor struct {
 	here  *database.Cursor
-	there func() (database.Record, error, bool) // returns the next answer of the other members; nil while here has answers
+	there func() (database.Record, error, bool) // returns the next answer of other members; nil before
 	end   func()                                // releases there; nil while there is nil
 	cov   Coverage
 	begun bool // a batch has been sent

@@ -60,7 +60,7 @@ type Client struct {
 	end    context.CancelFunc
 	busy   sync.WaitGroup
 	finish func(self resource.GID) error // stops serving when the client closes; may be nil
-	here   func() *Server                // returns the server if it is in this process and serves, else nil; may be nil
+	here   func() *Server                // returns the server if it serves in this process, else nil; may be nil
 
 	mark *os.File // see presence.go; used by the goroutine that joins, then by Close
 
@@ -382,8 +382,8 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	return false, err
 }
 
-// stream writes n messages in one goroutine and reads their answers in another, until all are
-// answered.
+// stream writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
+// when both have ended.
 func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
@@ -467,7 +467,8 @@ func (c *Client) Withdraw(ctx context.Context) error {
 			c.tell(msgDelete, id)
 			continue
 		}
-		if err := c.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) { // the answers come in order, so this one comes last
+		// Answers come in order, so the last one says that all are deleted.
+		if err := c.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
 	}

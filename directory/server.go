@@ -418,7 +418,8 @@ func (s *Server) closeOf(self resource.GID) error {
 	s.closed = true
 	handOver := s.gave
 	for id, l := range s.lives {
-		handOver = handOver || id != self && (l.member || s.daemon) // a daemon that is restarted hands over if contexts go on
+		// A daemon that is restarted hands over if contexts go on.
+		handOver = handOver || id != self && (l.member || s.daemon)
 	}
 	s.end()
 	for nc := range s.conns {
