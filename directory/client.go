@@ -60,7 +60,7 @@ type Client struct {
 	end    context.CancelFunc
 	busy   sync.WaitGroup
 	finish func(self resource.GID) error // stops serving when the client closes; may be nil
-	here   func() *Server                // returns the server if it serves in this process, else nil; may be nil
+	here   func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	mark *os.File // see presence.go; used by the goroutine that joins, then by Close
 

@@ -157,7 +157,7 @@ func vacate(path string) error {
 	case err == nil:
 		nc.Close()
 		err = errServed
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // the server's queue of connections is full
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // the server's queue is full
 		err = errServed
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

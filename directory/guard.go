@@ -24,7 +24,9 @@ var errDisplaced = fmt.Errorf("%w: the files of this one were removed while it s
 // socket is one Unix socket at which a server listens, with the files beside it.
 type socket struct {
 	path string
-	note string // what PATH.node contains in place of an identity: the path of which this one is a second path; or ""
+	// note is what PATH.node contains in place of an identity: the path of which this one is a
+	// second path; or "".
+	note string
 
 	mu   sync.Mutex // guards all below
 	over bool       // the server does not listen any more, and the files may be another server's

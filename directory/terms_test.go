@@ -178,7 +178,8 @@ func TestMembership(t *testing.T) {
 	s.expect(t, "the other takes over", []bool{false, true}, []bool{true})
 	d := serve(t, path, AsDaemon(), s.option())
 	s.expect(t, "a daemon takes over", []bool{false, true, false}, []bool{true, true})
-	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) { // proves that b has joined again
+	// The answer proves that b has joined again.
+	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
 	d.Close() // b serves in its place

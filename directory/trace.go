@@ -32,7 +32,9 @@ type Trace struct {
 
 	Sent     int `json:"sent"`     // messages that the asking node sent
 	Received int `json:"received"` // messages that it received
-	Messages int `json:"messages"` // a lower bound for the whole cluster: a question and an answer for each node below another
+	// Messages is a lower bound for the whole cluster: a question and an answer for each node below
+	// another.
+	Messages int `json:"messages"`
 
 	Steps []TraceStep `json:"steps"`
 	More  int         `json:"more,omitempty"` // steps that are left out because there were too many
@@ -40,15 +42,18 @@ type Trace struct {
 
 // A TraceStep is one question to one node.
 type TraceStep struct {
-	Node    resource.NodeID `json:"node"`
-	How     string          `json:"how"`               // one of local, summary, tree, unicast, broadcast
-	Members int             `json:"members"`           // nodes that the question was to cover, including the asked one
-	Asked   time.Duration   `json:"asked_ns"`          // since the search began
-	Took    time.Duration   `json:"took_ns,omitempty"` // until the answer
-	Outcome string          `json:"outcome,omitempty"` // found; none; silent: no answer in time; empty: the search ended before
-	Found   resource.GID    `json:"found,omitzero"`
-	Covered int             `json:"covered,omitempty"` // for none: nodes that have nothing that matches
-	Failed  int             `json:"failed,omitempty"`  // for none: nodes that could not be asked
+	Node resource.NodeID `json:"node"`
+	How  string          `json:"how"` // one of local, summary, tree, unicast, broadcast
+	// Members is the number of nodes that the question was to cover, including the asked one.
+	Members int           `json:"members"`
+	Asked   time.Duration `json:"asked_ns"`          // since the search began
+	Took    time.Duration `json:"took_ns,omitempty"` // until the answer
+	// Outcome is found, none, or silent (no answer in time). It is empty if the search ended
+	// before.
+	Outcome string       `json:"outcome,omitempty"`
+	Found   resource.GID `json:"found,omitzero"`
+	Covered int          `json:"covered,omitempty"` // for none: nodes that have nothing that matches
+	Failed  int          `json:"failed,omitempty"`  // for none: nodes that could not be asked
 }
 
 // trace answers a question for a trace. Unlike find it also asks the other members when this node

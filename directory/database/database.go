@@ -18,11 +18,16 @@ import (
 
 // Errors of this package.
 var (
-	ErrExists     = errors.New("database: resource exists")
-	ErrNotFound   = errors.New("database: no such resource")
-	ErrRevision   = errors.New("database: resource has another revision")
+	// ErrExists is returned if the identifier of a new resource is taken.
+	ErrExists = errors.New("database: resource exists")
+	// ErrNotFound is returned if there is no resource with the identifier.
+	ErrNotFound = errors.New("database: no such resource")
+	// ErrRevision is returned if a resource has another revision than the expected one.
+	ErrRevision = errors.New("database: resource has another revision")
+	// ErrIncomplete is returned if an attribute of a resource has no value.
 	ErrIncomplete = errors.New("database: an attribute has no value")
-	ErrNotOwner   = errors.New("database: resource is another context's")
+	// ErrNotOwner is returned if the resource belongs to another context.
+	ErrNotOwner = errors.New("database: resource is another context's")
 )
 
 // A Record is one resource. Attrs is a view that stays valid for ever; it must not be changed.

@@ -26,9 +26,9 @@
 //   - An answer "found" needs only the record of the resource: the record was copied whole, and it
 //     matches byte by byte. Changes of other records do not disturb it.
 //   - An answer "nothing matches" needs more. The part whose posting was read must not have changed,
-//     nor any record in that posting. During a change, the writer keeps the versions of all parts concerned
-//     odd, from the first word written to the last. So a resource that is being updated is not
-//     missing in between.
+//     nor any record in that posting. During a change, the writer keeps the versions of all parts
+//     concerned odd, from the first word written to the last. So a resource that is being updated
+//     is not missing in between.
 //
 // A reader that meets a change tries again, a limited number of times. Then it returns Ask: the
 // server is to be asked. It does the same if a posting is long, or if a list is too large to be

@@ -21,8 +21,10 @@ const (
 	atKey   = 1 // two words
 	atState = 3
 	atAlone = 4
-	atMade  = 5    // number of records, including free ones
-	atParts = 16   // two words for each part: its version; the place of its table (upper half) and log2 of the table's number of slots (lower half)
+	atMade  = 5 // number of records, including free ones
+	// Two words for each part: its version; the place of its table (upper half) and log2 of the
+	// table's number of slots (lower half).
+	atParts = 16
 	atPages = 1024 // half a word for each page: its place
 	atData  = atPages + maxPages/2
 
