@@ -47,33 +47,33 @@ const leaveTime = time.Second
 // their contexts end. All methods may be called concurrently.
 type Client struct {
 	dial  Dialer
-	serve func(context.Context) error
+	serve func(context.Context) error // see WithServe; nil if the client never serves
 	log   *slog.Logger
 
-	self    resource.GID
-	token   [32]byte
+	self    resource.GID // zero until the first join; then it stays
+	token   [32]byte     // proves to every server of the node that self is this context's
 	member  bool
 	terms   atomic.Pointer[Terms]
 	onTerms func(Terms)
 
-	life   context.Context
+	life   context.Context // ends when Close is done with the server; end ends it
 	end    context.CancelFunc
-	busy   sync.WaitGroup
+	busy   sync.WaitGroup                // goroutines of the client; Close waits for them
 	finish func(self resource.GID) error // stops serving when the client closes; may be nil
 	here   func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	mark *os.File // see presence.go; used by the goroutine that joins, then by Close
 
-	image                 atomic.Pointer[image.Reader] // the index of conn's server; changed under mu
+	image                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
 	noImages              bool                         // the index is never used
 	fromImage, fromSocket atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool
-	owned  map[resource.GID]*own
-	conn   *lifeConn     // nil while there is none
-	joined chan struct{} // closed when conn is set; only lost replaces it
-	idle   []*askConn
+	owned  map[resource.GID]*own // what is offered to the next server
+	conn   *lifeConn             // nil while there is none
+	joined chan struct{}         // closed when conn is set; only lost replaces it
+	idle   []*askConn            // ask connections that are not in use
 }
 
 // own is a resource that the context has registered.

@@ -18,8 +18,8 @@
 //	PATH.node   node number, boot id, epoch, key, labels; 0600
 //	PATH.member the cluster that the node belongs to, if any; 0600
 //
-// A server guards these files while it runs (guard.go). A client checks which user owns them before
-// it sends anything (trust.go).
+// A server guards these files while it runs (guard.go). Before a client sends anything, it checks
+// which user serves and which user owns the files (trust.go).
 //
 // The number of a context consists of the epoch, which grows with every server, and a count, so no
 // number is given twice. After a reboot the machine is a new node.

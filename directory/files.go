@@ -43,9 +43,9 @@ func place(path string) string {
 	return path
 }
 
-// openSide opens a file beside the socket. It follows no symbolic link, does not wait for the other
-// end of a pipe, and opens only regular files that a trusted user owns and other users cannot
-// access. It returns ErrOccupied or ErrUntrusted for any other file.
+// openSide opens a file beside the socket. It follows no symbolic link and does not wait for the
+// other end of a pipe. It returns ErrOccupied for anything but a regular file, and ErrUntrusted for
+// a file of another user or one that other users can access.
 func openSide(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if errors.Is(err, unix.ELOOP) {

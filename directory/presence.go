@@ -106,7 +106,7 @@ func (s *Server) hasJoined(ctx uint64) bool {
 	return s.lives[resource.MakeGID(s.id.Node, ctx, 0)] != nil
 }
 
-// marked returns the contexts whose marks have offsets from from up to, not including, to.
+// marked returns the contexts whose marks have offsets of at least from and less than to.
 func (b *socket) marked(from, to int64) (all []uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -71,7 +71,10 @@ func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 // A Remote asks the other members of a cluster for what the node does not hold. Errors match
 // ErrNotFound where it is certain that nothing matches, else ErrPartial.
 type Remote interface {
+	// Find returns one resource of another member that matches.
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
+	// Lookup returns the resource of another member that has an identifier. pattern has the wanted
+	// attributes.
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
 	// All yields what matches and reports in cov which nodes were asked.
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
@@ -81,7 +84,8 @@ type Remote interface {
 	// until end is called. It holds back Synced of w until it has reported what exists now. After
 	// end has returned, it reports nothing more.
 	Watch(pattern *resource.List, w *database.Watch) (end func())
-	Addr() string // of this node in the cluster, HOST:PORT
+	// Addr returns the address of this node in the cluster, HOST:PORT.
+	Addr() string
 }
 
 // Attach lets the server ask r for what it does not hold. A Remote that was attached before must
@@ -110,11 +114,11 @@ type Server struct {
 	log    *slog.Logger
 	daemon bool
 	begun  atomic.Pointer[time.Time] // when contexts could first connect; nil before
-	offers offers
-	missed latecomers
-	remote atomic.Pointer[Remote]
+	offers offers                    // what contexts are offering again; see settle.go
+	missed latecomers                // contexts that have not joined again; see presence.go
+	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
-	late     bool
+	late     bool            // see takingOver
 	opening  context.Context // nil: context.Background()
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
 	leave    func(handOver bool) // what begin returned; nil if the server is no member
@@ -137,7 +141,7 @@ type Server struct {
 	displace  sync.Once
 	strangers *connlimit.Set  // connections at TCP ports
 	often     *ratelog.Logger // limits log lines that can be repeated
-	guardStep time.Duration
+	guardStep time.Duration   // the interval of guard; shorter in tests
 	count     *counts
 
 	wmu     sync.Mutex // taken before mu

@@ -19,7 +19,8 @@ import (
 //
 //   - settleTime has passed.
 //   - No context has joined again for settlePause.
-//   - Each context that lives has joined (presence.go), or offerSilence has passed.
+//   - Each context that lives has joined (presence.go), or offerSilence has passed since the server
+//     began.
 //   - No context is in the middle of its offer.
 //
 // A context says in its join how many resources it offers. If nothing comes from it for

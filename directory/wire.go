@@ -138,7 +138,7 @@ type message struct {
 type codec struct {
 	nc         net.Conn
 	in         []byte
-	start, end int
+	start, end int // of the bytes of in that are not taken yet
 	out        []byte
 }
 

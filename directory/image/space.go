@@ -5,8 +5,8 @@ package image
 import "math/bits"
 
 // space allocates blocks of words in the file of an image. It takes them from the lists of blocks
-// that were given back, by size; else from larger blocks in these lists; else from the end of the
-// file. Blocks that are given back are cut, and never joined; an image that is mostly empty is made
+// that were given back, by size; else from larger blocks in these lists; else behind the words in
+// use. Blocks that are given back are cut, and never joined; an image that is mostly empty is made
 // anew (ErrWorn). Blocks of more than small words begin at a multiple of 16, which is two cache
 // lines.
 type space struct {
@@ -127,7 +127,7 @@ func sizeOf(c int) uint64 {
 	return 1<<(e-1) + uint64(c%4+1)<<(e-3)
 }
 
-// more takes n words from the end of the file.
+// more takes n words at the end of those in use. ErrFull says that the file has no room.
 func (s *space) more(n uint64) (at uint64, err error) {
 	if n > s.size-s.next {
 		return 0, ErrFull
