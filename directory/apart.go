@@ -134,6 +134,7 @@ func Unreachable(why error) Remote { return unreachable{why} }
 // unreachable is the Remote that Unreachable returns.
 type unreachable struct{ why error }
 
+// err returns the error of every question.
 func (u unreachable) err() error { return fmt.Errorf("%w: %w", ErrPartial, u.why) }
 
 func (u unreachable) Find(context.Context, *resource.List) (database.Record, error) {

@@ -33,6 +33,7 @@ type lifeConn struct {
 	silent  bool                // a caller has given up, and no answer has come since
 }
 
+// newLifeConn returns a life connection whose goroutines are not started.
 func newLifeConn(c *codec) *lifeConn {
 	return &lifeConn{c: c, gone: make(chan struct{}), some: make(chan struct{}, 1), pending: map[uint64]*request{}}
 }

@@ -20,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "rd-")
 	if err != nil {
@@ -29,6 +30,7 @@ func sock(t testing.TB) string {
 	return filepath.Join(dir, "d.sock")
 }
 
+// list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
 	l, err := resource.NewPattern(m, want...)
@@ -38,6 +40,7 @@ func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	return l
 }
 
+// serve starts a server at path, which ends with the test.
 func serve(t testing.TB, path string, opts ...Option) *Server {
 	t.Helper()
 	s, err := Listen(path, opts...)
@@ -48,6 +51,7 @@ func serve(t testing.TB, path string, opts ...Option) *Server {
 	return s
 }
 
+// joined joins the directory at path with a client that ends with the test.
 func joined(t testing.TB, path string) *Client {
 	t.Helper()
 	c, err := Join(context.Background(), DialSocket(path))
@@ -58,6 +62,7 @@ func joined(t testing.TB, path string) *Client {
 	return c
 }
 
+// What one client registers another one finds, and only the owner may change it.
 func TestAskAndAnswer(t *testing.T) {
 	ctx := context.Background()
 	path := sock(t)
@@ -107,6 +112,8 @@ func TestAskAndAnswer(t *testing.T) {
 	}
 }
 
+// Of several processes that serve at once one wins, and its files have the modes that keep other
+// users out.
 func TestOneServer(t *testing.T) {
 	path := sock(t)
 	var wg sync.WaitGroup
@@ -250,6 +257,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+// FuzzServer sends arbitrary bytes on a connection of a context.
 func FuzzServer(f *testing.F) {
 	f.Add(append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
 	k := &codec{}
@@ -290,6 +298,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
+// A question with an ended context fails, and the next question works.
 func TestCancelledAsk(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -304,6 +313,7 @@ func TestCancelledAsk(t *testing.T) {
 	}
 }
 
+// Join fails with ErrNoDirectory if no process serves.
 func TestNoDirectory(t *testing.T) {
 	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
 		t.Error(err)

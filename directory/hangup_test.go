@@ -31,6 +31,7 @@ func (m mute) Trace(ctx context.Context, _ strategy.Strategy, p *resource.List) 
 	return Trace{}, second(m.Find(ctx, p))
 }
 
+// second returns the error of two results.
 func second[T any](_ T, err error) error { return err }
 
 // Asking goroutines that give up a question without an answer leave no connections in the server.

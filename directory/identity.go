@@ -31,6 +31,7 @@ type Identity struct {
 
 const nodeMark = "rocl node " // the text that an identity's file begins with
 
+// epochMost is the last epoch of a node; after it the node is a new one.
 const epochMost = 1<<24 - 1
 
 // NewIdentity makes an identity that is stored nowhere, for nodes in memory.

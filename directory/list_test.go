@@ -219,14 +219,17 @@ func TestFindAllStopped(t *testing.T) {
 	}
 }
 
+// compare returns a condition for where.
 func compare(name string, op resource.Op, n string) func(*resource.List) error {
 	return func(l *resource.List) error { return l.Compare(name, op, n) }
 }
 
+// orderBy returns an order for where.
 func orderBy(name string, most bool) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OrderBy(name, most) }
 }
 
+// where adds conditions to p.
 func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, add := range conditions {
@@ -391,6 +394,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// FuzzBatch parses arbitrary bytes as a batch.
 func FuzzBatch(f *testing.F) {
 	k := &codec{}
 	for i := range uint32(2) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
 	l, err := NewLabels(a)
@@ -27,6 +28,7 @@ func labels(t testing.TB, a resource.Attributes) Labels {
 	return l
 }
 
+// nodes returns all that matches.
 func nodes(t testing.TB, c *Client, pattern *resource.List) (all []Answer) {
 	t.Helper()
 	for a, err := range c.FindAll(context.Background(), pattern) {
@@ -200,6 +202,7 @@ func many(n int, value string) *resource.List {
 	return l
 }
 
+// Labels have limits, are copied, and survive the file of the identity.
 func TestLabels(t *testing.T) {
 	for _, c := range []struct {
 		a    resource.Attributes
@@ -249,6 +252,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// FuzzParseLabels parses arbitrary lines: the result is always valid.
 func FuzzParseLabels(f *testing.F) {
 	f.Add(labels(f, resource.Attrs{"zone": "a"}).line())
 	f.Add("labels AAAAAAA=\n")

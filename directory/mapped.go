@@ -284,6 +284,8 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	return Answer(rec), nil, true
 }
 
+// scratchLen is the size of the buffers in scratch.
 const scratchLen = 2 << 10
 
+// scratch has buffers for lists of which an answer copies a part.
 var scratch = sync.Pool{New: func() any { return new([scratchLen]byte) }}

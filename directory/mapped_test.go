@@ -49,6 +49,7 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 	}
 }
 
+// register registers a resource of c and returns its identifier.
 func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
 	t.Helper()
 	id := c.Self().WithSerial(serial)
@@ -448,6 +449,7 @@ func TestImageNonsense(t *testing.T) {
 	}
 }
 
+// hand sends the message in k with descriptors.
 func hand(uc *net.UnixConn, k *codec, fds ...int) {
 	k.out[0] = byte(len(k.out) - 4)
 	if _, _, err := uc.WriteMsgUnix(k.out, unix.UnixRights(fds...), nil); err != nil {
@@ -511,6 +513,7 @@ func TestMappedChurn(t *testing.T) {
 	wg.Wait()
 }
 
+// BenchmarkMapped measures a find in the index.
 func BenchmarkMapped(b *testing.B) {
 	path := sock(b)
 	s := serve(b, path)

@@ -28,6 +28,7 @@ type scripted struct {
 	greets int // bytes of the greeting that are still to come
 }
 
+// newScripted returns a connection whose server answers with the function answer.
 func newScripted(answer func(m message, out *codec) bool) *scripted {
 	s := &scripted{answer: answer, greets: 8}
 	s.come = sync.NewCond(&s.mu)

@@ -56,6 +56,7 @@ func (l lively) Write(b []byte) (n int, err error) {
 // may watch what this node itself holds, and nothing else.
 func (s *Server) ServePeer(nc net.Conn) { s.serveConn(lively{nc}, s.servePeer) }
 
+// servePeer carries out what a member sends, until the connection ends.
 func (s *Server) servePeer(c *codec) error {
 	kind, err := c.greeted()
 	if err != nil {

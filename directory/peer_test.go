@@ -35,6 +35,7 @@ func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	return p, &served
 }
 
+// next returns the next event, which must be of watch id and of a kind.
 func next(t *testing.T, p *Peer, id uint64, kind EventKind) Event {
 	t.Helper()
 	got, ev, refused, err := p.Next()
@@ -272,6 +273,7 @@ func TestPeerManyWatches(t *testing.T) {
 	}
 }
 
+// FuzzPeer sends arbitrary bytes on a connection of a member.
 func FuzzPeer(f *testing.F) {
 	k := &codec{}
 	k.begin(msgWatch, 1)
@@ -293,6 +295,7 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
+// A View passes on what is new, and reports what a new server does not have as gone.
 func TestView(t *testing.T) {
 	var v View
 	ev := func(kind EventKind, serial uint32, rev uint64) Event {

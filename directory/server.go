@@ -167,6 +167,8 @@ func NewServer(opts ...Option) *Server {
 	return s
 }
 
+// newServer makes a server that has not begun: its node is not registered, and contexts cannot
+// come.
 func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts(),
 		displaced: make(chan struct{}), strangers: connlimit.New(maxStrangers, maxOfSource), guardStep: guardStep}

@@ -58,8 +58,7 @@ func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 	return ids
 }
 
-// Resources that contexts are still offering again are in a listing, and come before Synced in a
-// watch.
+// Resources that contexts are still offering again are in a listing.
 func TestListingWhileSettling(t *testing.T) {
 	s, c := following(t)
 	ids := offerLater(t, s, c)
@@ -78,6 +77,7 @@ func TestListingWhileSettling(t *testing.T) {
 	}
 }
 
+// Resources that contexts are still offering again come before Synced in a watch.
 func TestWatchWhileSettling(t *testing.T) {
 	s, c := following(t)
 	ids := offerLater(t, s, c)

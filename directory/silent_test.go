@@ -22,6 +22,7 @@ type gate struct {
 	open chan struct{} // closed while the gate is open
 }
 
+// newGate returns a gate that is open.
 func newGate() *gate {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)

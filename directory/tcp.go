@@ -41,6 +41,7 @@ const (
 	clientTime = 5 * time.Second
 )
 
+// tcpHello begins a connection over TCP. Its fifth byte is the version.
 var tcpHello = [8]byte{'R', 'D', 'T', 'C', 2}
 
 // IsTCP reports whether a directory's address is that of a TCP port rather than the path of a Unix
@@ -126,6 +127,7 @@ func (h *handshake) proof(role string) [tcpProof]byte {
 	return h.id.derive("tcp "+role, b)
 }
 
+// errProof says that a proof of the other end is wrong.
 var errProof = errors.New("it does not know the node's key")
 
 // Limits of connections that have not proved to know the key, in all and from one address.

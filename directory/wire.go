@@ -71,8 +71,8 @@ func code(err error) uint16 {
 
 const (
 	version = 1
-	maxBody = resource.MaxList + 64<<10
-	msgHead = 16 // len, type, zeros, id
+	maxBody = resource.MaxList + 64<<10 // the most bytes of a message after its length
+	msgHead = 16                        // len, type, zeros, id
 )
 
 // Kinds of connections.

@@ -22,6 +22,7 @@ func BenchmarkMillion(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the time of the whole run has no meaning
 }
 
+// Find does not allocate.
 func TestFindAllocs(t *testing.T) {
 	d := New()
 	ctx := resource.MakeGID(1, 1, 0)

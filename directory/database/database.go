@@ -56,6 +56,7 @@ type owner struct {
 	n     int    // number of records
 }
 
+// chunkSize is the size of a chunk of attributes, unless one list needs more.
 const chunkSize = 1 << 20
 
 // A DB is the database of one node's resources. It is safe for concurrent use.

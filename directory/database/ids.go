@@ -16,6 +16,7 @@ type ids struct {
 	used int
 }
 
+// idSlot is an entry of ids.
 type idSlot struct {
 	hash uint32
 	rec  uint32 // index of the record plus one; 0: empty

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// openImage returns a reader of d's image.
 func openImage(t testing.TB, d *DB) *image.Reader {
 	t.Helper()
 	fd, size, err := d.ImageFile()
@@ -245,6 +246,7 @@ func TestImageFails(t *testing.T) {
 	}
 }
 
+// BenchmarkImageMillion measures an image of one million resources.
 func BenchmarkImageMillion(b *testing.B) {
 	const n = 1_000_000
 	for range b.N {

@@ -222,6 +222,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
+// Next returns when its context ends or the watch is closed.
 func TestWatchEnds(t *testing.T) {
 	d := New()
 	w := d.Watch(new(resource.List))

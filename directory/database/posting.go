@@ -10,6 +10,7 @@ type slots struct {
 	used int
 }
 
+// slot is an entry of slots: the posting of one hash.
 type slot struct {
 	hash uint64 // 0: empty
 	val  uint32 // the record's index if n is 1, else an index of postings.lists
@@ -51,6 +52,7 @@ func (s *slots) add(h uint64) *slot {
 	}
 }
 
+// grow doubles the table.
 func (s *slots) grow() {
 	old := s.tab
 	s.tab = make([]slot, max(16, len(old)*2))

@@ -20,6 +20,7 @@ type query struct {
 	ordered bool   // the pattern has an order
 }
 
+// newQuery returns the query of a pattern, which must not change while the query is used.
 func newQuery(pattern *resource.List) (q query) {
 	q.pattern, q.system = pattern, resource.SeesSystem(pattern)
 	if pattern.Conditional() {

@@ -10,6 +10,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// conditional returns m as a pattern with conditions.
 func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	p, err := resource.NewPattern(m)
@@ -22,14 +23,17 @@ func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) err
 	return p
 }
 
+// at returns a comparison for conditional.
 func at(name string, op resource.Op, n string) func(*resource.List) error {
 	return func(l *resource.List) error { return l.Compare(name, op, n) }
 }
 
+// by returns an order for conditional.
 func by(name string, most bool) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OrderBy(name, most) }
 }
 
+// ownedBy returns a condition on the owner for conditional.
 func ownedBy(id resource.GID) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OwnedBy(id) }
 }

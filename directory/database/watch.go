@@ -21,6 +21,7 @@ const (
 	Synced                   // every resource that matched when the watch began has been reported
 )
 
+// String returns the kind's name in lower case.
 func (k Kind) String() string {
 	switch k {
 	case Appeared:

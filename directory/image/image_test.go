@@ -30,6 +30,7 @@ type db struct {
 	place map[uint32]map[string]uint32
 }
 
+// newDB returns a db with an empty image that readers may use.
 func newDB(t testing.TB, size int) *db {
 	t.Helper()
 	w, err := New(size)
@@ -56,6 +57,7 @@ func (d *db) open(t testing.TB) *Reader {
 	return r
 }
 
+// attrsOf returns the encoded attributes of l that have values.
 func attrsOf(l *resource.List) (all []string) {
 	wire := l.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -185,6 +187,7 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
+// same reports whether a and b are equal.
 func same(a, b *Record) bool {
 	return a != nil && a.ID == b.ID && a.Owner == b.Owner && a.Revision == b.Revision && a.Attrs.Equal(&b.Attrs)
 }
@@ -377,6 +380,7 @@ func TestMidst(t *testing.T) {
 	find("a", "1", Found)
 }
 
+// Readers see what SetAlone says, until the image ends.
 func TestAlone(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -397,6 +401,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// Reading does not allocate if the buffer is large enough.
 func TestReadAllocs(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -455,6 +460,7 @@ func checked(key, fill, round uint32) (l resource.List) {
 	return l
 }
 
+// whole reports whether a list of checked is complete.
 func whole(l *resource.List) bool {
 	sum, _ := l.Get("sum")
 	var rest resource.List
@@ -508,6 +514,7 @@ func listed(t *testing.T, r *Reader, keys uint32) bool {
 	return true
 }
 
+// hammer runs the readers and the writer of the tests above.
 func hammer(t *testing.T) {
 	d := newDB(t, 64<<20)
 	const keys, comes = 200, 50 // the first keys always exist, the others come and go

@@ -110,6 +110,7 @@ func slotOf(h uint64) uint64 { return h / parts }
 // word, the lower half first.
 type posting uint64
 
+// makePosting returns a posting of n records. ref is the number plus one, or the place of the list.
 func makePosting(ref uint32, n uint32, list bool) posting {
 	p := posting(ref)<<32 | posting(n)<<1
 	if list {
