@@ -73,7 +73,7 @@
 //	image     identifier and token of the context; the answer is done, with a
 //	          descriptor, and its size in place of the revision
 //	trace     code of the search strategy u8, pattern
-//	traced    JSON, a [Trace]: it is for people
+//	traced    JSON, a Trace: it is for people
 //
 // The list of a join has up to two entries. "member" says that the context would make the node a
 // member of its cluster if it came to serve. "offers", a u64, is the number of registrations that
