@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A client says what lies at the socket's path where that is no socket.
+// If the file at the socket's path is no socket, a client's error says what it is.
 func TestDialNoSocket(t *testing.T) {
 	for what, put := range map[string]func(path string) error{
 		"a file":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -32,7 +32,7 @@ func TestDialNoSocket(t *testing.T) {
 	}
 }
 
-// A URL is not taken for the path of a socket, and leaves no file and no folder.
+// A URL is refused as the path of a socket, and leaves no file and no folder.
 func TestURLIsNoPath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, url := range []string{"unix:d.sock", "unix:///d.sock", "tcp://127.0.0.1:0"} {
@@ -54,7 +54,7 @@ func TestURLIsNoPath(t *testing.T) {
 	}
 }
 
-// Addresses that can be no directory's are told before anything is done.
+// Addresses that no directory can have are refused before anything is done.
 func TestCheckAddresses(t *testing.T) {
 	long := "/" + strings.Repeat("x", maxPath)
 	for _, c := range []struct {

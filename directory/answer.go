@@ -14,9 +14,9 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// serveAsk answers questions, one at a time.
+// serveAsk answers the questions of one ask connection, one at a time, until the connection ends.
 func (s *Server) serveAsk(c *codec) error {
-	ctx, gone := context.WithCancel(s.life) // ends when who asks is gone
+	ctx, gone := context.WithCancel(s.life) // ends when the asking end hangs up
 	defer gone()
 	var cur cursor
 	defer cur.stop()
@@ -30,8 +30,8 @@ func (s *Server) serveAsk(c *codec) error {
 		p := parser{b: m.body}
 		var rec database.Record
 		var ok bool
-		var far error // the question was well, and could not be answered for sure
-		told := false // there is nothing more to be said
+		var far error // the question was valid, and has no certain answer
+		told := false // the answer is sent, or none is due
 		l := pattern
 		stop := func() {}
 		if s.rest() != nil {
@@ -51,7 +51,7 @@ func (s *Server) serveAsk(c *codec) error {
 			if l, err = p.list(); err == nil {
 				pattern = l.Clone()
 				cur.stop()
-				s.settle() // what is offered again after the cursor began may be missed
+				s.settle() // a cursor may miss what is offered again after the cursor began
 				cur = cursor{here: s.db.Cursor(&pattern)}
 				rec, ok, far = cur.next(ctx, s, &pattern)
 			}
@@ -89,14 +89,15 @@ func (s *Server) serveAsk(c *codec) error {
 		if told && err == nil {
 			continue
 		}
-		// Counted before it is answered: whoever has the answer finds it in the figures.
+		// The question is counted before the answer is sent, so that a client with the answer finds
+		// it in the figures.
 		s.count.question(m.typ, ok, errors.Join(err, far), time.Since(begun))
 		switch {
 		case err != nil:
 			_ = c.sendError(m.id, err)
 			return err
 		case s.life.Err() != nil:
-			return nil // cut short by our end: let the next server be asked
+			return nil // cut short by the end of this server: the client asks the next one
 		case far != nil:
 			err = c.sendError(m.id, far)
 		case !ok && (m.typ == msgStart || m.typ == msgNext || m.typ == msgList || m.typ == msgMore):
@@ -116,16 +117,18 @@ func (s *Server) serveAsk(c *codec) error {
 	}
 }
 
-// cursor is the place of a question with several answers: first what is here,
-// then what is elsewhere.
+// cursor is the position of a question with several answers: first those of this node, then those
+// of the other members.
 type cursor struct {
 	here  *database.Cursor
-	there func() (database.Record, error, bool)
-	end   func()
+	there func() (database.Record, error, bool) // returns the next answer of other members; nil before
+	end   func()                                // releases there; nil while there is nil
 	cov   Coverage
 	begun bool // a batch has been sent
 }
 
+// next returns the next answer. ok is false when there are no more. An error says that there is no
+// certain answer.
 func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r database.Record, ok bool, err error) {
 	if k.there == nil {
 		if r, ok = k.here.Next(); ok {
@@ -142,14 +145,15 @@ func (k *cursor) next(ctx context.Context, s *Server, pattern *resource.List) (r
 	return r, ok && err == nil, err
 }
 
+// stop releases what the cursor holds.
 func (k *cursor) stop() {
 	if k.end != nil {
 		k.end()
 	}
 }
 
-// AppendAnswer writes a resource to b as the body of an answer has it: the
-// pattern with what it wants filled in, or all attributes if it wants nothing.
+// AppendAnswer appends a resource to b in the form of the body of an answer. The body has the
+// pattern with its wanted values filled in, or all attributes if the pattern wants none.
 func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	k := codec{out: slices.Grow(b, 40+len(r.Attrs.Wire()))}
 	k.gid(r.ID)
@@ -164,11 +168,12 @@ func AppendAnswer(b []byte, r *database.Record, pattern *resource.List) []byte {
 	return k.out
 }
 
-// find looks here, then elsewhere. An error says that there is no certain answer.
+// find searches this node, then the other members. An error says that there is no certain answer.
 func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.Record, ok bool, err error) {
-	settled := s.Settled() // before the question: what was offered by then is found
+	settled := s.Settled() // read before the question: what was offered by then is found
 	if r, ok = s.db.Find(pattern); !ok && !settled {
-		if remote := s.rest(); remote != nil { // what another node holds does not wait for this one
+		// A resource of another node is found without waiting for this node's contexts.
+		if remote := s.rest(); remote != nil {
 			if r, err = remote.Find(ctx, pattern); err == nil {
 				return r, true, nil
 			}
@@ -186,7 +191,7 @@ func (s *Server) find(ctx context.Context, pattern *resource.List) (r database.R
 	return certain(r, err)
 }
 
-// lookup is find by identifier: what this node minted is nowhere else.
+// lookup is find by identifier. An identifier that this node gave is on no other node.
 func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.List) (r database.Record, ok bool, err error) {
 	if id.Node() == s.id.Node {
 		return s.patiently(ctx, func() (database.Record, bool) { return s.db.Get(id) })
@@ -202,6 +207,8 @@ func (s *Server) lookup(ctx context.Context, id resource.GID, pattern *resource.
 	return certain(r, err)
 }
 
+// certain turns the result of a Remote into that of find: ErrNotFound is a certain no, not an
+// error.
 func certain(r database.Record, err error) (database.Record, bool, error) {
 	if errors.Is(err, ErrNotFound) {
 		return r, false, nil
@@ -209,8 +216,8 @@ func certain(r database.Record, err error) (database.Record, bool, error) {
 	return r, err == nil, err
 }
 
-// direct is ask for a client in this process. ErrClosed says that the server is
-// none any more, and somebody else is.
+// direct asks for a client in the same process and returns a copy of the answer. ErrClosed says
+// that the server has ended and that the client must ask the next one.
 func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (database.Record, bool, error)) (Answer, error) {
 	r, ok, err := ask()
 	switch {
@@ -220,7 +227,7 @@ func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() 
 		return Answer{}, err
 	case !ok:
 		return Answer{}, ErrNotFound
-	case r.ID.Node() != s.id.Node: // as it came, it belongs to nobody else
+	case r.ID.Node() != s.id.Node: // it was decoded for this call, so nothing shares its memory
 	case pattern.Complete():
 		r.Attrs = r.Attrs.Clone()
 	default:

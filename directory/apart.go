@@ -25,15 +25,17 @@ import (
 // removes it, and so does a daemon that has no settings of a member.
 const memberSuffix = ".member"
 
-// memberMark is what such a file begins with. The node's number follows: the
-// mark of the node that this machine was before it was restarted is no other's.
+// memberMark is the text that a file PATH.member begins with. The node's number follows, so a
+// server ignores the mark of the node that this machine was before it was restarted.
 const memberMark = "rocl member node "
 
+// memberHead returns what the member file of this node contains before the name of the cluster.
 func (s *Server) memberHead() string {
 	return fmt.Sprintf(memberMark+"%012x cluster ", uint64(s.id.Node))
 }
 
-// readMember returns what is at path, nil if nothing is.
+// readMember returns the content of the member file at path, nil if there is no file. ErrOccupied
+// says that no directory wrote the file.
 func readMember(path string) ([]byte, error) {
 	b, err := readSide(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +47,8 @@ func readMember(path string) ([]byte, error) {
 	return b, err
 }
 
-// memberOf returns the name of the cluster that the node at path belongs to.
+// memberOf returns the name of the cluster that the node at path belongs to. member reports whether
+// it belongs to one. A file that cannot be read counts as membership; a foreign file does not.
 func (s *Server) memberOf(path string) (name string, member bool) {
 	b, err := readMember(path + memberSuffix)
 	if err != nil {
@@ -56,7 +59,7 @@ func (s *Server) memberOf(path string) (name string, member bool) {
 	return strings.TrimSuffix(name, "\n"), member
 }
 
-// markMember notes that the node at path belongs to the cluster of its terms.
+// markMember writes to the member file that the node at path belongs to the cluster of its terms.
 func (s *Server) markMember(path string) error {
 	now := s.memberHead() + s.terms().Cluster + "\n"
 	was, err := readMember(path + memberSuffix)
@@ -66,7 +69,7 @@ func (s *Server) markMember(path string) error {
 	return writeSide(path+memberSuffix, []byte(now))
 }
 
-// unmarkMember notes that the node at path belongs to no cluster.
+// unmarkMember removes the member file of the node at path.
 func unmarkMember(path string) error {
 	was, err := readMember(path + memberSuffix)
 	if err != nil || was == nil {
@@ -78,9 +81,9 @@ func unmarkMember(path string) error {
 	return nil
 }
 
-// membership follows what the server's settings and the file say: it becomes a
-// member, or ends the node's membership, or answers as a node that cannot reach
-// its cluster. The server knows its node by now and does not serve yet.
+// membership decides from the server's settings and the member file: the server becomes a member,
+// or ends the node's membership, or answers as a node that cannot reach its cluster. It is called
+// when the server knows its node and does not serve yet.
 func (s *Server) membership(path string) (err error) {
 	switch {
 	case s.begin != nil:
@@ -88,7 +91,7 @@ func (s *Server) membership(path string) (err error) {
 			return err
 		}
 		s.marked = path
-		if err := s.markMember(path); err != nil { // the node is served in any case
+		if err := s.markMember(path); err != nil { // a failed mark does not prevent serving
 			s.log.Warn("directory: the next server may not know that the node belongs to a cluster", "err", err)
 		}
 	case s.daemon:
@@ -104,8 +107,8 @@ func (s *Server) membership(path string) (err error) {
 	return nil
 }
 
-// ends takes leave of the cluster, unless another server of the node goes on as
-// the member. All connections have ended.
+// ends takes leave of the cluster, unless another server of the node goes on as the member
+// (handOver). It is called when all connections have ended.
 func (s *Server) ends(handOver bool) {
 	if s.leave == nil {
 		return
@@ -115,7 +118,7 @@ func (s *Server) ends(handOver bool) {
 		return
 	}
 	select {
-	case <-s.displaced: // what is there now is another server's
+	case <-s.displaced: // the files are now those of another server
 		return
 	default:
 	}
@@ -124,13 +127,14 @@ func (s *Server) ends(handOver bool) {
 	}
 }
 
-// Unreachable returns the rest of a cluster for a node that belongs to it and is
-// not a member at present: no question is answered for certain. why is the cause
-// in each error.
+// Unreachable returns the Remote of a node that belongs to a cluster and is not a member at
+// present. It answers every question with an error that matches ErrPartial and has the cause why.
 func Unreachable(why error) Remote { return unreachable{why} }
 
+// unreachable is the Remote that Unreachable returns.
 type unreachable struct{ why error }
 
+// err returns the error of every question.
 func (u unreachable) err() error { return fmt.Errorf("%w: %w", ErrPartial, u.why) }
 
 func (u unreachable) Find(context.Context, *resource.List) (database.Record, error) {
@@ -141,18 +145,17 @@ func (u unreachable) Lookup(context.Context, resource.GID, *resource.List) (data
 	return database.Record{}, u.err()
 }
 
-// Addr is empty: no other node reaches this one as a member.
+// Addr returns "": no other node reaches this one as a member.
 func (u unreachable) Addr() string { return "" }
 
 func (u unreachable) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
 	return Trace{}, u.err()
 }
 
-// unreachableTime is how long a watch waits, before it says Synced, for the node
-// to become a member.
+// unreachableTime is how long a watch delays Synced in case the node becomes a member.
 const unreachableTime = 3 * time.Second
 
-// Watch holds w for a moment: the node may be a member again soon.
+// Watch delays Synced on w for unreachableTime, because the node may become a member again soon.
 func (u unreachable) Watch(_ *resource.List, w *database.Watch) (end func()) {
 	w.Hold()
 	t := time.AfterFunc(unreachableTime, w.Release)

@@ -16,8 +16,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// inCluster makes a server a member of the cluster "blue", as far as this package
-// knows.
+// inCluster makes a server a member of the cluster "blue", as far as this package can see.
 func inCluster() Option {
 	return WithMembership(func(s *Server, _ bool) (func(bool), error) {
 		s.SetTerms(Terms{Keys: [][]byte{make([]byte, 32)}, Member: true, Cluster: "blue"})
@@ -45,8 +44,8 @@ func ask(t *testing.T, s *Server) error {
 	return err
 }
 
-// A node belongs to its cluster until it takes leave, or until a daemon without
-// the settings of a member serves it, whichever servers it has meanwhile.
+// A node belongs to its cluster until a server takes leave of the cluster, or until a daemon
+// without the settings of a member serves the node. Other changes of its server do not matter.
 func TestNodeBelongsToCluster(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
 	serve := func(opts ...Option) *Server {
@@ -93,14 +92,14 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	certain(serve())
 	handOver(inCluster())
 	uncertain(serve())
-	uncertain(serve()) // and after that
+	uncertain(serve()) // and with the next server
 	handOver(inCluster())
 	uncertain(serve())
-	certain(serve(AsDaemon())) // the operator has ended it
+	certain(serve(AsDaemon())) // the operator has ended the membership
 	certain(serve())
 
 	handOver(inCluster())
-	serve(inCluster()).Close() // nobody goes on: it takes leave
+	serve(inCluster()).Close() // no context goes on, so the server takes leave
 	if mark() {
 		t.Error("the node has left and is still marked")
 	}
@@ -121,7 +120,7 @@ func TestNodeBelongsToCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	handOver(inCluster())
-	certain(serve(AsDaemon())) // neither replaced nor removed, nor is it a mark
+	certain(serve(AsDaemon())) // the file is neither replaced nor removed, and it is no mark
 	if b, err := os.ReadFile(other); string(b) != "mine" {
 		t.Errorf("what a symbolic link leads to is %q, %v", b, err)
 	}
@@ -133,7 +132,7 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	}
 }
 
-// A watch on such a node says Synced after a while, and is told what is here.
+// A watch on such a node reports the node's own resources, and Synced after a while.
 func TestUnreachableWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := database.New()
@@ -148,7 +147,7 @@ func TestUnreachableWatch(t *testing.T) {
 		end()
 		w2 := db.Watch(new(resource.List))
 		defer w2.Close()
-		Unreachable(errors.New("why")).Watch(new(resource.List), w2)() // ended at once: nothing is waited for
+		Unreachable(errors.New("why")).Watch(new(resource.List), w2)() // ended at once, so w2 waits for nothing
 		if ev, err := w2.Next(t.Context()); err != nil || ev.Kind != Synced {
 			t.Fatalf("%v, %v", ev, err)
 		}

@@ -12,26 +12,28 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// mostTaken is about how many bytes of requests the writer takes at a time. What
-// it has not taken yet can still be withdrawn.
+// mostTaken is about how many bytes of requests the writer takes at a time. A request that is not
+// taken yet can still be withdrawn.
 const mostTaken = 64 << 10
 
-// lifeConn is a life connection with the requests under way on it. Callers put
-// requests into a queue and never write themselves: a server that stands still
-// blocks the writer alone.
+// lifeConn is a life connection with the requests under way on it. Callers put requests into a
+// queue and never write themselves, so a server that hangs blocks only the writing goroutine.
 type lifeConn struct {
-	c     *codec // of the reader
-	gone  chan struct{}
-	some  chan struct{} // has a value when the queue may have one
-	asked int           // questions over other connections, until the image was asked for; the client's mu is of it
+	c    *codec        // used by the reading goroutine; the writing one uses its nc
+	gone chan struct{} // closed when the connection has ended
+	some chan struct{} // has a value when the queue may have a request
+	// asked counts questions over other connections until the index is asked for. The client's mu
+	// must be held.
+	asked int
 
 	mu      sync.Mutex
-	next    uint64
-	queue   []*request
-	pending map[uint64]*request // wait for their answers
-	silent  bool                // a caller gave up, and nothing has come since
+	next    uint64              // the number of the last request
+	queue   []*request          // requests that the writer has not taken
+	pending map[uint64]*request // requests that wait for their answers, by number
+	silent  bool                // a caller has given up, and no answer has come since
 }
 
+// newLifeConn returns a life connection whose goroutines are not started.
 func newLifeConn(c *codec) *lifeConn {
 	return &lifeConn{c: c, gone: make(chan struct{}), some: make(chan struct{}, 1), pending: map[uint64]*request{}}
 }
@@ -40,22 +42,23 @@ func newLifeConn(c *codec) *lifeConn {
 type request struct {
 	typ    byte
 	id     resource.GID
-	body   func(*codec)     // writes what follows the identifier; nil if nothing does
-	noted  func(rev uint64) // called by the reader before the answer is delivered; nil if nothing is to be noted
-	insist bool             // the request is sent though its caller gives up
+	body   func(*codec)     // writes what follows the identifier; may be nil
+	noted  func(rev uint64) // called by the reading goroutine before the answer is delivered; may be nil
+	insist bool             // the request is sent even if its caller gives up
 
-	// What put adds:
-	n      uint64 // the number on the connection; 0: nobody waits for the answer
-	bytes  []byte // the message; nil once the writer has taken it
-	answer chan reply
+	// The following fields are set by put.
+	n      uint64     // the number on the connection; 0: no caller waits for the answer
+	bytes  []byte     // the message; nil once the writer has taken it
+	answer chan reply // has room for the answer, so the reading goroutine never waits
 }
 
+// reply is the server's answer to a request.
 type reply struct {
 	rev uint64
 	err error
 }
 
-// put queues a copy of q, which is returned.
+// put queues a copy of q and returns the copy. waits says that the caller waits for the answer.
 func (lc *lifeConn) put(q request, waits bool) *request {
 	r := &q
 	lc.mu.Lock()
@@ -84,8 +87,8 @@ func (lc *lifeConn) put(q request, waits bool) *request {
 	return r
 }
 
-// withdraw says that the caller of r has given up. It reports whether the server
-// may get r nevertheless; then the answer is still noted.
+// withdraw is called when the caller of r gives up. It reports whether the server may still get r;
+// then the answer is still noted.
 func (lc *lifeConn) withdraw(r *request) (said bool) {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
@@ -98,7 +101,7 @@ func (lc *lifeConn) withdraw(r *request) (said bool) {
 	return true
 }
 
-// take removes the next requests from the queue and appends them to b.
+// take removes the next requests from the queue and appends their messages to b.
 func (lc *lifeConn) take(b []byte) []byte {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
@@ -112,7 +115,7 @@ func (lc *lifeConn) take(b []byte) []byte {
 	return b
 }
 
-// write sends what is queued until the connection ends.
+// write sends what is queued until the connection ends. It runs in a goroutine of its own.
 func (lc *lifeConn) write() {
 	var b []byte
 	for {
@@ -123,7 +126,7 @@ func (lc *lifeConn) write() {
 		}
 		for b = lc.take(b[:0]); len(b) > 0; b = lc.take(b[:0]) {
 			if _, err := lc.c.nc.Write(b); err != nil {
-				lc.c.nc.Close() // the reader notices and joins again
+				lc.c.nc.Close() // the reading goroutine notices, and the client joins again
 				return
 			}
 			if cap(b) > 1<<20 {
@@ -133,7 +136,7 @@ func (lc *lifeConn) write() {
 	}
 }
 
-// answered notes and delivers the answer m.
+// answered passes the answer m to the request that waits for it. The reading goroutine calls it.
 func (lc *lifeConn) answered(m *message) {
 	a := reply{}
 	switch {
@@ -158,16 +161,15 @@ func (lc *lifeConn) answered(m *message) {
 	r.answer <- a
 }
 
-// isSilent reports whether a caller gave up and nothing has come since.
+// isSilent reports whether a caller has given up and no answer has come since.
 func (lc *lifeConn) isSilent() bool {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	return lc.silent
 }
 
-// call puts q to the server and waits for the answer, again if the server is
-// lost meanwhile. said reports, with an error of ctx, whether the present server
-// may have got q or get it yet.
+// call sends q to the server and waits for the answer, again if the server is lost meanwhile. If
+// ctx ends, said reports whether the present server may have q or still get it.
 func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, err error) {
 	for {
 		lc, err := c.current(ctx)
@@ -179,7 +181,7 @@ func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, er
 		case a := <-r.answer:
 			return a.rev, true, a.err
 		case <-lc.gone:
-			select { // what came before the end counts
+			select { // an answer that came before the end counts
 			case a := <-r.answer:
 				return a.rev, true, a.err
 			default:
@@ -187,12 +189,12 @@ func (c *Client) call(ctx context.Context, q request) (rev uint64, said bool, er
 		case <-ctx.Done():
 			return 0, lc.withdraw(r), context.Cause(ctx)
 		}
-		c.lost(lc) // live may not have noticed yet
+		c.lost(lc) // the goroutine in live may not have noticed yet
 	}
 }
 
-// tell queues a message whose answer nobody waits for. It does nothing without a
-// server: the next one is told what the context owns by then.
+// tell queues a message whose answer is ignored. Without a server it does nothing, because the next
+// server is offered only what the context owns by then.
 func (c *Client) tell(typ byte, id resource.GID) {
 	c.mu.Lock()
 	lc := c.conn

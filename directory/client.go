@@ -22,69 +22,67 @@ import (
 // A ClientOption changes one default of Join.
 type ClientOption func(*Client)
 
-// WithServe gives the client the means to serve the node itself when nobody
-// else does; serve returns ErrInUse if somebody does after all.
+// WithServe gives the client a function that serves the node. The client calls it when no process
+// serves. serve returns ErrInUse if another process serves after all.
 func WithServe(serve func(context.Context) error) ClientOption {
 	return func(c *Client) { c.serve = serve }
 }
 
-// WithClientLogger sends logs to l.
+// WithClientLogger sends the client's log to l.
 func WithClientLogger(l *slog.Logger) ClientOption { return func(c *Client) { c.log = l } }
 
-// WithTerms calls f whenever the terms of linking have changed, also before Join
-// returns. f must not block.
+// WithTerms sets a function that is called whenever the terms of linking have changed, the first
+// time before Join returns. f must not block.
 func WithTerms(f func(Terms)) ClientOption { return func(c *Client) { c.onTerms = f } }
 
-// AsMember tells the server that this context would make the node a member of
-// its cluster if it served: so the node need not leave when the server ends.
+// AsMember tells the server that this context would make the node a member of its cluster if it
+// came to serve. The node then need not leave the cluster when the server ends.
 func AsMember() ClientOption { return func(c *Client) { c.member = true } }
 
-// leaveTime is how long a client that leaves waits for the server to know.
+// leaveTime is how long Close waits for the server to acknowledge the leave.
 const leaveTime = time.Second
 
-// A Client is one context's access to its node's directory. It remembers what
-// the context owns and offers it again to whichever server comes after the
-// present one; operations wait meanwhile, until their contexts end. All
-// methods may be called concurrently.
+// A Client is one context's access to its node's directory. It remembers what the context owns and
+// offers that again to the next server when the present one ends. Operations wait meanwhile, until
+// their contexts end. All methods may be called concurrently.
 type Client struct {
 	dial  Dialer
-	serve func(context.Context) error
+	serve func(context.Context) error // see WithServe; nil if the client never serves
 	log   *slog.Logger
 
-	self    resource.GID
-	token   [32]byte
+	self    resource.GID // zero until the first join; then it stays
+	token   [32]byte     // proves to every server of the node that self is this context's
 	member  bool
 	terms   atomic.Pointer[Terms]
 	onTerms func(Terms)
 
-	life   context.Context
+	life   context.Context // ends when Close is done with the server; end ends it
 	end    context.CancelFunc
-	busy   sync.WaitGroup
-	finish func(self resource.GID) error // what serving needs when the client closes; may be nil
-	here   func() *Server                // the server if it is in this process and serves, else nil; may be nil
+	busy   sync.WaitGroup                // goroutines of the client; Close waits for them
+	finish func(self resource.GID) error // stops serving when the client closes; may be nil
+	here   func() *Server                // the server if it serves in this process, else nil; may be nil
 
-	mark *os.File // see presence.go; of the goroutine that joins, then of Close
+	mark *os.File // see presence.go; used by the goroutine that joins, then by Close
 
-	image                 atomic.Pointer[image.Reader] // of conn's server; changed under mu
-	noImages              bool
+	image                 atomic.Pointer[image.Reader] // the index of conn's server; stored with mu held
+	noImages              bool                         // the index is never used
 	fromImage, fromSocket atomic.Uint64
 
 	mu     sync.Mutex
 	closed bool
-	owned  map[resource.GID]*own
-	conn   *lifeConn     // nil while there is none
-	joined chan struct{} // closed when conn is set; only lost replaces it
-	idle   []*askConn
+	owned  map[resource.GID]*own // what is offered to the next server
+	conn   *lifeConn             // nil while there is none
+	joined chan struct{}         // closed when conn is set; only lost replaces it
+	idle   []*askConn            // ask connections that are not in use
 }
 
-// own is a resource the context has registered.
+// own is a resource that the context has registered.
 type own struct {
 	revision uint64 // 0: not acknowledged yet
 	attrs    resource.List
 }
 
-// Join connects to the directory and becomes a context of the node. ctx bounds
-// the joining only.
+// Join connects to the directory and becomes a context of the node. ctx limits only the joining.
 func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, error) {
 	c := &Client{dial: dial, owned: map[resource.GID]*own{}, joined: make(chan struct{}), log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
@@ -95,7 +93,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 		lc, err := c.join(ctx, nil)
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil && try < 50 {
 			if err = c.serve(ctx); errors.Is(err, ErrInUse) {
-				// Somebody has the lock and will listen in a moment.
+				// Another process has the lock and will listen in a moment.
 				if err = sleep(ctx, time.Duration(try+1)*time.Millisecond); err == nil {
 					continue
 				}
@@ -115,6 +113,7 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 	}
 }
 
+// sleep waits for d, or until ctx ends, and then returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -159,7 +158,7 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 	}
 	var m message
 	var e error
-	if m, e = k.read(); err == nil || e == nil { // a server that refuses may not have read
+	if m, e = k.read(); err == nil || e == nil { // the server may refuse before it has read everything
 		err = e
 	}
 	if err == nil && m.typ == msgError {
@@ -187,14 +186,14 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 			err = context.Cause(ctx)
 		}
 		if kind := errors.Is(err, ErrDenied) || errors.Is(err, ErrProtocol) || ctx.Err() != nil; !kind {
-			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // it went as we came
+			err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // the server ended while the client joined
 		}
 		return nil, fmt.Errorf("directory: joining: %w", err)
 	}
 	return newLifeConn(k), nil
 }
 
-// agree takes the terms that are the rest of a message.
+// agree takes over the terms of linking that are the rest of a message.
 func (c *Client) agree(p parser) error {
 	l, err := p.list()
 	if err != nil {
@@ -210,10 +209,10 @@ func (c *Client) agree(p parser) error {
 	return nil
 }
 
-// publish makes lc the connection that operations use. Of what was offered over
-// lc it returns instead what the context does not own any more: the server is to
-// forget that first. open is false when the client was closed meanwhile; Close
-// does not wait for a connection that it has not seen.
+// publish makes lc the connection that operations use. If the context no longer owns some of what
+// was offered over lc, publish returns these identifiers instead: the server must forget them
+// first. open is false when the client was closed meanwhile; Close does not wait for a connection
+// that it has not seen.
 func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,9 +232,9 @@ func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID
 	return forget, true
 }
 
-// lost forgets lc, which has ended, and everything that leads to its server. It
-// reports whether the client is closed. Only the first call for lc makes a new
-// joined: callers of current already wait on it when the second call comes.
+// lost forgets lc, which has ended, and everything that leads to its server. It reports whether the
+// client is closed. Only the first call for lc makes a new joined channel: callers of current
+// already wait on it when the second call comes.
 func (c *Client) lost(lc *lifeConn) (closed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +249,8 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 	return c.closed
 }
 
-// live reads the life connection and replaces it when it ends.
+// live reads the life connection and replaces it when it ends. It runs in a goroutine of its own
+// until the client is closed.
 func (c *Client) live(lc *lifeConn) {
 	for {
 		c.run(lc)
@@ -265,7 +265,7 @@ func (c *Client) live(lc *lifeConn) {
 	}
 }
 
-// run reads answers until the connection ends.
+// run reads answers from lc until the connection ends.
 func (c *Client) run(lc *lifeConn) {
 	for {
 		m, err := lc.c.read()
@@ -284,10 +284,11 @@ func (c *Client) run(lc *lifeConn) {
 	close(lc.gone)
 }
 
-// rejoin finds or becomes the next server and offers what the context owns.
+// rejoin joins the next server, or becomes it, and offers what the context owns. It returns nil
+// when the client is closed.
 func (c *Client) rejoin() *lifeConn {
 	backoff := time.Millisecond
-	said := "" // of what is wrong
+	said := "" // the problem that was logged last
 	for {
 		var all []offered
 		lc, err := c.join(c.life, func() int {
@@ -315,7 +316,7 @@ func (c *Client) rejoin() *lifeConn {
 			}
 			lc.c.nc.Close()
 			if err == nil {
-				return nil // closed meanwhile
+				return nil // the client was closed meanwhile
 			}
 		}
 		if c.life.Err() != nil {
@@ -329,7 +330,7 @@ func (c *Client) rejoin() *lifeConn {
 	}
 }
 
-// offered is a resource as it is offered to a new server.
+// offered is a resource in the state in which it is offered to a new server.
 type offered struct {
 	id       resource.GID
 	own      *own
@@ -337,8 +338,8 @@ type offered struct {
 	attrs    resource.List
 }
 
-// owns returns what the context has registered. A resource whose registration has
-// not been answered is not among it: its caller asks the next server again.
+// owns returns what the context has registered. It leaves out a resource whose registration has not
+// been answered: the caller of Register asks the next server again.
 func (c *Client) owns() []offered {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -351,8 +352,8 @@ func (c *Client) owns() []offered {
 	return all
 }
 
-// offer registers all, what the context owned before it joined, with a new server, and lets
-// operations use lc. What is deleted meanwhile the server is told before that.
+// offer registers all, the resources that the context owned before it joined, with a new server.
+// Then operations may use lc. Before that, the server is told which of them were deleted meanwhile.
 // open is false if the client was closed meanwhile.
 func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	stop := context.AfterFunc(c.life, func() { lc.c.nc.Close() })
@@ -381,7 +382,8 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 	return false, err
 }
 
-// stream writes n messages and reads their answers side by side.
+// stream writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
+// when both have ended.
 func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
@@ -416,16 +418,17 @@ func (c *Client) stream(lc *lifeConn, n int, message func(w *codec, i int)) erro
 	return errors.Join(err, <-wrote)
 }
 
-// Self is the context's identifier.
+// Self returns the context's identifier.
 func (c *Client) Self() resource.GID { return c.self }
 
-// Node is the node's number.
+// Node returns the node's number.
 func (c *Client) Node() resource.NodeID { return c.self.Node() }
 
-// Terms are the present terms of linking, not to be changed.
+// Terms returns the present terms of linking. The caller must not change them.
 func (c *Client) Terms() Terms { return *c.terms.Load() }
 
-// current waits for a life connection.
+// current returns the life connection and waits while there is none. ErrNoDirectory says that ctx
+// has ended first.
 func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 	for {
 		c.mu.Lock()
@@ -447,8 +450,8 @@ func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 	}
 }
 
-// Withdraw deletes all resources of the context but the context's own, and
-// returns when the server has.
+// Withdraw deletes all resources of the context except the context's own. It returns when the
+// server has deleted them.
 func (c *Client) Withdraw(ctx context.Context) error {
 	c.mu.Lock()
 	ids := make([]resource.GID, 0, len(c.owned))
@@ -464,14 +467,16 @@ func (c *Client) Withdraw(ctx context.Context) error {
 			c.tell(msgDelete, id)
 			continue
 		}
-		if err := c.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) { // answered in order
+		// Answers come in order, so the last one says that all are deleted.
+		if err := c.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
 	}
 	return nil
 }
 
-// Register makes a resource of the context known and returns its revision.
+// Register makes a resource of the context known and returns its revision. ErrExists is returned if
+// the context has registered the identifier already, ErrIncomplete if an attribute has no value.
 func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List) (uint64, error) {
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
@@ -492,10 +497,10 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 		body: func(k *codec) {
 			k.u64(asked)
 			k.bytes(o.attrs.Wire())
-			asked = 1 // asked a second time, the server may have it already
+			asked = 1 // asked/ asked a second time, the server may have the resource already
 		},
-		// Noted before the caller can run: the next server is offered what the
-		// last one has acknowledged.
+		// The revision is noted before the caller can run: the next server is offered what the last
+		// one has acknowledged.
 		noted: func(rev uint64) { c.note(id, o, rev, nil) },
 	})
 	if err != nil {
@@ -510,8 +515,7 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	return rev, nil
 }
 
-// note keeps what the server has acknowledged of o; attrs is nil if they are the
-// same.
+// note records what the server has acknowledged of o. attrs is nil if the attributes are the same.
 func (c *Client) note(id resource.GID, o *own, rev uint64, attrs *resource.List) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -524,8 +528,8 @@ func (c *Client) note(id resource.GID, o *own, rev uint64, attrs *resource.List)
 	}
 }
 
-// Update replaces the attributes of a resource of the context if its revision
-// is expect (0: any), and returns the new revision. ErrRevision if not.
+// Update replaces the attributes of a resource of the context if its revision is expect (0: any),
+// and returns the new revision. ErrRevision is returned if the revision is another one.
 func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *resource.List) (uint64, error) {
 	if !l.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, l)
@@ -551,9 +555,9 @@ func (c *Client) Update(ctx context.Context, id resource.GID, expect uint64, l *
 	return rev, nil
 }
 
-// Change lets change work on the attributes of a resource of the context and puts the
-// result in their place, if they are still the same: else change is called again with
-// those that there are now. It returns the new revision.
+// Change calls change with the attributes of a resource of the context, and stores the result if
+// the attributes are still the same. Otherwise it calls change again with the present attributes.
+// It returns the new revision.
 func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resource.List) error) (uint64, error) {
 	if ctx.Err() != nil { // nothing has been said yet
 		return 0, context.Cause(ctx)
@@ -566,7 +570,7 @@ func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resou
 	}
 	c.mu.Unlock()
 	for {
-		if expect == 0 { // not known here
+		if expect == 0 { // not known here/ this client does not know the revision
 			ans, err := c.Lookup(ctx, id)
 			if err != nil {
 				return 0, err
@@ -584,8 +588,8 @@ func (c *Client) Change(ctx context.Context, id resource.GID, change func(*resou
 	}
 }
 
-// Delete makes a resource of the context unknown. The resource is deleted also if
-// ctx ends first: as soon as a server answers again.
+// Delete makes a resource of the context unknown. If ctx ends first, the resource is still deleted
+// as soon as a server answers again.
 func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	c.mu.Lock()
 	had := c.owned[id] != nil
@@ -593,14 +597,13 @@ func (c *Client) Delete(ctx context.Context, id resource.GID) error {
 	c.mu.Unlock()
 	_, _, err := c.call(ctx, request{typ: msgDelete, id: id, insist: had})
 	if had && errors.Is(err, ErrNotFound) {
-		return nil // the server is a new one, to which it was not offered any more
+		return nil // a new server serves, to which the resource was not offered any more
 	}
 	return err
 }
 
-// Close leaves the directory: what the context owned is gone from it. Calls
-// under way return ErrClosed. If the client serves the node, somebody else
-// takes over. Later calls do nothing.
+// Close leaves the directory, which then forgets what the context owned. Calls under way return
+// ErrClosed. If the client serves the node, another context takes over. Later calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -616,8 +619,8 @@ func (c *Client) Close() error {
 		a.c.nc.Close()
 	}
 	if lc != nil {
-		// The server hangs up when it has forgotten us. One that stands still is
-		// not waited for: it sees the end of the connection.
+		// The server hangs up when it has forgotten the context. A server that hangs is not waited
+		// for: it sees the end of the connection later.
 		lc.put(request{typ: msgLeave}, false)
 		wait := leaveTime
 		if lc.isSilent() {

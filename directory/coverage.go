@@ -11,12 +11,12 @@ import (
 
 // A Coverage says which nodes were asked for all that matches.
 type Coverage struct {
-	Covered int               // nodes that told all they have, this one among them
+	Covered int               // nodes that reported all they have, including this one
 	Failed  []resource.NodeID // nodes that could not be asked
 }
 
-// Err is nil if every node was asked, else it matches ErrPartial and names
-// those that were not.
+// Err returns nil if every node was asked. Otherwise the error matches ErrPartial and names the
+// nodes that were not asked.
 func (v *Coverage) Err() error {
 	if len(v.Failed) == 0 {
 		return nil
@@ -24,12 +24,12 @@ func (v *Coverage) Err() error {
 	return fmt.Errorf("%w: %d of %d nodes: %012x", ErrPartial, len(v.Failed), len(v.Failed)+v.Covered, v.Failed)
 }
 
-// endError says in the client that there are no more answers.
+// endError is the client's form of the message end: there are no more answers.
 type endError struct{ Coverage }
 
 func (e *endError) Error() string { return "rocl: no more answers" }
 
-// sendEnd says that there are no more answers.
+// sendEnd sends the message end: there are no more answers.
 func (c *codec) sendEnd(id uint64, v *Coverage) error {
 	c.begin(msgEnd, id)
 	c.out = binary.LittleEndian.AppendUint32(c.out, uint32(v.Covered))
@@ -39,7 +39,8 @@ func (c *codec) sendEnd(id uint64, v *Coverage) error {
 	return c.send()
 }
 
-// parseEnd reads what sendEnd wrote: an endError if it can be understood.
+// parseEnd returns the endError in the body of a message end, or ErrProtocol if the body is
+// malformed.
 func parseEnd(b []byte) error {
 	if len(b) < 4 || (len(b)-4)%8 != 0 {
 		return fmt.Errorf("%w: end of %d bytes", ErrProtocol, len(b))

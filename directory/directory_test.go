@@ -20,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "rd-")
 	if err != nil {
@@ -29,6 +30,7 @@ func sock(t testing.TB) string {
 	return filepath.Join(dir, "d.sock")
 }
 
+// list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
 	l, err := resource.NewPattern(m, want...)
@@ -38,6 +40,7 @@ func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	return l
 }
 
+// serve starts a server at path, which ends with the test.
 func serve(t testing.TB, path string, opts ...Option) *Server {
 	t.Helper()
 	s, err := Listen(path, opts...)
@@ -48,6 +51,7 @@ func serve(t testing.TB, path string, opts ...Option) *Server {
 	return s
 }
 
+// joined joins the directory at path with a client that ends with the test.
 func joined(t testing.TB, path string) *Client {
 	t.Helper()
 	c, err := Join(context.Background(), DialSocket(path))
@@ -58,6 +62,7 @@ func joined(t testing.TB, path string) *Client {
 	return c
 }
 
+// What one client registers another one finds, and only the owner may change it.
 func TestAskAndAnswer(t *testing.T) {
 	ctx := context.Background()
 	path := sock(t)
@@ -93,13 +98,13 @@ func TestAskAndAnswer(t *testing.T) {
 		n++
 	}
 	for range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
-		break // and go on over the same connection
+		break // the next question goes over the same connection
 	}
 	if _, err := d.Lookup(ctx, id); err != nil || n != 50 {
 		t.Errorf("%d answers, then %v", n, err)
 	}
 	c.Close()
-	for { // the server sees the life connection end
+	for { // until the server has seen the life connection end
 		if _, err := d.Lookup(ctx, id); errors.Is(err, ErrNotFound) {
 			break
 		}
@@ -107,6 +112,8 @@ func TestAskAndAnswer(t *testing.T) {
 	}
 }
 
+// Of several processes that serve at once one wins, and its files have the modes that keep other
+// users out.
 func TestOneServer(t *testing.T) {
 	path := sock(t)
 	var wg sync.WaitGroup
@@ -134,7 +141,7 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// Numbers given to contexts are never given again, whatever happens to servers.
+// The number of a context is never given twice, whatever happens to servers.
 func TestNumbersAreUnique(t *testing.T) {
 	path := sock(t)
 	seen := map[resource.GID]bool{}
@@ -159,7 +166,7 @@ func TestNumbersAreUnique(t *testing.T) {
 	}
 }
 
-// The serving client leaves again and again; the others go on, watches too.
+// The serving client closes again and again. The other clients and their watches go on.
 func TestTakeover(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -205,7 +212,7 @@ func TestTakeover(t *testing.T) {
 	want(Appeared, 4)
 	want(Synced, 1)
 	for i, c := range cs[:3] {
-		c.Close() // the first one served; then whoever does
+		c.Close() // the first client serves, then one of those that are left
 		want(Gone, 1)
 		for j, o := range cs[i+1:] {
 			a, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i + 1 + j)}))
@@ -221,7 +228,7 @@ func TestTakeover(t *testing.T) {
 	wg.Wait()
 }
 
-// Garbage closes its own connection and nothing else.
+// A connection with garbage is closed, and other connections are unaffected.
 func TestGarbage(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -240,7 +247,7 @@ func TestGarbage(t *testing.T) {
 		_, _ = nc.Write(junk)
 		nc.Close()
 	}
-	// A context that claims another's identifier without its token.
+	// A context that claims the identifier of another one without its token is refused.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
 	if _, err := other.join(context.Background(), nil); !errors.Is(err, ErrDenied) {
 		t.Errorf("joining as another: %v", err)
@@ -250,6 +257,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+// FuzzServer sends arbitrary bytes on a connection of a context.
 func FuzzServer(f *testing.F) {
 	f.Add(append(greeting(kindAsk), 12, 0, 0, 0, msgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
 	k := &codec{}
@@ -290,6 +298,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
+// A question with an ended context fails, and the next question works.
 func TestCancelledAsk(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -304,6 +313,7 @@ func TestCancelledAsk(t *testing.T) {
 	}
 }
 
+// Join fails with ErrNoDirectory if no process serves.
 func TestNoDirectory(t *testing.T) {
 	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
 		t.Error(err)

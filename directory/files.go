@@ -18,25 +18,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOccupied is returned when something lies where the directory would put a
-// file of its own and is not the directory's to remove.
+// ErrOccupied is returned when the path of a file of the directory is taken by a file that the
+// directory did not make and may not remove.
 var ErrOccupied = errors.New("rocl: the directory's path is occupied")
 
 // errServed says that a process accepts connections at the socket's path.
 var errServed = fmt.Errorf("%w: its socket accepts connections", ErrInUse)
 
-// A path has a suffix for each file beside the socket.
+// Suffixes of the socket's path for the files beside the socket.
 const (
 	lockSuffix = ".lock"
 	nodeSuffix = ".node"
 )
 
-// sideMost bounds what is read of a side file: labels have 16 KiB at most, in
-// base64.
+// sideMost limits what is read of a file beside the socket. Labels have at most 16 KiB, in base64.
 const sideMost = 64 << 10
 
-// place returns path as a file system path for every call: net takes a leading @
-// for the kernel's abstract names, which any user may take.
+// place returns path in a form that every call takes for a file system path. Package net takes a
+// leading @ for one of the kernel's abstract names, which any user may take.
 func place(path string) string {
 	if strings.HasPrefix(path, "@") {
 		return "./" + path
@@ -44,8 +43,9 @@ func place(path string) string {
 	return path
 }
 
-// openSide opens a file beside the socket. It follows no symbolic link, does not
-// wait for the other end of a pipe, and opens nothing but a regular file.
+// openSide opens a file beside the socket. It follows no symbolic link and does not wait for the
+// other end of a pipe. It returns ErrOccupied for anything but a regular file, and ErrUntrusted for
+// a file of another user or one that other users can access.
 func openSide(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if errors.Is(err, unix.ELOOP) {
@@ -75,7 +75,7 @@ func openSide(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// readSide reads a file beside the socket.
+// readSide returns the content of a file beside the socket.
 func readSide(path string) ([]byte, error) {
 	f, err := openSide(path, os.O_RDONLY)
 	if err != nil {
@@ -92,8 +92,8 @@ func readSide(path string) ([]byte, error) {
 	return b, nil
 }
 
-// writeSide replaces a file beside the socket as a whole: a crash leaves the old
-// one or the new one. What a symbolic link leads to is not touched.
+// writeSide replaces a file beside the socket as a whole: after a crash there is the old file or
+// the new one. It does not change the target of a symbolic link.
 func writeSide(path string, content []byte) error {
 	if err := mayHave(len(content)); err != nil {
 		return fmt.Errorf("directory: writing %s: %w", path, err)
@@ -114,7 +114,7 @@ func writeSide(path string, content []byte) error {
 	return nil
 }
 
-// overwriteSide writes b over what the file has at offset at.
+// overwriteSide writes b over the bytes of a file at offset at.
 func overwriteSide(path string, b []byte, at int) error {
 	f, err := openSide(path, os.O_WRONLY)
 	if err != nil {
@@ -129,8 +129,8 @@ func overwriteSide(path string, b []byte, at int) error {
 	return nil
 }
 
-// mayHave returns an error where the process may not write a file of n bytes: it
-// would be sent SIGXFSZ, which ends it.
+// mayHave returns an error if the process may not write a file of n bytes. The kernel would send
+// the process SIGXFSZ, which ends it.
 func mayHave(n int) error {
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > most.Cur {
@@ -139,8 +139,8 @@ func mayHave(n int) error {
 	return nil
 }
 
-// vacate makes the socket's path free. It removes nothing but a socket that no
-// process serves. The node's lock must be held.
+// vacate makes the socket's path free. It removes only a socket that no process serves. The node's
+// lock must be held.
 func vacate(path string) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,7 +157,7 @@ func vacate(path string) error {
 	case err == nil:
 		nc.Close()
 		err = errServed
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // too many wait to be accepted
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // the server's queue is full
 		err = errServed
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -172,13 +172,13 @@ func vacate(path string) error {
 	return fmt.Errorf("directory: serving %s: %w", path, err)
 }
 
-// noSocket is the error that anything but a socket lies at a socket's path.
+// noSocket returns the error for a file at a socket's path that is not a socket.
 func noSocket(fi os.FileInfo) error {
 	return fmt.Errorf("%w: it is not a socket (%v)", ErrOccupied, fi.Mode())
 }
 
-// bind listens at path, where nothing may be. The socket has mode 0600 from the
-// moment it can be seen.
+// bind listens at path, which must be free. The socket has mode 0600 from the moment it can be
+// seen.
 func bind(path string) (*net.UnixListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error

@@ -15,24 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guardStep is how often a server looks whether its files are still there.
+// guardStep is the interval at which a server checks its files.
 const guardStep = time.Second
 
 // errDisplaced says that another server has the node's files.
 var errDisplaced = fmt.Errorf("%w: the files of this one were removed while it served, and another has taken its place", ErrInUse)
 
-// socket is one Unix socket a server listens at, and the files beside it.
+// socket is one Unix socket at which a server listens, with the files beside it.
 type socket struct {
 	path string
-	note string // what PATH.node says in place of an identity: whose second path this is
+	// note is what PATH.node contains in place of an identity: the path of which this one is a
+	// second path; or "".
+	note string
 
 	mu   sync.Mutex // guards all below
-	over bool       // the server does not listen any more, and the files are not its own
+	over bool       // the server does not listen any more, and the files may be another server's
 	ln   *net.UnixListener
 	at   fs.FileInfo // of the socket's file
 	lock *os.File
 	node fs.FileInfo // of PATH.node
-	said string      // what was logged last
+	said string      // the problem that was logged last
 }
 
 // same reports whether the file at path is the one that fi describes.
@@ -47,7 +49,7 @@ func holds(path string, f *os.File) bool {
 	return err == nil && same(path, fi)
 }
 
-// unlisten ends listening and removes the socket's file, if it is this server's.
+// unlisten ends listening and removes the socket's file, if the file is this server's.
 func (b *socket) unlisten() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,13 +57,14 @@ func (b *socket) unlisten() {
 	if b.ln == nil {
 		return
 	}
-	if same(b.path, b.at) { // no other can have its number while ln is open
+	if same(b.path, b.at) { // while ln is open, no other file can have its number
 		_ = unix.Unlink(b.path)
 	}
 	b.ln.Close()
 	b.ln = nil
 }
 
+// unlock closes the lock's file, which releases the node's lock.
 func (b *socket) unlock() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,12 +86,12 @@ func (b *socket) openLocked() error {
 	return nil
 }
 
-// Displaced is closed when the server has ended because another one serves the
-// node: the files at its path were removed while it served.
+// Displaced returns a channel that is closed when the server has ended because another server
+// serves the node. That happens if the files at its path were removed while it served.
 func (s *Server) Displaced() <-chan struct{} { return s.displaced }
 
-// guard looks after the files of b until the server ends: a cleaner of /tmp may
-// remove them, and another server could start beside this one.
+// guard restores the files of b until the server ends. A cleaner of /tmp may remove them, and then
+// another server could start beside this one. It runs in a goroutine of its own.
 func (s *Server) guard(b *socket, step time.Duration) {
 	defer s.busy.Done()
 	t := time.NewTicker(step)
@@ -103,7 +106,7 @@ func (s *Server) guard(b *socket, step time.Duration) {
 		if errors.Is(err, errDisplaced) {
 			s.log.Error("directory: another server has taken the node's place, this one ends", "socket", b.path, "err", err)
 			s.displace.Do(func() { close(s.displaced) })
-			go s.Close() // which waits for us
+			go s.Close() // in a goroutine of its own, because Close waits for this one
 			return
 		}
 		text := ""
@@ -117,8 +120,8 @@ func (s *Server) guard(b *socket, step time.Duration) {
 	}
 }
 
-// look puts back what is missing of b's files. While another server has the lock
-// nothing is touched.
+// look restores missing files of b. While another server has the lock it changes nothing.
+// errDisplaced says that another server has the lock and the socket's path.
 func (s *Server) look(b *socket) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +134,7 @@ func (s *Server) look(b *socket) error {
 			return errDisplaced
 		}
 		if err != nil {
-			return err // a server that starts has the lock for a moment, and finds that we serve
+			return err // a server that starts has the lock for a moment, and finds that this one serves
 		}
 		s.log.Warn("directory: the node's lock was removed while it was held; there is a new one", "file", b.path+lockSuffix)
 		b.lock.Close()
@@ -164,7 +167,7 @@ func (s *Server) look(b *socket) error {
 	return nil
 }
 
-// keep writes PATH.node again if it is not as b's server left it. b.mu must be held.
+// keep writes PATH.node again if its content is not that of b's server. b.mu must be held.
 func (s *Server) keep(b *socket) error {
 	path := b.path + nodeSuffix
 	now, err := readNode(path)
@@ -185,8 +188,8 @@ func (s *Server) keep(b *socket) error {
 	return err
 }
 
-// retake takes the node's lock again after its file was removed. If there is no
-// other file, the new one appears at its path when it is locked already.
+// retake takes the node's lock again after its file was removed. If there is no file, retake makes
+// one, which is locked before it appears at its path.
 func retake(path string) (*os.File, error) {
 	if err := makeFolder(path); err != nil {
 		return nil, err
@@ -206,5 +209,5 @@ func retake(path string) (*os.File, error) {
 		return f, nil
 	}
 	f.Close()
-	return takeLock(path) // another server was quicker, or the file system has no links
+	return takeLock(path) // another server was quicker, or the file system has no hard links
 }

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// looking lets a server look after its files at each step.
+// looking makes a server check its files at each step.
 func looking(step time.Duration) Option { return func(s *Server) { s.guardStep = step } }
 
 const (
@@ -31,8 +31,8 @@ const (
 	never = time.Hour
 )
 
-// Files that are removed while a server runs are put back: there is no second
-// server, and the node stays the same.
+// Files that are removed while a server runs are put back: no second server starts, and the node
+// stays the same.
 func TestFilesPutBack(t *testing.T) {
 	for what, suffixes := range map[string][]string{
 		"the lock": {lockSuffix}, "the identity": {nodeSuffix}, "the socket": {""}, "all": {lockSuffix, nodeSuffix, ""}, "the folder": nil,
@@ -126,8 +126,7 @@ func TestFilesPutBack(t *testing.T) {
 	}
 }
 
-// The note that the node belongs to a cluster is put back too, and a server that
-// was displaced does not remove its successor's.
+// The member file is put back too. A server that was displaced does not remove its successor's.
 func TestMembershipNotePutBack(t *testing.T) {
 	path := sock(t)
 	inCluster := WithMembership(func(s *Server, _ bool) (func(bool), error) { return func(bool) {}, nil })
@@ -163,8 +162,8 @@ func (s *Server) boundAt(path string) fs.FileInfo {
 	return nil
 }
 
-// While a server's socket accepts connections no other starts, though the lock
-// and the identity are gone and the server has not noticed yet.
+// While a server's socket accepts connections no other server starts, even if the lock and the
+// identity are gone and the server has not noticed yet.
 func TestNoSecondServerWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, AsDaemon(), looking(never))
@@ -190,7 +189,7 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 	joined(t, path)
 }
 
-// A daemon gets the place of a context whose lock was removed.
+// A daemon takes over from a context whose lock was removed.
 func TestYieldWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, looking(never))
@@ -206,7 +205,7 @@ func TestYieldWithoutLock(t *testing.T) {
 	joined(t, path)
 }
 
-// Of several daemons that ask a context for its place at once one gets it.
+// If several daemons ask a context to give way at once, one of them takes over.
 func TestYieldOnce(t *testing.T) {
 	for range 10 {
 		path := sock(t)
@@ -238,8 +237,8 @@ func TestYieldOnce(t *testing.T) {
 	}
 }
 
-// A server whose files were removed, and whose place another has taken, ends and
-// touches nothing of the other's.
+// A server whose files were removed, and whose place another server has taken, ends. It changes no
+// file of the other one.
 func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	old := serve(t, path, AsDaemon(), looking(never))
@@ -280,7 +279,7 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
-// child runs a test of this binary once more, as a process of its own.
+// child runs a test of this binary again, in a process of its own.
 func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	const mark = "ROCL_TEST_CHILD"
 	if os.Getenv(mark) == t.Name() {
@@ -295,9 +294,8 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	return false
 }
 
-// With the runtime directory full a server is followed by another, as often as
-// need be; labels that cannot be kept are said; nothing but the first identity
-// of a node needs space.
+// With the runtime directory full, one server can follow another any number of times. Labels that
+// cannot be stored are reported. Only the first identity of a node needs space.
 func TestFullRuntimeDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a file system")
@@ -371,13 +369,13 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		}
 		defer cs[i].Close()
 	}
-	cs[0].Close() // it served
+	cs[0].Close() // the client that served
 	if _, err := cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
 		t.Errorf("after the server went: %v", err)
 	}
 }
 
-// A process that may not write large files is told so; it is not ended by SIGXFSZ.
+// A process that may not write large files gets an error. SIGXFSZ does not end it.
 func TestFileSizeLimit(t *testing.T) {
 	if !child(t, nil) {
 		return
@@ -407,7 +405,7 @@ func TestFileSizeLimit(t *testing.T) {
 	limit(unix.RLIM_INFINITY)
 	serve(t, path).Close()
 	limit(16)
-	refused() // no epoch can
+	refused() // no epoch can be written
 	limit(4096)
 	serve(t, path)
 	c := joined(t, path)
@@ -421,8 +419,8 @@ func TestFileSizeLimit(t *testing.T) {
 	}
 }
 
-// A server whose process has no descriptors left goes on when there are some, and
-// says so a few times, not at each try.
+// A server whose process has no free descriptors goes on when there are some. It logs the problem a
+// few times, not at each try.
 func TestNoDescriptors(t *testing.T) {
 	if !child(t, nil) {
 		return
@@ -451,7 +449,7 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		full = append(full, fd)
 	}
-	var waiting []int // connected, and not to be accepted yet
+	var waiting []int // connected, and not accepted yet
 	defer func() {
 		for _, fd := range waiting {
 			unix.Close(fd)
@@ -484,7 +482,7 @@ func TestNoDescriptors(t *testing.T) {
 	d.Close()
 }
 
-// failing is a listener whose process has no descriptors left for a while.
+// failing is a listener whose process has no free descriptors for a while.
 type failing struct {
 	net.Listener
 	tries int
@@ -497,7 +495,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, unix.EMFILE
 }
 
-// What can repeat is logged a few times and not at each try.
+// A repeated problem is logged a few times and not each time.
 func TestAcceptingIsLoggedRarely(t *testing.T) {
 	var log lines
 	s := NewServer(WithLogger(slog.New(slog.NewTextHandler(&log, nil))))

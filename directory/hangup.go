@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slowQuestion is after what time it is worth a goroutine to see whether who has
-// asked is still there.
+// slowQuestion is the time after which a goroutine watches whether the asking end of a question
+// still exists.
 const slowQuestion = 50 * time.Millisecond
 
-// onHangup calls gone if the other end hangs up before stop is called: a question
-// that takes long, because a member does not answer, is not worked on for nobody,
-// nor holds a descriptor. Nothing is read, the other end may say more meanwhile.
-// Further calls of stop do nothing.
+// onHangup calls gone if the other end hangs up before stop is called. So the server does not work
+// on, and hold a descriptor for, a slow question whose answer no process wants. onHangup reads
+// nothing, so the other end may send more meanwhile. Further calls of stop do nothing.
 func onHangup(nc net.Conn, gone func()) (stop func()) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -42,7 +41,7 @@ func onHangup(nc net.Conn, gone func()) (stop func()) {
 			gone()
 		}
 	})
-	return sync.OnceFunc(func() { // a second Stop of the timer would report that it has fired
+	return sync.OnceFunc(func() { // a second call of the timer's Stop would report that it has fired
 		if !t.Stop() {
 			_ = nc.SetReadDeadline(time.Now())
 			<-looked

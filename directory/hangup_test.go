@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// mute is a cluster that does not answer.
+// mute is a Remote that does not answer.
 type mute struct{ nowhere }
 
 func (mute) Find(ctx context.Context, _ *resource.List) (database.Record, error) {
@@ -31,10 +31,10 @@ func (m mute) Trace(ctx context.Context, _ strategy.Strategy, p *resource.List) 
 	return Trace{}, second(m.Find(ctx, p))
 }
 
+// second returns the error of two results.
 func second[T any](_ T, err error) error { return err }
 
-// Who gives up a question that nobody answers leaves nothing behind in the
-// server.
+// Asking goroutines that give up a question without an answer leave no connections in the server.
 func TestHangup(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -69,7 +69,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// slow is a cluster that takes its time to say no.
+// slow is a Remote that answers "not found" after a while.
 type slow struct{ nowhere }
 
 func (slow) Find(context.Context, *resource.List) (database.Record, error) {
@@ -77,8 +77,8 @@ func (slow) Find(context.Context, *resource.List) (database.Record, error) {
 	return database.Record{}, ErrNotFound
 }
 
-// Who waits is answered, again and again over one connection, and may have said
-// more meanwhile.
+// A client that waits gets its answers, also for several questions on one connection, and also if
+// it sends the next question before the answer.
 func TestNoHangup(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -98,7 +98,7 @@ func TestNoHangup(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			time.Sleep(slowQuestion * 3) // alone
+			time.Sleep(slowQuestion * 3) // the first question waits alone
 		}
 	}
 	_ = nc.SetDeadline(time.Now().Add(60 * time.Second))

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A question that is answered in batches stops looking for a hangup twice.
+// A question that is answered in batches calls stop of onHangup twice.
 func TestHangupStoppedTwice(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -22,5 +22,5 @@ func TestHangupStoppedTwice(t *testing.T) {
 	defer c.Close()
 	stop := onHangup(c, func() { t.Error("the other end has not hung up") })
 	stop()
-	stop() // it must return
+	stop() // must return
 }

@@ -18,22 +18,23 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// An Identity is who a node is: its number, and the means to give contexts
-// numbers that no other context of the node ever had or will have.
+// An Identity is the number of a node, with the means to give its contexts numbers that are never
+// given twice.
 type Identity struct {
 	Node  resource.NodeID
-	Epoch uint64 // 24 bits: one for every server the node has had since boot
-	key   [32]byte
-	// labels are what the last server that was given any gave the node.
+	Epoch uint64   // 24 bits; one for each server of the node since boot
+	key   [32]byte // secret; known to processes that can read PATH.node
+	// labels are those that the node was given last.
 	labels Labels
-	count  atomic.Uint64
+	count  atomic.Uint64 // contexts that were given a number by this server
 }
 
-const nodeMark = "rocl node " // an identity begins with it
+const nodeMark = "rocl node " // the text that an identity's file begins with
 
+// epochMost is the last epoch of a node; after it the node is a new one.
 const epochMost = 1<<24 - 1
 
-// NewIdentity makes an identity that is kept nowhere, for nodes in memory.
+// NewIdentity makes an identity that is stored nowhere, for nodes in memory.
 func NewIdentity() *Identity {
 	id := &Identity{Epoch: 1}
 	var b [8]byte
@@ -43,7 +44,7 @@ func NewIdentity() *Identity {
 	return id
 }
 
-// next gives a context its number, or fails after 16 million.
+// next returns the number of a new context. It fails after 16 million.
 func (i *Identity) next() (resource.GID, error) {
 	n := i.count.Add(1)
 	if n >= 1<<24 {
@@ -52,16 +53,17 @@ func (i *Identity) next() (resource.GID, error) {
 	return resource.MakeGID(i.Node, i.Epoch<<24|n, 0), nil
 }
 
-// token proves to any server of this node that g was given here.
+// token returns the proof, for any server of this node, that g was given by this node.
 func (i *Identity) token(g resource.GID) (t [32]byte) {
 	var b [16]byte
 	resource.PutGID(b[:], g)
 	return i.derive("token", b[:])
 }
 
-// linkKey is what the contexts of this node prove to each other that they know.
+// linkKey returns the key that the contexts of this node prove to each other to know.
 func (i *Identity) linkKey() [32]byte { return i.derive("link", nil) }
 
+// derive returns a secret for one purpose, computed from the node's key.
 func (i *Identity) derive(what string, of []byte) (t [32]byte) {
 	h := hmac.New(sha256.New, i.key[:])
 	h.Write([]byte(what))
@@ -70,6 +72,7 @@ func (i *Identity) derive(what string, of []byte) (t [32]byte) {
 	return t
 }
 
+// bootID returns an identifier of the present run of the kernel.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -78,9 +81,9 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// loadIdentity reads the identity at path and begins its next epoch, or makes
-// one if there is none of this boot. Labels, if given, replace those kept with
-// it; where they cannot be written, unkept says why. The node's lock must be held.
+// loadIdentity reads the identity at path and begins its next epoch. If there is none of this boot,
+// it makes one. labels, unless nil, replace the stored ones. If they cannot be written, unkept says
+// why. The node's lock must be held.
 func loadIdentity(path string, labels *Labels) (id *Identity, unkept, err error) {
 	id, err = readIdentity(path)
 	if err != nil {
@@ -102,11 +105,11 @@ func loadIdentity(path string, labels *Labels) (id *Identity, unkept, err error)
 	if e := writeIdentity(path, was); e != nil {
 		return nil, nil, e
 	}
-	return id, err, nil // the next server has the labels that were kept before
+	return id, err, nil // the next server gets the labels that were stored before
 }
 
-// readIdentity returns nil for one of another boot, or not to be understood:
-// then the node is a new one.
+// readIdentity returns the identity in the file at path. It returns nil for an identity of another
+// boot and for a malformed one: then the node is a new one.
 func readIdentity(path string) (*Identity, error) {
 	b, err := readNode(path)
 	if err != nil || len(b) == 0 {
@@ -128,7 +131,7 @@ func readIdentity(path string) (*Identity, error) {
 	return id, nil
 }
 
-// readNode reads what is at the place of a node's identity: nothing, an identity,
+// readNode returns the content of the file PATH.node at path: nil if there is no file, an identity,
 // or the note of a second path. Any other file is an error.
 func readNode(path string) ([]byte, error) {
 	b, err := readSide(path)
@@ -141,13 +144,13 @@ func readNode(path string) ([]byte, error) {
 	return b, err
 }
 
-// file returns what PATH.node has. Another epoch does not change its size.
+// file returns the content of PATH.node. Its size does not change with the epoch.
 func (i *Identity) file() []byte {
 	return fmt.Appendf(nil, nodeMark+"%012x boot %s epoch %08d key %x\n%s", uint64(i.Node), bootID(), i.Epoch, i.key, i.labels.line())
 }
 
-// writeIdentity writes id to path. Where nothing but the epoch is new it is
-// written in place, which needs no space.
+// writeIdentity writes id to path. If only the epoch is new, it is written in place, which needs no
+// disk space.
 func writeIdentity(path string, id *Identity) error {
 	now, err := readNode(path)
 	if err != nil {
@@ -169,8 +172,8 @@ func writeIdentity(path string, id *Identity) error {
 	return writeSide(path, want)
 }
 
-// Sibling makes the identity of another node whose contexts trust those of i:
-// it has the same key. For nodes in memory.
+// Sibling makes the identity of another node whose contexts trust those of i, because it has the
+// same key. It is for nodes in memory.
 func (i *Identity) Sibling() *Identity {
 	s := NewIdentity()
 	s.key = i.key

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// level is what the server understands beyond the first messages: at 1 list, more
-	// and batch, and patterns with conditions.
+	// level is what the server understands beyond the first version. Level 1 has list, more and
+	// batch, and patterns with conditions.
 	level = 1
 
-	// A batch ends with the answer by which it has so many bytes. The first one is
-	// short: the caller may want no more than that.
+	// A batch ends with the answer that makes it so many bytes. The first batch is short, because
+	// the caller may need only a few answers.
 	firstBatch = 4 << 10
 	batchBytes = 48 << 10
 
-	directBatch = 64 // records that are taken from a database in this process at a time
+	directBatch = 64 // records taken at a time from a database in this process
 )
 
-// pattern is the rest of the body, a view.
+// pattern returns the rest of the body as a pattern, a view.
 func (p *parser) pattern() (resource.List, error) {
 	if p.bad {
 		return resource.List{}, fmt.Errorf("%w: truncated message", ErrProtocol)
@@ -42,8 +42,8 @@ func (p *parser) pattern() (resource.List, error) {
 	return l, nil
 }
 
-// batch writes the next answers to c.out, to be sent. It reports how many these are. far is an error that is no
-// answer.
+// batch writes the next answers to c.out without sending them, and returns how many there are. far
+// is an error that says that there is no certain answer.
 func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, pattern *resource.List) (n int, far error) {
 	most := batchBytes
 	if !k.begun {
@@ -61,7 +61,7 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, patt
 	if k.there == nil {
 		k.here.Take(func(r database.Record) bool { return !put(&r) })
 	}
-	if n == 0 { // what is elsewhere comes one by one: the first does not wait for the last
+	if n == 0 { // answers of other members come one by one: the first does not wait for the last
 		r, ok, far := k.next(ctx, s, pattern)
 		if s.life.Err() != nil {
 			far = ErrClosed
@@ -74,14 +74,14 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *codec, id uint64, patt
 	return n, nil
 }
 
-// slabBytes is how much memory small answers of one batch share. A caller that keeps one
-// answer keeps so much.
+// slabBytes is the size of the memory that small answers of one batch share. A caller that keeps
+// one of these answers keeps all that memory.
 const slabBytes = 2 << 10
 
-// A slab gives memory to small copies, which costs less than an allocation each.
+// A slab is memory for small copies, which costs less than one allocation for each.
 type slab struct{ free []byte }
 
-// copyOf copies b. rest is about how many bytes are to be copied from b on.
+// copyOf returns a copy of b. rest is about how many bytes are still to be copied, including b.
 func (s *slab) copyOf(b []byte, rest int) []byte {
 	if len(b) > len(s.free) {
 		if len(b) > slabBytes/4 {
@@ -121,13 +121,14 @@ type listing struct {
 	c       *Client
 	pattern *resource.List
 	yield   func(Answer, error) bool
-	seen    map[resource.GID]bool // yielded before the server was lost
-	got     []resource.GID        // yielded
-	stopped bool                  // the caller wants no more
-	asked   bool                  // for a batch that has not been read
+	seen    map[resource.GID]bool // answers that were yielded before the server was lost
+	got     []resource.GID        // answers that were yielded
+	stopped bool                  // the caller's loop has ended
+	asked   bool                  // a batch was asked for and has not been read
 }
 
-// tell yields an answer, unless it has been yielded before.
+// tell yields an answer, unless it has been yielded before. It reports false if the caller's loop
+// has ended.
 func (l *listing) tell(ans *Answer) (more bool) {
 	if len(l.seen) > 0 && l.seen[ans.ID] {
 		return true
@@ -137,7 +138,7 @@ func (l *listing) tell(ans *Answer) (more bool) {
 	return !l.stopped
 }
 
-// run lists until the end, which it returns.
+// run lists until there are no more answers and returns the end.
 func (l *listing) run(ctx context.Context) (end *endError, err error) {
 	s := l.c.beside(ctx)
 	for {
@@ -157,7 +158,7 @@ func (l *listing) run(ctx context.Context) (end *endError, err error) {
 	}
 }
 
-// note keeps in seen what has been yielded, so that it is not yielded again.
+// note copies got to seen, so that these answers are not yielded again.
 func (l *listing) note() {
 	l.seen = make(map[resource.GID]bool, len(l.got))
 	for _, id := range l.got {
@@ -165,8 +166,8 @@ func (l *listing) note() {
 	}
 }
 
-// indexed lists from the image. It returns neither an end nor an error if the caller wants
-// no more, and where the image cannot tell, or not tell the rest: then the server is asked.
+// indexed lists from the index. It returns neither an end nor an error in two cases: the caller's
+// loop has ended, or the index cannot tell all answers. Then the server is asked.
 func (l *listing) indexed(ctx context.Context) (*endError, error) {
 	r := l.c.image.Load()
 	if r == nil || !r.Alone() {
@@ -199,7 +200,7 @@ func (l *listing) indexed(ctx context.Context) (*endError, error) {
 	return nil, nil
 }
 
-// over lists over a connection.
+// over lists over an ask connection.
 func (l *listing) over(ctx context.Context) error {
 	l.c.asks()
 	a, err := l.c.borrow(ctx, kindAsk)
@@ -228,10 +229,10 @@ func (l *listing) over(ctx context.Context) error {
 	return err
 }
 
-// batches asks for the next batch before it tells of one, so that the server works on it
-// meanwhile: not before the first batch has been told, which may be enough.
+// batches lists batch by batch. It asks for the next batch before it yields one, so that the server
+// works meanwhile. It does not do so before the first batch is yielded, which may be enough.
 func (l *listing) batches(ctx context.Context, a *askConn) error {
-	if ctx.Err() != nil { // nothing has been said yet
+	if ctx.Err() != nil { // nothing is sent
 		return context.Cause(ctx)
 	}
 	if ctx.Done() != nil {
@@ -269,7 +270,7 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 	}
 }
 
-// oneByOne is batches for a server that does not know them.
+// oneByOne is batches for a server of level 0.
 func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
 	ans, err := a.ask(ctx, msgStart, func(k *codec) { k.bytes(l.pattern.Wire()) })
 	for ; err == nil; ans, err = a.ask(ctx, msgNext, nil) {
@@ -280,7 +281,7 @@ func (l *listing) oneByOne(ctx context.Context, a *askConn) error {
 	return err
 }
 
-// direct lists what a server in this process has, and what it asks of others.
+// direct lists through a server in this process: its own resources, then those of other members.
 func (l *listing) direct(ctx context.Context, s *Server) error {
 	if _, _, err := s.patiently(ctx, func() (r database.Record, ok bool) { return }); err != nil {
 		return lostIf(s, err)
@@ -320,14 +321,14 @@ func (l *listing) direct(ctx context.Context, s *Server) error {
 		case !ok:
 			return &endError{cur.cov}
 		}
-		ans := Answer(r) // as it came, it belongs to nobody else
+		ans := Answer(r) // it was decoded for this call, so nothing shares its memory
 		if err := l.answer(ctx, s, &ans); err != nil || l.stopped {
 			return err
 		}
 	}
 }
 
-// answer tells what the server s has said, if it is still one.
+// answer yields an answer of s, unless s or ctx has ended.
 func (l *listing) answer(ctx context.Context, s *Server, ans *Answer) error {
 	switch {
 	case ctx.Err() != nil:
@@ -339,7 +340,7 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *Answer) error {
 	return nil
 }
 
-// lostIf is errLost if the server has ended, else err.
+// lostIf returns errLost if the server has ended, else err.
 func lostIf(s *Server, err error) error {
 	if s.life.Err() != nil {
 		return errLost
@@ -361,7 +362,8 @@ var listed = sync.Pool{New: func() any { return new([]resource.GID) }}
 // listedMost is the capacity above which such memory is not used again.
 const listedMost = 1 << 14
 
-// list puts a question with several answers and yields them as they come.
+// list asks a question with several answers and yields them as they come. With cov, nodes that
+// could not be asked are reported there; without it, by an error.
 func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage, yield func(Answer, error) bool) {
 	got := listed.Get().(*[]resource.GID)
 	l := listing{c: c, pattern: pattern, yield: yield, got: (*got)[:0]}
@@ -389,20 +391,20 @@ func (c *Client) list(ctx context.Context, pattern *resource.List, cov *Coverage
 	}
 }
 
-// FindAll yields every resource that matches, each once. The server keeps the
-// place (paper, section 3.4) until the loop ends, and sends answers in batches: a
-// resource may have changed, or gone, since its batch was sent. If the server is lost,
-// the question begins again with the next one and goes on with what was not yielded
-// yet. At the end it says, with ErrPartial, if some node could not be asked.
+// FindAll yields each matching resource once. The server keeps the position (paper, section 3.4)
+// until the loop ends, and sends answers in batches. A resource may have changed, or gone, since
+// its batch was sent.
 //
-// If the pattern has an order, nothing is yielded before all answers have come; they
-// are yielded in that order.
+// If the server is lost, FindAll asks the next one and goes on with the answers that it has not
+// yielded. If some node could not be asked, the last error matches ErrPartial.
+//
+// If the pattern has an order, FindAll waits for all answers and yields them in that order.
 func (c *Client) FindAll(ctx context.Context, pattern *resource.List) iter.Seq2[Answer, error] {
 	return c.FindCovering(ctx, pattern, nil)
 }
 
-// FindCovering is FindAll that says in cov, when it has come to its end, which
-// nodes were asked; that some could not be is then no error.
+// FindCovering is FindAll, except that it reports in cov at the end which nodes were asked. Nodes
+// that could not be asked are then no error.
 func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		if _, _, ordered := pattern.Order(); ordered {
@@ -413,14 +415,16 @@ func (c *Client) FindCovering(ctx context.Context, pattern *resource.List, cov *
 	}
 }
 
-// ranked asks for the value by which answers are ordered.
+// ranked is a pattern with an order, which asks for the value that the order needs.
 type ranked struct {
 	pattern resource.List
 	name    string
 	most    bool
-	added   bool // name is asked for here, and not by the caller
+	added   bool // the caller did not ask for name
 }
 
+// newRanked returns pattern as a ranked. It adds the value to what the pattern asks for if
+// necessary.
 func newRanked(pattern *resource.List) (k ranked, err error) {
 	k.pattern = pattern.Clone()
 	k.name, k.most, _ = pattern.Order()
@@ -434,8 +438,8 @@ func newRanked(pattern *resource.List) (k ranked, err error) {
 	return k, k.pattern.Want(k.name)
 }
 
-// take returns the rank of an answer, which has no more attributes than were asked for
-// afterwards.
+// take returns the rank of an answer, and removes the value from the answer if the caller did not
+// ask for it.
 func (k *ranked) take(ans *Answer) resource.Rank {
 	r := resource.RankOf(&ans.Attrs, k.name, k.most)
 	if k.added {
@@ -480,11 +484,13 @@ func (c *Client) inOrder(ctx context.Context, pattern *resource.List, cov *Cover
 	}
 }
 
-// Best returns the first resource in the order of the pattern. Each node is asked for
-// its first one, and the first among the answers is returned: nodes that could not be
-// asked are left out, and cov, unless it is nil, tells which. ErrNotFound, or
-// ErrPartial if none was found and some nodes could not be asked. Best waits for nodes
-// that do not answer and are not known to be dead, for some seconds.
+// Best returns the first resource in the order of the pattern. It asks each node for the node's
+// first one and returns the first among the answers. Nodes that could not be asked are left out,
+// and are in cov unless that is nil.
+//
+// It returns ErrNotFound if nothing matches. It returns ErrPartial if nothing was found and some
+// nodes could not be asked. Best waits some seconds for nodes that do not answer and are not known
+// to be dead.
 func (c *Client) Best(ctx context.Context, pattern *resource.List, cov *Coverage) (best Answer, err error) {
 	k, err := newRanked(pattern)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// older lets the client take its server for one of the first version.
+// older makes the client take its server for one of the first version.
 func (c *Client) older() {
 	t := c.Terms()
 	t.level = 0
@@ -37,8 +37,8 @@ func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32)
 	return all
 }
 
-// Whatever way a listing goes, all that matches comes, once, whole, and stopping early
-// leaves the connection as it was.
+// By whatever route a listing goes, each matching resource comes once and complete. A listing that
+// is stopped early leaves its connection usable.
 func TestFindAllWays(t *testing.T) {
 	path := sock(t)
 	log := NewServer().log
@@ -107,8 +107,8 @@ func TestFindAllWays(t *testing.T) {
 	}
 }
 
-// A server that ends in the midst of a listing is followed by the next one: nothing is
-// lost, and nothing comes twice.
+// If a server ends during a listing, the next server continues it: no resource is lost, and none
+// comes twice.
 func TestFindAllTakeover(t *testing.T) {
 	for _, name := range []string{"socket", "index"} {
 		t.Run(name, func(t *testing.T) {
@@ -145,15 +145,15 @@ func TestFindAllTakeover(t *testing.T) {
 	}
 }
 
-// thatToo is a cluster with one more resource.
+// thatToo is a Remote with one more resource.
 type thatToo struct{ atOnce }
 
 func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) { yield(a.Record, nil) }
 }
 
-// A listing from the index is the one that comes over the socket, in the same order, and the
-// server is not asked. In a cluster it is asked.
+// A listing from the index equals the one over the socket, in the same order, and the server is not
+// asked. In a cluster the server is asked.
 func TestFindAllIndexed(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -197,7 +197,7 @@ func TestFindAllIndexed(t *testing.T) {
 	}
 }
 
-// A listing that is stopped while an answer is under way leaves no answer to the next question.
+// If a listing is stopped while an answer is under way, the next question does not get that answer.
 func TestFindAllStopped(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -219,14 +219,17 @@ func TestFindAllStopped(t *testing.T) {
 	}
 }
 
+// compare returns a condition for where.
 func compare(name string, op resource.Op, n string) func(*resource.List) error {
 	return func(l *resource.List) error { return l.Compare(name, op, n) }
 }
 
+// orderBy returns an order for where.
 func orderBy(name string, most bool) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OrderBy(name, most) }
 }
 
+// where adds conditions to p.
 func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, add := range conditions {
@@ -237,8 +240,8 @@ func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) er
 	return p
 }
 
-// Comparisons, orders and owners mean the same wherever they are looked at: in the
-// server's process, over the socket, in the image.
+// Comparisons, orders and owners have the same meaning in the server's process, over the socket and
+// in the index.
 func TestConditionsEverywhere(t *testing.T) {
 	path := sock(t)
 	beside, err := JoinNode(t.Context(), path, NewServer().log, nil)
@@ -310,7 +313,7 @@ func TestConditionsEverywhere(t *testing.T) {
 	}
 }
 
-// A watch with a comparison tells of resources as their numbers come and go.
+// A watch with a comparison reports resources as their numbers begin and cease to match.
 func TestConditionsWatched(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -333,7 +336,7 @@ func TestConditionsWatched(t *testing.T) {
 		}
 		switch step++; step {
 		case 1:
-			load("6", "b") // nobody is told
+			load("6", "b") // no watch reports this
 			load("4", "c")
 		case 2:
 			load("3", "c")
@@ -351,8 +354,8 @@ func TestConditionsWatched(t *testing.T) {
 	}
 }
 
-// Changes at once are all there in the end, also where the server has a revision that
-// the client does not know of.
+// Concurrent calls of Change all take effect, also if the server has a revision that the client
+// does not know.
 func TestChange(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -391,6 +394,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// FuzzBatch parses arbitrary bytes as a batch.
 func FuzzBatch(f *testing.F) {
 	k := &codec{}
 	for i := range uint32(2) {

@@ -16,39 +16,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attributes of the resource that stands for a node. Its identifier is the
-// node's own: no context has the number 0. See [NodeResource].
+// Attributes of the resource that stands for a node. Its identifier is the node's own: no context
+// has the number 0. See [NodeResource].
 const (
 	AttrKind    = resource.SystemPrefix + "kind"    // "node"
 	AttrAddr    = resource.SystemPrefix + "addr"    // HOST:PORT of a member of a cluster
-	AttrNode    = resource.SystemPrefix + "node"    // number, 12 hexadecimal digits
-	AttrHost    = resource.SystemPrefix + "host"    // name of the machine
+	AttrNode    = resource.SystemPrefix + "node"    // the node's number, 12 hexadecimal digits
+	AttrHost    = resource.SystemPrefix + "host"    // the name of the machine
 	AttrOS      = resource.SystemPrefix + "os"      // as GOOS
 	AttrArch    = resource.SystemPrefix + "arch"    // as GOARCH
 	AttrCores   = resource.SystemPrefix + "cores"   // processors the server may use
-	AttrMemory  = resource.SystemPrefix + "memory"  // bytes of the machine
+	AttrMemory  = resource.SystemPrefix + "memory"  // bytes of memory of the machine
 	AttrVersion = resource.SystemPrefix + "version" // of the server
 )
 
-// NodeResource is the identifier of the resource that stands for a node. Its
-// node's server owns it, and no context may change it.
+// NodeResource returns the identifier of the resource that stands for a node. The server of that
+// node owns the resource, and no context may change it.
 func NodeResource(n resource.NodeID) resource.GID { return resource.MakeGID(n, 0, 0) }
 
-// Limits of labels: every answer that lists nodes carries them.
+// Limits of labels, which every answer that lists nodes contains.
 const (
 	MaxLabels     = 256
 	MaxLabelBytes = 16 << 10 // of their wire form
 )
 
-// ErrLabels says that labels are too many or too large.
+// ErrLabels is returned if labels are too many or too large.
 var ErrLabels = errors.New("rocl: too many labels")
 
-// Labels are attributes that the operator gives a node. A value of this type
-// is valid; the zero value has none.
+// Labels are attributes that the operator gives a node. A value of this type is valid; the zero
+// value has no labels.
 type Labels struct{ list resource.List }
 
-// NewLabels makes labels of a, refusing names that are the library's, names
-// without a value, and more than MaxLabels or MaxLabelBytes.
+// NewLabels makes labels of a. It refuses names that belong to the library, names without a value,
+// and more than MaxLabels or MaxLabelBytes.
 func NewLabels(a resource.Attributes) (Labels, error) {
 	l, err := resource.NewPattern(a)
 	if err == nil {
@@ -60,6 +60,7 @@ func NewLabels(a resource.Attributes) (Labels, error) {
 	return Labels{l.Clone()}, nil
 }
 
+// checkLabels returns the error of NewLabels.
 func checkLabels(l *resource.List) error {
 	if n, b := l.Len(), len(l.Wire()); n > MaxLabels || b > MaxLabelBytes {
 		return fmt.Errorf("%w: %d of %d bytes; at most %d of %d", ErrLabels, n, b, MaxLabels, MaxLabelBytes)
@@ -73,12 +74,13 @@ func checkLabels(l *resource.List) error {
 // AppendAttrs implements resource.Attributes.
 func (l Labels) AppendAttrs(to *resource.List) error { return l.list.AppendAttrs(to) }
 
-// WithLabels gives the node labels: plain attributes of the resource that
-// stands for it. Without this option a server that is no daemon keeps those its
-// predecessor gave, so that they do not come and go while a daemon restarts.
+// WithLabels gives the node labels: plain attributes of the resource that stands for the node.
+// Without this option a server that is no daemon keeps the labels of its predecessor, so that
+// labels do not come and go while a daemon restarts.
 func WithLabels(l Labels) Option { return func(s *Server) { s.labels, s.labelled = l, true } }
 
-// describe is the resource that stands for the node.
+// describe returns the attributes of the resource that stands for the node. addr is the node's
+// address in the cluster, "" if it is no member.
 func (s *Server) describe(addr string) (*resource.List, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *Server) describe(addr string) (*resource.List, error) {
 	return l, s.labels.AppendAttrs(l)
 }
 
-// memory is that of the machine in bytes, 0 if the kernel does not say.
+// memory returns the bytes of memory of the machine, 0 if the kernel does not say.
 func memory() uint64 {
 	var si unix.Sysinfo_t
 	if unix.Sysinfo(&si) != nil {
@@ -116,12 +118,12 @@ func memory() uint64 {
 	return uint64(si.Totalram) * uint64(si.Unit)
 }
 
-// changesPerEpoch leaves room in a revision for what one server changes.
+// changesPerEpoch is the number of revisions that each server of a node can use.
 const changesPerEpoch = 1 << 16
 
-// enrol puts the node among the resources, or says what is new about it. The
-// revision grows with every server of the node and with every change, so that
-// who watched an earlier server is told Changed, and an old one never wins.
+// enrol registers the resource that stands for the node, or updates it. The revision grows with
+// every server of the node and with every change. So a watch of an earlier server reports Changed,
+// and an old server's state never replaces a newer one.
 func (s *Server) enrol(addr string) {
 	l, err := s.describe(addr)
 	if err == nil {
@@ -131,12 +133,12 @@ func (s *Server) enrol(addr string) {
 		}
 		err = s.db.Offer(NodeResource(s.id.Node), NodeResource(s.id.Node), rev, l)
 	}
-	if err != nil { // labels are valid and small: nothing an operator can do comes here
+	if err != nil { // labels are valid and small, so no setting of an operator leads here
 		s.log.Error("directory: the node cannot be made known", "err", err)
 	}
 }
 
-// line is how a node's identity keeps labels.
+// line returns the labels in the form that the file PATH.node has.
 func (l Labels) line() string {
 	if l.list.Len() == 0 {
 		return ""
@@ -144,9 +146,10 @@ func (l Labels) line() string {
 	return labelMark + base64.StdEncoding.EncodeToString(l.list.Wire()) + "\n"
 }
 
-const labelMark = "labels "
+const labelMark = "labels " // the text that the line of labels begins with
 
-// parseLabels reads what line wrote; what is not to be understood is none.
+// parseLabels returns the labels in a line that Labels.line returned. A malformed line has no
+// labels.
 func parseLabels(line string) Labels {
 	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), labelMark)
 	if !ok {

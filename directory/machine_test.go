@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
 	l, err := NewLabels(a)
@@ -27,6 +28,7 @@ func labels(t testing.TB, a resource.Attributes) Labels {
 	return l
 }
 
+// nodes returns all that matches.
 func nodes(t testing.TB, c *Client, pattern *resource.List) (all []Answer) {
 	t.Helper()
 	for a, err := range c.FindAll(context.Background(), pattern) {
@@ -38,9 +40,9 @@ func nodes(t testing.TB, c *Client, pattern *resource.List) (all []Answer) {
 	return all
 }
 
-// A node is found by what it is and by its labels, as known and as wanted
-// attributes, and only by who names an attribute of the library's; no context
-// can change it.
+// The resource of a node is found by its properties and its labels, with known and wanted
+// attributes. It is found only by patterns that name an attribute of the library's. No context can
+// change it.
 func TestNode(t *testing.T) {
 	ctx := context.Background()
 	path := sock(t)
@@ -98,8 +100,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// Whoever serves, there is one node, and who watches it is told of changes and
-// never of an end. A server that is no daemon keeps the labels.
+// Whatever process serves, there is one node. A watch of the node sees changes and never an end. A
+// server that is no daemon keeps the labels.
 func TestNodeOutlivesServers(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -141,12 +143,12 @@ func TestNodeOutlivesServers(t *testing.T) {
 		opts []Option
 		zone string
 	}{
-		{nil, "a"}, // a context
+		{nil, "a"}, // served by a context
 		{nil, "a"},
 		{[]Option{AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "b"}))}, "b"},
 		{[]Option{WithLabels(Labels{})}, ""},
 		{[]Option{AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"}))}, "a"},
-		{[]Option{AsDaemon()}, ""}, // told of none: there are none
+		{[]Option{AsDaemon()}, ""}, // a daemon without labels removes them
 		{nil, ""},
 	} {
 		if err := s.Close(); err != nil {
@@ -164,8 +166,8 @@ func TestNodeOutlivesServers(t *testing.T) {
 	}
 }
 
-// Servers that share a database are nodes beside each other; one that returns
-// is not another.
+// Servers that share a database are several nodes. A server that returns has the same node as
+// before.
 func TestNodesShareDatabase(t *testing.T) {
 	db := database.New()
 	first := NewIdentity()
@@ -191,7 +193,7 @@ func TestNodesShareDatabase(t *testing.T) {
 	}
 }
 
-// many is n labels.
+// many returns n labels.
 func many(n int, value string) *resource.List {
 	l := new(resource.List)
 	for i := range n {
@@ -200,10 +202,11 @@ func many(n int, value string) *resource.List {
 	return l
 }
 
+// Labels have limits, are copied, and survive the file of the identity.
 func TestLabels(t *testing.T) {
 	for _, c := range []struct {
 		a    resource.Attributes
-		want error // nil: they are labels
+		want error // nil: the labels are valid
 	}{
 		{nil, nil},
 		{resource.Attrs{}, nil},
@@ -237,11 +240,11 @@ func TestLabels(t *testing.T) {
 	_ = twice.AddString("gpu", "a")
 	_ = twice.AddString("gpu", "b")
 	l := labels(t, twice)
-	_ = twice.AddString("gpu", "c") // the caller's own
+	_ = twice.AddString("gpu", "c") // changes the caller's list alone
 	if got := slices.Collect(l.list.Values("gpu")); len(got) != 2 {
 		t.Errorf("%q", got)
 	}
-	// What was not written here is no labels.
+	// A line that no server has written counts as no labels.
 	for _, line := range []string{"", "labels", "labels ", "labels x", "labels AAAA", "other text", labels(t, resource.Attrs{"a": "b"}).line() + "more"} {
 		if got := parseLabels(line); got.list.Len() != 0 {
 			t.Errorf("%q: %v", line, &got.list)
@@ -249,6 +252,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// FuzzParseLabels parses arbitrary lines: the result is always valid.
 func FuzzParseLabels(f *testing.F) {
 	f.Add(labels(f, resource.Attrs{"zone": "a"}).line())
 	f.Add("labels AAAAAAA=\n")

@@ -18,36 +18,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What lets a context find what is on its node without asking: the server makes
-// an image of its database when the first context asks for it, and hands a
-// descriptor to each that does. An image is used as long as the life connection
-// to the server that made it, so what its server did not live to write is never
-// waited for. What it cannot tell, the server is asked as ever.
+// A context can find resources of its node without asking the server. The server makes an image of
+// its database, the node's index, when the first context asks for it, and hands a descriptor to
+// each context that asks. A context uses an image only as long as its life connection to the server
+// that made it. So a context never waits for what its server did not live to write. If the image
+// cannot tell, the context asks the server over the socket.
 
 const (
-	// imageAfter is after how many questions over the socket a context asks for
-	// the image, which costs the server memory.
+	// imageAfter is the number of questions over the socket after which a context asks for the
+	// image, which costs the server memory.
 	imageAfter = 32
-	// imageTime bounds how long the server may take to make one.
+	// imageTime limits how long the server may take to make an image.
 	imageTime = 30 * time.Second
 )
 
-// WithoutImage keeps a server from making an image of its database: all
-// questions come over the socket.
+// WithoutImage keeps a server from making an image of its database. All questions then come over
+// the socket.
 func WithoutImage() Option { return func(s *Server) { s.images.off = true } }
 
-// There is no image to be had, or none by the way the directory is reached.
+// Errors of a request for the image: the server has none, or the connection cannot carry a
+// descriptor.
 var (
 	errNoImage = errors.New("directory: no image")
 	errNotUnix = errors.New("directory: no Unix socket, over which alone an image comes")
 )
 
-// images are what a server knows of the image of its database.
+// images is the server's state of the image of its database.
 type images struct {
-	off  bool
-	mu   sync.Mutex // one is made at a time
-	ours bool       // the database's present one is this server's
-	said string     // of why there is none
+	off  bool       // WithoutImage was given
+	mu   sync.Mutex // held while an image is made; guards all below
+	ours bool       // this server has made the database's present image
+	said string     // the reason that was logged last why there is none
 }
 
 // serveImage hands the image to a context that has joined.
@@ -72,7 +73,7 @@ func (s *Server) serveImage(c *codec) error {
 	case !ok:
 		return c.sendError(m.id, errNotUnix)
 	}
-	s.settle() // then a no is one
+	s.settle() // from then on a "no" is certain
 	fd, size, err := s.image()
 	if err != nil {
 		return c.sendError(m.id, err)
@@ -85,7 +86,8 @@ func (s *Server) serveImage(c *codec) error {
 	return err
 }
 
-// image is a descriptor of the image, which is made if need be.
+// image returns a descriptor of the image and its size, and makes the image if necessary. The
+// caller closes the descriptor.
 func (s *Server) image() (fd, size int, err error) {
 	im := &s.images
 	im.mu.Lock()
@@ -122,7 +124,7 @@ func (s *Server) image() (fd, size int, err error) {
 	return fd, size, nil
 }
 
-// dropImage ends the image, if it is this server's.
+// dropImage ends the image, if this server has made it.
 func (s *Server) dropImage() {
 	im := &s.images
 	im.mu.Lock()
@@ -135,24 +137,24 @@ func (s *Server) dropImage() {
 
 // ClientStats are counts of a client's questions since it joined.
 type ClientStats struct {
-	Mapped uint64 // finds and look-ups answered from the image, without a system call
-	Asked  uint64 // those that went over the socket
-	Image  bool   // there is an image now
+	Mapped uint64 // finds and lookups answered from the image, without a system call
+	Asked  uint64 // finds and lookups that went over the socket
+	Image  bool   // the client has an image now
 }
 
-// Stats returns the counts as of now.
+// Stats returns the present counts.
 func (c *Client) Stats() ClientStats {
 	return ClientStats{c.fromImage.Load(), c.fromSocket.Load(), c.image.Load() != nil}
 }
 
-// Mapped says whether the node's image is at hand.
+// Mapped reports whether the client has an image of its node's resources.
 func (c *Client) Mapped() bool { return c.image.Load() != nil }
 
-// WithoutImages keeps a client from using images: all it asks goes over the socket.
+// WithoutImages keeps a client from using images. All its questions go over the socket.
 func WithoutImages() ClientOption { return func(c *Client) { c.noImages = true } }
 
-// asks counts a question over the socket, and lets an image be fetched once that
-// seems worth it.
+// asks counts a question over the socket. After imageAfter questions it starts a goroutine that
+// fetches the image.
 func (c *Client) asks() {
 	c.fromSocket.Add(1)
 	if c.noImages {
@@ -169,8 +171,7 @@ func (c *Client) asks() {
 	}
 }
 
-// openImage fetches the image of the server that lc leads to, for as long as it
-// does.
+// openImage fetches the image of the server that lc leads to. The client uses it until lc ends.
 func (c *Client) openImage(lc *lifeConn) {
 	r, err := c.fetchImage()
 	if err != nil {
@@ -188,6 +189,8 @@ func (c *Client) openImage(lc *lifeConn) {
 	c.image.Store(r)
 }
 
+// fetchImage asks for the image over a connection of its own and maps it. errNotUnix says that the
+// directory is not reached over a Unix socket.
 func (c *Client) fetchImage() (*image.Reader, error) {
 	nc, err := c.dial(c.life)
 	if err != nil {
@@ -227,14 +230,15 @@ func (c *Client) fetchImage() (*image.Reader, error) {
 	return image.Open(fd, int(size))
 }
 
-// unmap stops using the image, if there is one. mu is held.
+// unmap stops using the image, if there is one. mu must be held.
 func (c *Client) unmap() {
 	if r := c.image.Swap(nil); r != nil {
 		r.Close()
 	}
 }
 
-// imageOver stops using r, which has ended, and lets another be fetched in time.
+// imageOver stops using r, which has ended. After imageAfter further questions the client fetches
+// another.
 func (c *Client) imageOver(r *image.Reader) {
 	if !c.image.CompareAndSwap(r, nil) {
 		return
@@ -247,8 +251,9 @@ func (c *Client) imageOver(r *image.Reader) {
 	c.mu.Unlock()
 }
 
-// inImage puts a question to the image. ok says that it could tell; what is not
-// there is nowhere if all says so, or nobody else could know of it.
+// inImage asks the image. ok is false if the image cannot tell; then the server must be asked. If
+// all is true, no other node can have the resource, so a "no" of the image is certain. A "no" is
+// also certain if the node is alone.
 func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, ask func(r *image.Reader, buf []byte) (image.Record, image.Verdict)) (a Answer, err error, ok bool) {
 	r := c.image.Load()
 	if r == nil || ctx.Err() != nil {
@@ -256,7 +261,7 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	}
 	var buf []byte
 	complete := pattern.Complete()
-	if !complete { // the answer is a copy of some of it
+	if !complete { // the answer is a copy of a part of it
 		b := scratch.Get().(*[scratchLen]byte)
 		defer scratch.Put(b)
 		buf = b[:]
@@ -279,6 +284,8 @@ func (c *Client) inImage(ctx context.Context, pattern *resource.List, all bool, 
 	return Answer(rec), nil, true
 }
 
+// scratchLen is the size of the buffers in scratch.
 const scratchLen = 2 << 10
 
+// scratch has buffers for lists of which an answer copies a part.
 var scratch = sync.Pool{New: func() any { return new([scratchLen]byte) }}

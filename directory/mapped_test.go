@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapped lets c ask until it has the image of its server.
+// mapped lets c ask until c has the index of its server.
 func mapped(t *testing.T, c *Client) {
 	t.Helper()
 	eventually.True(t, "an image", func() bool {
@@ -33,7 +33,7 @@ func mapped(t *testing.T, c *Client) {
 	})
 }
 
-// inPlace checks that f asks the server nothing.
+// inPlace checks that f asks the server nothing and reads the index.
 func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 	t.Helper()
 	questions := func() (n uint64) {
@@ -49,6 +49,7 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 	}
 }
 
+// register registers a resource of c and returns its identifier.
 func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
 	t.Helper()
 	id := c.Self().WithSerial(serial)
@@ -58,8 +59,7 @@ func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) res
 	return id
 }
 
-// Answers from the image are those that come over the socket, and nothing is
-// asked for them.
+// Answers from the index equal those over the socket, and need no question to the server.
 func TestMapped(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -128,8 +128,7 @@ func TestMapped(t *testing.T) {
 	}
 }
 
-// Who has registered, changed or deleted something finds that at once, and so do
-// others that hear of it.
+// A change is in the index as soon as the client that made it, or a client that hears of it, asks.
 func TestMappedSeesWhatWasDone(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -170,7 +169,7 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 	})
 }
 
-// When a watch tells that a context's resources are gone, the image has them no more.
+// When a watch reports that a context's resources are gone, the index no longer has them.
 func TestMappedDeath(t *testing.T) {
 	path := sock(t)
 	serve(t, path)
@@ -205,7 +204,7 @@ func TestMappedDeath(t *testing.T) {
 	}
 }
 
-// The next server has an image of its own, and that of the last is not used.
+// The next server has an index of its own, and clients do not use the index of the last one.
 func TestMappedAcrossServers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -222,7 +221,7 @@ func TestMappedAcrossServers(t *testing.T) {
 			t.Errorf("the image of a server that has ended says %v", v)
 		}
 		s = serve(t, path)
-		// Whatever is told by the new one is so at once.
+		// What the new server reports is in its index at once.
 		if _, err := owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})); err != nil {
 			t.Fatal(err)
 		}
@@ -232,8 +231,8 @@ func TestMappedAcrossServers(t *testing.T) {
 	}
 }
 
-// In a cluster what the image lacks is asked for, unless nobody else can have it;
-// also of an image that was made before.
+// In a cluster a client asks the server for what the index lacks, also if the index was made before
+// the node joined. A node alone needs no question.
 func TestMappedInCluster(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -261,14 +260,14 @@ func TestMappedInCluster(t *testing.T) {
 	if a, err := c.Lookup(t.Context(), far); err != nil || a.ID != far {
 		t.Error(a, err)
 	}
-	d := joined(t, path) // who comes later is told the same
+	d := joined(t, path) // a client that joins later is told the same
 	mapped(t, d)
 	if a, err := d.Find(t.Context(), list(t, resource.Match{"type": "far"})); err != nil || a.ID != far {
 		t.Error(a, err)
 	}
 }
 
-// Nobody has an image before the server has settled: its no would be none.
+// No client gets the index before the server has settled, because its "no" would not be certain.
 func TestMappedSettles(t *testing.T) {
 	s, c := following(t)
 	ids := offerLater(t, s, c)
@@ -283,7 +282,7 @@ func TestMappedSettles(t *testing.T) {
 	}
 }
 
-// An image that cannot go on is replaced, and meanwhile the server asked.
+// An index that cannot go on is replaced. Until then clients ask the server.
 func TestMappedAnew(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -302,7 +301,7 @@ func TestMappedAnew(t *testing.T) {
 	}
 }
 
-// Where there is no image everything works, and both sides say so once.
+// Without an index everything works, and both sides log it once.
 func TestWithoutImage(t *testing.T) {
 	path := sock(t)
 	var log lines
@@ -342,7 +341,7 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.all.String(), what)
 }
 
-// Who has not joined gets no image, nor does who comes over anything but the
+// A context that has not joined gets no index, and neither does a connection that is not over the
 // Unix socket.
 func TestImageDenied(t *testing.T) {
 	path := sock(t)
@@ -394,7 +393,7 @@ func TestImageDenied(t *testing.T) {
 	}
 }
 
-// A server that hands over anything but an image is asked over the socket.
+// If a server hands over anything but an index, the client asks over the socket.
 func TestImageNonsense(t *testing.T) {
 	fd, mem, err := memfd.Create("nonsense", 1<<20)
 	if err != nil {
@@ -450,6 +449,7 @@ func TestImageNonsense(t *testing.T) {
 	}
 }
 
+// hand sends the message in k with descriptors.
 func hand(uc *net.UnixConn, k *codec, fds ...int) {
 	k.out[0] = byte(len(k.out) - 4)
 	if _, _, err := uc.WriteMsgUnix(k.out, unix.UnixRights(fds...), nil); err != nil {
@@ -457,8 +457,7 @@ func hand(uc *net.UnixConn, k *codec, fds ...int) {
 	}
 }
 
-// A serving context asks itself, and a context on another machine's socket has none;
-// neither changes for that there are images.
+// A client of a server in memory asks that server, and no index is made for it.
 func TestImageNotForInMemory(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
@@ -477,7 +476,8 @@ func TestImageNotForInMemory(t *testing.T) {
 	}
 }
 
-// Clients that come, ask and go while servers change leave nothing behind.
+// Clients that join, ask and close while servers change find what they have registered, and leave
+// nothing behind.
 func TestMappedChurn(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	path := sock(t)
@@ -513,6 +513,7 @@ func TestMappedChurn(t *testing.T) {
 	wg.Wait()
 }
 
+// BenchmarkMapped measures a find in the index.
 func BenchmarkMapped(b *testing.B) {
 	path := sock(b)
 	s := serve(b, path)

@@ -11,12 +11,12 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// JoinNode joins the directory at a socket path, and serves it whenever nobody
-// else does, for as long as the client is open: so a laptop needs no daemon.
-// serve are options of the server.
+// JoinNode joins the directory at a socket path. The client serves the directory itself whenever no
+// other process does, for as long as the client is open, so a laptop needs no daemon. serve are
+// options of that server.
 func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option, opts ...ClientOption) (*Client, error) {
 	opts = append([]ClientOption{WithClientLogger(log)}, opts...)
-	if IsTCP(path) { // somebody else's
+	if IsTCP(path) { // a TCP address is that of a directory elsewhere, which this process never serves
 		return Join(ctx, DialSocket(path), opts...)
 	}
 	n := &node{path: path, log: log, opts: serve}
@@ -30,19 +30,21 @@ func JoinNode(ctx context.Context, path string, log *slog.Logger, serve []Option
 	return c, nil
 }
 
-// node is a server that a client runs when it must.
+// node is the server that a client runs when no other process serves.
 type node struct {
 	path   string
 	log    *slog.Logger
 	opts   []Option
-	late   atomic.Bool // whoever opened the context has been told that it works
+	late   atomic.Bool // set once JoinNode has succeeded: see takingOver
 	mu     sync.Mutex
 	closed bool
 	server *Server
 
-	serving atomic.Pointer[Server] // the same, for questions
+	serving atomic.Pointer[Server] // the same as server, read without mu
 }
 
+// serve starts the server. It replaces one that the client ran before and that has ended. ErrInUse
+// says that another process serves.
 func (n *node) serve(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,7 +52,7 @@ func (n *node) serve(ctx context.Context) error {
 		return ErrClosed
 	}
 	if n.server != nil {
-		n.server.Close() // it gave way, or its socket was taken from under it
+		n.server.Close() // it gave way to a daemon, or its socket was taken
 		n.server = nil
 	}
 	opts := append([]Option{WithLogger(n.log), takingOver(n.late.Load()), within(ctx)}, n.opts...)
@@ -64,7 +66,7 @@ func (n *node) serve(ctx context.Context) error {
 	return nil
 }
 
-// close ends serving as the context self does.
+// close ends serving because the context self closes.
 func (n *node) close(self resource.GID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,19 +15,20 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// scripted is a connection to a server that answers each message within its
-// write, so that the client never waits for an answer.
+// scripted is a connection to a server that answers each message within the client's Write, so that
+// the client never waits for an answer.
 type scripted struct {
-	net.Conn // nil: what is not below is not used
+	net.Conn // nil: its other methods are not used
 	answer   func(m message, out *codec) (more bool)
 
 	mu     sync.Mutex
 	come   *sync.Cond
 	in     bytes.Buffer
 	ended  bool
-	greets int // bytes of the greeting still to come
+	greets int // bytes of the greeting that are still to come
 }
 
+// newScripted returns a connection whose server answers with the function answer.
 func newScripted(answer func(m message, out *codec) bool) *scripted {
 	s := &scripted{answer: answer, greets: 8}
 	s.come = sync.NewCond(&s.mu)
@@ -81,14 +82,14 @@ func (s *scripted) Close() error {
 	return nil
 }
 
-// A registration or update that the server has acknowledged is offered to the
-// next server, also if the server dies before the caller runs again. On one
-// processor the reader joins the next server first.
+// A registration or update that the server has acknowledged is offered to the next server, even if
+// the server dies before the caller runs again. With one processor, the reading goroutine joins the
+// next server first.
 func TestAcknowledgedIsOffered(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	self := resource.MakeGID(1, 1, 0)
 	id := self.WithSerial(1)
-	for _, last := range []byte{msgRegister, msgUpdate} { // what the first server lived to acknowledge
+	for _, last := range []byte{msgRegister, msgUpdate} { // the last message that the first server acknowledges
 		var offers []uint64
 		dials := 0
 		dial := func(context.Context) (net.Conn, error) {

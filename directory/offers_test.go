@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// follower is a server whose node has had another before.
+// follower returns a server whose node has had another one before.
 func follower(t *testing.T) *Server {
 	s := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 2}))
 	t.Cleanup(func() { s.Close() })
@@ -29,8 +29,8 @@ type offering struct {
 	n    uint64
 }
 
-// announce joins s as context n of the server before and announces count
-// resources; 0 as contexts of older versions do, which announce nothing.
+// announce joins s as context n of the earlier server and announces count resources. With 0 it
+// announces nothing, as contexts of older versions do.
 func announce(t *testing.T, s *Server, n uint64, count int) *offering {
 	t.Helper()
 	nc, err := s.Dialer()(t.Context())
@@ -64,8 +64,8 @@ func (o *offering) next() resource.GID {
 	return id
 }
 
-// What a context is still offering is denied by nobody, however long the offer
-// takes: a find, a look-up, a listing and Synced wait for its end.
+// A resource that a context is still offering is never denied, however long the offer takes: Find,
+// Lookup, a listing and Synced wait for the end of the offer.
 func TestOfferIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := follower(t)
@@ -130,8 +130,7 @@ func TestOfferIsAwaited(t *testing.T) {
 	})
 }
 
-// A context that hangs, lies or dies in the midst of its offer delays a no, and
-// not for ever.
+// A context that hangs, lies or dies in the middle of its offer delays a "no" for a limited time.
 func TestOfferNeverEnds(t *testing.T) {
 	many := int(^uint(0) >> 1)
 	for name, c := range map[string]struct {
@@ -180,7 +179,7 @@ func TestOfferNeverEnds(t *testing.T) {
 	}
 }
 
-// slowly is a conn that takes its time for each message offered.
+// slowly is a connection that delays each message that is offered.
 type slowly struct {
 	net.Conn
 	writes int
@@ -193,8 +192,8 @@ func (s *slowly) Write(b []byte) (int, error) {
 	return s.Conn.Write(b)
 }
 
-// A client announces what it offers: nobody is told that a resource is gone which
-// is still to come, nor denied it.
+// A client announces what it offers. Until all of that has come, the server does not report a
+// resource gone, and does not deny it.
 func TestSlowOffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 1}))
@@ -253,8 +252,8 @@ func TestSlowOffer(t *testing.T) {
 	})
 }
 
-// A context that has reached the server and not joined yet is waited for as one in
-// the midst of its offer.
+// The server waits for a context that has connected and not joined yet, as for one in the middle of
+// its offer.
 func TestJoinIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := follower(t)

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// BeatTime is how often each end of a connection between members says that
-	// it is there.
+	// BeatTime is the interval at which each end of a connection between members sends a beat.
 	BeatTime = time.Second
-	// peerPatience is how long nothing may come, or be taken.
+	// peerPatience is how long the other end may send nothing, or take nothing, before the
+	// connection ends.
 	peerPatience = 4 * BeatTime
-	// mostWatches is how many watches of another member are served, and mostPatterns how
-	// many bytes their patterns have together.
+	// mostWatches limits the watches of another member, and mostPatterns the bytes of their
+	// patterns together.
 	mostWatches  = 1 << 14
 	mostPatterns = 64 << 20
-	// peerPiece is what is written at a time: whoever takes so much within
-	// peerPatience is there.
+	// peerPiece is the number of bytes written at a time. A member that takes as much within
+	// peerPatience is alive.
 	peerPiece = 64 << 10
 )
 
-// lively is a connection that ends when the other end is silent, or takes
-// nothing, for peerPatience.
+// lively is a connection that ends when the other end sends nothing, or takes nothing, for
+// peerPatience.
 type lively struct{ net.Conn }
 
 func (l lively) Read(b []byte) (int, error) {
@@ -52,10 +52,11 @@ func (l lively) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// ServePeer serves another member of the cluster until the connection ends; it
-// closes nc. A member may watch what this node itself holds, and nothing else.
+// ServePeer serves another member of the cluster until the connection ends, and closes nc. A member
+// may watch what this node itself holds, and nothing else.
 func (s *Server) ServePeer(nc net.Conn) { s.serveConn(lively{nc}, s.servePeer) }
 
+// servePeer carries out what a member sends, until the connection ends.
 func (s *Server) servePeer(c *codec) error {
 	kind, err := c.greeted()
 	if err != nil {
@@ -67,7 +68,7 @@ func (s *Server) servePeer(c *codec) error {
 	p := peerServer{s: s, out: codec{nc: c.nc}, watches: map[uint64]peerWatch{}}
 	ctx, cancel := context.WithCancel(s.life)
 	defer p.busy.Wait()
-	defer c.nc.Close() // whoever writes stops
+	defer c.nc.Close() // ends writes under way
 	defer cancel()
 	p.busy.Go(func() { p.beat(ctx) })
 	for {
@@ -84,22 +85,23 @@ func (s *Server) servePeer(c *codec) error {
 	}
 }
 
-// peerServer serves one member.
+// peerServer serves one member. The goroutine of the connection uses watches and bytes.
 type peerServer struct {
 	s       *Server
 	busy    sync.WaitGroup
-	mu      sync.Mutex // of out
+	mu      sync.Mutex // guards out
 	out     codec
 	watches map[uint64]peerWatch
-	bytes   int // of their patterns
+	bytes   int // of the patterns of all watches
 }
 
 // peerWatch is one watch of a member.
 type peerWatch struct {
-	end   context.CancelFunc
-	bytes int // of its pattern
+	end   context.CancelFunc // ends the watch
+	bytes int                // of its pattern
 }
 
+// handle carries out one message of the member.
 func (p *peerServer) handle(ctx context.Context, m *message) error {
 	switch m.typ {
 	case msgBeat:
@@ -152,6 +154,7 @@ func (p *peerServer) handle(ctx context.Context, m *message) error {
 	return fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 }
 
+// beat sends a beat each BeatTime until ctx ends or the connection cannot be written.
 func (p *peerServer) beat(ctx context.Context) {
 	t := time.NewTicker(BeatTime)
 	defer t.Stop()
@@ -171,7 +174,7 @@ func (p *peerServer) beat(ctx context.Context) {
 	}
 }
 
-// send lets one write. A connection that cannot be written has ended.
+// send calls write with out locked. If writing fails, send closes the connection.
 func (p *peerServer) send(write func(*codec) error) error {
 	p.mu.Lock()
 	err := write(&p.out)
@@ -182,13 +185,13 @@ func (p *peerServer) send(write func(*codec) error) error {
 	return err
 }
 
-// A Peer is a connection to another member's server, over which any number of
-// watches go. One goroutine may read and one write, side by side.
+// A Peer is a connection to another member's server, which carries any number of watches. One
+// goroutine may read and one write at the same time.
 type Peer struct {
 	in, out *codec
 }
 
-// NewPeer makes a peer of a connection to a server's ServePeer.
+// NewPeer makes a Peer of a connection to a server that calls ServePeer for it.
 func NewPeer(nc net.Conn) (*Peer, error) {
 	nc = lively{nc}
 	if _, err := nc.Write(greeting(kindPeer)); err != nil {
@@ -197,27 +200,27 @@ func NewPeer(nc net.Conn) (*Peer, error) {
 	return &Peer{newCodec(nc), &codec{nc: nc}}, nil
 }
 
-// Watch begins a watch under a number of the caller's.
+// Watch begins a watch under a number that the caller chooses.
 func (p *Peer) Watch(id uint64, pattern *resource.List) error {
 	p.out.begin(msgWatch, id)
 	p.out.bytes(pattern.Wire())
 	return p.out.send()
 }
 
-// Stop ends a watch. Events of it may still come.
+// Stop ends a watch. Events of the watch may still come.
 func (p *Peer) Stop(id uint64) error {
 	p.out.begin(msgStop, id)
 	return p.out.send()
 }
 
-// Beat says that we are there. It must be called each BeatTime.
+// Beat tells the other member that this one is alive. It must be called each BeatTime.
 func (p *Peer) Beat() error {
 	p.out.begin(msgBeat, 0)
 	return p.out.send()
 }
 
-// Next returns the next event and the watch it is of, or why a watch was
-// refused. With another error the connection has ended.
+// Next returns the next event and the number of its watch. refused says why the server refused the
+// watch id. After any other error the connection has ended.
 func (p *Peer) Next() (id uint64, ev Event, refused, err error) {
 	for {
 		m, err := p.in.read()
@@ -234,18 +237,18 @@ func (p *Peer) Next() (id uint64, ev Event, refused, err error) {
 	}
 }
 
-// Close ends the connection, and so do calls under way.
+// Close ends the connection, and with it calls under way.
 func (p *Peer) Close() error { return p.in.nc.Close() }
 
-// attached is a watch of a context, with the part of it that is elsewhere.
+// attached is a watch of a context, with the part of it on other nodes.
 type attached struct {
 	w       *database.Watch
 	pattern *resource.List
-	end     func() // of the part elsewhere; nil if there is none
+	end     func() // ends the part on other nodes; nil if there is none
 }
 
-// attach lets a watch be told what is elsewhere as well, by whoever is attached
-// now or later.
+// attach extends a watch to the resources of other nodes, through the Remote that is attached now
+// or later. end must be called when the watch ends.
 func (s *Server) attach(w *database.Watch, pattern *resource.List) (end func()) {
 	a := &attached{w: w, pattern: pattern}
 	s.wmu.Lock()
@@ -264,13 +267,13 @@ func (s *Server) attach(w *database.Watch, pattern *resource.List) (end func()) 
 	}
 }
 
-// reattach lets all watches be told by r.
+// reattach moves the watches to r, which takes the place of the former Remote.
 func (s *Server) reattach(r Remote) {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	for a := range s.watches {
 		before := a.end
-		a.end = r.Watch(a.pattern, a.w) // which holds it before the other lets it go
+		a.end = r.Watch(a.pattern, a.w) // r holds Synced of a.w before the former Remote releases it
 		if before != nil {
 			before()
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// peering connects a peer to a server.
+// peering connects a Peer to a server.
 func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -35,6 +35,7 @@ func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	return p, &served
 }
 
+// next returns the next event, which must be of watch id and of a kind.
 func next(t *testing.T, p *Peer, id uint64, kind EventKind) Event {
 	t.Helper()
 	got, ev, refused, err := p.Next()
@@ -44,7 +45,7 @@ func next(t *testing.T, p *Peer, id uint64, kind EventKind) Event {
 	return ev
 }
 
-// A member watches several things over one connection, and ends one of them.
+// A member has several watches over one connection, and ends one of them.
 func TestPeer(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
@@ -69,7 +70,7 @@ func TestPeer(t *testing.T) {
 	if err := p.Stop(5); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Stop(77); err != nil { // none of ours: no harm
+	if err := p.Stop(77); err != nil { // a number without a watch: no effect
 		t.Fatal(err)
 	}
 	if err := p.Beat(); err != nil { // read after Stop
@@ -81,10 +82,10 @@ func TestPeer(t *testing.T) {
 	next(t, p, 9, Gone)
 }
 
-// The patterns of a member's watches have a bound together. A watch beyond it is refused,
-// others go on, and one that ends makes room.
+// The patterns of a member's watches have a common limit. A watch beyond it is refused, other
+// watches go on, and a watch that ends makes room.
 func TestPeerPatterns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the two are silent for as long as it takes
+	synctest.Test(t, func(t *testing.T) { // both ends are silent for long
 		s := NewServer()
 		defer s.Close()
 		p, _ := peering(t, s)
@@ -114,7 +115,7 @@ func TestPeerPatterns(t *testing.T) {
 	})
 }
 
-// A member may do nothing but watch, and breaks off whoever says anything else.
+// A member may only watch. The server closes the connection of one that sends anything else.
 func TestPeerMayOnlyWatch(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
@@ -144,7 +145,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 		go func() { s.ServePeer(far); close(done) }()
 		go func() { _, _ = io.Copy(io.Discard, near) }()
 		_, _ = near.Write(b)
-		<-done // though we have not hung up
+		<-done // although this end has not hung up
 		near.Close()
 		if t.Failed() {
 			t.Fatal(what)
@@ -153,7 +154,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	if st := s.Stats(); st.Contexts != 0 || st.Connections != 0 {
 		t.Errorf("left behind: %+v", st)
 	}
-	near, far := net.Pipe() // and a context is no member
+	near, far := net.Pipe() // a context is no member
 	go s.ServeConn(far)
 	_, _ = near.Write(greeting(kindPeer))
 	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -162,7 +163,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	near.Close()
 }
 
-// nowhere is a cluster that must not be asked.
+// nowhere is a Remote that must not be asked.
 type nowhere struct{ t *testing.T }
 
 func (n nowhere) asked() error {
@@ -193,7 +194,7 @@ func (n nowhere) Watch(*resource.List, *database.Watch) func() {
 	return func() {}
 }
 
-// Each end hangs up when the other has said nothing for a while, and only then.
+// Each end hangs up when the other has been silent for peerPatience, and only then.
 func TestPeerSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer()
@@ -204,7 +205,7 @@ func TestPeerSilence(t *testing.T) {
 			_, _, _, err := p.Next()
 			gone <- err
 		}()
-		for range 100 { // both say they are there
+		for range 100 { // both ends send beats
 			time.Sleep(BeatTime)
 			if err := p.Beat(); err != nil {
 				t.Fatal(err)
@@ -213,7 +214,7 @@ func TestPeerSilence(t *testing.T) {
 		if len(gone) > 0 {
 			t.Fatalf("hung up on a server that lives: %v", <-gone)
 		}
-		begun := time.Now() // now we are silent
+		begun := time.Now() // this end is silent
 		served.Wait()
 		if d := time.Since(begun); d > peerPatience {
 			t.Errorf("served on for %v", d)
@@ -221,7 +222,7 @@ func TestPeerSilence(t *testing.T) {
 		if err := <-gone; err == nil {
 			t.Error("no error")
 		}
-		near, far := net.Pipe() // a server that is silent, though it takes what we say
+		near, far := net.Pipe() // a server that is silent, though it takes what is sent
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
 		q, err := NewPeer(near)
@@ -243,7 +244,7 @@ func TestPeerSilence(t *testing.T) {
 	})
 }
 
-// There is a limit to what is served to one member.
+// There is a limit to the watches of one member.
 func TestPeerManyWatches(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
@@ -272,6 +273,7 @@ func TestPeerManyWatches(t *testing.T) {
 	}
 }
 
+// FuzzPeer sends arbitrary bytes on a connection of a member.
 func FuzzPeer(f *testing.F) {
 	k := &codec{}
 	k.begin(msgWatch, 1)
@@ -293,12 +295,13 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
+// A View passes on what is new, and reports what a new server does not have as gone.
 func TestView(t *testing.T) {
 	var v View
 	ev := func(kind EventKind, serial uint32, rev uint64) Event {
 		return Event{kind, Answer{ID: resource.MakeGID(1, 1, serial), Revision: rev}}
 	}
-	take := func(in Event, want EventKind) { // 0: nothing
+	take := func(in Event, want EventKind) { // want 0: no event
 		t.Helper()
 		out, ok := v.Take(in)
 		if ok != (want != 0) || ok && (out.Kind != want || out.ID != in.ID || out.Revision != in.Revision) {
@@ -314,7 +317,7 @@ func TestView(t *testing.T) {
 	v.Begin()
 	take(ev(Appeared, 0, 2), 0)
 	take(ev(Appeared, 1, 3), Changed)
-	v.Begin() // lost again
+	v.Begin() // the server is lost again
 	take(ev(Appeared, 0, 2), 0)
 	take(ev(Gone, 9, 1), Gone)
 	if n := v.Missing(); n != 3 {

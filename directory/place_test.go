@@ -22,8 +22,7 @@ func names(t *testing.T, err error, path string) {
 	}
 }
 
-// Serving removes nothing from the socket's path but a socket that no process
-// serves.
+// A server removes nothing from the socket's path except a socket that no process serves.
 func TestServingRemovesOnlyStaleSockets(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -94,8 +93,8 @@ func TestServingRemovesOnlyStaleSockets(t *testing.T) {
 	}
 }
 
-// The files beside the socket are neither read nor written through a symbolic
-// link, nor taken for what they are not.
+// The files beside the socket are not read or written through a symbolic link, and a file of
+// another kind is refused.
 func TestSideFiles(t *testing.T) {
 	const kept = "kept"
 	for _, suffix := range []string{".lock", ".node"} {
@@ -136,8 +135,8 @@ func TestSideFiles(t *testing.T) {
 	}
 }
 
-// A file that is no node's identity is not replaced by one, also where the
-// server serves at a second path.
+// A file that is no node's identity is not replaced by one, also if the path is a server's second
+// path.
 func TestForeignNodeFile(t *testing.T) {
 	path := sock(t)
 	if err := os.WriteFile(path+".node", []byte("my notes\n"), 0o600); err != nil {
@@ -161,8 +160,8 @@ func TestForeignNodeFile(t *testing.T) {
 	}
 }
 
-// A socket that a dead server left is replaced, and no other user could ever
-// have connected to the new one.
+// A socket that a dead server left is replaced, and no other user can connect to the new one at any
+// time.
 func TestStaleSocketReplaced(t *testing.T) {
 	path := sock(t)
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -184,8 +183,8 @@ func TestStaleSocketReplaced(t *testing.T) {
 	joined(t, path)
 }
 
-// A path that begins with @ means a file, not a name in the kernel's abstract
-// space, which any user may take.
+// A path that begins with @ means a file, not a name in the kernel's abstract space, which any user
+// may take.
 func TestNoAbstractNames(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s, err := Listen("@d.sock")

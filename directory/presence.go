@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A server that follows another cannot ask its predecessor which contexts there are.
-// So each context that has joined at a Unix socket keeps a lock of its own in PATH.lock,
-// of the one byte whose offset is the context's number. The kernel ends the lock with
-// the context's process, however that ends. The lock by which a process serves is one
-// of flock, of the whole file, and does not conflict with these.
+// A server that follows another one cannot ask its predecessor which contexts live. So each context
+// that has joined at a Unix socket holds a lock of its own in PATH.lock: a lock of the one byte
+// whose offset is the context's number. The kernel ends the lock when the context's process ends in
+// any way. A process serves by another lock, of the whole file with flock, which does not conflict
+// with these.
 
-// marksMost is how many ranges of PATH.lock a server asks the kernel about: two for each
+// marksMost limits how often a server asks the kernel for ranges of PATH.lock: twice for each
 // context. Contexts beyond that are not waited for.
 const marksMost = 1 << 14
 
-// mark notes in the lock file, for as long as the result is open, that the context self
-// lives. It returns nil if it cannot: servers that follow wait for the context no longer
+// mark locks the byte of the context self in the lock file. The context counts as alive as long as
+// the result is open. It returns nil if it cannot lock; then servers wait for the context no longer
 // than for any.
 func mark(file string, self resource.GID) *os.File {
 	f, err := openSide(file, os.O_RDONLY)
@@ -39,11 +39,11 @@ func mark(file string, self resource.GID) *os.File {
 	return f
 }
 
-// present makes sure that the context's mark is where the server at the other end of nc
-// would be followed.
+// present ensures that the context's mark is in the lock file of the server at the other end of nc,
+// where the next server will look for it.
 func (c *Client) present(nc net.Conn) {
 	at, ok := nc.RemoteAddr().(*net.UnixAddr)
-	if !ok || at.Name == "" { // there is no such place
+	if !ok || at.Name == "" { // not a Unix socket with a path
 		c.absent()
 		return
 	}
@@ -54,7 +54,7 @@ func (c *Client) present(nc net.Conn) {
 	}
 }
 
-// absent takes the mark away.
+// absent removes the mark.
 func (c *Client) absent() {
 	if c.mark != nil {
 		c.mark.Close()
@@ -62,13 +62,14 @@ func (c *Client) absent() {
 	}
 }
 
-// latecomers are the contexts that lived when a server had begun and have not joined it.
+// latecomers are the contexts that lived when a server began and that have not joined it.
 type latecomers struct {
 	mu       sync.Mutex
-	isListed bool
+	isListed bool // left has been filled
 	left     []latecomer
 }
 
+// latecomer is one context whose mark is in the lock file of a socket.
 type latecomer struct {
 	at  *socket
 	ctx uint64
@@ -77,7 +78,7 @@ type latecomer struct {
 // awaits reports whether a context that lives has not joined yet.
 func (s *Server) awaits() bool {
 	l := &s.missed
-	if !l.mu.TryLock() { // another is looking, which takes a while where there are many
+	if !l.mu.TryLock() { // another goroutine is looking, which takes a while if there are many contexts
 		return true
 	}
 	defer l.mu.Unlock()
@@ -98,13 +99,14 @@ func (s *Server) awaits() bool {
 	return len(l.left) > 0
 }
 
+// hasJoined reports whether the context with number ctx has a life connection.
 func (s *Server) hasJoined(ctx uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lives[resource.MakeGID(s.id.Node, ctx, 0)] != nil
 }
 
-// marked returns the contexts whose marks lie from one offset up to another.
+// marked returns the contexts whose marks have offsets of at least from and less than to.
 func (b *socket) marked(from, to int64) (all []uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +128,7 @@ func (b *socket) marked(from, to int64) (all []uint64) {
 		if lock.Len <= 0 { // to the end of the file
 			lock.Len = math.MaxInt64 - lock.Start
 		}
-		if lock.Start > at.from { // the kernel names any of several
+		if lock.Start > at.from { // if there are several locks, the kernel names any of them
 			todo = append(todo, span{at.from, lock.Start})
 		}
 		if end := lock.Start + lock.Len; end < at.to {

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A server that follows another denies nothing of a context that lives and has not
-// joined yet, though all others have: that one's process may be waiting for a
+// A server that follows another one denies no resource of a context that lives and has not joined
+// yet, even if all other contexts have joined: the process of that context may be waiting for a
 // processor. A context that has ended is not waited for.
 func TestLateContextIsAwaited(t *testing.T) {
 	path := sock(t)
@@ -43,7 +43,8 @@ func TestLateContextIsAwaited(t *testing.T) {
 	ended.Close()
 	first.Close()
 	s := serve(t, path)
-	if _, err := early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})); err == nil { // which has joined by now
+	// The context early has joined by now.
+	if _, err := early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})); err == nil {
 		t.Error("changed what is another's")
 	}
 	for time.Since(*s.begun.Load()) < 2*settleTime {

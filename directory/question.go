@@ -13,15 +13,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// askConn is a connection for questions, used by one goroutine at a time.
+// askConn is a connection for questions. Only one goroutine uses it at a time.
 type askConn struct {
 	c *codec
-	n uint64
+	n uint64 // the number of the last question
 }
 
-const maxIdle = 8
+const maxIdle = 8 // idle ask connections that a client keeps
 
-// borrow takes an ask connection, or makes one, waiting while nobody serves.
+// borrow returns an idle ask connection or makes a connection of a kind. It waits while no process
+// serves.
 func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 && kind == kindAsk {
@@ -50,13 +51,14 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		if errors.Is(err, ErrUntrusted) {
 			return nil, err
 		}
-		// The server is going: wait for the life connection to notice.
+		// The server is ending: wait until the life connection has ended too.
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// giveBack keeps a for the next question, or closes it.
 func (c *Client) giveBack(a *askConn) {
 	c.mu.Lock()
 	if !c.closed && len(c.idle) < maxIdle {
@@ -69,10 +71,10 @@ func (c *Client) giveBack(a *askConn) {
 	}
 }
 
-// errLost says that a question got no answer because the server is gone.
+// errLost says that a question got no answer because the server has ended.
 var errLost = errors.New("directory: server lost")
 
-// ask puts one question over a and reads the answer.
+// ask sends one question over a and returns the answer.
 func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer, error) {
 	b, err := a.exchange(ctx, typ, msgAnswer, body)
 	if err != nil {
@@ -81,10 +83,10 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*codec)) (Answer,
 	return ParseAnswer(b)
 }
 
-// exchange puts one question over a and reads the body of its answer, which is
-// to be of type want, and is valid until the next.
+// exchange sends one question over a and returns the body of its answer, which must be of type
+// want. The body is valid until the next call.
 func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec)) ([]byte, error) {
-	if ctx.Err() != nil { // nothing has been said yet
+	if ctx.Err() != nil { // nothing is sent
 		return nil, context.Cause(ctx)
 	}
 	if ctx.Done() != nil {
@@ -97,7 +99,7 @@ func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*codec
 	return a.hear(ctx, want)
 }
 
-// say puts a question over a.
+// say sends a question over a.
 func (a *askConn) say(typ byte, body func(*codec)) error {
 	a.n++
 	a.c.begin(typ, a.n)
@@ -107,7 +109,7 @@ func (a *askConn) say(typ byte, body func(*codec)) error {
 	return a.c.send()
 }
 
-// endedBy returns why a connection has failed: because ctx has ended, or with the server.
+// endedBy returns why a connection has failed: the cause of ctx if ctx has ended, else errLost.
 func endedBy(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -115,8 +117,8 @@ func endedBy(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
-// hear reads the body of the answer to the last question, which is to be of type want. It is
-// valid until the next.
+// hear returns the body of the answer to the last question, which must be of type want. The body is
+// valid until the next call.
 func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
 	m, err := a.c.read()
 	switch {
@@ -134,7 +136,7 @@ func (a *askConn) hear(ctx context.Context, want byte) ([]byte, error) {
 	return m.body, nil
 }
 
-// over lets put put a question over a connection, again if the server is lost
+// over calls put with an ask connection, and again with another one if the server is lost
 // meanwhile.
 func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 	for {
@@ -143,7 +145,9 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 			return err
 		}
 		err = put(a)
-		if (err == nil || errors.Is(err, ErrNotFound)) && ctx.Err() == nil { // else its deadline may be about to be moved
+		// If ctx has ended, a function of ctx may be about to change the deadline of the
+		// connection.
+		if (err == nil || errors.Is(err, ErrNotFound)) && ctx.Err() == nil {
 			c.giveBack(a)
 		} else {
 			a.c.nc.Close()
@@ -154,7 +158,7 @@ func (c *Client) over(ctx context.Context, put func(*askConn) error) error {
 	}
 }
 
-// once puts a question that has one answer.
+// once asks a question that has one answer.
 func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Answer, err error) {
 	c.asks()
 	err = c.over(ctx, func(a *askConn) error {
@@ -164,8 +168,8 @@ func (c *Client) once(ctx context.Context, typ byte, body func(*codec)) (ans Ans
 	return ans, err
 }
 
-// beside is the server this client can ask without a connection: it has joined
-// it, and it is in this process.
+// beside returns the server that this client can ask without a connection: the client has joined
+// it, and it is in this process. It returns nil if there is none.
 func (c *Client) beside(ctx context.Context) *Server {
 	if c.here == nil || ctx.Err() != nil {
 		return nil
@@ -179,9 +183,10 @@ func (c *Client) beside(ctx context.Context) *Server {
 	return c.here()
 }
 
-// Find returns one resource that matches, with the values the pattern wants,
-// or all attributes if it wants none. If the pattern has an order, it is the first one
-// in it: see Best. ErrNotFound.
+// Find returns one resource that matches, with the values that the pattern wants, or with all
+// attributes if the pattern wants none. If the pattern has an order, Find returns the first
+// resource in that order: see Best. It returns ErrNotFound if nothing matches, and ErrPartial if
+// nothing was found and some nodes could not be asked.
 func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, error) {
 	if pattern.Conditional() {
 		if _, _, ordered := pattern.Order(); ordered {
@@ -202,7 +207,8 @@ func (c *Client) Find(ctx context.Context, pattern *resource.List) (Answer, erro
 	return c.once(ctx, msgFind, func(k *codec) { k.bytes(pattern.Wire()) })
 }
 
-// Lookup returns a resource by its identifier. ErrNotFound.
+// Lookup returns a resource by its identifier, with the attributes want, or all if want is empty.
+// Its errors are those of Find.
 func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (Answer, error) {
 	p, err := resource.NewPattern(nil, want...)
 	if err != nil {
@@ -213,7 +219,7 @@ func (c *Client) Lookup(ctx context.Context, id resource.GID, want ...string) (A
 			return a, err
 		}
 	}
-	mine := id.Node() == c.self.Node() // then nobody else can have it
+	mine := id.Node() == c.self.Node() // then no other node can have it
 	if a, err, ok := c.inImage(ctx, p, mine, func(r *image.Reader, buf []byte) (image.Record, image.Verdict) { return r.Lookup(id, buf) }); ok {
 		return a, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// stalling is a conn whose third write, the first of what is offered, waits.
+// stalling is a connection whose third write, the first of the offer, waits.
 type stalling struct {
 	net.Conn
 	writes int
@@ -26,8 +26,7 @@ func (s *stalling) Write(b []byte) (int, error) {
 	return s.Conn.Write(b)
 }
 
-// A client that is closed while it joins the next server, at whatever point,
-// closes.
+// A client can be closed at any point while it joins the next server.
 func TestCloseWhileJoiningAgain(t *testing.T) {
 	for _, early := range []bool{true, false} { // before it offers, or at any moment after
 		path := sock(t)
@@ -66,8 +65,8 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 	}
 }
 
-// What is deleted while there is no server is not offered to the next one, which
-// then does not know it: that is what was asked for.
+// A resource that is deleted while there is no server is not offered to the next one. That server
+// does not know the resource, and Delete reports no error.
 func TestDeleteWhileJoiningAgain(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -90,9 +89,8 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 	}
 }
 
-// What is deleted while it is being offered to the next server is not left behind
-// there, though the caller gave up; nor does it stand in the way of a resource
-// that is registered under its identifier.
+// A resource that is deleted while it is being offered to the next server is deleted there too,
+// even if the caller gave up. It does not prevent a registration under the same identifier.
 func TestDeleteWhileOffering(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -117,7 +115,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 				_, err := c.Register(t.Context(), c.self.WithSerial(anew), l)
 				registered <- err
 			}()
-			for owned := false; !owned; { // the registration waits for the next server
+			for owned := false; !owned; { // until the registration waits for the next server
 				c.mu.Lock()
 				owned = c.owned[c.self.WithSerial(anew)] != nil
 				c.mu.Unlock()

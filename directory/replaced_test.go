@@ -20,7 +20,7 @@ var replacements = flag.Int("replacements", 20, "how many times TestReplacedUnde
 // hang is how long a test waits for what should happen at once.
 const hang = 30 * time.Second
 
-// Callers of a client return however often its server is replaced under them.
+// Callers of a client return, however often its server is replaced.
 func TestReplacedUnderLoad(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	path := sock(t)
@@ -68,8 +68,8 @@ func TestReplacedUnderLoad(t *testing.T) {
 	wg.Wait()
 }
 
-// Whichever notices the end of a connection first, and however many do, a caller
-// that waits for the next one is woken.
+// Several goroutines may notice the end of a connection, in any order. A caller that waits for the
+// next connection is woken.
 func TestLostIsNoticedTwice(t *testing.T) {
 	path := sock(t)
 	serve(t, path)

@@ -27,32 +27,34 @@ import (
 // An Option changes one default of a server.
 type Option func(*Server)
 
-// WithIdentity gives the server its node's identity; random if not given.
+// WithIdentity gives the server its node's identity. Without it the identity is random.
 func WithIdentity(id *Identity) Option { return func(s *Server) { s.id = id } }
 
-// WithDatabase lets servers share a database: nodes in memory that see each
-// other's resources.
+// WithDatabase gives the server a database, which several servers may share. That makes nodes in
+// memory that see each other's resources.
 func WithDatabase(db *database.DB) Option { return func(s *Server) { s.db = db } }
 
-// WithLogger sends logs to l.
+// WithLogger sends the server's log to l.
 func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
-// AsDaemon says that the server is a process of its own: contexts that serve
-// give way to it, and it gives way to nobody.
+// AsDaemon says that the server is a process of its own. Contexts that serve give way to such a
+// server, and it gives way to no other.
 func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 
-// WithMembership lets a server made by Listen be a member of a cluster. begin
-// is called when the server knows its node, before it serves anybody; late
-// says that it takes over from another, for contexts that are there: then only
-// what makes serving the node impossible is an error. end is called when the
-// server has ended; handOver says that somebody else of the node goes on as
-// the same member.
+// WithMembership lets a server made by Listen be a member of a cluster.
+//
+// Listen calls begin when the server knows its node, before it serves any context. late says that
+// the server takes over from another one, for contexts that exist already. Then begin should return
+// an error only for what makes serving the node impossible.
+//
+// end is called when the server has ended. handOver says that another process of the node goes on
+// as the same member.
 func WithMembership(begin func(s *Server, late bool) (end func(handOver bool), err error)) Option {
 	return func(s *Server) { s.begin = begin }
 }
 
-// Opening returns the context for which Listen waits: a membership that begins
-// when it has ended fails.
+// Opening returns the context that limits Listen. A membership that begins after the end of that
+// context fails.
 func (s *Server) Opening() context.Context {
 	if s.opening == nil {
 		return context.Background()
@@ -60,30 +62,34 @@ func (s *Server) Opening() context.Context {
 	return s.opening
 }
 
-// within lets Listen end with ctx.
+// within ends Listen when ctx ends.
 func within(ctx context.Context) Option { return func(s *Server) { s.opening = ctx } }
 
-// takingOver says that the server follows another, for contexts that are there.
+// takingOver says that the server follows another one, for contexts that exist already.
 func takingOver(late bool) Option { return func(s *Server) { s.late = late } }
 
-// A Remote asks the rest of a cluster for what the node does not hold. Errors
-// match ErrNotFound where that is certain, else ErrPartial.
+// A Remote asks the other members of a cluster for what the node does not hold. Errors match
+// ErrNotFound where it is certain that nothing matches, else ErrPartial.
 type Remote interface {
+	// Find returns one resource of another member that matches.
 	Find(ctx context.Context, pattern *resource.List) (database.Record, error)
+	// Lookup returns the resource of another member that has an identifier. pattern has the wanted
+	// attributes.
 	Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error)
-	// All yields what matches and says in cov who was asked.
+	// All yields what matches and reports in cov which nodes were asked.
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[database.Record, error]
-	// Trace searches as Find does, or in another way, and tells of it.
+	// Trace searches as Find does, or by another search strategy, and returns how the search went.
 	Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (Trace, error)
-	// Watch tells w what the others hold that matches, and what happens to it,
-	// until end is called; it holds w until it has told what there is. When end
-	// returns, w is told nothing more.
+	// Watch reports to w the matching resources of the other members, and what happens to them,
+	// until end is called. It holds back Synced of w until it has reported what exists now. After
+	// end has returned, it reports nothing more.
 	Watch(pattern *resource.List, w *database.Watch) (end func())
-	Addr() string // of this node in the cluster, HOST:PORT
+	// Addr returns the address of this node in the cluster, HOST:PORT.
+	Addr() string
 }
 
-// Attach lets the server ask r for what it does not hold. Who was attached
-// before has been closed.
+// Attach lets the server ask r for what it does not hold. A Remote that was attached before must
+// have been closed.
 func (s *Server) Attach(r Remote) {
 	s.remote.Store(&r)
 	s.mu.Lock()
@@ -93,7 +99,7 @@ func (s *Server) Attach(r Remote) {
 	s.reattach(r)
 }
 
-// rest is the rest of the cluster, nil if there is none.
+// rest returns the Remote that is attached, nil if there is none.
 func (s *Server) rest() Remote {
 	if r := s.remote.Load(); r != nil {
 		return *r
@@ -101,59 +107,59 @@ func (s *Server) rest() Remote {
 	return nil
 }
 
-// A Server answers for one node. See Listen for one at a Unix socket.
+// A Server answers for one node. Listen makes a server at a Unix socket.
 type Server struct {
 	id     *Identity
 	db     *database.DB
 	log    *slog.Logger
 	daemon bool
-	begun  atomic.Pointer[time.Time] // when contexts could come; nil before
-	offers offers
-	missed latecomers
-	remote atomic.Pointer[Remote]
+	begun  atomic.Pointer[time.Time] // when contexts could first connect; nil before
+	offers offers                    // what contexts are offering again; see settle.go
+	missed latecomers                // contexts that have not joined again; see presence.go
+	remote atomic.Pointer[Remote]    // see Attach; nil until then
 
-	late     bool
+	late     bool            // see takingOver
 	opening  context.Context // nil: context.Background()
 	begin    func(s *Server, late bool) (end func(handOver bool), err error)
-	leave    func(handOver bool) // what begin returned
-	marked   string              // the path of the node that was made a member; see memberSuffix
+	leave    func(handOver bool) // what begin returned; nil if the server is no member
+	marked   string              // the socket path whose member file says so; see memberSuffix
 	labels   Labels
 	labelled bool // labels were given
 
 	mu     sync.Mutex
 	closed bool
-	gave   bool // way to a daemon
-	told   Terms
-	conns  map[net.Conn]struct{}
-	lives  map[resource.GID]*life
-	busy   sync.WaitGroup
-	life   context.Context
+	gave   bool                   // the server gave way to a daemon
+	told   Terms                  // as SetTerms was told
+	conns  map[net.Conn]struct{}  // open connections, to be closed at the end
+	lives  map[resource.GID]*life // by context
+	busy   sync.WaitGroup         // connections, and other goroutines of the server
+	life   context.Context        // ends when Close begins; end ends it
 	end    context.CancelFunc
 	bound  []*socket
-	// displaced is closed when the server ends because another one has its place.
+	// displaced is closed when the server ends because another one has taken over its files.
 	displaced chan struct{}
 	displace  sync.Once
-	strangers *connlimit.Set  // at TCP ports
-	often     *ratelog.Logger // for lines that can be repeated
-	guardStep time.Duration
+	strangers *connlimit.Set  // connections at TCP ports
+	often     *ratelog.Logger // limits log lines that can be repeated
+	guardStep time.Duration   // the interval of guard; shorter in tests
 	count     *counts
 
-	wmu     sync.Mutex // above mu
+	wmu     sync.Mutex // taken before mu
 	watches map[*attached]struct{}
 
 	images images
 }
 
-// life is the connection by which a context lives.
+// life is the life connection of a context.
 type life struct {
-	superseded bool
-	member     bool // it would take our place in the cluster
+	superseded bool // the context has joined again over another connection
+	member     bool // the context would become the cluster's member in place of this server
 
-	mu  sync.Mutex // of what is said unasked, and of the answer to join before that
+	mu  sync.Mutex // guards out: terms that change, and before that the answer to join
 	out codec
 }
 
-// NewServer makes a server; ServeConn lets it serve.
+// NewServer makes a server without a socket. ServeConn gives it a connection to serve.
 func NewServer(opts ...Option) *Server {
 	s := newServer(opts)
 	s.enrol("")
@@ -161,6 +167,8 @@ func NewServer(opts ...Option) *Server {
 	return s
 }
 
+// newServer makes a server that has not begun: its node is not registered, and contexts cannot
+// come.
 func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*life{}, watches: map[*attached]struct{}{}, count: newCounts(),
 		displaced: make(chan struct{}), strangers: connlimit.New(maxStrangers, maxOfSource), guardStep: guardStep}
@@ -181,15 +189,16 @@ func newServer(opts []Option) *Server {
 	return s
 }
 
-// Database is where the node's resources are.
+// Database returns the database that holds the node's resources.
 func (s *Server) Database() *database.DB { return s.db }
 
-// Node is the node's number.
+// Node returns the node's number.
 func (s *Server) Node() resource.NodeID { return s.id.Node }
 
-// ServeConn serves one connection of a context until it ends; it closes nc.
+// ServeConn serves one connection of a context until the connection ends, and closes nc.
 func (s *Server) ServeConn(nc net.Conn) { s.serveConn(nc, s.serveContext) }
 
+// serveConn calls serve with nc, and logs why it ended. Close closes nc and waits for serveConn.
 func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 	s.mu.Lock()
 	if s.closed {
@@ -213,6 +222,7 @@ func (s *Server) serveConn(nc net.Conn, serve func(*codec) error) {
 	}
 }
 
+// serveContext reads the greeting of a connection and serves the connection by its kind.
 func (s *Server) serveContext(c *codec) error {
 	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
 	kind, err := c.greeted()
@@ -235,7 +245,8 @@ func (s *Server) serveContext(c *codec) error {
 	return fmt.Errorf("%w: kind %d", ErrProtocol, kind)
 }
 
-// serveLife serves a context for as long as it lives.
+// serveLife serves a life connection until it ends. Then the context's resources are deleted,
+// unless the context has joined again over another connection or the server is closed.
 func (s *Server) serveLife(c *codec) error {
 	var offering *offer
 	if s.Follows() {
@@ -320,7 +331,8 @@ func (s *Server) serveLife(c *codec) error {
 	}
 }
 
-// join returns who joins with m, whether again, and the list of the join, a view.
+// join returns the context that joins with m. again reports whether the context had its identifier
+// before. l is the list of the join, a view of m.
 func (s *Server) join(m *message) (g resource.GID, again bool, l resource.List, err error) {
 	p := parser{b: m.body}
 	g, token := p.gid(), p.take(32)
@@ -338,7 +350,7 @@ func (s *Server) join(m *message) (g resource.GID, again bool, l resource.List, 
 	return g, true, l, nil
 }
 
-// change carries out what a context asks for what is its own.
+// change carries out a change that a context asks for in one of its own resources.
 func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
 	p := parser{b: m.body}
 	id := p.gid()
@@ -372,8 +384,8 @@ func (s *Server) change(self resource.GID, m *message) (rev uint64, err error) {
 	return 0, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
 }
 
-// serveYield gives the node to a daemon: the socket's name and the open lock
-// change hands, so that nobody can come between.
+// serveYield gives the node to a daemon: the socket's name and the open lock change hands, so that
+// no other process can take the lock in between.
 func (s *Server) serveYield(c *codec) error {
 	uc, ok := c.nc.(*net.UnixConn)
 	s.mu.Lock()
@@ -397,11 +409,11 @@ func (s *Server) serveYield(c *codec) error {
 	return err
 }
 
-// Close stops serving: connections are cut, sockets removed, the node's lock is
-// free when it returns. The database stays as it is.
+// Close stops serving. When it returns, connections are closed, sockets are removed and the node's
+// lock is free. The database stays as it is.
 func (s *Server) Close() error { return s.closeOf(resource.GID{}) }
 
-// closeOf is Close for the context that serves, which ends with the server: it
+// closeOf is Close for the context self that runs the server and ends with it. The context self
 // does not go on as the member, whether or not its leave has been read.
 func (s *Server) closeOf(self resource.GID) error {
 	s.mu.Lock()
@@ -412,7 +424,8 @@ func (s *Server) closeOf(self resource.GID) error {
 	s.closed = true
 	handOver := s.gave
 	for id, l := range s.lives {
-		handOver = handOver || id != self && (l.member || s.daemon) // which is being restarted if contexts go on
+		// A daemon that is restarted hands over if contexts go on.
+		handOver = handOver || id != self && (l.member || s.daemon)
 	}
 	s.end()
 	for nc := range s.conns {
@@ -420,12 +433,12 @@ func (s *Server) closeOf(self resource.GID) error {
 	}
 	bound := s.bound
 	s.mu.Unlock()
-	s.dropImage() // who reads it asks us, and finds that we have gone
+	s.dropImage() // a context that reads the index asks the server, and finds that it has ended
 	for _, b := range bound {
 		b.unlisten()
 	}
 	s.busy.Wait()
-	s.dropImage() // it may have been made just then
+	s.dropImage() // the index may have been made meanwhile
 	s.ends(handOver)
 	var err error
 	for _, b := range bound {

@@ -13,14 +13,19 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A server that follows another holds a no back until it has settled: the contexts
-// that its predecessor knew join again and offer what they own. It has settled
-// when settleTime has passed, no context has joined again for settlePause, each
-// context that lives has joined (presence.go), and none is in the midst of its offer.
-// A context that lives and does not join is waited for until offerSilence after the
-// beginning. A context says in its join how many resources it offers. One from which
-// nothing comes for offerSilence is not waited for, and after settleMost none is: a
-// context that hangs, or lies, delays a no and does nothing else.
+// A server that follows another one delays each "no" until it has settled: until the contexts that
+// its predecessor knew have joined again and offered what they own. A server has settled when all
+// of this holds:
+//
+//   - settleTime has passed.
+//   - No context has joined again for settlePause.
+//   - Each context that lives has joined (presence.go), or offerSilence has passed since the server
+//     began.
+//   - No context is in the middle of its offer.
+//
+// A context says in its join how many resources it offers. If nothing comes from it for
+// offerSilence, the server does not wait for it. After settleMost the server waits for no context.
+// So a context that hangs or lies delays a "no" and does no other harm.
 const (
 	settleTime   = 300 * time.Millisecond
 	settlePause  = 100 * time.Millisecond
@@ -29,31 +34,33 @@ const (
 	settleStep   = 5 * time.Millisecond
 )
 
-// offers are what a server knows of the contexts that offer again what they own.
+// offers is the server's state of the contexts that offer again what they own.
 type offers struct {
-	settled atomic.Bool // changed with mu held
+	settled atomic.Bool // changed only with mu held
 	mu      sync.Mutex
-	last    time.Time           // when a context last joined again, or offered what it had not announced
-	open    map[*offer]struct{} // of contexts about to join, and announced and not at their end
+	// last is when a context last joined again, or offered a resource beyond those announced.
+	last time.Time
+	// open has contexts that are about to join, or have not offered all that they announced.
+	open map[*offer]struct{}
 }
 
-// offer is the offer of one context. The goroutine of its connection uses it.
+// offer is the offer of one context. The goroutine that serves the context's connection uses it.
 type offer struct {
-	left  uint64    // resources that are still to come
+	left  uint64    // resources that are announced and have not come
 	heard time.Time // when something last came; mu of offers must be held
 }
 
-// Follows says that the node has had another server before.
+// Follows reports whether the node has had another server before, since boot.
 func (s *Server) Follows() bool { return s.id.Epoch > 1 }
 
-// opens says that contexts can come from now on.
+// opens records that contexts can connect from now on.
 func (s *Server) opens() {
 	now := time.Now()
 	s.begun.Store(&now)
 }
 
-// Settled says that the server knows what its predecessor knew: the contexts
-// have offered it again. A server that has settled stays so.
+// Settled reports whether the server knows what its predecessor knew, because the contexts have
+// offered it again. Once true, it stays true.
 func (s *Server) Settled() bool {
 	f := &s.offers
 	if !s.Follows() || f.settled.Load() {
@@ -89,8 +96,8 @@ func (f *offers) quiet(now time.Time) bool {
 	return true
 }
 
-// arrives notes that a context is about to join and may announce an offer. A
-// server that has settled waits for none.
+// arrives records that a context is about to join and may announce an offer. It returns nil if the
+// server has settled and waits for no offer.
 func (f *offers) arrives() *offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,8 +112,8 @@ func (f *offers) arrives() *offer {
 	return o
 }
 
-// joins notes that the context of o has joined, whether again, and announces n
-// resources. It reports whether some may come.
+// joins records that the context of o has joined, whether again, and announces n resources. It
+// reports whether resources of o may come.
 func (f *offers) joins(o *offer, again bool, n uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,13 +128,12 @@ func (f *offers) joins(o *offer, again bool, n uint64) bool {
 	return true
 }
 
-// came notes that one resource of o has come. It reports whether more are
-// awaited, or might come.
+// came records that one resource of o has come. It reports whether more may come.
 func (f *offers) came(o *offer) (more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	if o.heard = now; o.left == 0 { // of a context that announces nothing
+	if o.heard = now; o.left == 0 { // of a context that announced nothing
 		f.last = now
 	} else if o.left--; o.left == 0 {
 		delete(f.open, o)
@@ -136,14 +142,14 @@ func (f *offers) came(o *offer) (more bool) {
 	return !f.settled.Load()
 }
 
-// ended notes that nothing more of o comes.
+// ended records that no more resources of o come.
 func (f *offers) ended(o *offer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.open, o)
 }
 
-// announces returns how many resources the list of a join announces.
+// announces returns the number of resources that the list of a join announces.
 func announces(l *resource.List) uint64 {
 	b, _ := l.Get(offerCount)
 	if len(b) != 8 {
@@ -152,11 +158,11 @@ func announces(l *resource.List) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// patiently asks again while the server is settling. An error says that ctx or
-// the server ended first, and is no answer.
+// patiently calls ask, again and again while the server is settling, until ask reports true. An
+// error says that ctx or the server has ended first, and that there is no certain answer.
 func (s *Server) patiently(ctx context.Context, ask func() (database.Record, bool)) (r database.Record, ok bool, err error) {
 	for {
-		settled := s.Settled() // before the question: what was offered by then is found
+		settled := s.Settled() // read before the question: what was offered by then is found
 		r, ok = ask()
 		switch {
 		case ok || settled:
@@ -170,7 +176,7 @@ func (s *Server) patiently(ctx context.Context, ask func() (database.Record, boo
 	}
 }
 
-// settle waits until the server has settled, or ended.
+// settle waits until the server has settled or ended.
 func (s *Server) settle() {
 	_, _, _ = s.patiently(s.life, func() (r database.Record, ok bool) { return })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// following is a server whose node has had another before, and a client of it.
+// following returns a server whose node has had another one before, and a client of it.
 func following(t *testing.T, opts ...Option) (*Server, *Client) {
 	t.Helper()
 	path := sock(t)
@@ -24,11 +24,11 @@ func following(t *testing.T, opts ...Option) (*Server, *Client) {
 	return serve(t, path, opts...), joined(t, path)
 }
 
-// However long it takes to become a member, contexts have all their time
-// afterwards: until they could come nothing is known.
+// A server may take long to become a member. Contexts have the full settleTime afterwards: until
+// they can connect, the server has not settled.
 func TestSettlesWhenContextsCanCome(t *testing.T) {
 	s, _ := following(t, WithMembership(func(s *Server, _ bool) (func(bool), error) {
-		time.Sleep(settleTime + settleTime/2) // as while its address is in use
+		time.Sleep(settleTime + settleTime/2) // as if its address were in use
 		if s.Settled() {
 			t.Error("settled before any context could come")
 		}
@@ -39,8 +39,8 @@ func TestSettlesWhenContextsCanCome(t *testing.T) {
 	}
 }
 
-// offerLater lets c offer one resource at once and another in a while, as after
-// the death of the server before.
+// offerLater offers one resource of c at once and another one later, as after the death of an
+// earlier server.
 func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 	for i := range uint32(2) {
 		ids = append(ids, c.Self().WithSerial(i+1))
@@ -58,8 +58,7 @@ func offerLater(t *testing.T, s *Server, c *Client) (ids []resource.GID) {
 	return ids
 }
 
-// What contexts are still offering again belongs to a listing, and comes before
-// Synced in a watch.
+// Resources that contexts are still offering again are in a listing.
 func TestListingWhileSettling(t *testing.T) {
 	s, c := following(t)
 	ids := offerLater(t, s, c)
@@ -78,6 +77,7 @@ func TestListingWhileSettling(t *testing.T) {
 	}
 }
 
+// Resources that contexts are still offering again come before Synced in a watch.
 func TestWatchWhileSettling(t *testing.T) {
 	s, c := following(t)
 	ids := offerLater(t, s, c)
@@ -99,7 +99,7 @@ func TestWatchWhileSettling(t *testing.T) {
 	}
 }
 
-// Who does not wait for a server that settles does not have to.
+// A question ends with its context, even while the server settles.
 func TestCancelWhileSettling(t *testing.T) {
 	s := NewServer(WithIdentity(&Identity{Node: 1, Epoch: 2}))
 	defer s.Close()

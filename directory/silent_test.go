@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A gate stands between a client and a server. Shut, it takes connections and
-// moves nothing, as a process that was stopped.
+// A gate stands between a client and a server. While it is shut, it accepts connections and moves
+// no bytes, as a stopped process does.
 type gate struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while the gate is open
 }
 
+// newGate returns a gate that is open.
 func newGate() *gate {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)
@@ -46,8 +47,7 @@ func (g *gate) now() chan struct{} {
 	return g.open
 }
 
-// dialer dials the server at path through g. A write blocks at once while g is
-// shut.
+// dialer dials the server at path through g. A write blocks at once while g is shut.
 func (g *gate) dialer(t *testing.T, path string) Dialer {
 	var busy sync.WaitGroup
 	t.Cleanup(busy.Wait)
@@ -84,8 +84,8 @@ func (g *gate) dialer(t *testing.T, path string) Dialer {
 	}
 }
 
-// Whatever a client is asked, and wherever it is blocked, it returns when the
-// caller's context ends, though the server stands still.
+// Every call of a client returns when the caller's context ends, wherever the call waits, even if
+// the server hangs.
 func TestSilentServer(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -146,7 +146,7 @@ func TestSilentServer(t *testing.T) {
 			t.Fatalf("%s does not return", q.name)
 		}
 	}
-	for range 2 { // the second time the client's writer is blocked
+	for range 2 { // the second time the client's writing goroutine is blocked
 		for _, q := range questions {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
@@ -157,9 +157,9 @@ func TestSilentServer(t *testing.T) {
 		t.Errorf("%d requests of callers that gave up are queued", n)
 	}
 	g.lift()
-	// What was given up has not been done, but a Delete, which has.
+	// Calls that were given up have had no effect, except Delete.
 	var ids []resource.GID
-	if _, err := c.Update(t.Context(), kept, 0, lamp); err != nil { // answered after all that was said
+	if _, err := c.Update(t.Context(), kept, 0, lamp); err != nil { // answered after all earlier messages
 		t.Fatal(err)
 	}
 	for a, err := range c.FindAll(t.Context(), lamp) {
@@ -190,8 +190,8 @@ func TestSilentServer(t *testing.T) {
 	g.lift()
 }
 
-// A server that accepts nobody keeps Join no longer than the caller wants,
-// whether the kernel's queue has a place or not.
+// If a server accepts no connection, Join returns when the caller's context ends, whether or not
+// the kernel's queue of connections has room.
 func TestNobodyAccepts(t *testing.T) {
 	path := sock(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -203,13 +203,13 @@ func TestNobodyAccepts(t *testing.T) {
 		t.Fatal(err)
 	}
 	enough := errors.New("enough")
-	for range 2 { // the first time there is a place
+	for range 2 { // the first time there is room
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
 		if _, err := Join(ctx, DialSocket(path)); !errors.Is(err, enough) {
 			t.Error(err)
 		}
-		for { // take every place
+		for { // fill the queue
 			nc, err := net.Dial("unix", path)
 			if err != nil {
 				break

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is where the node's directory is when nobody says otherwise:
-// $ROCL_SOCKET, else a socket in the user's runtime directory.
+// DefaultSocket returns the path of the socket of the node's directory: $ROCL_SOCKET, or else a
+// socket in the user's runtime directory.
 func DefaultSocket() string {
 	if p := os.Getenv("ROCL_SOCKET"); p != "" {
 		return p
@@ -28,6 +28,7 @@ func DefaultSocket() string {
 	return builtin()
 }
 
+// builtin returns the path of the socket if $ROCL_SOCKET is not set.
 func builtin() string {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "rocl", "directory.sock")
@@ -35,11 +36,11 @@ func builtin() string {
 	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid()), "directory.sock")
 }
 
-// maxPath is what fits the kernel's address of a Unix socket.
+// maxPath is the length that fits the kernel's address of a Unix socket.
 const maxPath = 107
 
-// CheckSocket returns an error if path cannot be that of a directory's socket: it
-// is too long for the kernel, or a URL. It does not look what lies there.
+// CheckSocket returns an error if path cannot be the path of a directory's socket: it is too long
+// for the kernel, or a URL. It does not look at files.
 func CheckSocket(path string) error {
 	if IsTCP(path) || strings.HasPrefix(path, unixScheme) {
 		return fmt.Errorf("directory: %q is a URL, where the path of a socket is wanted", path)
@@ -50,12 +51,12 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-// unixScheme begins what is often taken for the path of a socket.
+// unixScheme is the beginning of URLs that are easily taken for the path of a socket.
 const unixScheme = "unix:"
 
-// Listen makes a server that serves the node at path, creating the directory
-// (0700) if need be. It fails with ErrInUse if another server does. A socket
-// left behind by a crash is replaced.
+// Listen makes a server that serves the node at path. It creates the folder of path (0700) if
+// necessary, and replaces a socket that a crash left behind. It fails with ErrInUse if another
+// server serves the node.
 func Listen(path string, opts ...Option) (*Server, error) {
 	s := newServer(opts)
 	b, err := s.lock(path)
@@ -67,7 +68,7 @@ func Listen(path string, opts ...Option) (*Server, error) {
 		b.lock.Close()
 		return nil, fmt.Errorf("%w: %s is served by the daemon of %s", ErrNoDirectory, path, of)
 	}
-	var labels *Labels // nil: as they were
+	var labels *Labels // nil: the labels stay
 	if s.labelled || s.daemon {
 		labels = &s.labels
 	}
@@ -91,9 +92,9 @@ func Listen(path string, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Also lets the server serve at another path as well. Beside it is written whose
-// path it is: a context that has joined there waits for the server to return,
-// and does not serve in its place, since another may at the path proper.
+// Also makes the server serve at a second path too. The file PATH.node of the second path names the
+// first one. A context that has joined at the second path does not serve there when the server
+// ends, because another server may serve at the first path. It waits for the server to return.
 func (s *Server) Also(path string) error {
 	b, err := s.lock(path)
 	if err != nil {
@@ -116,9 +117,9 @@ func (s *Server) Also(path string) error {
 	return nil
 }
 
-const also = "rocl also of "
+const also = "rocl also of " // the text that the note of a second path begins with
 
-// alsoOf is the path proper of the server whose other path this is, or "".
+// alsoOf returns the first path of the server for which path is a second one, or "".
 func alsoOf(path string) string {
 	b, err := readSide(path + nodeSuffix)
 	if err != nil {
@@ -132,13 +133,13 @@ func alsoOf(path string) string {
 }
 
 const (
-	yieldTime = 2 * time.Second       // for how long a daemon asks a context for its place
-	dyingTime = 50 * time.Millisecond // in which the kernel closes what a killed server had
-	lockStep  = 5 * time.Millisecond  // flock tells nobody when it could be had
+	yieldTime = 2 * time.Second       // for how long a daemon asks a context to give way
+	dyingTime = 50 * time.Millisecond // in which the kernel closes the sockets of a killed server
+	lockStep  = 5 * time.Millisecond  // flock does not report when the lock becomes free
 )
 
-// lock takes the node's lock and makes the socket's path free, or returns
-// ErrInUse. A daemon asks a context to give way.
+// lock takes the node's lock and makes the socket's path free, or returns ErrInUse. A daemon asks a
+// context that serves to give way.
 func (s *Server) lock(path string) (*socket, error) {
 	if err := CheckSocket(path); err != nil {
 		return nil, err
@@ -183,8 +184,8 @@ func (s *Server) lock(path string) (*socket, error) {
 	}
 }
 
-// makeFolder makes the folder of the socket at path if it is not there. At the
-// default place it must be the user's alone.
+// makeFolder makes the folder of the socket at path if there is none. At the default path no other
+// user may have access to the folder.
 func makeFolder(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -211,7 +212,7 @@ func takeLock(path string) (*os.File, error) {
 		if holds(path+lockSuffix, f) {
 			return f, nil
 		}
-		err = unix.EWOULDBLOCK // it was replaced meanwhile: its successor may be locked
+		err = unix.EWOULDBLOCK // the file was replaced meanwhile, and the new one may be locked
 	}
 	f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -220,8 +221,9 @@ func takeLock(path string) (*os.File, error) {
 	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
 }
 
-// askToYield asks the context that serves at path for its place and returns
-// the node's lock, which comes over the socket. A daemon refuses with ErrInUse.
+// askToYield asks the context that serves at path to give way, and returns the node's lock, which
+// comes over the socket. A daemon refuses with ErrInUse. ErrSilent says that the serving process
+// does not answer.
 func askToYield(ctx context.Context, path string) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -254,8 +256,8 @@ func askToYield(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// processAt describes the process at the other end of nc: its number, its name,
-// and whether it is stopped.
+// processAt describes the process at the other end of nc: its number, its name, and whether it is
+// stopped.
 func processAt(nc *net.UnixConn) string {
 	cred, err := peerOf(nc)
 	if err != nil || cred.Pid <= 0 {
@@ -275,8 +277,8 @@ func processAt(nc *net.UnixConn) string {
 	return who
 }
 
-// receive reads the one answer of a connection and the descriptor that comes with
-// it, -1 if none does.
+// receive reads the one answer of a connection and returns it with the descriptor that it carries,
+// -1 if it carries none. The caller closes the descriptor.
 func receive(nc *net.UnixConn) (m message, fd int, err error) {
 	b, oob := make([]byte, 4096), make([]byte, 64)
 	n, oobn, _, _, err := nc.ReadMsgUnix(b, oob)
@@ -317,10 +319,10 @@ func (s *Server) listen(b *socket) error {
 	return nil
 }
 
-// acceptPause is how long a server waits after accept failed.
+// acceptPause is how long a server waits after accept has failed.
 const acceptPause = 20 * time.Millisecond
 
-// accept lets serve have the connections of ln, each in a goroutine of its own.
+// accept passes the connections of ln to serve, each in a goroutine of its own, until ln is closed.
 func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 	defer s.busy.Done()
 	for {
@@ -330,7 +332,7 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 		}
 		if err != nil {
 			s.often.Warn("", "directory: accepting", "err", err)
-			select { // descriptors ran out: only time mends that
+			select { // the process has no free descriptors: wait
 			case <-time.After(acceptPause):
 			case <-s.life.Done():
 				return
@@ -341,7 +343,7 @@ func (s *Server) accept(ln net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// admit serves who is allowed to the socket, and tells others why not.
+// admit serves a connection from an allowed process, and tells any other process why it is refused.
 func (s *Server) admit(nc net.Conn) {
 	if err := allowed(nc.(*net.UnixConn)); err != nil {
 		s.often.Warn("", "directory: refused", "err", err)
@@ -353,7 +355,7 @@ func (s *Server) admit(nc net.Conn) {
 	s.ServeConn(nc)
 }
 
-// allowed checks that the peer is the same user, or root.
+// allowed returns an error unless the process at the other end belongs to the same user or to root.
 func allowed(nc *net.UnixConn) error {
 	cred, err := peerOf(nc)
 	if err != nil {
@@ -368,9 +370,10 @@ func allowed(nc *net.UnixConn) error {
 // A Dialer connects to a node's directory.
 type Dialer func(ctx context.Context) (net.Conn, error)
 
-// DialSocket connects to the directory at a Unix socket. It fails with
-// ErrNoDirectory if no process serves there, and with ErrUntrusted if another
-// user's does. A path that starts with tcp:// is that of [Server.ListenTCP].
+// DialSocket returns a Dialer to the directory at a Unix socket. The Dialer fails with
+// ErrNoDirectory if no process serves there, and with ErrUntrusted if a process of another user
+// does. A path that starts with tcp:// is an address of [Server.ListenTCP], followed by ?node= and
+// the file with the node's key.
 func DialSocket(path string) Dialer {
 	if IsTCP(path) {
 		return dialTCP(path)
@@ -385,14 +388,15 @@ func DialSocket(path string) Dialer {
 	}
 }
 
-// unreached says what a dial that failed means: ErrNoDirectory if nobody is
-// there.
+// unreached returns the error of a dial that failed. It matches ErrNoDirectory if no process serves
+// at addr.
 func unreached(addr string, err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		err = op.Err // its own text repeats the address
+		err = op.Err // the text of err repeats the address
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		if fi, e := os.Stat(addr); e == nil && fi.Mode().Type() != fs.ModeSocket { // refused by the kernel, whatever it is
+		// The kernel refuses a connection to any file that is no socket.
+		if fi, e := os.Stat(addr); e == nil && fi.Mode().Type() != fs.ModeSocket {
 			err = noSocket(fi)
 		}
 		return fmt.Errorf("%w: %s: %w", ErrNoDirectory, addr, err)
@@ -400,7 +404,7 @@ func unreached(addr string, err error) error {
 	return fmt.Errorf("directory: connecting to %s: %w", addr, err)
 }
 
-// Dialer connects to s itself, in memory.
+// Dialer returns a Dialer that connects to s itself, in memory.
 func (s *Server) Dialer() Dialer {
 	return func(context.Context) (net.Conn, error) {
 		s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// atOnce answers every question.
+// atOnce is a Remote that answers every question.
 type atOnce struct{ database.Record }
 
 func (a atOnce) Find(context.Context, *resource.List) (database.Record, error) { return a.Record, nil }
@@ -30,8 +30,8 @@ func (a atOnce) Trace(context.Context, strategy.Strategy, *resource.List) (t Tra
 }
 func (a atOnce) Addr() string { return "" }
 
-// BenchmarkElsewhere is what a find of what another node has costs the client
-// and the server in one process, beside asking that node.
+// BenchmarkElsewhere measures what a find of another node's resource costs the client and the
+// server in one process, without the cost of asking the other node.
 func BenchmarkElsewhere(b *testing.B) {
 	l, err := resource.NewPattern(resource.Attrs{"type": "gpu"})
 	if err != nil {

@@ -11,34 +11,36 @@ import (
 	"github.com/rocl-go/rocl/internal/histogram"
 )
 
-// Stats describe a server: how much there is now, and what has happened since
-// it began.
+// Stats describe a server: what it has now, and what has happened since it began.
 type Stats struct {
 	database.Stats
 	Contexts, Connections int
 
-	Joined, Ended                uint64 // contexts; those that joined again after a restart count again
-	Registered, Changed, Deleted uint64 // resources; offered again after a restart counts as registered
+	Joined, Ended                uint64 // contexts; one that joins again counts again
+	Registered, Changed, Deleted uint64 // resources; one that is offered again counts as registered
 	Lapsed                       uint64 // resources deleted because their context had ended
-	Refused                      uint64 // registrations, changes and deletions that were not carried out
+	Refused                      uint64 // registrations, changes and deletions that failed
 	Watched                      uint64 // watches begun
 	Questions                    []QuestionStats
 }
 
 // QuestionStats describe the questions of one kind.
 type QuestionStats struct {
-	Kind                         string // find, lookup, all (the first answers of several), next (further ones)
-	Found, None, Partial, Failed uint64 // partial: not found, and some members could not be asked
-	Took                         histogram.Snapshot
+	// Kind is find, lookup, all (the first answers of several) or next (further answers).
+	Kind string
+	// Partial counts questions without a result of which some members could not be asked.
+	Found, None, Partial, Failed uint64
+	Took                         histogram.Snapshot // how long the questions took
 }
 
-// counts are what a server counts.
+// counts has the counters of a server.
 type counts struct {
 	joined, ended                                        atomic.Uint64
 	registered, changed, deleted, lapsed, refused, watch atomic.Uint64
 	find, lookup, all, next                              questions
 }
 
+// questions has the counters of the questions of one kind.
 type questions struct {
 	found, none, partial, failed atomic.Uint64
 	took                         *histogram.Histogram
@@ -52,7 +54,7 @@ func newCounts() *counts {
 	return n
 }
 
-// change counts what a context asked for what is its own.
+// change counts a context's request to change one of its resources.
 func (n *counts) change(typ byte, err error) {
 	switch {
 	case err != nil:
@@ -66,7 +68,7 @@ func (n *counts) change(typ byte, err error) {
 	}
 }
 
-// question counts a question and how it ended.
+// question counts a question, by how it ended.
 func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
 	var q *questions
 	switch typ {
@@ -94,7 +96,7 @@ func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
 	q.took.Observe(uint64(max(took, 0)))
 }
 
-// Stats returns the present figures.
+// Stats returns the present figures of the server.
 func (s *Server) Stats() Stats {
 	n := s.count
 	out := Stats{

@@ -12,7 +12,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// unsure is a cluster whose members cannot be asked.
+// unsure is a Remote whose members cannot be asked.
 type unsure struct{ Remote }
 
 func (unsure) Addr() string                                 { return "" }
@@ -25,8 +25,7 @@ func (unsure) Lookup(context.Context, resource.GID, *resource.List) (database.Re
 	return database.Record{}, ErrClosed
 }
 
-// A server counts what is asked of it, by how it ended, and what its contexts
-// do with their resources.
+// A server counts questions by their results, and what its contexts do with their resources.
 func TestStats(t *testing.T) {
 	ctx := t.Context()
 	path := sock(t)
@@ -59,7 +58,7 @@ func TestStats(t *testing.T) {
 	want("what there is not", ask(nowhere), ErrNotFound)
 	_, err = d.Lookup(ctx, c.Self().WithSerial(1))
 	want("by identifier", err, nil)
-	for _, err := range d.FindAll(ctx, here) { // one, one more, no more
+	for _, err := range d.FindAll(ctx, here) { // asks twice: for a batch with all answers, and for the next, which is empty
 		want("all", err, nil)
 	}
 	s.Attach(unsure{})
@@ -80,7 +79,7 @@ func TestStats(t *testing.T) {
 		{Kind: "find", Found: 1, None: 1, Partial: 1},
 		{Kind: "lookup", Found: 1, Failed: 1},
 		{Kind: "all", Found: 1},
-		{Kind: "next", None: 1}, // the first batch had both
+		{Kind: "next", None: 1}, // the first batch had both answers
 	} {
 		q := got.Questions[i]
 		n := q.Took.Count

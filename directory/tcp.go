@@ -23,32 +23,32 @@ import (
 
 const tcpScheme = "tcp://"
 
-// Over TCP both ends prove that they know the node's key before anything else is
-// said. The server begins:
+// Over TCP, both ends first prove that they know the node's key. The server begins:
 //
 //	server  "RDTC", version u8, 3 zero bytes, its nonce 32
 //	client  its nonce 32, its proof 32
 //	server  its proof 32
 //
-// A proof is an HMAC under the node's key of the prover's role, both nonces and
-// the server's address as that end sees it. So neither a proof sent back nor one
-// relayed from a server at another address is worth anything.
+// A proof is an HMAC under the node's key. It covers the role of the end that sends it, both
+// nonces, and the server's address as that end sees it. So a proof is useless if it is sent back,
+// or relayed from a server at another address.
 const (
 	tcpNonce = 32
 	tcpProof = 32
-	// serverTime is how long a stranger has to prove that it knows the key,
-	// clientTime how long a server has.
+	// serverTime is how long a client has to prove that it knows the key, clientTime how long a
+	// server has.
 	serverTime = 2 * time.Second
 	clientTime = 5 * time.Second
 )
 
+// tcpHello begins a connection over TCP. Its fifth byte is the version.
 var tcpHello = [8]byte{'R', 'D', 'T', 'C', 2}
 
-// IsTCP says whether a directory's address is that of a TCP port rather than
-// the path of a Unix socket.
+// IsTCP reports whether a directory's address is that of a TCP port rather than the path of a Unix
+// socket.
 func IsTCP(addr string) bool { return strings.HasPrefix(addr, tcpScheme) }
 
-// CheckListenTCP returns an error if addr is no address for [Server.ListenTCP].
+// CheckListenTCP returns an error if addr is no valid address for [Server.ListenTCP].
 func CheckListenTCP(addr string) error {
 	at, ok := strings.CutPrefix(addr, tcpScheme)
 	host, port, err := net.SplitHostPort(at)
@@ -61,8 +61,8 @@ func CheckListenTCP(addr string) error {
 	return nil
 }
 
-// CheckDial returns an error if addr is no address for [DialSocket]. It looks
-// neither for the socket nor for a file that addr names.
+// CheckDial returns an error if addr is no valid address for [DialSocket]. It does not look for the
+// socket or for a file that addr names.
 func CheckDial(addr string) error {
 	if !IsTCP(addr) {
 		return CheckSocket(addr)
@@ -86,11 +86,10 @@ func parseTCP(addr string) (at, file string, err error) {
 	return u.Host, file, nil
 }
 
-// ListenTCP lets the server serve at tcp://HOST:PORT of the loopback interface
-// as well, and returns the address, with the port chosen if it was 0. A socket
-// has no owner there: both ends must know the node's key, which is in a file
-// that only its user can read. What is said is not sealed, so addresses that
-// others could listen to are refused.
+// ListenTCP makes the server serve also at tcp://HOST:PORT of the loopback interface, and returns
+// the address. If the port is 0, the kernel chooses it. A TCP socket has no owner, so both ends
+// must know the node's key, which is in a file that only its user can read. The connection is not
+// encrypted, so other addresses than loopback are refused.
 func (s *Server) ListenTCP(addr string) (string, error) {
 	if err := CheckListenTCP(addr); err != nil {
 		return "", err
@@ -111,14 +110,14 @@ func (s *Server) ListenTCP(addr string) (string, error) {
 	return tcpScheme + ln.Addr().String(), nil
 }
 
-// A handshake is what the proofs of one connection are made of.
+// A handshake has the values of which the proofs of one connection are made.
 type handshake struct {
 	id             *Identity
-	at             net.Addr // the server's
+	at             net.Addr // the server's address
 	server, client [tcpNonce]byte
 }
 
-// proof returns what the end with that role, "server" or "client", must send.
+// proof returns the proof of the end with that role, "server" or "client".
 func (h *handshake) proof(role string) [tcpProof]byte {
 	at := h.at.String()
 	if a, err := netip.ParseAddrPort(at); err == nil {
@@ -128,10 +127,10 @@ func (h *handshake) proof(role string) [tcpProof]byte {
 	return h.id.derive("tcp "+role, b)
 }
 
+// errProof says that a proof of the other end is wrong.
 var errProof = errors.New("it does not know the node's key")
 
-// Connections that have not proved that they know the key: as many as may wait at
-// a time, in all and from one address.
+// Limits of connections that have not proved to know the key, in all and from one address.
 const (
 	maxStrangers = 256
 	maxOfSource  = 128
@@ -198,11 +197,11 @@ func meet(nc net.Conn, id *Identity) error {
 	return nil
 }
 
-// dialTCP connects to tcp://HOST:PORT?node=FILE, where FILE is the node's
-// identity, PATH.node beside its socket.
+// dialTCP connects to tcp://HOST:PORT?node=FILE, where FILE is the node's identity, PATH.node
+// beside its socket.
 func dialTCP(addr string) Dialer { return dialTCPWithin(addr, clientTime) }
 
-// dialTCPWithin is dialTCP to a server that has limit to prove who it is.
+// dialTCPWithin is dialTCP with a limit for the server's proof.
 func dialTCPWithin(addr string, limit time.Duration) Dialer {
 	return func(ctx context.Context) (net.Conn, error) {
 		at, file, err := parseTCP(addr)

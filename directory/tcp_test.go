@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A directory at a TCP port serves who knows the node's key, and nobody else.
+// A directory at a TCP port serves a client that knows the node's key, and no other one.
 func TestTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
 	s, err := Listen(path)
@@ -73,8 +73,8 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// Connections that say nothing keep no client out of a TCP port: there is room for
-// so many, and the oldest gives way.
+// Silent connections keep no client out of a TCP port: their number is limited, and the oldest one
+// is closed.
 func TestSilentStrangers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -88,7 +88,7 @@ func TestSilentStrangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer nc.Close()
-		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // it is being served
+		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
 			t.Fatal(err)
 		}
 		if n := s.strangers.Len(); n > maxOfSource {
@@ -96,7 +96,7 @@ func TestSilentStrangers(t *testing.T) {
 		}
 	}
 	var clients []*Client
-	for range maxOfSource + 1 { // clients are no strangers
+	for range maxOfSource + 1 { // clients that know the key do not count
 		c, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
 		if err != nil {
 			t.Fatal(err)

@@ -10,27 +10,27 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// ErrMember is returned where the settings of a member of a cluster are not valid, or its key or its
-// certificates cannot be used.
+// ErrMember is returned where the settings of a member of a cluster are not valid, or its key or
+// its certificates cannot be used.
 var ErrMember = errors.New("rocl: invalid settings of a member")
 
-// Terms are on what terms the contexts of a node link with others. Their server
-// tells them, when they join and whenever that changes.
+// Terms say how the contexts of a node link with other contexts. The server tells them to each
+// context when it joins and whenever they change.
 type Terms struct {
-	Keys    [][]byte // who knows one of them may link
+	Keys    [][]byte // a process that knows one of them may link
 	Member  bool     // the node is in a cluster
 	Cluster string   // the name of the cluster
 	Host    string   // the IP address at which other nodes reach this one, "" if none
-	Sealed  bool     // what goes to other nodes is to be sealed
-	// Certificates says that the operator's certificates show who is one of the
-	// cluster, in place of those that are made from keys.
+	Sealed  bool     // links to other nodes are to be sealed
+	// Certificates says that the operator's certificates prove membership of the cluster, in place
+	// of certificates made from keys.
 	Certificates bool
 
-	level uint8 // what the server understands: see the constant; 0 of one that does not say
+	level uint8 // what the server understands: see the constant level; 0 if the server does not say
 }
 
-// Names of the terms as they travel, in a list of attributes; who does not know
-// a name passes it over.
+// Names of the terms on the wire, where they are a list of attributes. A receiver ignores names
+// that it does not know.
 const (
 	termKey     = "key" // repeated
 	termCluster = "cluster"
@@ -40,8 +40,10 @@ const (
 	termLevel   = "level"
 )
 
+// list returns the terms in their form on the wire.
 func (t *Terms) list() (l resource.List) {
-	add := func(name string, value []byte) { _ = l.Add(name, value) } // a name longer than that of any list cannot be served
+	// The error is dropped: a node whose terms are too long for a list cannot be served.
+	add := func(name string, value []byte) { _ = l.Add(name, value) }
 	for _, k := range t.Keys {
 		add(termKey, k)
 	}
@@ -63,6 +65,7 @@ func (t *Terms) list() (l resource.List) {
 	return l
 }
 
+// parseTerms returns the terms in a list. Terms without a key are an error.
 func parseTerms(l *resource.List) (*Terms, error) {
 	t := &Terms{Host: l.GetString(termHost)}
 	for k := range l.Values(termKey) {
@@ -82,12 +85,13 @@ func parseTerms(l *resource.List) (*Terms, error) {
 	return t, nil
 }
 
+// equal reports whether t and o are the same on the wire.
 func (t *Terms) equal(o *Terms) bool {
 	a, b := t.list(), o.list()
 	return a.Equal(&b)
 }
 
-// terms are the present ones. A node without a cluster has a key of its own.
+// terms returns the present terms. A node without a cluster has a key of its own.
 func (s *Server) terms() Terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,16 +104,17 @@ func (s *Server) terms() Terms {
 	return t
 }
 
-// SetTerms says on what terms the node's contexts link, and tells those there
-// are. Without keys the node's own is theirs. t is not changed afterwards.
+// SetTerms sets the terms on which the node's contexts link, and tells them to the contexts that
+// have joined. If t has no keys, the contexts use the node's own key. The caller must not change t
+// afterwards.
 func (s *Server) SetTerms(t Terms) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setTerms(t)
 }
 
-// SetLinkKeys changes the keys alone: the first is what new links are to be
-// made with, the others are still good.
+// SetLinkKeys changes the keys and leaves the other terms. New links use the first key; the other
+// keys stay valid.
 func (s *Server) SetLinkKeys(keys ...[32]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,6 +126,7 @@ func (s *Server) SetLinkKeys(keys ...[32]byte) {
 	s.setTerms(t)
 }
 
+// setTerms is SetTerms with mu held.
 func (s *Server) setTerms(t Terms) {
 	same := s.told.equal(&t)
 	s.told = t
@@ -129,15 +135,15 @@ func (s *Server) setTerms(t Terms) {
 	}
 	for _, l := range s.lives {
 		s.busy.Add(1)
-		go func() { // it may not be reading
+		go func() { // a context may be slow to read
 			defer s.busy.Done()
 			s.tell(l)
 		}()
 	}
 }
 
-// tell tells a context the present terms: whatever order those who call it
-// come in, it hears the newest last.
+// tell sends the present terms to a context. l.mu orders concurrent calls, so the last message has
+// the newest terms.
 func (s *Server) tell(l *life) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,5 +151,5 @@ func (s *Server) tell(l *life) {
 	terms := t.list()
 	l.out.begin(msgTerms, 0)
 	l.out.bytes(terms.Wire())
-	_ = l.out.send() // who is gone is noticed by the reader
+	_ = l.out.send() // the goroutine that reads the connection notices its end
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Terms arrive as they were said, whatever else is in their list.
+// Terms arrive unchanged, whatever else is in their list.
 func TestTermsTravel(t *testing.T) {
 	for _, want := range []Terms{
 		{Keys: [][]byte{{1}}},
@@ -41,8 +41,8 @@ func TestTermsTravel(t *testing.T) {
 	}
 }
 
-// Contexts are told new terms at once and in order, also in the midst of other
-// answers; one that stops reading holds nobody up.
+// Contexts are told new terms at once and in order, also between other answers. A context that
+// stops reading delays no other one.
 func TestTermsChange(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -102,13 +102,13 @@ func TestTermsChange(t *testing.T) {
 	if got := c.Terms().Keys[0]; binary.BigEndian.Uint32(got) != last {
 		t.Errorf("the client has key %x", got)
 	}
-	// What has not changed is not told.
+	// Terms that have not changed are not told again.
 	s.SetTerms(c.Terms())
 	s.SetTerms(Terms{Keys: [][]byte{{1}}, Member: true, Cluster: "x", Host: "10.0.0.7", Sealed: true})
 	if got := <-heard; got.Cluster != "x" || got.Host != "10.0.0.7" || !got.Sealed || !got.Member {
 		t.Errorf("terms %+v", got)
 	}
-	// Whoever comes later has them from the beginning.
+	// A context that joins later has the terms from the beginning.
 	if late := joined(t, path).Terms(); late.Cluster != "x" || len(late.Keys) != 1 {
 		t.Errorf("terms %+v", late)
 	}
@@ -154,8 +154,8 @@ func (s *stay) expect(t *testing.T, what string, lates, ends []bool) {
 	}
 }
 
-// A membership begins with the server and ends with it; it is handed over where
-// somebody goes on in its place, and the contexts' terms stay the cluster's.
+// A membership begins and ends with its server. It is handed over where another server goes on in
+// its place, and the terms of the contexts remain those of the cluster.
 func TestMembership(t *testing.T) {
 	path, log := sock(t), slog.New(slog.DiscardHandler)
 	var s stay
@@ -178,10 +178,11 @@ func TestMembership(t *testing.T) {
 	s.expect(t, "the other takes over", []bool{false, true}, []bool{true})
 	d := serve(t, path, AsDaemon(), s.option())
 	s.expect(t, "a daemon takes over", []bool{false, true, false}, []bool{true, true})
-	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) { // it has joined again
+	// The answer proves that b has joined again.
+	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
-	d.Close() // b takes its place
+	d.Close() // b serves in its place
 	s.expect(t, "the context takes over again", []bool{false, true, false, true}, []bool{true, true, true})
 	b.Close()
 	s.expect(t, "the last one leaves", []bool{false, true, false, true}, []bool{true, true, true, false})
@@ -193,8 +194,8 @@ func TestMembership(t *testing.T) {
 	s.expect(t, "nobody goes on", []bool{false}, []bool{false})
 }
 
-// The context that serves does not go on when its server ends with it, though
-// the server may not have heard that it left; others do.
+// The context that serves ends with its server, so it does not keep the membership, even if the
+// server has not read its leave. Another context keeps it.
 func TestMembershipOfOne(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		var st stay
@@ -221,7 +222,7 @@ func TestMembershipOfOne(t *testing.T) {
 	}
 }
 
-// What makes a membership impossible is an error of whoever serves first, and
+// An error that makes a membership impossible is returned to the process that serves first, and
 // leaves the node free.
 func TestMembershipFails(t *testing.T) {
 	path, log := sock(t), slog.New(slog.DiscardHandler)
@@ -238,7 +239,7 @@ func TestMembershipFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// Who only joins is not concerned.
+	// A process that only joins is not affected.
 	other, err := JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember())
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +247,8 @@ func TestMembershipFails(t *testing.T) {
 	other.Close()
 }
 
-// A question that is put to the cluster while its server ends goes to the next
-// one; the asker sees no error.
+// A question that waits for the cluster while its server ends goes to the next server. The caller
+// sees no error.
 func TestRemoteEnds(t *testing.T) {
 	path, log := sock(t), slog.New(slog.DiscardHandler)
 	r := &hanging{asked: make(chan struct{}, 2)}
@@ -277,7 +278,7 @@ func TestRemoteEnds(t *testing.T) {
 	}
 }
 
-// hanging is a cluster that does not answer.
+// hanging is a Remote that does not answer.
 type hanging struct {
 	Remote
 	asked chan struct{}

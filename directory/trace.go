@@ -14,43 +14,50 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// traceCodes are the strategies of traced searches by their codes on the wire. A traced search with Auto goes
-// as any search does; with another strategy it asks all members, whatever their summaries say.
+// traceCodes has the strategies of traced searches at their codes on the wire. A traced search with
+// Auto goes as any search does. With another strategy it asks all members, whatever their summaries
+// say.
 var traceCodes = [...]strategy.Strategy{strategy.Auto, strategy.Tree, strategy.Unicast, strategy.Broadcast}
 
-// A Trace tells how one search went, as the asking node saw it: of nodes that
-// other nodes asked for it, it has the numbers those told.
+// A Trace tells how one search went, as the asking node saw it. Some nodes were asked by other
+// nodes on behalf of the asking one. For these the Trace has the numbers that the other nodes
+// reported.
 type Trace struct {
-	Node     resource.NodeID   `json:"node"`             // who asked
-	Strategy string            `json:"way"`              // how
+	Node     resource.NodeID   `json:"node"`             // the asking node
+	Strategy string            `json:"way"`              // the search strategy
 	Found    resource.GID      `json:"found,omitzero"`   // a resource that matches
-	Covered  int               `json:"covered"`          // nodes that said something, the asking one among them
+	Covered  int               `json:"covered"`          // nodes that answered, including the asking one
 	Failed   []resource.NodeID `json:"failed,omitempty"` // nodes that could not be asked
-	Took     time.Duration     `json:"took_ns"`
+	Took     time.Duration     `json:"took_ns"`          // of the whole search
 
-	Sent     int `json:"sent"`     // messages of the asking node
-	Received int `json:"received"` // and to it
-	Messages int `json:"messages"` // in the whole cluster, at least: a question and an answer for each node below another
+	Sent     int `json:"sent"`     // messages that the asking node sent
+	Received int `json:"received"` // messages that it received
+	// Messages is a lower bound for the whole cluster: a question and an answer for each node below
+	// another.
+	Messages int `json:"messages"`
 
 	Steps []TraceStep `json:"steps"`
-	More  int         `json:"more,omitempty"` // steps that were too many to tell
+	More  int         `json:"more,omitempty"` // steps that are left out because there were too many
 }
 
 // A TraceStep is one question to one node.
 type TraceStep struct {
-	Node    resource.NodeID `json:"node"`
-	How     string          `json:"how"`      // local, summary, tree, unicast, broadcast
-	Members int             `json:"members"`  // nodes it was to cover, itself among them
-	Asked   time.Duration   `json:"asked_ns"` // after the beginning
-	Took    time.Duration   `json:"took_ns,omitempty"`
-	Outcome string          `json:"outcome,omitempty"` // found, none, silent: nothing in time; or empty: the search was over before
-	Found   resource.GID    `json:"found,omitzero"`
-	Covered int             `json:"covered,omitempty"` // nodes that said no, of a none
-	Failed  int             `json:"failed,omitempty"`  // nodes that could not be asked, likewise
+	Node resource.NodeID `json:"node"`
+	How  string          `json:"how"` // one of local, summary, tree, unicast, broadcast
+	// Members is the number of nodes that the question was to cover, including the asked one.
+	Members int           `json:"members"`
+	Asked   time.Duration `json:"asked_ns"`          // since the search began
+	Took    time.Duration `json:"took_ns,omitempty"` // until the answer
+	// Outcome is found, none, or silent (no answer in time). It is empty if the search ended
+	// before.
+	Outcome string       `json:"outcome,omitempty"`
+	Found   resource.GID `json:"found,omitzero"`
+	Covered int          `json:"covered,omitempty"` // for none: nodes that have nothing that matches
+	Failed  int          `json:"failed,omitempty"`  // for none: nodes that could not be asked
 }
 
-// trace answers a question for a trace. Unlike Find it asks the others also
-// when this node has what matches: who traces wants to see them.
+// trace answers a question for a trace. Unlike find it also asks the other members when this node
+// has what matches, because a trace is to show them.
 func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	p := parser{b: m.body}
 	code := int(p.take(1)[0])
@@ -66,7 +73,7 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	here := TraceStep{Node: s.id.Node, How: "local", Members: 1, Outcome: "none", Covered: 1}
 	r, ok, err := s.patiently(ctx, func() (database.Record, bool) { return s.db.Find(&l) })
 	if err != nil {
-		return err // cut short by our end: let the next server be asked
+		return err // cut short by the end of this server: the client asks the next one
 	}
 	if ok {
 		here.Outcome, here.Found, here.Covered = "found", r.ID, 0
@@ -99,8 +106,8 @@ func (s *Server) trace(ctx context.Context, c *codec, m *message) error {
 	return c.send()
 }
 
-// Trace searches for a resource that matches, by a strategy, and tells how that went. Finding
-// none is no error.
+// Trace searches for a resource that matches, by a search strategy, and returns how the search
+// went. It is no error if nothing matches.
 func (c *Client) Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (Trace, error) {
 	var t Trace
 	code := slices.Index(traceCodes[:], by)

@@ -17,13 +17,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// far is a rest of the cluster that a test makes up.
+// far is a Remote made up by a test.
 type far struct {
 	found  []database.Record
 	failed []resource.NodeID
 	trace  Trace
 	err    error
-	ways   []strategy.Strategy // of the traces asked for
+	ways   []strategy.Strategy // the strategies of the traces asked for
 }
 
 func (f *far) Find(context.Context, *resource.List) (database.Record, error) {
@@ -55,7 +55,7 @@ func (f *far) Watch(*resource.List, *database.Watch) func() { return func() {} }
 
 func (f *far) Addr() string { return "10.0.0.7:7946" }
 
-// in joins a server in memory whose cluster is f; f may be nil.
+// in joins a server in memory with the Remote f, which may be nil.
 func in(t *testing.T, f *far) (*Server, *Client) {
 	t.Helper()
 	s := NewServer()
@@ -71,7 +71,7 @@ func in(t *testing.T, f *far) (*Server, *Client) {
 	return s, c
 }
 
-// A member of a cluster says where it is, under a later revision.
+// The resource of a node that is a member has the member's address, under a later revision.
 func TestNodeInCluster(t *testing.T) {
 	s, c := in(t, nil)
 	before, err := c.Lookup(t.Context(), NodeResource(s.Node()))
@@ -85,8 +85,8 @@ func TestNodeInCluster(t *testing.T) {
 	}
 }
 
-// FindAll ends with ErrPartial if a node could not be asked, unless the caller
-// wants to know which.
+// FindAll ends with ErrPartial if a node could not be asked. FindCovering reports the nodes
+// instead.
 func TestCoverage(t *testing.T) {
 	ctx := t.Context()
 	node := resource.NodeID(7)
@@ -129,7 +129,7 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// A trace begins with what this node has; the rest is what the cluster tells.
+// A trace begins with this node's result. The other steps are those that the Remote reports.
 func TestTrace(t *testing.T) {
 	ctx := t.Context()
 	there := resource.MakeGID(7, 1, 1)
@@ -173,8 +173,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// A question for a trace that cannot be understood ends its connection, with
-// the reason, and nothing else.
+// A malformed question for a trace ends its own connection, with the reason, and no other one.
 func TestTraceMalformed(t *testing.T) {
 	s, c := in(t, nil)
 	good := append([]byte{0}, list(t, resource.Match{"a": "b"}).Wire()...)

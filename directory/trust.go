@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUntrusted is returned when another user could have put a directory, or one
-// of its files, where it was looked for. Nothing was said to it.
+// ErrUntrusted is returned when another user could have put a directory, or one of its files, at
+// its path. Nothing is sent to such a directory.
 var ErrUntrusted = errors.New("rocl: the directory is not trusted")
 
-// mayServe reports whether files and sockets of a user in folder dir are to be
-// trusted: the process's own user and root. Root also trusts the owner of the
-// folder, where no other user may write.
+// mayServe reports whether files and sockets of a user in folder dir are trusted. Those of the
+// process's own user and of root are. Root also trusts the owner of the folder, if no other user
+// may write there.
 func mayServe(uid uint32, dir string) bool {
 	switch euid := os.Geteuid(); {
 	case uid == 0 || int(uid) == euid:
@@ -34,7 +34,8 @@ func mayServe(uid uint32, dir string) bool {
 	return unix.Stat(dir, &st) == nil && st.Uid == uid && st.Mode&0o022 == 0
 }
 
-// private refuses a directory into which others could put a socket of theirs.
+// private returns an error if other users can access the folder dir and so could put a socket
+// there.
 func private(dir string) error {
 	fi, err := os.Lstat(dir)
 	if err != nil {
@@ -52,7 +53,7 @@ func private(dir string) error {
 		ErrUntrusted, dir, os.Geteuid(), fi.Mode(), owner)
 }
 
-// peerOf returns who is at the other end.
+// peerOf returns the process and the user at the other end of nc.
 func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -69,7 +70,7 @@ func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
 	return cred, nil
 }
 
-// dialUnix connects to a server that is to be trusted.
+// dialUnix connects to a server, or returns ErrUntrusted if the server is not to be trusted.
 func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 	if err := CheckSocket(path); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unix", path)
-	for errors.Is(err, unix.EAGAIN) { // the kernel queues no more connections: the server is slow
+	for errors.Is(err, unix.EAGAIN) { // the server's queue of connections is full
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, fmt.Errorf("directory: connecting to %s: %w", path, err)
 		}

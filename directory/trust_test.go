@@ -23,7 +23,7 @@ import (
 
 const nobody = 65534
 
-// asNobody runs f as another user: the thread of f is, the process is not.
+// asNobody runs f as another user: only the thread of f changes its user, not the process.
 func asNobody(t *testing.T, f func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -31,7 +31,7 @@ func asNobody(t *testing.T, f func() error) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
 			if _, _, e := syscall.RawSyscall(call, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
 				done <- e
@@ -45,7 +45,7 @@ func asNobody(t *testing.T, f func() error) {
 	}
 }
 
-// An impostor listens where a directory is expected, and keeps what it is sent.
+// An impostor listens where a directory is expected, and records what it is sent.
 type impostor struct {
 	ln   net.Listener
 	busy sync.WaitGroup
@@ -76,7 +76,7 @@ func impostorAt(t *testing.T, path string) *impostor {
 	return impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 }
 
-// impostorOf lets serve have the connections of ln.
+// impostorOf passes the connections of ln to serve.
 func impostorOf(t *testing.T, ln net.Listener, serve func(nc net.Conn, got io.Writer)) *impostor {
 	i := &impostor{ln: ln}
 	i.busy.Go(func() {
@@ -111,7 +111,7 @@ func (i *impostor) all() string {
 	return i.got.String()
 }
 
-// sticky is a folder that every user may write to, as /tmp.
+// sticky returns a folder that every user may write to, as /tmp.
 func sticky(t *testing.T) string {
 	dir := filepath.Dir(sock(t))
 	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
@@ -120,8 +120,8 @@ func sticky(t *testing.T) string {
 	return dir
 }
 
-// A client tells nothing to a directory of another user, who made the default
-// folder first, or put a socket where the directory is expected.
+// A client sends nothing to a directory of another user. The other user may have made the default
+// folder first, or have put a socket where the directory is expected.
 func TestOtherUsersDirectory(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, tmp, folder string) (path string){
 		"made the folder": func(t *testing.T, _, folder string) string {
@@ -181,7 +181,7 @@ func TestOtherUsersDirectory(t *testing.T) {
 	}
 }
 
-// Root may use the directory of a user where that user alone could put it.
+// Root may use the directory of a user at a path where only that user can put a socket.
 func TestRootUsesUsersDirectory(t *testing.T) {
 	own := filepath.Join(sticky(t), "own")
 	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
@@ -193,7 +193,7 @@ func TestRootUsesUsersDirectory(t *testing.T) {
 	nc.Close()
 }
 
-// Files of another user beside the socket are not used: who wrote the node's
+// Files of another user beside the socket are not used, because the user who wrote the node's
 // identity knows its key.
 func TestOtherUsersFiles(t *testing.T) {
 	for _, suffix := range []string{lockSuffix, nodeSuffix} {
@@ -228,8 +228,8 @@ func TestOtherUsersFiles(t *testing.T) {
 	}
 }
 
-// A client over TCP tells nothing to a server that does not prove that it knows
-// the node's key, whatever that server does.
+// A client over TCP sends nothing to a server that does not prove that it knows the node's key,
+// whatever that server does.
 func TestFalseTCPServers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
@@ -264,8 +264,8 @@ func TestFalseTCPServers(t *testing.T) {
 			_, _ = io.Copy(nc, far)
 		},
 		"a client's proof in a server's place": func(nc net.Conn) {
-			// The proper server's nonce is told to the client, and the client's
-			// answer to the proper server as if it came from another client.
+			// The impostor passes the proper server's nonce to the client, and the client's answer
+			// to the proper server as if it came from another client.
 			far, err := net.Dial("tcp", properAt)
 			if err != nil {
 				t.Error(err)
@@ -307,7 +307,7 @@ func TestFalseTCPServers(t *testing.T) {
 	}
 }
 
-// A server that says nothing over TCP does not hold its client for ever.
+// A server that is silent over TCP keeps its client waiting for a limited time.
 func TestSilentTCPServer(t *testing.T) {
 	path := sock(t)
 	serve(t, path)

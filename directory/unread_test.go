@@ -9,13 +9,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A watch over a connection that nobody reads, of a context or of another member,
-// makes the server keep nothing of the resources that came and went.
+// The server keeps nothing of the resources that came and went for a watch whose connection is not
+// read. The watch may be a context's or another member's.
 func TestUnreadWatch(t *testing.T) {
 	for name, kind := range map[string]byte{"a context": kindWatch, "a member": kindPeer} {
 		t.Run(name, func(t *testing.T) {
 			s := NewServer()
-			near, far := net.Pipe() // keeps nothing
+			near, far := net.Pipe() // has no buffer
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -35,7 +35,7 @@ func TestUnreadWatch(t *testing.T) {
 			}
 			pattern := list(t, resource.Match{"type": "lamp"})
 			k := newCodec(near)
-			if kind == kindPeer { // it says that it is there; then nothing is read
+			if kind == kindPeer { // a member sends a beat first; then nothing is read
 				if m, err := k.read(); err != nil || m.typ != msgBeat {
 					t.Fatal(m.typ, err)
 				}
@@ -45,7 +45,7 @@ func TestUnreadWatch(t *testing.T) {
 			if err := k.send(); err != nil {
 				t.Fatal(err)
 			}
-			for m := (message{}); m.typ != msgEvent; { // Synced: the watch has begun
+			for m := (message{}); m.typ != msgEvent; { // until Synced: the watch has begun
 				var err error
 				if m, err = k.read(); err != nil {
 					t.Fatal(err)
@@ -61,7 +61,7 @@ func TestUnreadWatch(t *testing.T) {
 				}
 			}
 			st := s.Database().Stats()
-			if st.Watched > 1 { // one event may be on its way; a member that says nothing for long is cut off
+			if st.Watched > 1 { // one event may be on its way; a member that is silent for long is cut off
 				t.Errorf("%d watches keep %d entries of 4,000 resources that came and went", st.Watches, st.Watched)
 			}
 		})

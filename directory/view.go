@@ -8,19 +8,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// GoneGrace is how long a watch that survived its server waits, after the next
-// one has told everything it has, for a resource to be offered again before it
-// is told gone.
+// GoneGrace is how long a watch that outlived its server waits for a resource to be offered again.
+// The time begins when the next server has reported everything it has. Then the watch reports Gone.
 const GoneGrace = time.Second
 
-// A View is what a watch has been told of one server's resources. It outlives
-// the server: of what the next one tells, it lets pass what is different.
+// A View is what a watcher has been told of one server's resources. It outlives the server: from
+// the events of the next server it passes on only what is different.
 type View struct {
 	known   map[resource.GID]Answer
-	missing map[resource.GID]struct{} // known before, not told by the present server yet
+	missing map[resource.GID]struct{} // known before, and not reported by the present server yet
 }
 
-// Begin says that a server, perhaps another one, begins to tell what it has.
+// Begin says that a server, perhaps another one, begins to report what it has.
 func (v *View) Begin() {
 	v.missing = make(map[resource.GID]struct{}, len(v.known))
 	for id := range v.known {
@@ -28,8 +27,9 @@ func (v *View) Begin() {
 	}
 }
 
-// Take returns what an event is for who has been told the others; false if it
-// is nothing. Synced is none of its business.
+// Take returns ev as it is for a watcher that has received the earlier events: with the kind
+// Appeared, Changed or Gone. It reports false if the watcher knows all that ev says. It must not be
+// called with Synced.
 func (v *View) Take(ev Event) (Event, bool) {
 	delete(v.missing, ev.ID)
 	old, known := v.known[ev.ID]
@@ -45,15 +45,15 @@ func (v *View) Take(ev Event) (Event, bool) {
 	if known {
 		ev.Kind = Changed
 	}
-	// One revision may have two lists of attributes: an update that was told and
-	// not acknowledged before its server died is not offered to the next one.
+	// One revision may have two lists of attributes: an update may be reported and not acknowledged
+	// before its server dies. Then the context offers the former list to the next server.
 	return ev, !known || old.Revision != ev.Revision || !old.Attrs.Equal(&ev.Attrs)
 }
 
-// Missing is how many resources have not been told again since Begin.
+// Missing returns how many resources have not been reported again since Begin.
 func (v *View) Missing() int { return len(v.missing) }
 
-// Expire forgets the missing, and returns that they are gone.
+// Expire forgets the missing resources and returns a Gone event for each.
 func (v *View) Expire() []Event {
 	var gone []Event
 	for id := range v.missing {
@@ -64,7 +64,7 @@ func (v *View) Expire() []Event {
 	return gone
 }
 
-// End forgets everything, and returns that it is gone.
+// End forgets all resources and returns a Gone event for each.
 func (v *View) End() []Event {
 	v.Begin()
 	return v.Expire()

@@ -8,9 +8,9 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// An update that a server told its watches and did not live to acknowledge is
-// unknown to the next server, where another update has the same revision: a watch
-// that joins only then is told of it. What is the same is told once.
+// An update that a server reported to its watches and did not live to acknowledge is unknown to the
+// next server. There, another update may have the same revision. A watch that joins only then is
+// told of that update. State that is the same is reported once.
 func TestViewSameRevision(t *testing.T) {
 	id := resource.MakeGID(1, 1, 1)
 	told := func(v *View, value string) bool {
@@ -23,7 +23,7 @@ func TestViewSameRevision(t *testing.T) {
 	if !told(&v, "not acknowledged") {
 		t.Error("what is new was not told")
 	}
-	v.Begin() // the next server
+	v.Begin() // the next server begins
 	if !told(&v, "acknowledged") {
 		t.Error("other attributes of the same revision were not told")
 	}

@@ -15,16 +15,17 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Watch yields what happens to the resources that match: first those there
-// are, then Synced, then changes, without a gap. When the server is lost it
-// goes on with the next one and tells only what is different. It ends when ctx
-// does, with an error that is its cause. Gone says that the directory does not
-// have the resource any more, and nothing of messages that the resource sent:
-// they travel over links, and may be received later.
+// Watch yields what happens to the resources that match: first an event for each that exists, then
+// Synced, then the changes. No change is missed. When the server is lost, the watch goes on with
+// the next one and yields only what is different. It ends when ctx ends, with the cause of ctx as
+// the error.
 //
-// If the pattern has conditions, the server tells of what matches without them, and the
-// client compares: a resource appears and goes also as its numbers change. An order means
-// nothing to a watch.
+// Gone says that the directory does not have the resource any more. It says nothing about messages
+// that the resource sent: they travel over links and may be received later.
+//
+// If the pattern has conditions, the server reports what matches without them, and the client
+// compares. So a resource also appears and goes as its numbers change. A watch ignores the order of
+// a pattern.
 func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	if pattern.Conditional() {
 		return c.watchMeeting(ctx, pattern)
@@ -37,7 +38,7 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 	return func(yield func(Event, error) bool) {
 		base := pattern.WithoutConditions()
 		var added []string
-		if !base.Complete() { // the answers must have what is compared
+		if !base.Complete() { // the answers must have the values that are compared
 			wanted := slices.Collect(base.Wanted())
 			for name := range pattern.Compared {
 				if _, known := base.Get(name); known || slices.Contains(wanted, name) || slices.Contains(added, name) {
@@ -77,6 +78,7 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 	}
 }
 
+// watch is Watch of a pattern without conditions.
 func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var w watch
@@ -109,13 +111,13 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 	}
 }
 
-// watch is what has been told of a watch so far.
+// watch is the state of a watch that outlives a server: what it has yielded.
 type watch struct {
 	view   View
-	synced bool
+	synced bool // Synced was yielded
 }
 
-// follow tells the events of one connection. nil means that the loop was left.
+// follow yields the events of one connection. It returns nil if the caller's loop has ended.
 func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, yield func(Event, error) bool) error {
 	stop := context.AfterFunc(ctx, func() { _ = a.c.nc.Close() })
 	defer stop()
@@ -128,7 +130,7 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 	for {
 		m, err := a.c.read()
 		var ne net.Error
-		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // the grace is over
+		if errors.As(err, &ne) && ne.Timeout() && ctx.Err() == nil { // GoneGrace has passed
 			_ = a.c.nc.SetReadDeadline(time.Time{})
 			for _, ev := range w.view.Expire() {
 				if !yield(ev, nil) {
@@ -162,7 +164,7 @@ func (w *watch) follow(ctx context.Context, a *askConn, pattern *resource.List, 
 	}
 }
 
-// watch begins a watch of what is here; what is being offered again comes before
+// watch begins a watch of this node's resources. Resources that are being offered again come before
 // Synced.
 func (s *Server) watch(pattern *resource.List) *database.Watch {
 	settled := s.Settled()
@@ -177,6 +179,7 @@ func (s *Server) watch(pattern *resource.List) *database.Watch {
 	return w
 }
 
+// serveWatch serves a connection of one watch until the connection ends.
 func (s *Server) serveWatch(c *codec) error {
 	m, err := c.read()
 	if err != nil {
@@ -193,7 +196,7 @@ func (s *Server) serveWatch(c *codec) error {
 	end := s.attach(w, &l)
 	ctx, cancel := context.WithCancel(s.life)
 	s.busy.Add(1)
-	go func() { // the client says nothing more: reading sees it go
+	go func() { // the client sends nothing more: the read ends when the client hangs up
 		defer s.busy.Done()
 		_, _ = c.read()
 		cancel()

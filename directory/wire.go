@@ -13,29 +13,41 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Errors of this package, also when they happened in the server.
+// Errors of this package. A client returns them also if they happened in the server.
 var (
-	ErrNotFound    = errors.New("rocl: no such resource")
+	// ErrNotFound is returned if it is certain that no resource matches.
+	ErrNotFound = errors.New("rocl: no such resource")
+	// ErrNoDirectory is returned if no process serves the node, or not at the given address.
 	ErrNoDirectory = errors.New("rocl: no directory serves this node")
-	ErrRevision    = errors.New("rocl: the attributes have changed")
-	ErrNotOwner    = errors.New("rocl: not the owner")
-	ErrExists      = errors.New("rocl: resource exists")
-	ErrIncomplete  = errors.New("rocl: an attribute has no value")
-	ErrClosed      = errors.New("rocl: directory closed")
-	ErrInUse       = errors.New("rocl: another directory serves this node")
-	ErrProtocol    = errors.New("rocl: directory protocol violation")
-	ErrDenied      = errors.New("rocl: the directory does not know this context")
-	// ErrSilent is returned with ErrInUse when the process that serves the node
-	// does not answer: it is stopped or overloaded.
+	// ErrRevision is returned if a resource has another revision than the expected one.
+	ErrRevision = errors.New("rocl: the attributes have changed")
+	// ErrNotOwner is returned if a context changes a resource of another context.
+	ErrNotOwner = errors.New("rocl: not the owner")
+	// ErrExists is returned if the identifier of a new resource is taken.
+	ErrExists = errors.New("rocl: resource exists")
+	// ErrIncomplete is returned if an attribute of a resource has no value.
+	ErrIncomplete = errors.New("rocl: an attribute has no value")
+	// ErrClosed is returned by a client or a server that is closed.
+	ErrClosed = errors.New("rocl: directory closed")
+	// ErrInUse is returned by Listen and Also if another process serves the node.
+	ErrInUse = errors.New("rocl: another directory serves this node")
+	// ErrProtocol is returned if the other end sends what the protocol does not allow.
+	ErrProtocol = errors.New("rocl: directory protocol violation")
+	// ErrDenied is returned if the server refuses a process of another user, or a context whose
+	// token is wrong.
+	ErrDenied = errors.New("rocl: the directory does not know this context")
+	// ErrSilent is returned with ErrInUse when the process that serves the node does not answer: it
+	// is stopped or overloaded.
 	ErrSilent = errors.New("rocl: the directory does not answer")
-	// ErrPartial says that nobody who could be asked has it, and that some
-	// nodes could not be asked.
+	// ErrPartial is returned if no node that could be asked has the resource and some nodes could
+	// not be asked.
 	ErrPartial = errors.New("rocl: not found, and not every node could be asked")
 )
 
+// codes has the errors at their numbers on the wire.
 var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial}
 
-// code is the number an error travels as; 0 stands for any other.
+// code returns the number of an error on the wire; 0 stands for any other error.
 func code(err error) uint16 {
 	switch {
 	case errors.Is(err, database.ErrNotFound):
@@ -59,18 +71,18 @@ func code(err error) uint16 {
 
 const (
 	version = 1
-	maxBody = resource.MaxList + 64<<10
-	msgHead = 16 // len, type, zeros, id
+	maxBody = resource.MaxList + 64<<10 // the most bytes of a message after its length
+	msgHead = 16                        // len, type, zeros, id
 )
 
 // Kinds of connections.
 const (
-	kindLife = 1 + iota
-	kindAsk
-	kindWatch
-	kindYield
-	kindPeer
-	kindImage
+	kindLife  = 1 + iota // of a context: what it registers lives as long as the connection
+	kindAsk              // for questions
+	kindWatch            // for one watch
+	kindYield            // a daemon asks a context to give way
+	kindPeer             // of another member
+	kindImage            // a context asks for the image
 )
 
 // Message types.
@@ -101,37 +113,38 @@ const (
 	msgBatch
 )
 
-// msgBeat says that one is there. It stands apart: only members of a cluster
-// say it to each other.
+// msgBeat says that its sender is alive. Its number is apart, because only members of a cluster
+// send it to each other.
 const msgBeat = 64
 
-// Names in the list of a join; a server that does not know one passes it over.
+// Names in the list of a join. A server ignores names that it does not know.
 const (
-	offerMember = "member" // the context would make the node a member of its cluster if it served
-	offerCount  = "offers" // u64: how many resources the context registers again, at once and before it asks for anything else
+	offerMember = "member" // the context would make the node a member of its cluster if it came to serve
+	offerCount  = "offers" // u64: how many resources the context registers again, before it asks for anything else
 )
 
+// greeting returns the first bytes of a connection.
 func greeting(kind byte) []byte { return []byte{'R', 'D', 'I', 'R', version, kind, 0, 0} }
 
-// A message is one message as read: body is valid until the next is read.
+// A message is one message as it was read. body is valid until the next one is read.
 type message struct {
 	typ  byte
 	id   uint64
 	body []byte
 }
 
-// A codec reads and writes messages of one connection. Reading and writing may
-// go on side by side, each by one goroutine at a time.
+// A codec reads and writes the messages of one connection. One goroutine may read while another one
+// writes.
 type codec struct {
 	nc         net.Conn
 	in         []byte
-	start, end int
+	start, end int // of the bytes of in that are not taken yet
 	out        []byte
 }
 
 func newCodec(nc net.Conn) *codec { return &codec{nc: nc, in: make([]byte, 4<<10)} }
 
-// need reads until n bytes are there.
+// need reads until n bytes are in the buffer.
 func (c *codec) need(n int) error {
 	if c.end-c.start >= n {
 		return nil
@@ -139,7 +152,7 @@ func (c *codec) need(n int) error {
 	if len(c.in)-c.start < n {
 		b := c.in
 		if len(b) < n {
-			// Grown as the bytes come: an announced length alone costs nothing.
+			// The buffer grows as bytes arrive, so that an announced length alone takes no memory.
 			b = make([]byte, min(n, max(2*len(c.in), 64<<10)))
 		}
 		c.end = copy(b, c.in[c.start:c.end])
@@ -163,17 +176,19 @@ func (c *codec) need(n int) error {
 	return nil
 }
 
+// take returns n bytes of the buffer, which are there, as a view.
 func (c *codec) take(n int) []byte {
 	b := c.in[c.start : c.start+n : c.start+n]
 	if c.start += n; c.start == c.end {
 		c.start, c.end = 0, 0
 		if len(c.in) > 1<<20 {
-			c.in = make([]byte, 4<<10) // b keeps the old one for as long as it is used
+			c.in = make([]byte, 4<<10) // b keeps the old buffer for as long as b is used
 		}
 	}
 	return b
 }
 
+// greeted reads the greeting of a connection and returns its kind.
 func (c *codec) greeted() (kind byte, err error) {
 	if err := c.need(8); err != nil {
 		return 0, err
@@ -188,6 +203,7 @@ func (c *codec) greeted() (kind byte, err error) {
 	return b[5], nil
 }
 
+// read reads one message.
 func (c *codec) read() (message, error) {
 	if err := c.need(msgHead); err != nil {
 		return message{}, err
@@ -204,7 +220,7 @@ func (c *codec) read() (message, error) {
 	return message{b[4], binary.LittleEndian.Uint64(b[8:]), b[msgHead:]}, nil
 }
 
-// begin starts a message in out.
+// begin begins a message in out, in place of the last one.
 func (c *codec) begin(typ byte, id uint64) {
 	c.out = append(c.out[:0], 0, 0, 0, 0, typ, 0, 0, 0)
 	c.out = binary.LittleEndian.AppendUint64(c.out, id)
@@ -218,10 +234,10 @@ func (c *codec) gid(g resource.GID) {
 func (c *codec) u64(v uint64)   { c.out = binary.LittleEndian.AppendUint64(c.out, v) }
 func (c *codec) bytes(b []byte) { c.out = append(c.out, b...) }
 
-// seal completes the message begun.
+// seal writes the length of the message in out.
 func (c *codec) seal() { binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4)) }
 
-// send writes the message begun.
+// send writes the message in out to the connection.
 func (c *codec) send() error {
 	c.seal()
 	_, err := c.nc.Write(c.out)
@@ -231,6 +247,7 @@ func (c *codec) send() error {
 	return err
 }
 
+// sendError sends err as the answer to message id.
 func (c *codec) sendError(id uint64, err error) error {
 	c.begin(msgError, id)
 	c.out = binary.LittleEndian.AppendUint16(c.out, code(err))
@@ -238,12 +255,14 @@ func (c *codec) sendError(id uint64, err error) error {
 	return c.send()
 }
 
-// A parser takes a body apart; it fails once and for all.
+// A parser takes a body apart. It remembers that the body was too short: list, pattern and end
+// report that.
 type parser struct {
 	b   []byte
 	bad bool
 }
 
+// take returns the next n bytes, or zeros and an error for later if there are fewer.
 func (p *parser) take(n int) []byte {
 	if len(p.b) < n {
 		p.bad = true
@@ -257,7 +276,7 @@ func (p *parser) take(n int) []byte {
 func (p *parser) gid() resource.GID { return resource.GetGID(p.take(16)) }
 func (p *parser) u64() uint64       { return binary.LittleEndian.Uint64(p.take(8)) }
 
-// list is the rest of the body, a view.
+// list returns the rest of the body as a list, a view.
 func (p *parser) list() (resource.List, error) {
 	if p.bad {
 		return resource.List{}, fmt.Errorf("%w: truncated message", ErrProtocol)
@@ -269,6 +288,7 @@ func (p *parser) list() (resource.List, error) {
 	return l, nil
 }
 
+// end returns an error unless the whole body has been taken.
 func (p *parser) end() error {
 	if p.bad || len(p.b) > 0 {
 		return fmt.Errorf("%w: message of wrong length", ErrProtocol)
@@ -276,7 +296,7 @@ func (p *parser) end() error {
 	return nil
 }
 
-// remote is an error that the server reported.
+// remote is an error that the server has reported: the kind, and the server's text.
 type remote struct {
 	kind error
 	text string
@@ -285,6 +305,7 @@ type remote struct {
 func (e *remote) Error() string { return e.text }
 func (e *remote) Unwrap() error { return e.kind }
 
+// parseError returns the error in the body of a message error.
 func parseError(b []byte) error {
 	if len(b) < 2 {
 		return fmt.Errorf("%w: truncated error", ErrProtocol)
@@ -294,7 +315,7 @@ func parseError(b []byte) error {
 	if n > 0 && n < len(codes) {
 		e.kind = codes[n]
 		if e.kind == ErrNotFound {
-			return ErrNotFound // the common one: nothing to add
+			return ErrNotFound // the frequent one, without further text
 		}
 	}
 	return e
@@ -307,7 +328,8 @@ type Answer struct {
 	Attrs     resource.List
 }
 
-// ParseAnswer reads what AppendAnswer wrote. It keeps nothing of b.
+// ParseAnswer returns the resource in a body that AppendAnswer wrote. The result does not refer to
+// b.
 func ParseAnswer(b []byte) (a Answer, err error) {
 	if a, err = ViewAnswer(b); err == nil {
 		a.Attrs = a.Attrs.Clone()
@@ -315,7 +337,7 @@ func ParseAnswer(b []byte) (a Answer, err error) {
 	return a, err
 }
 
-// ViewAnswer is ParseAnswer for a b that nobody changes any more.
+// ViewAnswer is ParseAnswer with a result that refers to b. b must not change any more.
 func ViewAnswer(b []byte) (a Answer, err error) {
 	p := parser{b: b}
 	a = p.head()
@@ -323,10 +345,10 @@ func ViewAnswer(b []byte) (a Answer, err error) {
 	return a, err
 }
 
-// answerHead is the length of what stands before the attributes of an answer.
+// answerHead is the length of an answer's part before the attributes.
 const answerHead = 16 + 16 + 8
 
-// head takes the answer that precedes a list of attributes, without them.
+// head takes the part of an answer before the attributes.
 func (p *parser) head() Answer {
 	if len(p.b) < answerHead {
 		p.bad = true
@@ -348,12 +370,13 @@ const (
 	Synced   = database.Synced
 )
 
-// An Event is one change to what a watch matches.
+// An Event is one change of what matches a watch, or Synced.
 type Event struct {
 	Kind EventKind
 	Answer
 }
 
+// parseEvent returns the event in a message, or ErrProtocol if the message is malformed.
 func parseEvent(m *message) (ev Event, err error) {
 	if m.typ != msgEvent || len(m.body) < 1 {
 		return ev, fmt.Errorf("%w: message type %d", ErrProtocol, m.typ)
@@ -365,7 +388,7 @@ func parseEvent(m *message) (ev Event, err error) {
 	return ev, err
 }
 
-// event begins a message of an event of the watch with number id.
+// event begins the message of an event of watch id.
 func (c *codec) event(id uint64, ev *database.Event, pattern *resource.List) {
 	c.begin(msgEvent, id)
 	c.bytes([]byte{byte(ev.Kind)})

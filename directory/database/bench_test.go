@@ -9,8 +9,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// One million resources of four attributes: what issue "the core" asks of the
-// database. Run with -benchtime=1x.
+// BenchmarkMillion measures one million resources of four attributes. Run it with -benchtime=1x.
 func BenchmarkMillion(b *testing.B) {
 	var m Measurement
 	for range b.N {
@@ -20,9 +19,10 @@ func BenchmarkMillion(b *testing.B) {
 	b.ReportMetric(m.BytesEach, "B/resource")
 	b.ReportMetric(float64(m.FindP50.Nanoseconds()), "find-p50-ns")
 	b.ReportMetric(float64(m.FindP99.Nanoseconds()), "find-p99-ns")
-	b.ReportMetric(0, "ns/op") // the whole run's time says nothing
+	b.ReportMetric(0, "ns/op") // the time of the whole run has no meaning
 }
 
+// Find does not allocate.
 func TestFindAllocs(t *testing.T) {
 	d := New()
 	ctx := resource.MakeGID(1, 1, 0)
@@ -40,8 +40,7 @@ func TestFindAllocs(t *testing.T) {
 	}
 }
 
-// Attributes that a reader holds stay as they were, whatever happens to the
-// resource.
+// Attributes that a reader holds stay the same, whatever happens to the resource.
 func TestViewsStay(t *testing.T) {
 	d := New()
 	ctx := resource.MakeGID(1, 1, 0)
@@ -57,7 +56,7 @@ func TestViewsStay(t *testing.T) {
 		}
 		held[i], _ = d.Get(ctx.WithSerial(uint32(i + 1)))
 	}
-	for round := 1; round < 4; round++ { // enough dead bytes to compact
+	for round := 1; round < 4; round++ { // long enough for compact to run
 		for i := range n {
 			if _, err := d.Update(ctx.WithSerial(uint32(i+1)), 0, list(i, round)); err != nil {
 				t.Fatal(err)

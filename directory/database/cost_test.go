@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Deleting resources with many attributes costs what their lists are long, not the square
-// of that: nothing else is answered meanwhile.
+// The cost of deleting resources with many attributes grows with the length of their lists, not
+// with its square. The database answers nothing else meanwhile.
 func TestManyAttributesCost(t *testing.T) {
 	d := New()
 	var l resource.List

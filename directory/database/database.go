@@ -18,64 +18,70 @@ import (
 
 // Errors of this package.
 var (
-	ErrExists     = errors.New("database: resource exists")
-	ErrNotFound   = errors.New("database: no such resource")
-	ErrRevision   = errors.New("database: resource has another revision")
+	// ErrExists is returned if the identifier of a new resource is taken.
+	ErrExists = errors.New("database: resource exists")
+	// ErrNotFound is returned if there is no resource with the identifier.
+	ErrNotFound = errors.New("database: no such resource")
+	// ErrRevision is returned if a resource has another revision than the expected one.
+	ErrRevision = errors.New("database: resource has another revision")
+	// ErrIncomplete is returned if an attribute of a resource has no value.
 	ErrIncomplete = errors.New("database: an attribute has no value")
-	ErrNotOwner   = errors.New("database: resource is another context's")
+	// ErrNotOwner is returned if the resource belongs to another context.
+	ErrNotOwner = errors.New("database: resource is another context's")
 )
 
-// A Record is one resource. Attrs is a view that stays valid for ever; it must
-// not be changed.
+// A Record is one resource. Attrs is a view that stays valid for ever; it must not be changed.
 type Record struct {
 	ID, Owner resource.GID
 	Revision  uint64
 	Attrs     resource.List
 }
 
-// record is a Record as it is stored: 56 bytes.
+// record is a Record in the form in which the database stores it: 56 bytes.
 type record struct {
 	id         resource.GID
 	revision   uint64
-	owner      uint32 // index of owners, plus one; 0: not in use
-	next, prev uint32 // of the same owner, index plus one
+	owner      uint32 // index in DB.owners plus one; 0: the record is not in use
+	next, prev uint32 // records of the same owner, index plus one; 0: none
 	chunk      uint32
-	off, size  uint32 // of the attributes; their places in postings lie before
-	places     uint16 // how many
-	system     bool
+	off, size  uint32 // of the attributes; their places in postings, 4 bytes each, lie before them
+	places     uint16 // number of places
+	system     bool   // an attribute of the library's makes it one of the library's own resources
 }
 
+// owner is a context that has resources.
 type owner struct {
 	id    resource.GID
-	first uint32 // index of a record plus one
-	n     int
+	first uint32 // the first of its records, index plus one
+	n     int    // number of records
 }
 
+// chunkSize is the size of a chunk of attributes, unless one list needs more.
 const chunkSize = 1 << 20
 
-// A DB is one node's resources. It is safe for concurrent use.
+// A DB is the database of one node's resources. It is safe for concurrent use.
 type DB struct {
 	seed maphash.Seed
-	turn atomic.Uint32 // rotates among equals
+	turn atomic.Uint32 // the start of a search among equal records, which rotates
 
-	mu      sync.RWMutex
+	mu      sync.RWMutex // guards all below
 	byID    ids
-	pages   [][]record // of pageLen each: growing moves nothing
-	made    uint32     // records in pages
-	vacant  []uint32
+	pages   [][]record // of pageLen each; they never move
+	made    uint32     // records in pages, in use or vacant
+	vacant  []uint32   // records not in use
 	owners  []owner
 	ownerOf map[resource.GID]uint32
-	noOwner []uint32
-	post    postings
+	noOwner []uint32 // owners not in use
+	post    postings // from attributes to records
 
 	chunks  [][]byte
 	live    int // bytes of chunks in use
-	dead    int // and not
+	dead    int // bytes of chunks not in use
 	watches map[*Watch]struct{}
 
-	image    *image.Writer // nil if there is none
-	imaged   uint32        // records before this one are in it
-	imageErr error         // why the last one ended
+	image    *image.Writer // nil if there is no image
+	imaged   uint32        // records with a lower index are in the image
+	imageErr error         // why the last image ended
 }
 
 // New makes an empty database.
@@ -86,22 +92,25 @@ func New() *DB {
 	}
 }
 
-// hash of an encoded attribute; never 0. Seeded, so that nobody can choose
-// attributes that collide.
+// hash returns the hash of an encoded attribute, which is never 0. It has a seed, so no program can
+// choose attributes that collide.
 func (d *DB) hash(encoded []byte) uint64 { return maphash.Bytes(d.seed, encoded) | 1<<63 }
 
-// Put adds a resource, copying its attributes, and returns revision 1.
-// ErrExists if the identifier is taken, ErrIncomplete if a value is absent.
+// Put adds a resource with a copy of its attributes and returns its revision, 1. It returns
+// ErrExists if the identifier is taken, ErrNotOwner if another context has taken it, and
+// ErrIncomplete if an attribute has no value.
 func (d *DB) Put(id, owner resource.GID, attrs *resource.List) (rev uint64, err error) {
 	return 1, d.offer(id, owner, 1, attrs, true)
 }
 
-// Offer is Put with a revision: the owner repeats what an earlier server knew.
-// Offering what is there already, at the same or a later revision, is no error.
+// Offer is Put with a revision, for an owner that repeats what an earlier server knew. If the
+// database has the resource at an earlier revision, Offer replaces it. At the same or a later
+// revision it changes nothing and returns nil.
 func (d *DB) Offer(id, owner resource.GID, rev uint64, attrs *resource.List) error {
 	return d.offer(id, owner, max(rev, 1), attrs, false)
 }
 
+// offer is Put if fresh is true, else Offer.
 func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fresh bool) error {
 	if !attrs.Complete() {
 		return fmt.Errorf("%w: %v", ErrIncomplete, attrs)
@@ -131,11 +140,13 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 	return nil
 }
 
+// pageLen is the number of records of a page.
 const pageLen = 1 << 12
 
+// rec returns record i. mu must be held.
 func (d *DB) rec(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
 
-// place finds a free record.
+// place returns the index of a vacant record.
 func (d *DB) place() uint32 {
 	if n := len(d.vacant); n > 0 {
 		i := d.vacant[n-1]
@@ -149,6 +160,7 @@ func (d *DB) place() uint32 {
 	return d.made - 1
 }
 
+// enlist adds record i to those of the owner id.
 func (d *DB) enlist(i uint32, id resource.GID) {
 	o, ok := d.ownerOf[id]
 	if !ok {
@@ -170,6 +182,7 @@ func (d *DB) enlist(i uint32, id resource.GID) {
 	ow.n++
 }
 
+// delist removes record i from those of its owner, and the owner with its last record.
 func (d *DB) delist(i uint32) {
 	r := d.rec(i)
 	ow := &d.owners[r.owner-1]
@@ -187,7 +200,7 @@ func (d *DB) delist(i uint32) {
 	}
 }
 
-// store writes the attributes of record i and indexes them.
+// store writes the attributes of record i to a chunk, indexes them, and updates the image.
 func (d *DB) store(i uint32, attrs *resource.List) {
 	wire := attrs.Wire()
 	n := attrs.Len()
@@ -220,18 +233,19 @@ func (d *DB) store(i uint32, attrs *resource.List) {
 	d.imageDone()
 }
 
+// wire returns the attributes of r in their wire form, a view of a chunk.
 func (d *DB) wire(r *record) []byte {
 	c := d.chunks[r.chunk]
 	return c[r.off : r.off+r.size : r.off+r.size]
 }
 
+// placesOf returns the places of r's attributes in their postings, 4 bytes each.
 func (d *DB) placesOf(r *record) []byte {
 	return d.chunks[r.chunk][int(r.off)-4*int(r.places) : r.off]
 }
 
-// unindex takes record i out of the postings. A record that moves within a
-// posting notes its new place; which of its places that is, its own attributes
-// tell.
+// unindex takes record i out of the postings. The last record of a posting moves to the place that
+// becomes free. For such a record unindex updates the place that is stored with its attribute.
 func (d *DB) unindex(i uint32) {
 	r := d.rec(i)
 	wire, places := d.wire(r), d.placesOf(r)
@@ -243,7 +257,7 @@ func (d *DB) unindex(i uint32) {
 		}
 		h := d.hash(a)
 		from := d.post.part(h).find(h).n - 1
-		if d.image != nil { // also where i is not in it yet: what moves may be
+		if d.image != nil { // also if i is not in the image yet: the record that moves may be in it
 			d.image.Unindex(a, place, from)
 		}
 		if moved, ok := d.post.drop(h, place); ok {
@@ -260,17 +274,18 @@ func (d *DB) unindex(i uint32) {
 	d.dead += int(r.size) + 4*int(r.places)
 }
 
-// A move says that a record went from one place of the posting of a hash to another.
+// A move says that record rec went from one place to another in the posting of a hash.
 type move struct {
 	rec, from, to uint32
 	hash          uint64
 }
 
-// few is how many attributes a record has whose moves are noted one by one. Those of a
-// longer one are noted together for each record that moved, so that the cost grows with
-// the number of attributes and not with its square.
+// few is the number of attributes up to which moves are noted one by one. The moves that a longer
+// record causes are noted together for each record that moved. So the cost grows with the number of
+// attributes and not with its square.
 const few = 16
 
+// movedMany notes moves of any records.
 func (d *DB) movedMany(moves []move) {
 	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.rec, b.rec) })
 	for len(moves) > 0 {
@@ -289,7 +304,7 @@ func (d *DB) movedMany(moves []move) {
 	}
 }
 
-// movedOf notes the moves of one record.
+// movedOf notes several moves of one record, in one pass over its attributes.
 func (d *DB) movedOf(moves []move) {
 	to := make(map[uint64]move, len(moves))
 	for _, m := range moves {
@@ -307,7 +322,7 @@ func (d *DB) movedOf(moves []move) {
 	}
 }
 
-// moved notes a move.
+// moved notes one move.
 func (d *DB) moved(m move) {
 	r := d.rec(m.rec)
 	wire, places := d.wire(r), d.placesOf(r)
@@ -320,8 +335,8 @@ func (d *DB) moved(m move) {
 	}
 }
 
-// compact copies the living attributes to new chunks once half the memory is
-// dead. Views of the old chunks stay valid: the collector keeps them.
+// compact copies the attributes in use to new chunks once half the memory is not in use. Views of
+// the old chunks stay valid, because the garbage collector keeps them.
 func (d *DB) compact() {
 	if d.dead < 4*chunkSize || d.dead < d.live {
 		return
@@ -347,6 +362,7 @@ func (d *DB) compact() {
 	d.dead = 0
 }
 
+// replace gives record i a revision and attributes, and notifies the watches.
 func (d *DB) replace(i uint32, rev uint64, attrs *resource.List) {
 	d.unindex(i)
 	d.rec(i).revision = rev
@@ -356,8 +372,9 @@ func (d *DB) replace(i uint32, rev uint64, attrs *resource.List) {
 	d.notify(i, false)
 }
 
-// Update replaces the attributes of a resource if it has the expected revision
-// (0: any) and returns the new one. ErrNotFound, ErrRevision, ErrIncomplete.
+// Update replaces the attributes of a resource if it has the expected revision (0: any) and returns
+// the new revision. It returns ErrNotFound if there is no such resource, ErrRevision with the
+// present revision if that is another one, and ErrIncomplete if an attribute has no value.
 func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev uint64, err error) {
 	if !attrs.Complete() {
 		return 0, fmt.Errorf("%w: %v", ErrIncomplete, attrs)
@@ -377,7 +394,7 @@ func (d *DB) Update(id resource.GID, expect uint64, attrs *resource.List) (rev u
 	return rev, nil
 }
 
-// Delete removes a resource, or returns ErrNotFound.
+// Delete removes a resource. It returns ErrNotFound if there is none.
 func (d *DB) Delete(id resource.GID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -390,9 +407,10 @@ func (d *DB) Delete(id resource.GID) error {
 	return nil
 }
 
+// remove deletes record i, from the image first, and notifies the watches. mu must be held.
 func (d *DB) remove(i uint32) {
 	if im := d.imageOf(i); im != nil {
-		im.Remove(i) // before anybody hears of it
+		im.Remove(i) // before a watch reports that the resource is gone
 	}
 	d.notify(i, true)
 	d.unindex(i)
@@ -403,7 +421,7 @@ func (d *DB) remove(i uint32) {
 	d.vacant = append(d.vacant, i)
 }
 
-// DeleteOwner removes everything a context owns and returns how much that was.
+// DeleteOwner removes all resources of a context and returns how many there were.
 func (d *DB) DeleteOwner(id resource.GID) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -418,13 +436,14 @@ func (d *DB) DeleteOwner(id resource.GID) (n int) {
 	return n
 }
 
+// record returns record i with a view of its attributes. mu must be held.
 func (d *DB) record(i uint32) Record {
 	r := d.rec(i)
 	l, _ := resource.View(d.wire(r))
 	return Record{ID: r.id, Owner: d.owners[r.owner-1].id, Revision: r.revision, Attrs: l}
 }
 
-// Get returns the resource with an identifier.
+// Get returns the resource with an identifier. It reports false if there is none.
 func (d *DB) Get(id resource.GID) (Record, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -435,22 +454,22 @@ func (d *DB) Get(id resource.GID) (Record, bool) {
 	return d.record(i), true
 }
 
-// Len is the number of resources.
+// Len returns the number of resources.
 func (d *DB) Len() int {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.byID.used
 }
 
-// Stats describe a database.
+// Stats are figures of a database.
 type Stats struct {
 	Resources, Owners, Watches int
-	Watched                    int // entries that watches keep, one for each resource and watch
-	AttributeBytes, DeadBytes  int
-	ImageBytes                 int // 0 if there is none
+	Watched                    int // entries of all watches, one for each resource and watch
+	AttributeBytes, DeadBytes  int // of chunks, in use and not
+	ImageBytes                 int // 0 if there is no image
 }
 
-// Stats returns the present figures.
+// Stats returns the present figures of the database.
 func (d *DB) Stats() Stats {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -4,6 +4,7 @@ package database
 
 import "testing"
 
+// TestMeasure logs the figures of Measure.
 func TestMeasure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures")

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package database keeps a node's resources in memory and finds them by
-// attributes.
+// Package database keeps a node's resources in memory and finds them by their attributes.
 //
-// Records lie in a slab and are named by index. Their attribute lists are
-// appended to large chunks. For every attribute there is a posting, found
-// through a hash of its name and value (hash/maphash, because names and values come
-// from strangers and xxhash cannot be keyed): the indexes of the records that have
-// it. A question looks at the shortest posting among its attributes and checks
-// each candidate byte by byte, so a collision costs time, never truth.
+// Records lie in pages and are named by their index. Their attribute lists are appended to large
+// chunks of memory. For every attribute there is a posting: the indexes of the records that have
+// the attribute. A posting is found through a hash of the attribute's name and value. The hash is
+// hash/maphash, because it has a random seed: names and values may come from a hostile program,
+// which must not be able to choose colliding ones. A question reads the shortest posting among its
+// attributes and compares each candidate byte by byte. So a collision costs time and never makes an
+// answer wrong.
 //
 //	hash(name, value) ──► posting ──► record ──► attributes
 //	identifier ───────────────────────►┘
 //
-// An image of all that, which other processes read in place, can be had as well:
-// [DB.Image], package image. It is an index of its own with the same postings,
-// and follows each change before anybody is told of it.
+// [DB.Image] makes an image: a copy of the database in shared memory, which other processes read in
+// place (package image). The image has postings of its own, and follows each change before any
+// watch reports the change.
 //
-// Reads run side by side; changes exclude them for about a microsecond.
+// Reads run at the same time; a change excludes them for about a microsecond.
 package database

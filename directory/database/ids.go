@@ -8,26 +8,28 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// ids is a hash table from identifiers to records: open addressing, linear
-// probing, deletion by moving back. An identifier is compared in its record,
-// and only where 32 bits of the hash agree: half the time and memory of a map.
+// ids is a hash table from identifiers to records, with open addressing, linear probing, and
+// deletion by moving entries back. An identifier is compared in its record, and only if 32 bits of
+// the hash agree. The table takes half the time and memory of a map.
 type ids struct {
 	tab  []idSlot
 	used int
 }
 
+// idSlot is an entry of ids.
 type idSlot struct {
 	hash uint32
-	rec  uint32 // and one; 0: empty
+	rec  uint32 // index of the record plus one; 0: empty
 }
 
+// idHash returns the part of an identifier's hash that the table uses.
 func (d *DB) idHash(id resource.GID) uint32 {
 	var b [16]byte
 	resource.PutGID(b[:], id)
 	return uint32(maphash.Bytes(d.seed, b[:]))
 }
 
-// idAt is where id is, or -1.
+// idAt returns the slot of id, or -1 if id is not in the table.
 func (d *DB) idAt(id resource.GID) int {
 	if len(d.byID.tab) == 0 {
 		return -1
@@ -43,7 +45,7 @@ func (d *DB) idAt(id resource.GID) int {
 	}
 }
 
-// idGet is the record of id.
+// idGet returns the record of id. It reports false if there is none.
 func (d *DB) idGet(id resource.GID) (rec uint32, ok bool) {
 	i := d.idAt(id)
 	if i < 0 {
@@ -52,7 +54,7 @@ func (d *DB) idGet(id resource.GID) (rec uint32, ok bool) {
 	return d.byID.tab[i].rec - 1, true
 }
 
-// idPut adds id, which must not be there.
+// idPut adds id, which must not be in the table.
 func (d *DB) idPut(id resource.GID, rec uint32) {
 	t := &d.byID
 	if t.used*4 >= len(t.tab)*3 {
@@ -68,6 +70,7 @@ func (d *DB) idPut(id resource.GID, rec uint32) {
 	t.used++
 }
 
+// place puts s into the first empty slot from its hash on.
 func (t *ids) place(s idSlot) {
 	mask := len(t.tab) - 1
 	i := int(s.hash) & mask
@@ -90,7 +93,7 @@ func (d *DB) idDelete(id resource.GID) {
 		if t.tab[j].rec == 0 {
 			break
 		}
-		// What probed past i may move into it.
+		// An entry that was placed behind i because i was taken may move to i.
 		if home := int(t.tab[j].hash) & mask; (j-home)&mask >= (j-i)&mask {
 			t.tab[i] = t.tab[j]
 			i = j

@@ -14,17 +14,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// ErrImaged says that the database has an image already.
+// ErrImaged is returned by Image if the database has an image already.
 var ErrImaged = errors.New("database: there is an image")
 
-// imageBatch is how many records are copied to a new image at a time, which is
-// for how long changes wait.
+// imageBatch is the number of records that are copied to a new image at a time. Changes wait that
+// long.
 const imageBatch = 256
 
-// Image makes an image of the database, which follows all changes from then on,
-// until [DB.DropImage], or until it cannot: see [DB.ImageErr]. It may grow to
-// size bytes. While it is filled the database is at work as ever; ctx bounds
-// that.
+// Image makes an image of the database, which may grow to size bytes. Image returns when the image
+// is filled; ctx limits that. The database answers and changes meanwhile. The image follows all
+// changes until [DB.DropImage], or until it cannot go on: see [DB.ImageErr].
 func (d *DB) Image(ctx context.Context, size int) error {
 	im, err := d.beginImage(size)
 	for done := false; err == nil && !done; {
@@ -37,6 +36,7 @@ func (d *DB) Image(ctx context.Context, size int) error {
 	return err
 }
 
+// beginImage makes an empty image and attaches it. ErrImaged says that there is one.
 func (d *DB) beginImage(size int) (*image.Writer, error) {
 	im, err := image.New(size)
 	if err != nil {
@@ -52,7 +52,8 @@ func (d *DB) beginImage(size int) (*image.Writer, error) {
 	return im, nil
 }
 
-// fill copies up to n records to im, unless it is not ours any more.
+// fill copies up to n records to im. done reports whether all are copied. It is an error if im is
+// no longer the database's image.
 func (d *DB) fill(im *image.Writer, n int) (done bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +62,7 @@ func (d *DB) fill(im *image.Writer, n int) (done bool, err error) {
 			return false, fmt.Errorf("database: filling the image: %w", cmp.Or(d.imageErr, image.ErrEnded))
 		}
 		if d.imaged == d.made {
-			d.imaged = math.MaxUint32 // and all that come
+			d.imaged = math.MaxUint32 // all records, and all that are added later
 			im.Live()
 			return true, nil
 		}
@@ -84,7 +85,7 @@ func (d *DB) fill(im *image.Writer, n int) (done bool, err error) {
 	return false, nil
 }
 
-// imageOf is the image, if record i is in it or about to be.
+// imageOf returns the image if record i is in it or about to be, else nil.
 func (d *DB) imageOf(i uint32) *image.Writer {
 	if i >= d.imaged {
 		return nil
@@ -92,13 +93,13 @@ func (d *DB) imageOf(i uint32) *image.Writer {
 	return d.image
 }
 
-// imagePut writes record i, whose attributes are indexed, to the image.
+// imagePut writes record i to the image. The record's attributes must be indexed there.
 func (d *DB) imagePut(i uint32) {
 	r := d.record(i)
 	d.image.Put(i, r.ID, r.Owner, r.Revision, d.rec(i).system, &r.Attrs)
 }
 
-// imageDone ends a change of the image, if there is one.
+// imageDone ends a change of the image, if there is one, and drops an image that cannot go on.
 func (d *DB) imageDone() {
 	if d.image == nil {
 		return
@@ -109,6 +110,7 @@ func (d *DB) imageDone() {
 	}
 }
 
+// dropImage ends the image, if there is one, and records why. mu must be held.
 func (d *DB) dropImage(why error) {
 	if d.image != nil {
 		d.image.Close()
@@ -116,21 +118,23 @@ func (d *DB) dropImage(why error) {
 	}
 }
 
-// DropImage ends the image, if there is one. Its readers see that it has.
+// DropImage ends the image, if there is one. Readers of the image see that it has ended.
 func (d *DB) DropImage() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dropImage(image.ErrEnded)
 }
 
-// ImageErr is why the last image ended; nil if there is one, or there was none.
+// ImageErr returns the reason why the last image ended. It returns nil while there is an image, and
+// if there never was one.
 func (d *DB) ImageErr() error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.imageErr
 }
 
-// ImageAlone says whether what is not in the image is nowhere.
+// ImageAlone tells the image's readers whether the node is alone: then a resource that is not in
+// the image does not exist, and no other node needs to be asked.
 func (d *DB) ImageAlone(alone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,8 +143,9 @@ func (d *DB) ImageAlone(alone bool) {
 	}
 }
 
-// ImageFile is what readers open: a descriptor, the caller's to close, and its
-// size.
+// ImageFile returns a descriptor of the image for readers to map, and the size of the file. The
+// caller closes the descriptor. It is an error if there is no image or if the image is not filled
+// yet.
 func (d *DB) ImageFile() (fd, size int, err error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// openImage returns a reader of d's image.
 func openImage(t testing.TB, d *DB) *image.Reader {
 	t.Helper()
 	fd, size, err := d.ImageFile()
@@ -33,8 +34,8 @@ func openImage(t testing.TB, d *DB) *image.Reader {
 	return r
 }
 
-// agree checks that an image has what the database has, for each pattern, and
-// each identifier.
+// agree checks that an image and the database give the same answers, for each pattern and each
+// identifier.
 func agree(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -57,8 +58,8 @@ func agree(t interface {
 	}
 }
 
-// An image that is filled while the database changes has at the end what the
-// database has, and goes on to.
+// An image that is filled while the database changes has the database's content in the end, and
+// follows later changes.
 func TestImageAgainstDatabase(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := New()
@@ -154,7 +155,7 @@ func TestImageAgainstDatabase(t *testing.T) {
 	})
 }
 
-// The same by several goroutines, and with postings that are long.
+// The same with several goroutines and with long postings.
 func TestImageWhileChanging(t *testing.T) {
 	d := New()
 	defer d.DropImage()
@@ -245,6 +246,7 @@ func TestImageFails(t *testing.T) {
 	}
 }
 
+// BenchmarkImageMillion measures an image of one million resources.
 func BenchmarkImageMillion(b *testing.B) {
 	const n = 1_000_000
 	for range b.N {

@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Resources of many attributes that come and go in any order leave the others in their
-// postings.
+// When resources of many attributes come and go in any order, the postings still have all other
+// resources.
 func TestManyAttributesChurn(t *testing.T) {
 	d := New()
 	rnd := rand.New(rand.NewPCG(1, 2))

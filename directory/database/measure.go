@@ -12,18 +12,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Measurement is what Measure found.
+// A Measurement is the result of Measure.
 type Measurement struct {
 	Resources     int
 	PutsPerSecond float64
-	BytesEach     float64 // beyond the attributes' own bytes
+	BytesEach     float64 // without the bytes of the attributes' names and values
 	FindP50       time.Duration
 	FindP99       time.Duration
 }
 
-// Measure registers n resources of four attributes, two of them unique to each,
-// in a new database, and finds some of them again by an exact match. It ends
-// early with ctx, and then the figures mean nothing.
+// Measure registers n resources of four attributes in a new database, and finds some of them again
+// by an exact match. Two attributes of each resource are unique. If ctx ends, Measure returns
+// early, and the figures mean nothing.
 func Measure(ctx context.Context, n int) Measurement {
 	lists := make([]resource.List, min(n, 1<<16))
 	sites := []string{"porto", "braga", "lisboa", "faro"}
@@ -42,7 +42,7 @@ func Measure(ctx context.Context, n int) Measurement {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	for i := range lists { // their memory is there before the count begins
+	for i := range lists { // the lists' memory is allocated before the count begins
 		build(i, &lists[i])
 	}
 	before := heap()
@@ -65,8 +65,8 @@ func Measure(ctx context.Context, n int) Measurement {
 	}
 	m := Measurement{Resources: n, PutsPerSecond: float64(n) / took.Seconds()}
 	m.BytesEach = (float64(heap()) - float64(before) - float64(own)) / float64(n)
-	// One by one for the slow ones; by sixteen for the median, of which reading
-	// the clock would be a good part.
+	// Slow finds are timed one by one. For the median, sixteen finds are timed together, because
+	// reading the clock takes a good part of the time of one.
 	const finds, batch = 100_000, 16
 	one, many := make([]time.Duration, 0, finds), make([]time.Duration, 0, finds/batch)
 	for i := 0; i < finds; {

@@ -21,7 +21,7 @@ type entry struct {
 	attrs resource.List
 }
 
-// The database against a map, with a watch that must end up knowing the same.
+// The database behaves as a map does, and a watch ends up knowing the same resources.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := New()
@@ -175,8 +175,7 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
-// Churn over long postings, so that records move within them and memory is
-// compacted.
+// Changes in long postings move records within them, and the chunks are compacted.
 func TestChurn(t *testing.T) {
 	d := New()
 	ctx := resource.MakeGID(1, 1, 0)
@@ -223,6 +222,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
+// Next returns when its context ends or the watch is closed.
 func TestWatchEnds(t *testing.T) {
 	d := New()
 	w := d.Watch(new(resource.List))

@@ -2,20 +2,22 @@
 
 package database
 
-// slots is a hash table from the hash of an attribute to its posting: open
-// addressing, linear probing, deletion by moving back. A posting of one record
-// is the record's index itself; longer ones are in lists.
+// slots is a hash table from the hash of an attribute to its posting, with open addressing, linear
+// probing, and deletion by moving entries back. A posting of one record is stored as the record's
+// index; longer ones are in postings.lists.
 type slots struct {
 	tab  []slot
 	used int
 }
 
+// slot is an entry of slots: the posting of one hash.
 type slot struct {
 	hash uint64 // 0: empty
-	val  uint32 // the record if n is 1, else an index of lists
+	val  uint32 // the record's index if n is 1, else an index of postings.lists
 	n    uint32 // length of the posting
 }
 
+// find returns the slot of h, nil if there is none.
 func (s *slots) find(h uint64) *slot {
 	if len(s.tab) == 0 {
 		return nil
@@ -31,7 +33,8 @@ func (s *slots) find(h uint64) *slot {
 	}
 }
 
-// add returns the slot of h, empty (n 0) if it is new.
+// add returns the slot of h, which is empty (n is 0) if it is new. The slot is valid until the next
+// add or remove.
 func (s *slots) add(h uint64) *slot {
 	if s.used*4 >= len(s.tab)*3 {
 		s.grow()
@@ -49,6 +52,7 @@ func (s *slots) add(h uint64) *slot {
 	}
 }
 
+// grow doubles the table.
 func (s *slots) grow() {
 	old := s.tab
 	s.tab = make([]slot, max(16, len(old)*2))
@@ -65,6 +69,7 @@ func (s *slots) grow() {
 	}
 }
 
+// remove removes the slot of h, if there is one.
 func (s *slots) remove(h uint64) {
 	mask := uint64(len(s.tab) - 1)
 	i := h >> 8 & mask
@@ -80,7 +85,7 @@ func (s *slots) remove(h uint64) {
 		if s.tab[j].hash == 0 {
 			break
 		}
-		// What probed past i may move into it.
+		// An entry that was placed behind i because i was taken may move to i.
 		if home := s.tab[j].hash >> 8 & mask; (j-home)&mask >= (j-i)&mask {
 			s.tab[i] = s.tab[j]
 			i = j
@@ -89,17 +94,18 @@ func (s *slots) remove(h uint64) {
 	s.tab[i] = slot{}
 }
 
-// postings are the slots, cut in parts so that growing one is short, and the
-// lists of postings with more than one record.
+// postings has all postings. The slots are cut into parts, so that growing one is short. lists has
+// the postings with more than one record.
 type postings struct {
 	parts [256]slots
 	lists [][]uint32
-	free  []uint32 // indexes of lists not in use
+	free  []uint32 // indexes of lists that are not in use
 }
 
+// part returns the part that has the slot of h.
 func (p *postings) part(h uint64) *slots { return &p.parts[h&0xff] }
 
-// get is the posting of h. one is room for a posting of a single record.
+// get returns the posting of h. The caller provides one as memory for a posting of a single record.
 func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 	s := p.part(h).find(h)
 	switch {
@@ -112,11 +118,12 @@ func (p *postings) get(h uint64, one *[1]uint32) []uint32 {
 	return p.lists[s.val]
 }
 
-// nowhere is the place of an attribute that its record has twice: the first
-// one is in the posting.
+// nowhere is the place of an attribute that its record has a second time: the posting has the
+// record only once, for the first one.
 const nowhere = 1<<32 - 1
 
-// add appends rec to the posting of h and returns its place there.
+// add appends rec to the posting of h and returns its place there. It returns nowhere if rec is the
+// last record of the posting already.
 func (p *postings) add(h uint64, rec uint32) (place uint32) {
 	s := p.part(h).add(h)
 	if s.n == 1 && s.val == rec || s.n > 1 && p.lists[s.val][s.n-1] == rec {
@@ -142,8 +149,8 @@ func (p *postings) add(h uint64, rec uint32) (place uint32) {
 	return s.n - 1
 }
 
-// drop removes the record at place from the posting of h. The record that
-// moves there, if any, is returned: its place is to be noted.
+// drop removes the record at place from the posting of h. The last record moves to that place. If
+// it is another record, drop returns it with ok, and the caller stores its new place.
 func (p *postings) drop(h uint64, place uint32) (moved uint32, ok bool) {
 	s := p.part(h).find(h)
 	if s == nil {

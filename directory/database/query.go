@@ -8,18 +8,19 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A query is a pattern that has been looked at once, for many resources.
+// A query is a pattern, with what is computed from it once for many resources.
 type query struct {
 	pattern *resource.List
 	system  bool // the library's own resources may match
 	owner   resource.GID
-	owned   bool // only what owner owns matches
+	owned   bool // only resources of owner match
 
 	order   string // the attribute by which resources are ordered
-	most    bool
-	ordered bool
+	most    bool   // the greatest value comes first
+	ordered bool   // the pattern has an order
 }
 
+// newQuery returns the query of a pattern, which must not change while the query is used.
 func newQuery(pattern *resource.List) (q query) {
 	q.pattern, q.system = pattern, resource.SeesSystem(pattern)
 	if pattern.Conditional() {
@@ -29,8 +30,9 @@ func newQuery(pattern *resource.List) (q query) {
 	return q
 }
 
-// candidates returns the shortest posting among the known attributes of a pattern, or
-// what its owner owns if that is less; all says that it has neither. d.mu must be held.
+// candidates returns the records that may match: the shortest posting among the known attributes of
+// a pattern, or the owner's records if these are fewer. all reports that the pattern has neither,
+// so all records may match. one is memory for the result. d.mu must be held.
 func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
 	all = true
 	wire := q.pattern.Wire()
@@ -40,7 +42,7 @@ func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
 			best = p
 		}
 		all = false
-		if len(best) < 2 { // so that one is never used twice
+		if len(best) < 2 { // so that one is not written while best refers to it
 			break
 		}
 	}
@@ -60,7 +62,7 @@ func (d *DB) candidates(q *query, one *[1]uint32) (best []uint32, all bool) {
 	return best, false
 }
 
-// matches reports whether record i is there and matches. d.mu must be held.
+// matches reports whether record i is in use and matches. d.mu must be held.
 func (d *DB) matches(i uint32, q *query) bool {
 	r := d.rec(i)
 	if r.owner == 0 || r.system && !q.system || q.owned && d.owners[r.owner-1].id != q.owner {
@@ -72,14 +74,14 @@ func (d *DB) matches(i uint32, q *query) bool {
 	return resource.Matches(&l, q.pattern)
 }
 
-// touch lets the end of a list come from memory together with its beginning:
-// reading on attribute by attribute would wait for one after the other.
+// touch loads the end of a list, so that the processor fetches it together with the beginning.
+// Reading attribute by attribute would wait for one after the other.
 //
 //go:noinline
 func touch(byte) {}
 
-// matching yields the records that match, beginning with one that differs from call to
-// call. d.mu must be held.
+// matching yields the records that match. It begins at a place that differs from call to call. d.mu
+// must be held.
 func (d *DB) matching(q *query) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		var one [1]uint32
@@ -111,8 +113,9 @@ func (d *DB) matching(q *query) iter.Seq[uint32] {
 	}
 }
 
-// Find returns one resource that matches a pattern: if the pattern has an order, the
-// first one in it. Among several that are equal, which one differs from call to call.
+// Find returns one resource that matches a pattern. If the pattern has an order, that is the first
+// resource in the order. Among several equal ones, Find returns a different one from call to call.
+// It reports false if none matches.
 func (d *DB) Find(pattern *resource.List) (Record, bool) {
 	q := newQuery(pattern)
 	d.mu.RLock()
@@ -120,7 +123,7 @@ func (d *DB) Find(pattern *resource.List) (Record, bool) {
 	return d.find(&q)
 }
 
-// find is Find with mu held.
+// find is Find for a query. d.mu must be held.
 func (d *DB) find(q *query) (best Record, ok bool) {
 	var rank resource.Rank
 	for i := range d.matching(q) {
@@ -135,16 +138,17 @@ func (d *DB) find(q *query) (best Record, ok bool) {
 	return best, ok
 }
 
-// A Cursor keeps the place of a question with several answers.
+// A Cursor is the position of a question with several answers. Only one goroutine may use it at a
+// time.
 type Cursor struct {
 	d    *DB
 	q    query
 	left []uint32
 }
 
-// Cursor begins a question. What matches now and still does when its turn
-// comes is returned once; what appears later may be missed: see Watch. Of a pattern
-// with an order the first resource in it is returned, and no other.
+// Cursor begins a question. A resource that matches now, and still does when its turn comes, is
+// returned once. A resource that appears later may be missed; Watch misses none. If the pattern has
+// an order, only the first resource in the order is returned.
 func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	p := pattern.Clone()
 	c := &Cursor{d: d, q: newQuery(&p)}
@@ -173,10 +177,10 @@ func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	return c
 }
 
-// Left returns how many resources at most are still to come.
+// Left returns an upper limit for the number of answers that are still to come.
 func (c *Cursor) Left() int { return len(c.left) }
 
-// Next returns the next answer.
+// Next returns the next answer. It reports false if there are no more.
 func (c *Cursor) Next() (r Record, ok bool) {
 	c.Take(func(next Record) bool {
 		r, ok = next, true
@@ -185,11 +189,11 @@ func (c *Cursor) Next() (r Record, ok bool) {
 	return r, ok
 }
 
-// takeMost is how many records Take looks at while it holds the database's lock.
+// takeMost is the number of records that Take reads while it holds the database's lock.
 const takeMost = 64
 
-// Take passes the next answers to yield until that returns false, or there are no
-// more. yield must not use the database.
+// Take passes the next answers to yield until yield returns false or there are no more. yield must
+// not use the database, whose lock is held.
 func (c *Cursor) Take(yield func(Record) bool) {
 	for len(c.left) > 0 {
 		if !c.take(yield) {
@@ -198,6 +202,7 @@ func (c *Cursor) Take(yield func(Record) bool) {
 	}
 }
 
+// take passes up to takeMost answers to yield. It reports false if yield did.
 func (c *Cursor) take(yield func(Record) bool) (more bool) {
 	c.d.mu.RLock()
 	defer c.d.mu.RUnlock()

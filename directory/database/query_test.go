@@ -10,6 +10,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// conditional returns m as a pattern with conditions.
 func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	p, err := resource.NewPattern(m)
@@ -22,19 +23,22 @@ func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) err
 	return p
 }
 
+// at returns a comparison for conditional.
 func at(name string, op resource.Op, n string) func(*resource.List) error {
 	return func(l *resource.List) error { return l.Compare(name, op, n) }
 }
 
+// by returns an order for conditional.
 func by(name string, most bool) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OrderBy(name, most) }
 }
 
+// ownedBy returns a condition on the owner for conditional.
 func ownedBy(id resource.GID) func(*resource.List) error {
 	return func(l *resource.List) error { return l.OwnedBy(id) }
 }
 
-// Finds, cursors and watches obey comparisons, orders and owners.
+// Find, cursors and watches obey comparisons, orders and owners.
 func TestConditions(t *testing.T) {
 	d := New()
 	a, b := resource.MakeGID(1, 1, 0), resource.MakeGID(1, 2, 0)
@@ -58,7 +62,7 @@ func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		p       *resource.List
 		n       int
-		serials []uint32 // that Find may return
+		serials []uint32 // which Find may return
 	}{
 		{conditional(t, worker, at("load", resource.Lt, "-12")), 2, []uint32{1, 2}},
 		{conditional(t, worker, at("load", resource.Gt, "0"), at("load", resource.Le, "1")), 3, []uint32{52, 53, 55}},

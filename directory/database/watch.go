@@ -15,12 +15,13 @@ type Kind uint8
 
 // Kinds of events.
 const (
-	Appeared Kind = 1 + iota // it matches now
-	Changed                  // it still matches, its attributes are others
-	Gone                     // it matches no longer, or was deleted
-	Synced                   // everything that was there has been told
+	Appeared Kind = 1 + iota // the resource matches now
+	Changed                  // the resource still matches, with other attributes
+	Gone                     // the resource matches no longer, or was deleted
+	Synced                   // every resource that matched when the watch began has been reported
 )
 
+// String returns the kind's name in lower case.
 func (k Kind) String() string {
 	switch k {
 	case Appeared:
@@ -35,52 +36,54 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// An Event is one change.
+// An Event is one change of a resource, or Synced.
 type Event struct {
 	Kind Kind
 	Record
 }
 
-// ErrWatchClosed says that a watch has been closed.
+// ErrWatchClosed is returned by Next when the watch has been closed.
 var ErrWatchClosed = errors.New("database: watch closed")
 
-// A Watch tells what happens to the resources that match a pattern. A slow
-// reader is not waited for and loses nothing it could still want: changes of
-// one resource that it has not read yet become one, and a resource that came and
-// went unread is none. So a watch keeps what matches now and what its reader was
-// told and has gone since, however slow the reader is. It keeps no attributes of
-// what the database holds: they are looked up when an event is read.
+// A Watch reports what happens to the resources that match a pattern. Changes never wait for a slow
+// reader, and a slow reader still learns the latest state of each resource. Several changes of one
+// resource that are not read yet become one event. A resource that came and went unread causes
+// none.
+//
+// A watch therefore stores an entry for each resource that matches now, and for each that its
+// reader knows and that has gone since, however slow the reader is. It stores no attributes of
+// resources that the database holds: Next looks these up.
 type Watch struct {
 	d       *DB
 	pattern resource.List
-	q       query                     // of pattern
-	ids     map[resource.GID]struct{} // what is watched; nil: what matches the pattern
+	q       query                     // made from pattern
+	ids     map[resource.GID]struct{} // the watched identifiers; nil: what matches the pattern is watched
 
-	mu     sync.Mutex // below the database's
-	items  map[resource.GID]*item
-	first  *item  // to be told of next; nil: nothing is
-	last   *item  // to be told of last
-	seq    uint64 // of the item queued last
-	until  uint64 // items up to this seq come before Synced
-	synced bool   // Synced has been told
-	held   int    // Synced waits for so many calls of Release
+	mu     sync.Mutex             // taken after the database's mu; guards all below
+	items  map[resource.GID]*item // what the reader knows, and what is queued
+	first  *item                  // the event to be read next; nil: the queue is empty
+	last   *item                  // the event to be read last
+	seq    uint64                 // of the item queued last
+	until  uint64                 // items up to this seq come before Synced
+	synced bool                   // Synced has been read
+	held   int                    // the number of Hold calls without Release: Synced waits for them
 	closed bool
-	some   chan struct{} // has a value when the queue may have one
+	some   chan struct{} // has a value when the queue may have an event
 }
 
-// item is what a reader knows of a resource, and what is so.
+// item is one resource: what the reader knows of it, and its present state.
 type item struct {
 	id          resource.GID
 	told, there bool
-	local       bool   // the database holds it while it is there
-	rec         Record // no attributes while the database holds it
+	local       bool   // the database holds the resource while it is there
+	rec         Record // without attributes while the database holds the resource
 	queued      bool
 	seq         uint64
 	next, prev  *item // in the queue
 }
 
-// Watch begins to watch. The first events tell what is there, then comes
-// Synced, then what happens, with no gap between.
+// Watch begins to watch. The first events report the resources that match now, the next one is
+// Synced, and then events report what happens. No change is missed in between.
 func (d *DB) Watch(pattern *resource.List) *Watch {
 	w := &Watch{d: d, pattern: pattern.Clone(), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
 	w.q = newQuery(&w.pattern)
@@ -124,7 +127,7 @@ func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
 	return w
 }
 
-// watches reports whether record i is what w watches.
+// watches reports whether w watches record i.
 func (w *Watch) watches(i uint32) bool {
 	if w.ids != nil {
 		_, ok := w.ids[w.d.rec(i).id]
@@ -133,7 +136,8 @@ func (w *Watch) watches(i uint32) bool {
 	return w.d.matches(i, &w.q)
 }
 
-// notify tells the watches that record i has changed or is about to go.
+// notify reports to the watches that record i has changed, or is about to be deleted (gone). d.mu
+// must be held for writing.
 func (d *DB) notify(i uint32, gone bool) {
 	for w := range d.watches {
 		there := !gone && w.watches(i)
@@ -148,7 +152,7 @@ func (d *DB) notify(i uint32, gone bool) {
 			w.signal() // Synced may be next
 		case it != nil && it.there:
 			r := d.record(i)
-			r.Attrs = r.Attrs.Clone() // it would keep the whole chunk
+			r.Attrs = r.Attrs.Clone() // a view would keep the whole chunk in memory
 			w.offer(r, false, true)
 			w.signal()
 		}
@@ -156,6 +160,7 @@ func (d *DB) notify(i uint32, gone bool) {
 	}
 }
 
+// signal wakes Next.
 func (w *Watch) signal() {
 	select {
 	case w.some <- struct{}{}:
@@ -163,7 +168,7 @@ func (w *Watch) signal() {
 	}
 }
 
-// offer queues what is so of a resource. mu must be held.
+// offer queues the present state of a resource. mu must be held.
 func (w *Watch) offer(r Record, there, local bool) {
 	it := w.items[r.ID]
 	if it == nil {
@@ -202,15 +207,14 @@ func (w *Watch) unqueue(it *item) {
 	it.queued, it.next, it.prev = false, nil, nil
 }
 
-// forget forgets an item. mu must be held.
+// forget removes an item from the queue and from the watch. mu must be held.
 func (w *Watch) forget(it *item) {
 	w.unqueue(it)
 	delete(w.items, it.id)
 }
 
-// Hold keeps Synced back until Release, for what is not in the database, or not
-// yet. Each Hold wants a Release. Once Synced has been told, neither does
-// anything.
+// Hold delays Synced until Release, because resources outside the database are still to be reported
+// with Tell. Each Hold needs one Release. Once Synced has been read, neither has an effect.
 func (w *Watch) Hold() {
 	w.mu.Lock()
 	if !w.synced {
@@ -219,7 +223,7 @@ func (w *Watch) Hold() {
 	w.mu.Unlock()
 }
 
-// Release lets Synced come, if nobody else holds it, after everything told so far.
+// Release ends one Hold. After the last one, Synced comes after all that has been reported so far.
 func (w *Watch) Release() {
 	w.mu.Lock()
 	if w.held > 0 {
@@ -231,8 +235,8 @@ func (w *Watch) Release() {
 	w.signal()
 }
 
-// Tell makes a resource part of the watch that the database does not hold, and
-// that matches; or changes it. r is the watch's from now on.
+// Tell adds a matching resource that the database does not hold to the watch, or changes it. The
+// watch owns r from now on.
 func (w *Watch) Tell(r Record) {
 	w.mu.Lock()
 	w.offer(r, true, false)
@@ -240,7 +244,7 @@ func (w *Watch) Tell(r Record) {
 	w.signal()
 }
 
-// Untell says that a resource once told is gone.
+// Untell reports that a resource added with Tell is gone.
 func (w *Watch) Untell(id resource.GID) {
 	w.mu.Lock()
 	switch it := w.items[id]; {
@@ -254,10 +258,11 @@ func (w *Watch) Untell(id resource.GID) {
 	w.signal()
 }
 
-// Next returns the next event, waiting until ctx ends.
+// Next returns the next event and waits for it until ctx ends. ErrWatchClosed says that the watch
+// was closed.
 func (w *Watch) Next(ctx context.Context) (Event, error) {
 	for {
-		w.d.mu.RLock() // for the attributes of what it holds
+		w.d.mu.RLock() // for the attributes of resources that the database holds
 		w.mu.Lock()
 		closed := w.closed
 		ev, ok := w.next()
@@ -277,7 +282,7 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// next is the next event. The database's mu and w's must be held.
+// next returns the next event. The mu of the database and that of w must be held.
 func (w *Watch) next() (ev Event, ok bool) {
 	it := w.first
 	if !w.synced && w.held == 0 && (it == nil || it.seq > w.until) {
@@ -303,7 +308,7 @@ func (w *Watch) next() (ev Event, ok bool) {
 	return ev, true
 }
 
-// Close ends the watch. A Next under way returns ErrWatchClosed.
+// Close ends the watch. A call of Next under way returns ErrWatchClosed.
 func (w *Watch) Close() {
 	w.d.mu.Lock()
 	delete(w.d.watches, w)

@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// What others tell a watch comes before Synced while it is held, once for each
-// resource however often it changes unread, and ends as it began.
+// While a watch is held, resources added with Tell come before Synced. Each causes one event,
+// however often it changes unread. A resource that came and went unread causes none.
 func TestHeldWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New()
@@ -42,15 +42,15 @@ func TestHeldWatch(t *testing.T) {
 		if ev, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
 			t.Fatalf("while held: %v, %v", ev.Kind, err)
 		}
-		w.Untell(there) // never told
+		w.Untell(there) // was never told
 		w.Tell(Record{ID: there, Revision: 1, Attrs: p})
 		w.Tell(Record{ID: there, Revision: 2, Attrs: p})
 		w.Release()
-		w.Tell(Record{ID: there.WithSerial(2), Revision: 7, Attrs: p}) // too late
+		w.Tell(Record{ID: there.WithSerial(2), Revision: 7, Attrs: p}) // too late to come before Synced
 		want(Appeared, there, 2)
 		want(Synced, resource.GID{}, 0)
 		want(Appeared, there.WithSerial(2), 7)
-		w.Hold() // it has been told
+		w.Hold() // no effect after Synced
 		w.Tell(Record{ID: there, Revision: 3, Attrs: p})
 		want(Changed, there, 3)
 		w.Release()
@@ -70,8 +70,8 @@ func TestHeldWatch(t *testing.T) {
 	})
 }
 
-// A watch that is not read keeps what matches now and what its reader was told,
-// and nothing of what came and went: no entry, and no chunk of attributes.
+// A watch that is not read keeps an entry for what matches now and for what its reader knows. It
+// keeps no entry and no chunk of attributes of what came and went.
 func TestUnreadWatch(t *testing.T) {
 	d := New()
 	owner := resource.MakeGID(1, 1, 0)
@@ -92,7 +92,7 @@ func TestUnreadWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const told, there = 3, 5 // 1 and 2 are told, 3 and 4 are not
+	const told, there = 3, 5 // resources 1 and 2 are read, 3 and 4 are not
 	for i := 1; i < there; i++ {
 		put(i, &large)
 	}
@@ -114,7 +114,7 @@ func TestUnreadWatch(t *testing.T) {
 			chunks = append(chunks, weak.Make(&c[0]))
 		}
 		remove(100 + i)
-		w.Tell(Record{ID: far.WithSerial(uint32(i)), Revision: 1, Attrs: p}) // as other nodes have it
+		w.Tell(Record{ID: far.WithSerial(uint32(i)), Revision: 1, Attrs: p}) // a resource of another node
 		w.Untell(far.WithSerial(uint32(i)))
 	}
 	clear(seen)

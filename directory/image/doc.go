@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image lays a node's resources out in memory that other processes read
-// in place: who asks what is registered on its own node needs no system call and
-// wakes nobody.
+// Package image lays out the index of a node: a copy of the directory's database in memory that
+// other processes read in place. A process that asks for a resource of its own node needs no system
+// call and wakes no other process. The code calls the index an image.
 //
-// The image is an index of its own beside the database, which writes it; one
-// sealed memfd (package memfd) that the server writes and contexts map for
-// reading, which the kernel enforces. It is made when the first context asks for
-// it. The file is reserved large and takes memory only as it grows, so there is
-// one descriptor and one mapping, and nothing moves.
+// The server writes the image beside its database, when the first context asks for it and from then
+// on. The image has hash tables of its own. It lies in one sealed memfd (package memfd), which the
+// server writes and contexts map for reading; the kernel enforces that. The file is reserved large
+// and takes memory only as it grows. So there is one descriptor and one mapping, and nothing moves.
 //
 //	header ─ key, state
 //	  ├─ 256 parts ─► table: hash of an attribute ─► posting: numbers of records
@@ -19,42 +18,41 @@
 //
 // # Torn reads
 //
-// Nobody locks. Each part has a version and each record a sequence number: odd
-// while the writer changes it, and another afterwards. They never move. What a
-// reader wants it first copies, then it looks whether the number is the same and
-// even. So memory can be used again at once: who still reads it finds that it
-// was out of date.
+// No process locks. Each part has a version and each record a sequence number: odd while the writer
+// changes it, and a new even number afterwards. Parts and records never move. A reader first copies
+// what it wants, then checks that the number is even and the same as before. So the writer can use
+// memory again at once: a reader that still reads it finds out that its copy is out of date.
 //
-//   - That a resource is there needs only its own record: it was copied whole, and
-//     it matches byte by byte. Changes to others disturb nobody.
-//   - That nothing matches needs the part whose posting was looked through to have
-//     stood still, and each record in it. A change holds all parts it concerns odd
-//     from the first word it writes to the last, so that what is updated is not
-//     missing in between.
+//   - An answer "found" needs only the record of the resource: the record was copied whole, and it
+//     matches byte by byte. Changes of other records do not disturb it.
+//   - An answer "nothing matches" needs more. The part whose posting was read must not have changed,
+//     nor any record in that posting. During a change, the writer keeps the versions of all parts
+//     concerned odd, from the first word written to the last. So a resource that is being updated
+//     is not missing in between.
 //
-// A reader that meets a change tries again, some times; then, as when a posting
-// is long, or a list too large to be kept, it says Ask: the server is to be asked.
-// It never waits for the writer, nor the writer for it: a server that is stopped,
-// or killed, in the midst of a change holds nobody.
+// A reader that meets a change tries again, a limited number of times. Then it returns Ask: the
+// server is to be asked. It does the same if a posting is long, or if a list is too large to be
+// kept. A reader never waits for the writer, nor the writer for a reader. A server that is stopped
+// or killed in the middle of a change blocks no reader.
 //
 // # Trust
 //
-// The key of the hash lies in the image, since both sides need the same one, which
-// hash/maphash does not allow. It is SipHash: whoever chooses attributes does not
-// know the key and finds no collisions, since only processes of the server's own
-// user get the image, and these could do worse. If two attributes do share 64
-// bits, the writer notices when both have a first place, and gives the image up.
+// The key of the hash lies in the image, because both sides need the same one. hash/maphash does
+// not allow that, so the hash is SipHash. Only processes of the server's own user get the image,
+// and they could do worse than choose colliding attributes. Any other process that chooses
+// attributes does not know the key and finds no collisions. If two attributes do share 64 bits, the
+// writer notices when both have a first place, and gives the image up.
 //
-// A reader trusts nothing it reads: every place and length is checked, lists are
-// parsed, every loop is bounded. Nonsense ends the image for that reader.
+// A reader trusts nothing that it reads: every place and length is checked, lists are parsed, and
+// every loop is bounded. Invalid content ends the image for that reader.
 //
 // # The memory model
 //
-// All that may change under a reader it reads with atomic loads, which keep their
-// order. The writer stores such words atomically too, but the bytes of a block,
-// which it writes before it is published, and of a list. They may be read by who is out of date,
-// which is no data race for the processor: the odd number was stored, by a
-// read-modify-write, before the block was free; and a list within its record is
-// written between the odd number and the even one. The race detector does not see
+// A reader uses atomic loads, which keep their order, for everything that may change while it
+// reads. The writer stores such words atomically too, with two exceptions: the bytes of a block,
+// which are written before the block is published, and the bytes of a list. A reader that is out of
+// date may read these while they are written. For the processor this is no data race. The odd
+// number of a record was stored, by a read-modify-write, before its block was free. A list within
+// its record is written between the odd number and the even one. The race detector does not see
 // mapped memory; the tests with real processes and checksums do.
 package image

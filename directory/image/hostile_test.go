@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// page is memory of this process that a reader, which is to be closed, takes for
-// an image.
+// page returns memory of this process that a reader takes for an image. The caller closes the
+// reader.
 func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	fd, mem, err := memfd.Create("hostile", size)
 	if err != nil {
@@ -28,7 +28,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	}
 }
 
-// questions asks what can be asked; whatever the answer, it comes.
+// questions asks all kinds of questions and ignores the answers: each must come.
 func questions(t testing.TB, r *Reader, known []resource.List) {
 	check := func(rec Record, v Verdict) {
 		if v == Found {
@@ -53,12 +53,12 @@ func questions(t testing.TB, r *Reader, known []resource.List) {
 	r.Alone()
 }
 
-// patterns are some that the image of hostile has.
+// patterns match resources in the image of hostile.
 func patterns(t testing.TB) []resource.List {
 	return []resource.List{{}, list(t, resource.Match{"type": "c"}), list(t, resource.Match{"key": "3"}), list(t, resource.Match{"key": "3", "type": "c"}), list(t, resource.Match{"no": "such"})}
 }
 
-// template is a good image of some resources.
+// template returns a valid image of some resources.
 func template(t testing.TB) []byte {
 	d := newDB(t, minSize)
 	for i := range uint32(40) {
@@ -68,7 +68,7 @@ func template(t testing.TB) []byte {
 	return append([]byte(nil), d.w.mem[:8*d.w.space.next]...)
 }
 
-// An image with bits that are others, wherever they are, is read without harm.
+// An image with changed bits, wherever they are, is read without harm.
 func TestScribbled(t *testing.T) {
 	good := template(t)
 	mem, read := page(t, minSize)
@@ -78,7 +78,7 @@ func TestScribbled(t *testing.T) {
 	for end > 0 && good[end-1] == 0 {
 		end--
 	}
-	// Most of the directory of pages is empty: it is left alone.
+	// most of the directory of pages is empty: it is left as it is
 	const used = 8 * (atPages + 8)
 	for round := range 3000 {
 		copy(mem, good)
@@ -92,11 +92,11 @@ func TestScribbled(t *testing.T) {
 				mem[at] ^= 1 << rng.IntN(8)
 			case 1:
 				binary.NativeEndian.PutUint64(mem[at&^7:], rng.Uint64())
-			default: // a word from elsewhere
+			default: // a word from another place
 				copy(mem[at&^7:at&^7+8], good[8*atData+rng.IntN(end-8*atData)&^7:])
 			}
 		}
-		copy(mem, good[:32]) // magic, key and state, or nothing is read
+		copy(mem, good[:32]) // magic, key and state, without which nothing is read
 		r := read()
 		questions(t, r, known)
 		r.Close()
@@ -106,7 +106,7 @@ func TestScribbled(t *testing.T) {
 	}
 }
 
-// What is no image is not opened.
+// A file that is no image is not opened.
 func TestOpenRefuses(t *testing.T) {
 	mem, _ := page(t, minSize)
 	fd, short, err := memfd.Create("short", 4096)
@@ -125,7 +125,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReader puts words of the fuzzer's into a good image.
+// FuzzReader puts words of the fuzzer into a valid image.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{16, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})
@@ -137,7 +137,7 @@ func FuzzReader(f *testing.F) {
 		for ; len(b) >= 12; b = b[12:] {
 			at := int(binary.LittleEndian.Uint32(b)) % (len(good) / 8) * 8
 			copy(mem[at:], b[4:12])
-			defer copy(mem[at:], good[at:at+8]) // all of it would take longer than reading
+			defer copy(mem[at:], good[at:at+8]) // copying the whole image would take longer than reading it
 		}
 		copy(mem, good[:32])
 		r := read()

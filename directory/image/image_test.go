@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// db is the least that keeps an image: postings with places.
+// db is the smallest index that can write an image: postings with places.
 type db struct {
 	w     *Writer
 	post  map[string][]uint32
@@ -30,6 +30,7 @@ type db struct {
 	place map[uint32]map[string]uint32
 }
 
+// newDB returns a db with an empty image that readers may use.
 func newDB(t testing.TB, size int) *db {
 	t.Helper()
 	w, err := New(size)
@@ -56,6 +57,7 @@ func (d *db) open(t testing.TB) *Reader {
 	return r
 }
 
+// attrsOf returns the encoded attributes of l that have values.
 func attrsOf(l *resource.List) (all []string) {
 	wire := l.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -115,7 +117,7 @@ func list(t testing.TB, a resource.Attributes, want ...string) resource.List {
 	return *l
 }
 
-// The image against a map, under random changes.
+// An image gives the same answers as a map, under random changes.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, err := New(minSize)
@@ -185,11 +187,12 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
+// same reports whether a and b are equal.
 func same(a, b *Record) bool {
 	return a != nil && a.ID == b.ID && a.Owner == b.Owner && a.Revision == b.Revision && a.Attrs.Equal(&b.Attrs)
 }
 
-// Much comes and goes; nothing is lost, and memory is used again.
+// When many records come and go, none is lost, and memory is used again.
 func TestGrowth(t *testing.T) {
 	d := newDB(t, 64<<20)
 	r := d.open(t)
@@ -233,7 +236,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// What does not fit ends the image, and readers see it.
+// A record that does not fit ends the image, and readers see that.
 func TestFull(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -250,10 +253,10 @@ func TestFull(t *testing.T) {
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Over {
 		t.Errorf("a full image says %v", v)
 	}
-	d.remove(0) // does nothing
+	d.remove(0) // no effect
 }
 
-// An image of which most is not used any more ends: another takes less.
+// An image of which most is not in use ends, because a new one takes less memory.
 func TestWorn(t *testing.T) {
 	d := newDB(t, 1<<30)
 	pad := string(make([]byte, 30_000))
@@ -269,7 +272,7 @@ func TestWorn(t *testing.T) {
 	}
 }
 
-// A list that is too large is not kept, but known of.
+// A list that is too large is not kept, and readers answer Ask for its record.
 func TestLarge(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -292,7 +295,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// Two attributes with one hash cannot both be first.
+// Two attributes with one hash end the image when both have a first place.
 func TestCollision(t *testing.T) {
 	d := newDB(t, minSize)
 	d.w.index(77, 0, 0)
@@ -302,7 +305,7 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// A long posting without a match is the server's to look through.
+// A reader answers Ask if it would have to read a long posting without a match.
 func TestBounded(t *testing.T) {
 	d := newDB(t, 16<<20)
 	r := d.open(t)
@@ -325,8 +328,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// In the midst of a change nothing it concerns is denied, and a change since is
-// noticed; what is there is found.
+// During a change a reader never denies what the change concerns, and it notices a change since it
+// began. It finds resources that exist.
 func TestMidst(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -348,7 +351,7 @@ func TestMidst(t *testing.T) {
 	find("a", "1", Ask)
 	d.index(0, &l)
 	find("a", "1", Found)
-	denied := 0 // but for those that have, by chance, the place of what changes
+	denied := 0 // except for those that happen to have the place of what changes
 	for i := range 100 {
 		p := list(t, resource.Match{"a": fmt.Sprint("not ", i)})
 		if _, v := r.Find(&p, nil); v == None {
@@ -377,6 +380,7 @@ func TestMidst(t *testing.T) {
 	find("a", "1", Found)
 }
 
+// Readers see what SetAlone says, until the image ends.
 func TestAlone(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -397,6 +401,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// Reading does not allocate if the buffer is large enough.
 func TestReadAllocs(t *testing.T) {
 	d := newDB(t, minSize)
 	r := d.open(t)
@@ -441,9 +446,9 @@ func TestCloseWhileRead(t *testing.T) {
 	}
 }
 
-// checked is a list that says by a checksum whether it is whole.
+// checked returns a list with a checksum that shows whether the list is complete.
 func checked(key, fill, round uint32) (l resource.List) {
-	pad := make([]byte, fill%120) // in the record or beside it
+	pad := make([]byte, fill%120) // so that some lists are in the record and others in a block
 	for i := range pad {
 		pad[i] = byte(round) + byte(i)
 	}
@@ -455,6 +460,7 @@ func checked(key, fill, round uint32) (l resource.List) {
 	return l
 }
 
+// whole reports whether a list of checked is complete.
 func whole(l *resource.List) bool {
 	sum, _ := l.Get("sum")
 	var rest resource.List
@@ -466,8 +472,8 @@ func whole(l *resource.List) bool {
 	return len(sum) == 4 && binary.LittleEndian.Uint32(sum) == crc32.ChecksumIEEE(rest.Wire())
 }
 
-// Readers beside a writer that never rests: nothing is torn, what is there all
-// the time is never denied, what was told is seen.
+// Readers run beside a writer that never pauses. They see no torn record, they find what exists all
+// the time, and they see every revision that was committed before.
 func TestHammer(t *testing.T) {
 	for _, procs := range []int{1, runtime.GOMAXPROCS(0)} {
 		t.Run(fmt.Sprint(procs), func(t *testing.T) {
@@ -477,8 +483,8 @@ func TestHammer(t *testing.T) {
 	}
 }
 
-// listed lists all records that hammer makes, of which the first keys are always there, and
-// reports whether each came at most once, and each of the first ones.
+// listed lists all records that hammer makes, of which the first keys always exist. It reports
+// whether each came at most once, and each of the first keys came.
 func listed(t *testing.T, r *Reader, keys uint32) bool {
 	p := list(t, resource.Match{"type": "c"})
 	l, v := r.List(&p)
@@ -508,9 +514,10 @@ func listed(t *testing.T, r *Reader, keys uint32) bool {
 	return true
 }
 
+// hammer runs the readers and the writer of the tests above.
 func hammer(t *testing.T) {
 	d := newDB(t, 64<<20)
-	const keys, comes = 200, 50 // the first are always there, the others come and go
+	const keys, comes = 200, 50 // the first keys always exist, the others come and go
 	for i := range uint32(keys) {
 		d.put(i, Record{anybody.WithSerial(i + 1), anybody, 1, checked(i, i, 0)})
 	}

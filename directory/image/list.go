@@ -5,16 +5,16 @@ package image
 import "github.com/rocl-go/rocl/resource"
 
 const (
-	// maxListed is how many candidates a Listing takes from an image at most.
+	// maxListed limits the candidates that a Listing takes from an image.
 	maxListed = 1 << 20
-	// roomBytes is how much memory small lists of a Listing share. A caller that keeps
-	// one of them keeps so much.
+	// roomBytes is the size of the memory that small lists of a Listing share. A caller that keeps
+	// one of these lists keeps all that memory.
 	roomBytes = 2 << 10
-	// roomLeast is how much of it is left, at least, before it is replaced.
+	// roomLeast is the size below which the rest of that memory is replaced.
 	roomLeast = 256
 )
 
-// A Listing reads all records that match a pattern. It is for one goroutine at a time.
+// A Listing reads all records that match a pattern. Only one goroutine may use it at a time.
 type Listing struct {
 	r       *Reader
 	pattern *resource.List
@@ -23,11 +23,12 @@ type Listing struct {
 	room    []byte   // for the lists of records
 }
 
-// List begins a Listing. Records that match now and still match when they are read are
-// returned once; later ones may be missed. The verdict is Found if the image can tell
-// which records match, also if none does; otherwise Ask or Over, and there is no Listing.
-// The image cannot tell what matches an order, an owner, or no attribute at all. The
-// pattern must not change.
+// List begins a Listing. Records that match now and still match when they are read are returned
+// once. Records that are added later may be missed. The pattern must not change.
+//
+// The verdict is Found if the image can tell which records match, even if none does. Otherwise it
+// is Ask or Over, and there is no Listing. The image cannot answer a pattern with an order, with an
+// owner, or without any known attribute.
 func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	if pattern.Conditional() {
 		_, _, ordered := pattern.Order()
@@ -47,11 +48,11 @@ func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
 	return l, Found
 }
 
-// Left returns how many records at most are still to come.
+// Left returns an upper limit for the number of records that are still to come.
 func (l *Listing) Left() int { return len(l.left) }
 
-// candidates copies the shortest posting of the pattern's attributes. The outcome is no
-// if the copy is whole.
+// candidates copies the shortest posting of the pattern's attributes. The outcome is no if the copy
+// is complete.
 func (l *Listing) candidates(s *search) outcome {
 	best, some, how := s.shortest(l.pattern)
 	switch n := best.len(); {
@@ -73,9 +74,9 @@ func (l *Listing) candidates(s *search) outcome {
 	return no
 }
 
-// Next appends the next records to recs until that has no more capacity. Their attributes
-// are copies. The verdict is Found as long as all is well; fewer records than there is
-// capacity for are then the last. Ask and Over say that the image cannot tell what follows.
+// Next appends the next records to recs until recs has no more capacity. Their attributes are
+// copies. The verdict Found says that all is well; if recs has capacity left then, there are no
+// more records. Ask and Over say that the image cannot tell what follows.
 func (l *Listing) Next(recs []Record) ([]Record, Verdict) {
 	if !l.r.enter() {
 		return recs, Over

@@ -11,40 +11,42 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Verdict is how a question to an image ended.
+// A Verdict is the result of a question to an image.
 type Verdict int
 
 // Verdicts.
 const (
 	Ask   Verdict = iota // the image cannot tell: ask the server
-	Found                // it is so
+	Found                // the answer is certain
 	None                 // nothing in the image matches; see Alone
-	Over                 // the image has ended, or is none: do not use it again
+	Over                 // the image has ended, or is malformed: do not use it again
 )
 
 const (
-	// maxTries is how often a reader tries again because of a change.
+	// maxTries limits how often a reader tries again because of a change.
 	maxTries = 16
-	// maxLooks is how many records a question looks at.
+	// maxLooks limits the records that a question reads.
 	maxLooks = 1024
-	// maxProbes is how many slots it looks at for each attribute.
+	// maxProbes limits the slots that a question reads for each attribute.
 	maxProbes = 1024
 )
 
-// A Reader answers from an image that is mapped. All methods may be called
-// concurrently; none of them makes a system call.
+// A Reader answers questions from an image that is mapped. All methods may be called concurrently;
+// none of them makes a system call, except that the last one to end after Close unmaps the image.
 type Reader struct {
 	key
 	mem   []byte
 	w     []atomic.Uint64
-	uses  atomic.Int64 // readers within; far below 0 once closed
-	wrong atomic.Bool  // nonsense was read
-	turn  atomic.Uint32
+	uses  atomic.Int64  // calls under way; far below 0 once closed
+	wrong atomic.Bool   // invalid content was read
+	turn  atomic.Uint32 // the start of a search among equal records, which rotates
 }
 
+// closing is added to uses by Close.
 const closing = -1 << 40
 
-// Open maps the image of another process. It does not keep fd.
+// Open maps the image of another process. fd is a descriptor of the image, which Open does not
+// keep, and size is its size. ErrMalformed says that the file is not an image.
 func Open(fd, size int) (*Reader, error) {
 	if size < minSize || size%8 != 0 {
 		return nil, ErrMalformed
@@ -61,17 +63,18 @@ func Open(fd, size int) (*Reader, error) {
 	return r, nil
 }
 
+// newReader returns a Reader of mapped memory, nil if that is not an image.
 func newReader(mem []byte) *Reader {
 	w := wordsOf(mem)
 	if w[atMagic].Load() != magic {
 		return nil
 	}
 	r := &Reader{mem: mem, w: w, key: key{w[atKey].Load(), w[atKey+1].Load()}}
-	r.turn.Store(rand.Uint32()) // not all readers begin with the same one
+	r.turn.Store(rand.Uint32()) // readers begin at different records
 	return r
 }
 
-// Close unmaps the image when nobody reads in it any more.
+// Close unmaps the image as soon as no call reads it any more. Later calls return Over.
 func (r *Reader) Close() {
 	for {
 		n := r.uses.Load()
@@ -85,6 +88,8 @@ func (r *Reader) Close() {
 	}
 }
 
+// enter begins a call. It reports false if the Reader is closed. Each enter that reports true needs
+// one leave.
 func (r *Reader) enter() bool {
 	if r.uses.Add(1) > 0 {
 		return true
@@ -93,23 +98,24 @@ func (r *Reader) enter() bool {
 	return false
 }
 
+// leave ends a call. The last one after Close unmaps the image.
 func (r *Reader) leave() {
 	if r.uses.Add(-1) == closing {
 		r.unmap()
 	}
 }
 
-// unmap does so, once, if it is closed and nobody is within.
+// unmap unmaps the image, once, if the Reader is closed and no call is under way.
 func (r *Reader) unmap() {
 	if r.uses.CompareAndSwap(closing, 2*closing) {
 		memfd.Unmap(r.mem)
 	}
 }
 
-// good says whether the image can be read.
+// good reports whether the image can be read.
 func (r *Reader) good() bool { return !r.wrong.Load() && r.w[atState].Load() == live }
 
-// Alone says whether what is not in the image is nowhere.
+// Alone reports whether the node is alone: then a resource that is not in the image does not exist.
 func (r *Reader) Alone() bool {
 	if !r.enter() {
 		return false
@@ -118,9 +124,9 @@ func (r *Reader) Alone() bool {
 	return r.good() && r.w[atAlone].Load() == 1
 }
 
-// Find returns one resource that matches a pattern; among several, which one
-// differs from call to call. The attributes lie in buf if it has room. What has an
-// order, or an owner, the server is to be asked.
+// Find returns one resource that matches a pattern. Among several, it returns a different one from
+// call to call. The attributes lie in buf if it is large enough. For a pattern with an order or an
+// owner the verdict is Ask.
 func (r *Reader) Find(pattern *resource.List, buf []byte) (Record, Verdict) {
 	if pattern.Conditional() {
 		_, _, ordered := pattern.Order()
@@ -137,7 +143,7 @@ func (r *Reader) Find(pattern *resource.List, buf []byte) (Record, Verdict) {
 	return s.run(func() outcome { return s.find(pattern) })
 }
 
-// Lookup returns the resource with an identifier, as Find does.
+// Lookup returns the resource with an identifier. The attributes lie in buf if it is large enough.
 func (r *Reader) Lookup(id resource.GID, buf []byte) (Record, Verdict) {
 	if !r.enter() {
 		return Record{}, Over
@@ -147,19 +153,19 @@ func (r *Reader) Lookup(id resource.GID, buf []byte) (Record, Verdict) {
 	return s.run(func() outcome { return s.lookup(id) })
 }
 
-// outcome is how looking at something ended.
+// outcome is the result of reading one thing.
 type outcome int
 
 const (
-	no    outcome = iota // for certain
-	yes                  // s.rec is it
-	torn                 // it changes: try again
-	large                // its list is not kept
-	nonsense
-	enough // more is not looked at
+	no       outcome = iota // certainly not
+	yes                     // s.rec has the record
+	torn                    // it changed while it was read: try again
+	large                   // its list is not kept in the image
+	nonsense                // the content is invalid
+	enough                  // the question has reached a limit
 )
 
-// search is one question.
+// search is one question and its state.
 type search struct {
 	*Reader
 	buf    []byte
@@ -168,6 +174,8 @@ type search struct {
 	rec    Record
 }
 
+// run calls once until the outcome is not torn, at most maxTries times, and turns the outcome into
+// a verdict.
 func (s *search) run(once func() outcome) (Record, Verdict) {
 	for range maxTries {
 		if !s.good() {
@@ -188,19 +196,19 @@ func (s *search) run(once func() outcome) (Record, Verdict) {
 	return Record{}, Ask
 }
 
-// hit is a posting, and the version of its part before it was read.
+// hit is a posting, and the version of its part before the posting was read.
 type hit struct {
 	posting
 	part, version uint64
 }
 
-// stood says whether what was found in a part is all there is.
+// stood reports whether the part of h is unchanged since h was read. Then the posting is complete.
 func (s *search) stood(h *hit) bool {
 	return h.version&1 == 0 && s.w[h.part].Load() == h.version
 }
 
-// posting finds that of a hash; empty if there is none. Whether that is so stood
-// tells.
+// posting returns the posting of a hash; an empty one if there is none. The result is certain only
+// if stood reports true afterwards.
 func (s *search) posting(h uint64) (hit, outcome) {
 	part := partOf(h)
 	got := hit{part: part, version: s.w[part].Load()}
@@ -225,13 +233,13 @@ func (s *search) posting(h uint64) (hit, outcome) {
 		i = (i + 1) & mask
 	}
 	if mask < maxProbes {
-		return got, torn // a table is never full
+		return got, torn // a valid table is never full
 	}
 	return got, enough
 }
 
-// shortest finds the shortest posting among the known attributes of a pattern; some is
-// false if the pattern has none. The outcome is no, or why there is no posting.
+// shortest returns the shortest posting among the known attributes of a pattern; some is false if
+// the pattern has none. The outcome is no, or the reason why there is no posting.
 func (s *search) shortest(pattern *resource.List) (best hit, some bool, how outcome) {
 	wire := pattern.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -250,6 +258,7 @@ func (s *search) shortest(pattern *resource.List) (best hit, some bool, how outc
 	return best, some, no
 }
 
+// find looks for a record that matches a pattern.
 func (s *search) find(pattern *resource.List) outcome {
 	best, some, how := s.shortest(pattern)
 	switch {
@@ -288,8 +297,8 @@ func (s *search) find(pattern *resource.List) outcome {
 	return torn
 }
 
-// any finds what matches a pattern that knows nothing. It is never certain that
-// there is none.
+// any looks for a record that matches a pattern without known attributes. Its outcome is never no,
+// because it does not look at all records at one time.
 func (s *search) any(pattern *resource.List) outcome {
 	made := uint32(min(s.w[atMade].Load(), pageLen*maxPages))
 	if made == 0 {
@@ -307,7 +316,7 @@ func (s *search) any(pattern *resource.List) outcome {
 	return enough
 }
 
-// candidate is the record at a place of a posting.
+// candidate returns the number of the record at a place of a posting.
 func (s *search) candidate(p posting, place uint32) (i uint32, how outcome) {
 	e := p.ref()
 	if p.list() {
@@ -323,7 +332,7 @@ func (s *search) candidate(p posting, place uint32) (i uint32, how outcome) {
 	return e - 1, yes
 }
 
-// match copies record i and says whether it matches.
+// match copies record i to s.rec. Its outcome says whether the record matches.
 func (s *search) match(i uint32, pattern *resource.List) outcome {
 	how, system := s.read(i)
 	if how != yes {
@@ -335,6 +344,7 @@ func (s *search) match(i uint32, pattern *resource.List) outcome {
 	return yes
 }
 
+// lookup looks for the record with an identifier.
 func (s *search) lookup(id resource.GID) outcome {
 	h, how := s.posting(s.ofID(id))
 	if how > yes {
@@ -358,11 +368,12 @@ func (s *search) lookup(id resource.GID) outcome {
 	return no
 }
 
-// read copies record i to s.rec, as it was at one time; no: it is nobody's.
+// read copies record i to s.rec in a state that it had at one time. The outcome no says that the
+// record has no resource.
 func (s *search) read(i uint32) (how outcome, system bool) {
 	n := i / pageLen
 	if n >= maxPages {
-		return torn, false // from a list that has become something else
+		return torn, false // the number came from a list whose memory is used for something else now
 	}
 	page := uint64(half(s.w[atPages+n/2].Load(), n))
 	if page == 0 {
@@ -387,7 +398,7 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 	case desc&flagBlock != 0:
 		block := r[recordHead].Load()
 		if block < atData || size > maxKept || block > uint64(len(s.w))-blockLen(size) {
-			if r[0].Load() != seq { // a list was written where the place was
+			if r[0].Load() != seq { // a list was written where the place of the block was
 				return torn, false
 			}
 			return nonsense, false
@@ -417,7 +428,7 @@ func (s *search) read(i uint32) (how outcome, system bool) {
 	return how, desc&flagSystem != 0
 }
 
-// copy copies words to s.buf.
+// copy copies words to s.buf, which it enlarges if necessary.
 func (s *search) copy(words []atomic.Uint64) {
 	if cap(s.buf) < 8*len(words) {
 		s.buf = make([]byte, 8*len(words))

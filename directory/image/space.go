@@ -4,19 +4,19 @@ package image
 
 import "math/bits"
 
-// space gives out words: from lists of what was given back, by size, else from
-// larger blocks that nobody wanted any more, else from the end. What is given
-// back is cut, and not joined; an image that is mostly empty is made anew
-// (ErrWorn). Blocks of more than small words begin at a multiple of 16, which is
-// two cache lines.
+// space allocates blocks of words in the file of an image. It takes them from the lists of blocks
+// that were given back, by size; else from larger blocks in these lists; else behind the words in
+// use. Blocks that are given back are cut, and never joined; an image that is mostly empty is made
+// anew (ErrWorn). Blocks of more than small words begin at a multiple of 16, which is two cache
+// lines.
 type space struct {
-	next, there uint64 // the end of what is in use, and of what has memory
-	size        uint64
-	commit      func(from, to uint64) error
+	next, there uint64                      // the end of the words in use, and of those that have memory
+	size        uint64                      // words of the whole file
+	commit      func(from, to uint64) error // gives memory to the words between from and to
 
-	carve, carveEnd uint64 // of a block being cut into small ones
-	free            [classes][]uint32
-	idle            uint64 // words in free
+	carve, carveEnd uint64            // the rest of a block that is cut into small ones
+	free            [classes][]uint32 // blocks that were given back, by class
+	idle            uint64            // words in free
 }
 
 const (
@@ -24,7 +24,7 @@ const (
 	classes = small/2 + 4*26 + 1
 )
 
-// class is the number and the size of the blocks that n words are given.
+// class returns the class of the blocks that hold n words, and their size.
 func class(n uint64) (c int, size uint64) {
 	if n <= small {
 		size = (n + 1) &^ 1
@@ -36,7 +36,8 @@ func class(n uint64) (c int, size uint64) {
 	return small/2 + 4*(e-7) + int((size-1<<(e-1))/step), size
 }
 
-// get returns a block of at least n words; it may have anything in it.
+// get returns a block of at least n words, with arbitrary content. ErrFull says that the file has
+// no room.
 func (s *space) get(n uint64) (at uint64, err error) {
 	c, size := class(n)
 	if c >= classes {
@@ -64,7 +65,7 @@ func (s *space) get(n uint64) (at uint64, err error) {
 	return at, nil
 }
 
-// pop takes a block of a class that was given back.
+// pop takes a block of class c that was given back. It reports false if there is none.
 func (s *space) pop(c int) (at uint64, ok bool) {
 	f := s.free[c]
 	if len(f) == 0 {
@@ -75,7 +76,7 @@ func (s *space) pop(c int) (at uint64, ok bool) {
 	return uint64(f[len(f)-1]), true
 }
 
-// cut gives back n words in blocks as large as there are, the largest first.
+// cut gives back n words in as few blocks as the classes allow, the largest first.
 func (s *space) cut(at, n uint64) {
 	for n > 0 {
 		c, size := class(n)
@@ -89,7 +90,7 @@ func (s *space) cut(at, n uint64) {
 	}
 }
 
-// put gives back what get(n) returned.
+// put gives back a block that get(n) returned.
 func (s *space) put(at, n uint64) {
 	c, size := class(n)
 	s.free[c] = append(s.free[c], uint32(at))
@@ -99,7 +100,7 @@ func (s *space) put(at, n uint64) {
 // carveMore finds the next block to be cut into small ones.
 func (s *space) carveMore() error {
 	if rest := s.carveEnd - s.carve; rest > 0 {
-		s.put(s.carve, rest) // less than small, and even: a size of its own
+		s.put(s.carve, rest) // less than small, and even, so a class has this size
 	}
 	s.carve, s.carveEnd = 0, 0
 	for c := classes - 1; c > small/2; c-- {
@@ -116,7 +117,7 @@ func (s *space) carveMore() error {
 	return err
 }
 
-// sizeOf is the size of the blocks of a class.
+// sizeOf returns the size of the blocks of class c.
 func sizeOf(c int) uint64 {
 	if c <= small/2 {
 		return uint64(c) * 2
@@ -126,13 +127,13 @@ func sizeOf(c int) uint64 {
 	return 1<<(e-1) + uint64(c%4+1)<<(e-3)
 }
 
-// more takes words from the end.
+// more takes n words at the end of those in use. ErrFull says that the file has no room.
 func (s *space) more(n uint64) (at uint64, err error) {
 	if n > s.size-s.next {
 		return 0, ErrFull
 	}
 	if end := s.next + n; end > s.there {
-		// Not much at a time: whoever changes the database waits for it.
+		// A small piece at a time, because the goroutine that changes the database waits for it.
 		const least, most = 4 << 10, 512 << 10
 		to := min(max(end, s.there+min(max((s.next-atData)/8, least), most)+511)&^511, s.size)
 		if err := s.commit(s.there, to); err != nil {

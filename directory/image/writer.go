@@ -12,12 +12,11 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A Writer makes an image. Its methods are for one goroutine at a time. After an
-// error, which Err tells, they do nothing, and readers see that the image has
-// ended.
+// A Writer makes an image. Only one goroutine may use it at a time. After an error, which Err
+// returns, its methods do nothing, and readers see that the image has ended.
 //
-// Records have numbers, and postings places, that the caller gives: they are
-// those of its own index.
+// The caller chooses the numbers of records and the places in postings. They are those of its own
+// index.
 type Writer struct {
 	key
 	fd    int
@@ -25,13 +24,13 @@ type Writer struct {
 	w     []atomic.Uint64
 	space space
 	pages uint64        // words of the directory of pages that have memory
-	used  [parts]uint64 // slots of each part
-	held  []uint64      // parts that are odd
-	err   error
+	used  [parts]uint64 // slots in use, of each part
+	held  []uint64      // places of the parts that are odd until Commit
+	err   error         // why the image has ended
 }
 
-// New makes an image that may grow to size bytes. It is filled, then Live makes
-// it good to read.
+// New makes an image that may grow to size bytes. The caller fills it and then calls Live, from
+// which on readers may use it.
 func New(size int) (*Writer, error) {
 	size = max(size, minSize) &^ 4095
 	fd, mem, err := memfd.Reserve("rocl-directory", size)
@@ -51,7 +50,7 @@ func New(size int) (*Writer, error) {
 	}
 	w.space.there = atData
 	var k [16]byte
-	_, _ = rand.Read(k[:]) // never fails
+	_, _ = rand.Read(k[:]) // Read never fails
 	w.key = key{binary.LittleEndian.Uint64(k[:]), binary.LittleEndian.Uint64(k[8:])}
 	w.w[atKey].Store(w.k0)
 	w.w[atKey+1].Store(w.k1)
@@ -59,7 +58,8 @@ func New(size int) (*Writer, error) {
 	return w, nil
 }
 
-// File is what readers open: a descriptor, the caller's to close, and its size.
+// File returns a descriptor of the image for readers to map, and the size of the file. The caller
+// closes the descriptor.
 func (w *Writer) File() (fd, size int, err error) {
 	if w.mem == nil {
 		return -1, 0, ErrEnded
@@ -68,20 +68,21 @@ func (w *Writer) File() (fd, size int, err error) {
 	return fd, len(w.mem), err
 }
 
-// Bytes is how much memory the image takes.
+// Bytes returns how much memory the image takes.
 func (w *Writer) Bytes() int { return int(atPages+w.pages+w.space.there-atData) * 8 }
 
-// Err is why the image has ended.
+// Err returns the reason why the image has ended, nil if it has not.
 func (w *Writer) Err() error { return w.err }
 
-// Live says that everything is in the image.
+// Live tells readers that the image is complete and may be used.
 func (w *Writer) Live() {
 	if w.err == nil {
 		w.w[atState].Store(live)
 	}
 }
 
-// SetAlone says whether what is not in the image is nowhere.
+// SetAlone tells readers whether the node is alone: then a resource that is not in the image does
+// not exist.
 func (w *Writer) SetAlone(alone bool) {
 	if w.mem == nil {
 		return
@@ -93,6 +94,7 @@ func (w *Writer) SetAlone(alone bool) {
 	w.w[atAlone].Store(v)
 }
 
+// fail records the first error and ends the image for readers.
 func (w *Writer) fail(err error) {
 	if w.err == nil {
 		w.err = err
@@ -100,7 +102,7 @@ func (w *Writer) fail(err error) {
 	}
 }
 
-// Close ends the image; who has mapped it still may read it.
+// Close ends the image. Processes that have mapped it may still read it, and see that it has ended.
 func (w *Writer) Close() {
 	if w.mem == nil {
 		return
@@ -111,8 +113,8 @@ func (w *Writer) Close() {
 	w.mem, w.w = nil, nil
 }
 
-// Commit ends a change: what was indexed and put since the last one can be relied
-// upon.
+// Commit ends a change. From then on readers rely on what was indexed, put and removed since the
+// last Commit.
 func (w *Writer) Commit() {
 	if w.mem == nil {
 		return
@@ -121,20 +123,21 @@ func (w *Writer) Commit() {
 		w.w[p].Store(w.w[p].Load() + 1)
 	}
 	w.held = w.held[:0]
-	const worn = 8 << 20 // words: below, nobody minds
+	const worn = 8 << 20 // words; a smaller loss is accepted
 	if w.space.idle > worn && w.space.idle > w.space.next/2 {
 		w.fail(ErrWorn)
 	}
 }
 
-// hold makes a part odd until Commit.
+// hold makes the version of a part odd until Commit.
 func (w *Writer) hold(p uint64) {
 	if w.w[p].Load()&1 == 0 {
-		w.w[p].Add(1) // and nothing that follows is seen before it
+		w.w[p].Add(1) // readers see nothing that follows before this
 		w.held = append(w.held, p)
 	}
 }
 
+// get returns a block of n words with arbitrary content. If there is none it ends the image.
 func (w *Writer) get(n uint64) (at uint64, ok bool) {
 	at, err := w.space.get(n)
 	if err != nil {
@@ -143,6 +146,7 @@ func (w *Writer) get(n uint64) (at uint64, ok bool) {
 	return at, err == nil
 }
 
+// zeroed is get with a block of zeros.
 func (w *Writer) zeroed(n uint64) (at uint64, ok bool) {
 	if at, ok = w.get(n); ok {
 		clear(w.mem[at*8 : (at+n)*8])
@@ -150,7 +154,7 @@ func (w *Writer) zeroed(n uint64) (at uint64, ok bool) {
 	return at, ok
 }
 
-// Put makes record i that of a resource. Its attributes are to be indexed before.
+// Put stores a resource as record i. Its attributes must be indexed before.
 func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system bool, attrs *resource.List) {
 	if w.err != nil {
 		return
@@ -184,7 +188,7 @@ func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system b
 		w.index(w.ofID(id), i, 0)
 	}
 	hi, lo := splitGID(id)
-	w.w[r].Add(1) // and nothing that follows is seen before it
+	w.w[r].Add(1) // readers see nothing that follows before this
 	w.w[r+1].Store(hi)
 	w.w[r+2].Store(lo)
 	w.w[r+3].Store(desc)
@@ -198,6 +202,7 @@ func (w *Writer) Put(i uint32, id, owner resource.GID, revision uint64, system b
 	w.release(was, wasAt)
 }
 
+// blockLen returns the words of a block with a list of so many bytes.
 func blockLen(wire int) uint64 { return blockHead + uint64(wire+7)/8 }
 
 // release frees the block of a record with that description, if it has one.
@@ -207,8 +212,8 @@ func (w *Writer) release(desc, block uint64) {
 	}
 }
 
-// Remove makes record i nobody's. From here on it is not found; its attributes
-// are to be taken out of the index afterwards.
+// Remove empties record i. From then on readers do not find it. The caller takes its attributes out
+// of the index afterwards.
 func (w *Writer) Remove(i uint32) {
 	if w.err != nil {
 		return
@@ -229,7 +234,7 @@ func (w *Writer) Remove(i uint32) {
 	w.unindex(w.ofID(id), 0, 0)
 }
 
-// record is where record i is, making its page if need be.
+// record returns the place of record i and makes its page if necessary.
 func (w *Writer) record(i uint32) (at uint64, ok bool) {
 	n := uint64(i) / pageLen
 	if n >= maxPages {
@@ -256,7 +261,7 @@ func (w *Writer) record(i uint32) (at uint64, ok bool) {
 	return page + uint64(i)%pageLen*recordLen, true
 }
 
-// directory sees to it that the n-th word of pages has memory.
+// directory ensures that word n of the directory of pages has memory.
 func (w *Writer) directory(n uint64) bool {
 	const more = 512
 	for n >= w.pages {
@@ -269,21 +274,22 @@ func (w *Writer) directory(n uint64) bool {
 	return true
 }
 
-// Index notes that record i is at a place of the posting of an attribute.
+// Index stores that record i is at a place of the posting of an attribute.
 func (w *Writer) Index(encoded []byte, i, place uint32) {
 	if w.err == nil {
 		w.index(w.of(encoded), i, place)
 	}
 }
 
-// Unindex notes that a place of the posting of an attribute has been filled with
-// its last, which was at from, and that the posting is so much shorter.
+// Unindex removes an entry from the posting of an attribute: the last entry, which was at from,
+// moves to place, and the posting is one shorter.
 func (w *Writer) Unindex(encoded []byte, place, from uint32) {
 	if w.err == nil {
 		w.unindex(w.of(encoded), place, from)
 	}
 }
 
+// index is Index for a hash.
 func (w *Writer) index(h uint64, i, place uint32) {
 	part := partOf(h)
 	w.hold(part)
@@ -307,12 +313,13 @@ func (w *Writer) index(h uint64, i, place uint32) {
 	w.w[at+1].Store(uint64(p))
 }
 
+// unindex is Unindex for a hash.
 func (w *Writer) unindex(h uint64, place, from uint32) {
 	part := partOf(h)
 	w.hold(part)
 	at := w.find(part, h)
 	if at == 0 {
-		return // while the image is filled
+		return // the image is being filled and does not have the attribute yet
 	}
 	p := posting(w.w[at+1].Load())
 	last := uint32(0)
@@ -327,7 +334,7 @@ func (w *Writer) unindex(h uint64, place, from uint32) {
 		}
 		w.remove(part, at)
 		return
-	case !p.list(): // one, and its last is not here yet
+	case !p.list(): // one entry, and the last entry is not in the image yet
 		if place == 0 {
 			p = makePosting(0, 1, false)
 		}
@@ -340,7 +347,7 @@ func (w *Writer) unindex(h uint64, place, from uint32) {
 	w.w[at+1].Store(uint64(p))
 }
 
-// entry is what is at a place of a posting that is that long.
+// entry returns the entry at a place of a posting, which must be longer than that.
 func (w *Writer) entry(p posting, place uint32) uint32 {
 	if !p.list() {
 		return p.ref()
@@ -348,20 +355,23 @@ func (w *Writer) entry(p posting, place uint32) uint32 {
 	return half(w.w[p.ref()+1+place/2].Load(), place)
 }
 
+// setEntry stores e at a place of a posting with a list.
 func (w *Writer) setEntry(p posting, place, e uint32) {
 	word := &w.w[p.ref()+1+place/2]
 	shift := 32 * (place & 1)
 	word.Store(word.Load()&^(0xffffffff<<shift) | uint64(e)<<shift)
 }
 
-// listLen is how many words a list with room for n takes.
+// listLen returns the words of a list with room for n entries.
 func listLen(n uint32) uint64 { return 1 + (uint64(n)+1)/2 }
 
+// room returns the number of entries for which the list of p has room.
 func (w *Writer) room(p posting) uint32 { return uint32(w.w[p.ref()].Load()) }
 
+// drop frees the list of p.
 func (w *Writer) drop(p posting) { w.space.put(uint64(p.ref()), listLen(w.room(p))) }
 
-// grow makes a posting n long, with nothing at the places that are new.
+// grow makes a posting n entries long. New entries are 0.
 func (w *Writer) grow(p posting, n uint32) (posting, bool) {
 	if n <= p.len() {
 		return p, true
@@ -374,12 +384,13 @@ func (w *Writer) grow(p posting, n uint32) (posting, bool) {
 	}
 	room := uint32(2)
 	for room < n {
-		room = 2*room + 2 // with the word before, a power of two
+		room = 2*room + 2 // with the word before the entries, the list has a power of two of words
 	}
 	return w.list(p, n, room)
 }
 
-// list copies a posting to a new list of n with so much room.
+// list copies the first n entries of a posting to a new list with room for room entries, and frees
+// the old list.
 func (w *Writer) list(p posting, n, room uint32) (posting, bool) {
 	at, ok := w.zeroed(listLen(room))
 	if !ok {
@@ -401,7 +412,7 @@ func (w *Writer) list(p posting, n, room uint32) (posting, bool) {
 	return to, true
 }
 
-// shrink makes a list n long, which is less.
+// shrink makes a list n entries long, which is fewer than before.
 func (w *Writer) shrink(p posting, n uint32) posting {
 	if n == 1 {
 		one := makePosting(w.entry(p, 0), 1, false)
@@ -417,7 +428,7 @@ func (w *Writer) shrink(p posting, n uint32) posting {
 	return p
 }
 
-// table is that of a part.
+// table returns the place and the mask of a part's table.
 func (w *Writer) table(part uint64) (at, mask uint64) {
 	t := w.w[part+1].Load()
 	if t == 0 {
@@ -426,7 +437,7 @@ func (w *Writer) table(part uint64) (at, mask uint64) {
 	return t >> 32, 1<<(t&0xff) - 1
 }
 
-// find is the place of the slot with h, 0 if there is none.
+// find returns the place of the slot with h, 0 if there is none.
 func (w *Writer) find(part, h uint64) uint64 {
 	at, mask := w.table(part)
 	if at == 0 {
@@ -442,7 +453,7 @@ func (w *Writer) find(part, h uint64) uint64 {
 	}
 }
 
-// slot is the place of the slot with h, which is made if need be.
+// slot returns the place of the slot with h, and makes the slot if necessary.
 func (w *Writer) slot(part, h uint64) (uint64, bool) {
 	if at := w.find(part, h); at != 0 {
 		return at, true
@@ -479,7 +490,7 @@ func (w *Writer) slot(part, h uint64) (uint64, bool) {
 	return s, true
 }
 
-// vacant is the number of the slot where h goes.
+// vacant returns the number of the first empty slot for h.
 func (w *Writer) vacant(at, mask, h uint64) uint64 {
 	i := slotOf(h) & mask
 	for w.w[at+2*i].Load() != 0 {
@@ -499,7 +510,7 @@ func (w *Writer) remove(part, slot uint64) {
 		if e == 0 {
 			break
 		}
-		// What probed past i may move into it.
+		// An entry that was placed behind i because i was taken may move to i.
 		if home := slotOf(e) & mask; (j-home)&mask >= (j-i)&mask {
 			w.w[at+2*i].Store(e)
 			w.w[at+2*i+1].Store(w.w[at+2*j+1].Load())

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strategy names the ways in which a directory asks the other members of its cluster.
+// Package strategy names the search strategies: the ways in which a directory asks the other
+// members of its cluster.
 package strategy
 
 import "fmt"
 
-// A Strategy says how a search reaches all members. The zero value is Auto.
+// A Strategy says how a search reaches the other members. The zero value is Auto.
 type Strategy uint8
 
-// Strategies.
+// The search strategies.
 const (
 	Auto      Strategy = iota // Broadcast, Unicast or Tree, by the number of members
-	Broadcast                 // one datagram to all members where the network can do that, else as Unicast
+	Broadcast                 // one datagram to all members where the network allows it, else as Unicast
 	Unicast                   // one question to each member
-	Tree                      // along spanning trees: each member that is asked asks others
+	Tree                      // along spanning trees: each member that is asked asks further members
 	end
 )
 
 var names = [end]string{Auto: "auto", Broadcast: "broadcast", Unicast: "unicast", Tree: "tree"}
 
-// former are the names that settings had before.
+// former has the names that settings had in earlier versions.
 var former = map[string]Strategy{"cast": Broadcast, "each": Unicast, "flat": Unicast}
 
 // IsValid reports whether s is one of the strategies of this package.
@@ -33,7 +34,7 @@ func (s Strategy) String() string {
 	return fmt.Sprintf("strategy %d", s)
 }
 
-// Parse returns the strategy that String or an earlier version names.
+// Parse returns the strategy with a name that String returns or that an earlier version used.
 func Parse(name string) (Strategy, error) {
 	if s, ok := former[name]; ok {
 		return s, nil
