@@ -40,7 +40,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 		list := c.members.Load() // the members that are asked
 		who := c.others()
 		_, _, ordered := pattern.Order()
-		var firsts []first // of the members at the beginning of who
+		var firsts []first // of the first members in who
 		for len(who) > 0 {
 			m := who[0]
 			var more bool
