@@ -80,7 +80,7 @@ func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	}
 }
 
-// latest returns the last question to the node who for which ok reports true, or nil.
+// latest returns the last step to the given node for which ok reports true, or nil.
 func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
 	if t == nil {
 		return nil

@@ -165,7 +165,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 	var err error
 	for i, id := range ids {
 		h := newHolder(i, resources/nodes, nodes)
-		h.age(rnd.Float64()) // some summaries are new, others are about to be replaced
+		h.age(rnd.Float64()) // some summaries are new, some are about to be replaced
 		for _, name := range has[i] {
 			h.summary.Add(pattern(name))
 		}
