@@ -53,6 +53,7 @@ type absent struct {
 	addr  netip.AddrPort
 }
 
+// append appends the entry to b.
 func (a *absent) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(a.id))
 	b = binary.LittleEndian.AppendUint64(b, a.epoch)
@@ -63,6 +64,7 @@ func (a *absent) append(b []byte) []byte {
 	return append(b, ip[:]...)
 }
 
+// parseAbsent reads an entry of absentLen bytes. It cuts left to awayTime.
 func parseAbsent(b []byte) absent {
 	return absent{
 		id:    resource.NodeID(binary.LittleEndian.Uint64(b)),
@@ -77,7 +79,8 @@ func parseAbsent(b []byte) absent {
 func (d delegate) LocalState(bool) []byte {
 	c, now := d.c, time.Now()
 	b := []byte{accountVersion, 0}
-	if !c.known.Load() || c.life.Err() != nil { // a member that ends does not note any more which members are away
+	// A member that ends does not note any more which members are away.
+	if !c.known.Load() || c.life.Err() != nil {
 		b[1] |= accountFresh
 	}
 	c.nmu.Lock()
@@ -126,7 +129,8 @@ func (d delegate) MergeRemoteState(b []byte, join bool) {
 		changed = c.absent(&a) || changed
 	}
 	for id, m := range c.nodes {
-		if m.doubt && m.away != nil { // the sender knows that the member is dead, and not that it is away
+		// The sender knows that the member is dead, and not that it is away.
+		if m.doubt && m.away != nil {
 			c.giveUp(id, m)
 			changed = true
 		}

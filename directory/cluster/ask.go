@@ -72,6 +72,7 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 	return directory.AppendAnswer(b, &r, &pattern), true
 }
 
+// question returns a new question: see appendQuestion.
 func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 	return appendQuestion(nil, kind, id, pattern)
 }
@@ -109,6 +110,8 @@ func parseQuestion(q []byte) (pattern resource.List, ok bool) {
 	return pattern, err == nil
 }
 
+// parseAnswer reads an answer. It returns errForgotten for an empty one, and the identifier alone
+// for a stub.
 func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == 0 {
 		return database.Record{}, errForgotten
@@ -381,6 +384,7 @@ const (
 
 var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
 
+// over reports whether the search has ended.
 func (w *waiter) over() bool { return w.state.Load() == ended }
 
 // Over implements search.Asker.

@@ -330,6 +330,8 @@ func (c *Cluster) answers(q []byte) bool {
 	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
 }
 
+// tick lets the search handle what was not answered in time. The timer calls it in a goroutine of
+// its own.
 func (c *Cluster) tick() {
 	c.step(func(now time.Time) {
 		c.due = time.Time{}
@@ -407,7 +409,9 @@ func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.T
 // arm sets the timer to the time at which the search wants to be called. mu must be held.
 func (c *Cluster) arm() {
 	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
-		c.due = at // a timer that fires too early does no harm; to move it each time would cost more than a question
+		// A timer that fires too early does no harm. To move it each time would cost more than a
+		// question.
+		c.due = at
 		c.timer.Reset(max(time.Until(at), 0))
 	}
 }
@@ -428,11 +432,14 @@ func (c *Cluster) Close() error { return c.stop(true) }
 // about to take this one's place. The other members wait for that server for a few seconds.
 func (c *Cluster) HandOver() error { return c.stop(false) }
 
+// stop calls halt once.
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.halt(leave) })
 	return err
 }
 
+// halt ends the membership and waits for the goroutines of c. If leave is set, it tells the other
+// members that this one leaves. Otherwise it tells them that another server takes this one's place.
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
 		c.sayAway()

@@ -90,6 +90,7 @@ func (c *Cluster) renew() {
 	c.mu.Unlock()
 }
 
+// everything yields the attributes of all resources of the node.
 func (c *Cluster) everything() iter.Seq[*resource.List] {
 	return func(yield func(*resource.List) bool) {
 		var everything resource.List

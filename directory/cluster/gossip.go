@@ -54,7 +54,8 @@ func (c *Cluster) gossip() error {
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
 	m.GossipInterval, m.RetransmitMult = gossipTime, 8
-	m.PushPullInterval = 5 * time.Second    // repairs what gossip lost; memberlist takes longer where there are many members
+	// Push/pull repairs what gossip lost. memberlist takes longer where there are many members.
+	m.PushPullInterval = 5 * time.Second
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
 	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
 	if len(c.cfg.Keys) > 0 {
@@ -73,6 +74,7 @@ func (c *Cluster) gossip() error {
 	return err
 }
 
+// gossipKey derives memberlist's key from a key of the cluster.
 func gossipKey(key []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte("rocl gossip"))
@@ -98,6 +100,7 @@ func (c *Cluster) rekey(of [][]byte) error {
 	return err
 }
 
+// meta returns what this member tells of itself.
 func (c *Cluster) meta() []byte {
 	b := []byte{metaVersion, metaRoll}
 	if c.going.Load() {
@@ -106,6 +109,7 @@ func (c *Cluster) meta() []byte {
 	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
 }
 
+// parseMeta reads what a member tells of itself. ok is false for an unknown version.
 func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	if len(b) < metaLen || b[0] != metaVersion {
 		return 0, 0, false
@@ -120,11 +124,13 @@ func epochIn(meta []byte) uint64 { return binary.LittleEndian.Uint64(meta[2:]) }
 // name returns the name of a node for memberlist.
 func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
 
+// nodeID returns the node number in a memberlist name, and reports whether the name has one.
 func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
 	id, err := strconv.ParseUint(n.Name, 16, 48)
 	return resource.NodeID(id), err == nil && id != 0 && n.Name == name(resource.NodeID(id))
 }
 
+// events handles what memberlist reports of members, in memberlist's goroutines.
 type events struct{ c *Cluster }
 
 func (e events) NotifyJoin(n *memberlist.Node) { e.c.seen(n, true) }
@@ -201,6 +207,7 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 	return q.Handler.Handle(ctx, r)
 }
 
+// delegate gives memberlist this member's metadata, and exchanges accounts (absent.go).
 type delegate struct{ c *Cluster }
 
 func (d delegate) NodeMeta(int) []byte { return d.c.meta() }

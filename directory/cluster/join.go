@@ -17,12 +17,15 @@ import (
 )
 
 const (
-	rejoin      = 500 * time.Millisecond // how often missed members are looked for
-	beaconTime  = 2 * time.Second        // how often a member that is not alone makes itself known to the group
-	joinTime    = 2 * time.Second        // for one attempt
-	mostSeekers = 8                      // members that look at a time for a member that is away, on average
-	mostMissed  = 16                     // missed members looked for at a time: one that answers knows the rest
-	forget      = 72 * time.Hour         // after which a missed member is not looked for any more
+	rejoin = 500 * time.Millisecond // how often missed members are looked for
+	// beaconTime is how often a member that is not alone makes itself known to the group.
+	beaconTime = 2 * time.Second
+	joinTime   = 2 * time.Second // for one attempt
+	// mostSeekers is how many members, on average, look at a time for a member that is away.
+	mostSeekers = 8
+	// mostMissed limits the missed members looked for at a time: one that answers knows the rest.
+	mostMissed = 16
+	forget     = 72 * time.Hour // after which a missed member is not looked for any more
 	// mostDead limits the missed members that are looked for. Beyond it those lost first are
 	// forgotten.
 	mostDead = 1 << 12
@@ -259,6 +262,8 @@ func (c *Cluster) want(addr string, err error) {
 	w.said *= 2
 }
 
+// join says hello to each address of addr, and joins the members that answer. It returns nil if at
+// least one was joined.
 func (c *Cluster) join(addr string) error {
 	to, self, err := c.addresses(addr)
 	if err != nil {
@@ -300,7 +305,8 @@ func (c *Cluster) join(addr string) error {
 func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
-	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed { // the beacon may be a recorded one
+	// The beacon may be a recorded one, so the number of joins is limited.
+	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed {
 		c.look(addr.String(), func() {})
 	}
 }

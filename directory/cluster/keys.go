@@ -28,7 +28,8 @@ const (
 // file that is not text is one key as a whole. Only the file's owner may have access to it. No
 // error contains a part of a key.
 func ReadKeys(file string) (keys [][]byte, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: does not wait for the other end of a pipe
+	// With O_NONBLOCK, opening a pipe does not wait for its other end.
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
@@ -100,6 +101,7 @@ func (m *Membership) Rekey() (int, error) {
 	return n, err
 }
 
+// rekey is Rekey that also reports whether the keys have changed.
 func (m *Membership) rekey() (n int, changed bool, err error) {
 	m.kmu.Lock()
 	defer m.kmu.Unlock()
@@ -156,6 +158,7 @@ func (m *Membership) keepKeys(life context.Context) {
 	}
 }
 
+// sameFile reports whether two looks at a file show no change.
 func sameFile(a, b os.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }

@@ -36,7 +36,9 @@ const (
 	mostStream = 64<<10 + resource.MaxList
 	largeTime  = 10 * time.Second // for one question, and for its answer
 	largeEach  = 8                // members asked at a time
-	mostLarge  = 16               // questions answered at a time: each may be as large as a list, and so may its answer
+	// mostLarge limits the questions answered at a time: a question may be as large as a list, and
+	// so may its answer.
+	mostLarge = 16
 )
 
 // sizeOf returns the largest size of an answer, in bytes, without making the answer: other

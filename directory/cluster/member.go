@@ -227,6 +227,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	}, nil
 }
 
+// keepEntering tries to become a member until that succeeds or life ends.
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 	said := ""
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
@@ -302,6 +303,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	return nil
 }
 
+// leave ends the cluster that enter opened, if there is one.
 func (m *Membership) leave(handOver bool) {
 	m.mu.Lock()
 	c := m.now

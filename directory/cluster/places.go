@@ -27,6 +27,7 @@ type places struct {
 	sweep *time.Timer // runs while there are places
 }
 
+// A place is how far one listing has come. places.mu guards it.
 type place struct {
 	cur  *database.Cursor
 	step uint64
@@ -107,6 +108,7 @@ func (p *places) expire() {
 	}
 }
 
+// rest stops the sweep of expired places. p.mu must be held.
 func (p *places) rest() {
 	if p.sweep != nil {
 		p.sweep.Stop()

@@ -63,7 +63,8 @@ func (x *tap) listen() {
 			return
 		default:
 		}
-		if err == nil && from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING { // otherwise each packet is seen twice
+		// An outgoing packet is seen again as an incoming one.
+		if err == nil && from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
 			x.heard(b[:n])
 		}
 	}
@@ -92,7 +93,8 @@ func (x *tap) heard(b []byte) {
 		if x.streams[dst][src] == nil {
 			x.streams[dst][src] = new([]byte)
 		}
-		*x.streams[dst][src] = append(*x.streams[dst][src], p[int(p[12]>>4)*4:]...) // no segment is lost on the loopback interface
+		// No segment is lost on the loopback interface.
+		*x.streams[dst][src] = append(*x.streams[dst][src], p[int(p[12]>>4)*4:]...)
 	}
 }
 

@@ -20,16 +20,19 @@ import (
 // Stats describe a member and how it sees its cluster: the present numbers, and what has happened
 // since Open.
 type Stats struct {
-	// Alive counts this member too. The dead are remembered, and looked for.
+	// Alive, Away and Dead count members. Alive counts this member too. The dead are remembered,
+	// and looked for.
 	Alive, Away, Dead     int
 	Joins, Leaves, Deaths uint64 // of other members, as seen here
 	Unresolved, NotJoined uint64 // names, and addresses, of members to join that led nowhere
 	Keys                  int    // of the cluster; 0: nothing is sealed
-	Health                int    // memberlist's: 0 is well; above, it doubts its own view and takes longer to accuse other members
-	Silence               time.Duration
+	// Health is memberlist's health score. 0 is well. With a higher score, memberlist doubts its
+	// own view and takes longer to accuse other members.
+	Health int
 	// Silence is the longest time for which a living member has not answered a probe of this member
 	// over UDP. The members are probed in turn.
-	Ping histogram.Snapshot // round trips of the probes that were answered
+	Silence time.Duration
+	Ping    histogram.Snapshot // round trips of the probes that were answered
 
 	Searches             []SearchStats
 	Sent                 uint64 // packets of searches, also those sent for other members
@@ -88,6 +91,7 @@ type counts struct {
 	pulse                 map[resource.NodeID]time.Time // when each living member answered last
 }
 
+// traffic counts messages and their bytes.
 type traffic struct{ messages, bytes atomic.Uint64 }
 
 func (t *traffic) add(bytes int) {
@@ -95,6 +99,7 @@ func (t *traffic) add(bytes int) {
 	t.bytes.Add(uint64(bytes))
 }
 
+// searches counts the searches of one way.
 type searches struct {
 	found, none, partial, failed atomic.Uint64
 	messages, took               *histogram.Histogram
@@ -166,6 +171,8 @@ func (c *Cluster) tallyOf(p *search.Packet) *tally {
 	return c.tallyBy(p.ID.N)
 }
 
+// tallyBy returns the tally of this member's search n, or nil if it has ended or is not counted. mu
+// must be held.
 func (c *Cluster) tallyBy(n uint64) *tally {
 	if w, ok := c.search.Asker(n).(*waiter); ok && w.counts {
 		return &w.tally

@@ -194,6 +194,7 @@ func (v *view) patient() {
 	}
 }
 
+// tell passes events on to the watch. watches.mu must be held.
 func (w *watching) tell(events []directory.Event) {
 	for _, ev := range events {
 		if ev.Kind == directory.Gone {

@@ -27,8 +27,10 @@ type asker struct {
 const steady = 16
 
 const (
-	soon       = 16                    // reads of a socket between two looks at the clock
-	lateTime   = 20 * time.Millisecond // how long an answer is awaited at the socket that asked: after that the question is asked again
+	soon = 16 // reads of a socket between two looks at the clock
+	// lateTime is how long an answer is awaited at the socket that asked. After that the question
+	// is asked again.
+	lateTime   = 20 * time.Millisecond
 	mostAskers = 16
 )
 

@@ -24,6 +24,7 @@ func (p *Port) Cast(payload []byte) {
 	p.shout(kindCast, p.casts.Add(1), payload, k, &p.castOut, "cast", uint64(p.cfg.Self), p.epoch)
 }
 
+// shout sends a datagram to the group.
 func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -33,6 +34,8 @@ func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, wha
 	p.flush(w, p.main)
 }
 
+// heardCast handles a cast that has opened. It passes a new one at or above the floor to Receive.
+// If the floor is not known, it asks the sender for it.
 func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
 	from.mu.Lock()
 	ask, first := false, false
@@ -69,6 +72,7 @@ func (p *Port) Beacon() {
 // beacon returns the payload of a beacon.
 func (p *Port) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port)) }
 
+// heardBeacon handles a beacon that has opened.
 func (p *Port) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
 	if len(plain) < 2 {
 		return

@@ -181,7 +181,8 @@ func TestSilence(t *testing.T) {
 	for n := range valid { // truncated
 		all = append(all, valid[:n])
 	}
-	for bit := range len(valid) * 8 { // one bit flipped, but not so that the sender is the port itself, whose casts are not judged
+	// One bit is flipped. No flip makes the port itself the sender, whose casts are not judged.
+	for bit := range len(valid) * 8 {
 		b := bytes.Clone(valid)
 		b[bit/8] ^= 1 << (bit % 8)
 		all = append(all, b)
@@ -479,7 +480,8 @@ func TestHalfOpen(t *testing.T) {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(patience))
 				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) {
-					if sealed || i%4 == 2 { // the rest is silent: without TLS, any other byte makes a stream of a user
+					// The rest is silent: without TLS, any other byte makes a stream of a user.
+					if sealed || i%4 == 2 {
 						if _, err := c.Write([]byte{0}); err != nil {
 							return
 						}

@@ -24,8 +24,11 @@ const gossipByte = 244
 // reach only the members that the port was told of (Gossips).
 func (p *Port) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
 
+// gossip is the port as a memberlist.NodeAwareTransport.
 type gossip struct{ p *Port }
 
+// advertised returns the address that other members are told: that of the listener, with a private
+// address of this machine if the listener has every address.
 func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	if !at.IP.IsUnspecified() {
 		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, nil
@@ -120,7 +123,9 @@ type gossiper struct {
 
 // gossipers are the members that gossip goes to and comes from.
 type gossipers struct {
-	sent atomic.Uint64 // the counter: one for all members, so that no key seals two datagrams with one number
+	// sent is the counter. All members share it, so that no key seals two datagrams with one
+	// number.
+	sent atomic.Uint64
 
 	mu   sync.RWMutex
 	of   map[resource.NodeID]*gossiper
@@ -202,12 +207,14 @@ func (p *Port) gossipTo(a memberlist.Address) *gossiper {
 	return g.at[a.Addr]
 }
 
+// gossipFrom returns the gossiper of a node, or nil.
 func (p *Port) gossipFrom(node resource.NodeID) *gossiper {
 	p.gossipers.mu.RLock()
 	defer p.gossipers.mu.RUnlock()
 	return p.gossipers.of[node]
 }
 
+// sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
 func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
 	k := p.keys.Load()
 	a := to.out.get(k, 0, "gossip", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)

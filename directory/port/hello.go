@@ -66,12 +66,14 @@ func (p *Port) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	return errSilent
 }
 
+// random returns 64 random bits.
 func random() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// sayHello sends a hello that asks or answers.
 func (p *Port) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
 	return p.tell(kindHello, plain, &p.helloOut, "hello", to)

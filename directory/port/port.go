@@ -145,6 +145,7 @@ func (p *Port) Start() {
 	go p.accept()
 }
 
+// open binds the TCP and UDP sockets and joins the group.
 func (p *Port) open() error {
 	host, _, err := net.SplitHostPort(p.cfg.Bind)
 	if err != nil {
@@ -262,6 +263,7 @@ func (p *Port) part(node resource.NodeID) {
 	p.past[old.life] = old.seen.top
 }
 
+// peer returns the peer of a node, or nil if the node is not known.
 func (p *Port) peer(node resource.NodeID) *peer {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -289,6 +291,9 @@ func (p *Port) keep() {
 	}
 }
 
+// spin reads the sockets until no question of a polling peer has been answered for cfg.Spin, or a
+// goroutine of this process polls. The sockets are not in the Poller meanwhile, which makes reading
+// cheaper.
 func (p *Port) spin() {
 	all := []*socket{p.main}
 	if p.group != nil {
@@ -333,6 +338,7 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	}
 }
 
+// ours handles a datagram with this package's head, under each key that may have sealed it.
 func (p *Port) ours(b []byte, from *net.UDPAddr) {
 	k := p.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
@@ -347,7 +353,9 @@ func (p *Port) ours(b []byte, from *net.UDPAddr) {
 func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
-		return p.heardHello(b, k, i, from) // also one of another node with this node's number: that conflict must be seen
+		// A hello of another node with this node's number is handled too: that conflict must be
+		// seen.
+		return p.heardHello(b, k, i, from)
 	}
 	if sender == p.cfg.Self {
 		return b[1] != kindOne // this port's own cast or beacon
@@ -417,6 +425,7 @@ const (
 	asksFloor
 )
 
+// one handles a new datagram from one member to this one. b is lent for the call.
 func (p *Port) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
 	switch says {
 	case saysData:
@@ -445,6 +454,7 @@ type Out struct {
 // one may get lost on its way.
 func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
 
+// send sends payloads, each with the first byte says, through the socket by.
 func (p *Port) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
 
 // sendTo is send, but sends everything to only if that is not nil.
@@ -486,6 +496,7 @@ func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
 	p.flush(w, by)
 }
 
+// flush sends what w has gathered, and counts it.
 func (p *Port) flush(w *writer, by *socket) {
 	if w.n == 0 {
 		return
@@ -504,6 +515,7 @@ func (p *Port) Close() error {
 	return nil
 }
 
+// close ends the port's goroutines, waits for them, and then closes the sockets.
 func (p *Port) close() {
 	p.mu.Lock() // no stream or large payload begins any more
 	p.end()
@@ -519,6 +531,7 @@ func (p *Port) close() {
 	p.shut()
 }
 
+// shut closes the sockets, including those of askers, and the Poller.
 func (p *Port) shut() {
 	for _, s := range []*socket{p.main, p.group} {
 		if s != nil {

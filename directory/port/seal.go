@@ -30,9 +30,11 @@ const (
 	headLen  = 20
 	overhead = headLen + 16 // with the tag of the seal
 
-	kindOne    = 1 // from one member to one
-	kindCast   = 2 // to all members
-	kindBeacon = 3 // to any member at an address or in the group, also to members that know no other yet
+	kindOne  = 1 // from one member to one
+	kindCast = 2 // to all members
+	// A beacon goes to any member at an address or in the group, also to members that know no other
+	// yet.
+	kindBeacon = 3
 	kindLarge  = 4 // begins a stream to one member
 	kindBody   = 5 // the payload of that stream
 	kindGossip = 6 // memberlist's, from one member to one
@@ -86,6 +88,8 @@ type keys struct {
 	none  bool // there is no key: datagrams are checked, not sealed
 }
 
+// newKeys returns the keys for datagrams, derived from the keys of a cluster and its name. If of is
+// empty, the one key is derived from the name alone.
 func newKeys(cluster string, of [][]byte) *keys {
 	k := &keys{none: len(of) == 0}
 	if k.none {
@@ -121,6 +125,7 @@ func (k *keys) each(b []byte, f func(b []byte, i int) bool) bool {
 	return false
 }
 
+// derive returns a key derived from key, for the purpose what and the numbers of.
 func derive(key []byte, what string, of ...uint64) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(what))
@@ -176,6 +181,7 @@ func (c checksum) Open(b, nonce, sealed, head []byte) ([]byte, error) {
 
 var errChecksum = errors.New("port: checksum")
 
+// aead returns AES-256-GCM with a key of 32 bytes.
 func aead(key []byte) cipher.AEAD {
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -192,6 +198,7 @@ func aead(key []byte) cipher.AEAD {
 // The ciphers of replaced keys are forgotten.
 type seals struct{ last [2]atomic.Pointer[cipherOf] }
 
+// A cipherOf is a cipher with the key that it was made for.
 type cipherOf struct {
 	key []byte // the cluster's, compared by identity
 	cipher.AEAD
@@ -254,6 +261,7 @@ func seal(b []byte, a cipher.AEAD, kind byte, tag uint16, from resource.NodeID, 
 // elsewhere each nonce would be garbage.
 const nonceLen = 12
 
+// nonce writes the nonce for counter n into b, which has nonceLen bytes.
 func nonce(b []byte, n uint64) []byte {
 	clear(b[:4])
 	binary.LittleEndian.PutUint64(b[4:], n)

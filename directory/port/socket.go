@@ -61,6 +61,8 @@ func (r raw) Write(f func(uintptr) bool) error { f(uintptr(r.fd)); return nil }
 // SyscallConn shadows the method of the empty UDPConn.
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return raw{s.fd}, nil }
 
+// newSocket binds a UDP socket. shared lets several sockets bind one address, as those of a group
+// do.
 func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	s := &socket{at: at, is4: at.IP.To4() != nil}
 	family, to := unix.AF_INET6, unix.Sockaddr(nil)
@@ -280,6 +282,7 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	return g, nil
 }
 
+// interfaceOf returns the interface that has the address ip.
 func interfaceOf(ip net.IP) (*net.Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -299,6 +302,7 @@ func interfaceOf(ip net.IP) (*net.Interface, error) {
 	return nil, fmt.Errorf("no interface has the address %s", ip)
 }
 
+// close closes the descriptor once, when no goroutine writes.
 func (s *socket) close() {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
@@ -323,6 +327,8 @@ var writers = sync.Pool{New: func() any {
 	return w
 }}
 
+// next adds a datagram to the address to, and returns its message. The caller sets the first
+// buffer. w must not be full.
 func (w *writer) next(to *net.UDPAddr) *ipv4.Message {
 	m := &w.ms[w.n]
 	m.Addr = to

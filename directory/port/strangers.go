@@ -17,6 +17,7 @@ type stranger struct {
 	place *subsys.Stranger
 }
 
+// stranger takes up a connection, for which the oldest stranger may have to give way.
 func (p *Port) stranger(c net.Conn) *stranger {
 	return &stranger{c, p.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }

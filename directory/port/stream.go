@@ -28,6 +28,7 @@ type TLS struct {
 	Client, Server func(context.Context, net.Conn) (net.Conn, error)
 }
 
+// accept accepts streams until the port closes, and greets each in a goroutine of its own.
 func (p *Port) accept() {
 	defer p.busy.Done()
 	for {
@@ -100,6 +101,7 @@ type peeked struct {
 	first []byte
 }
 
+// peek reads the first byte of c, and returns a connection that yields it again.
 func peek(c net.Conn) (net.Conn, byte, error) {
 	var first [1]byte
 	_, err := io.ReadFull(c, first[:])
@@ -125,6 +127,7 @@ func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error)
 	return p.dial(ctx, to)
 }
 
+// dial opens a stream to a member, within helloTime.
 func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	if p.life.Err() != nil {
 		return nil, ErrClosed
@@ -166,6 +169,8 @@ const (
 
 var errForeign = errors.New("port: forged, replayed, or of nobody known")
 
+// hearLarge receives a payload by the stream c, passes it to Receive, and closes s. If it returns
+// an error, the caller must close s.
 func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 	var head [1 + largeHead]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -257,6 +262,7 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 	}()
 }
 
+// writeLarge sends a payload by a stream, and returns the bytes written.
 func (p *Port) writeLarge(to *peer, payload []byte) (int, error) {
 	c, err := p.dial(p.life, to)
 	if err != nil {

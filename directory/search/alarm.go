@@ -16,6 +16,7 @@ type alarm struct {
 	ring  func(now time.Time)
 }
 
+// alarms are the alarms of a node, as a heap.
 type alarms struct {
 	heap []*alarm
 	made uint64
@@ -54,6 +55,7 @@ func (a *alarms) set(x *alarm, at time.Time) {
 	heap.Push(a, x)
 }
 
+// stop unsets x.
 func (a *alarms) stop(x *alarm) {
 	if x.place > 0 {
 		heap.Remove(a, x.place-1)

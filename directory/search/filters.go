@@ -50,11 +50,13 @@ type Filters struct {
 	wants  map[resource.NodeID]version
 }
 
+// theirs is the summary of another member.
 type theirs struct {
 	node resource.NodeID
 	*Summary
 }
 
+// A version says how much of which summary a member has.
 type version struct{ epoch, n uint32 }
 
 // NewFilters returns Filters without summaries of other members.
@@ -95,6 +97,7 @@ func (f *Filters) Met(id resource.NodeID, alive bool) {
 	}
 }
 
+// find returns the place of a member in f.of, and reports whether it has one.
 func (f *Filters) find(id resource.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(f.of, id, func(t theirs, id resource.NodeID) int { return cmp.Compare(t.node, id) })
 }
@@ -189,6 +192,7 @@ func (f *Filters) delta(after uint32) (packets [][]byte) {
 	}
 }
 
+// head9 returns the head of a delta or a want.
 func head9(kind byte, epoch, version uint32) []byte {
 	b := binary.LittleEndian.AppendUint32([]byte{kind}, epoch)
 	return binary.LittleEndian.AppendUint32(b, version)

@@ -30,8 +30,9 @@ const (
 )
 
 const (
-	castFan    = 1                    // of a question that each receiving node answers for itself
-	keepDone   = 5 * time.Second      // how long a finished part is remembered, in case it is asked for again
+	castFan = 1 // of a question that each receiving node answers for itself
+	// keepDone is how long a finished part is remembered, in case it is asked for again.
+	keepDone   = 5 * time.Second
 	maxJobs    = 1 << 14              // parts under way for other nodes; further ones are not taken
 	maxFirst   = 8                    // nodes asked because of their summaries before all nodes are asked
 	firstTries = 2                    // times that these are asked
@@ -42,18 +43,25 @@ const (
 
 // Config has the settings of a Node. Self, Members, Local and Send are required.
 type Config struct {
-	Self     resource.NodeID
-	Members  func() []resource.NodeID                               // returns all live nodes with Self, in order; the result must not change afterwards
-	Local    func(question []byte) (answer []byte, ok bool)         // returns this node's answer, which is valid until the next call
-	Send     func(to resource.NodeID, p *Packet)                    // sends p, which is lent for the call
-	May      func(search uint64, question []byte) []resource.NodeID // returns a few nodes whose summary has what is asked for; may be nil
-	Cast     func(p *Packet)                                        // sends p to all nodes; nil if the network cannot
-	Room     int                                                    // bytes that a cast carries, larger questions go without a cast; 0: any number
+	Self resource.NodeID
+	// Members returns all live nodes with Self, in order. The result must not change afterwards.
+	Members func() []resource.NodeID
+	// Local returns this node's answer, which is valid until the next call.
+	Local func(question []byte) (answer []byte, ok bool)
+	// Send sends p, which is lent for the call.
+	Send func(to resource.NodeID, p *Packet)
+	// May returns a few nodes whose summary has what the question asks for. It may be nil.
+	May func(search uint64, question []byte) []resource.NodeID
+	// Cast sends p to all nodes. It is nil if the network cannot.
+	Cast func(p *Packet)
+	// Room is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
+	Room     int
 	Strategy strategy.Strategy
-	Fan      int              // fan-out of trees; 0: DefaultFan
-	Hop      time.Duration    // the longest time that one hop there and back mostly takes; 0: DefaultHop
-	Now      func() time.Time // for a Search without a time; nil: time.Now
-	Tries    int              // of one node, before it counts as failed; 0: DefaultTries
+	Fan      int // fan-out of trees; 0: DefaultFan
+	// Hop is the longest time that one hop there and back mostly takes; 0: DefaultHop.
+	Hop   time.Duration
+	Now   func() time.Time // for a Search without a time; nil: time.Now
+	Tries int              // of one node, before it counts as failed; 0: DefaultTries
 }
 
 // A Result tells how a search ended.
@@ -162,6 +170,7 @@ func NewNode(cfg Config) *Node {
 	return &Node{cfg: cfg, sum: sum(cfg.Self), next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
+// sum returns the checksum of one node.
 func sum(n resource.NodeID) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(n))
@@ -214,6 +223,7 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) 
 	return id
 }
 
+// begin returns a new search of this node, which asks no node yet.
 func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 	var s *own
 	if k := len(n.free); k > 0 {
@@ -287,6 +297,7 @@ func (n *Node) ours(s *own) *job {
 	return j
 }
 
+// add takes up a job.
 func (n *Node) add(j *job) {
 	j.parts = map[resource.NodeID]*part{}
 	j.forget.ring = func(time.Time) { delete(n.jobs, j.key) }
@@ -308,6 +319,7 @@ func (n *Node) rest(j *job) {
 	}
 }
 
+// drop forgets a job.
 func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
@@ -339,7 +351,8 @@ func (n *Node) askFirst(now time.Time, s *own) {
 		return
 	}
 	if s.only {
-		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)}) // a copy, because s.first may be s.one
+		// The slice is cloned because s.first may be s.one.
+		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)})
 		return
 	}
 	if now.IsZero() {
@@ -382,6 +395,7 @@ func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy 
 	return s
 }
 
+// count counts m as covered by j.
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
 // others returns the members of j's range without this node, and without the asker, which has
@@ -459,6 +473,7 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	}
 }
 
+// asked handles an ask of another node.
 func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	if p.Fan == castFan {
 		p.Lo, p.Hi, p.Fan = n.cfg.Self, n.cfg.Self, Flat
@@ -584,6 +599,7 @@ func (n *Node) send(to resource.NodeID, p Packet) {
 	n.lent = Packet{}
 }
 
+// over ends a search of this node, and then tells its Asker.
 func (n *Node) over(s *own, r Result) {
 	by := s.asker
 	n.end(s)

@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	wrong      = 0.01    // how often a full summary of a small cluster wrongly says that it may have an attribute
-	rightest   = 1e-5    // the same for a large cluster, at least
+	// wrong is how often a full summary of a small cluster wrongly says that it may have an
+	// attribute.
+	wrong = 0.01
+	// rightest is the same for a large cluster, at least.
+	rightest   = 1e-5
 	growth     = 1.5     // capacity of a new summary, in units of its content
 	least      = 64      // attributes that each summary has room for
 	maxSummary = 8 << 20 // bits, 1 MiB
@@ -100,6 +103,7 @@ func (s *Summary) May(pattern *resource.List) bool { return s.may(newProbe(patte
 // computed once for thousands of filters.
 type probe [][]uint64
 
+// newProbe returns the probe for a pattern.
 func newProbe(pattern *resource.List) (p probe) {
 	keys(pattern, func(k uint32) {
 		p = append(p, bloom.Locations(binary.LittleEndian.AppendUint32(nil, k), maxHashes))
@@ -107,6 +111,7 @@ func newProbe(pattern *resource.List) (p probe) {
 	return p
 }
 
+// may is May with a probe.
 func (s *Summary) may(p probe) bool {
 	for _, at := range p {
 		if !s.filter.TestLocations(at[:s.filter.K()]) {

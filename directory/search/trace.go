@@ -18,6 +18,7 @@ const (
 	HowCast    = "broadcast" // with all other nodes, by one packet
 )
 
+// byCover returns how a head that covers so many members is asked.
 func byCover(members int) string {
 	if members > 1 {
 		return HowTree
@@ -70,6 +71,7 @@ func (t *Trace) strategyOr(s strategy.Strategy) strategy.Strategy {
 	return t.Strategy
 }
 
+// asked records a question to members[0] to cover members.
 func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	switch {
 	case t == nil:
@@ -113,6 +115,7 @@ func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 	s.Covered = max(int(p.Covered)-s.Failed, 0)
 }
 
+// silent records that the node did not answer the last question in time.
 func (t *Trace) silent(who resource.NodeID) {
 	if s := t.latest(who, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
 		s.Outcome = Silent

@@ -96,6 +96,7 @@ func (p *Packet) AppendTo(b []byte, self, to resource.NodeID) []byte {
 	return p.appendBody(binary.LittleEndian.AppendUint64(b, p.ID.N))
 }
 
+// appendBody appends what follows the head of p.
 func (p *Packet) appendBody(b []byte) []byte {
 	switch p.Type {
 	case typeAsk, typeFound:
@@ -154,6 +155,7 @@ func (p *Packet) ParseFrom(b []byte, from, self resource.NodeID) error {
 	return p.parseBody()
 }
 
+// parseBody reads what follows the head of p, which Body holds, and checks p.
 func (p *Packet) parseBody() error {
 	if p.Type < typeAsk || p.Type > typeBusy || p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
 		return fmt.Errorf("%w: type %d, range %x to %x, fan %d", ErrMalformed, p.Type, p.Lo, p.Hi, p.Fan)

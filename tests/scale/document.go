@@ -110,6 +110,7 @@ func (f *Figures) Document() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// cost returns the figures of a case, which the document names.
 func (f *Figures) cost(nodes int, way string, k Case) (Cost, error) {
 	c, ok := f.Cost[nodes][way][k]
 	if !ok {
@@ -129,6 +130,7 @@ func caseNamed(name string) (Case, error) {
 	return c, nil
 }
 
+// millis writes a duration in milliseconds.
 func millis(d time.Duration) string {
 	digits := 2
 	if d >= 10*time.Millisecond {

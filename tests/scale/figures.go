@@ -21,6 +21,7 @@ var (
 
 var cases = []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying}
 
+// allWays returns the ways, the automatic ones included.
 func allWays() []Way { return append([]Way{Auto, AutoAlone}, Ways...) }
 
 // Figures are the results that the document shows.

@@ -43,16 +43,19 @@ type holder struct {
 	summary *search.Filters
 }
 
+// newHolder returns a node that holds a number of resources, in a cluster of members nodes.
 func newHolder(node, holds, members int) *holder {
 	h := &holder{node: node, changes: make([]int, holds), summary: search.NewFilters()}
 	h.renew(members)
 	return h
 }
 
+// renew makes a new summary.
 func (h *holder) renew(members int) {
 	h.summary.Renew(search.NewSummary(h.everything(), members))
 }
 
+// everything yields all resources of h.
 func (h *holder) everything() iter.Seq[*resource.List] {
 	return func(yield func(*resource.List) bool) {
 		for i := range h.changes {
@@ -63,6 +66,7 @@ func (h *holder) everything() iter.Seq[*resource.List] {
 	}
 }
 
+// one returns resource i of h as it is now.
 func (h *holder) one(i int) *resource.List { return described(h.node, i, h.changes[i]) }
 
 // change replaces a resource by another one.
@@ -83,6 +87,7 @@ func (h *holder) age(share float64) {
 // identifier, the pattern.
 func question(name string) []byte { return append(make([]byte, 17), pattern(name).Wire()...) }
 
+// asked returns the pattern of a question.
 func asked(question []byte) *resource.List {
 	l, err := resource.View(question[17:])
 	if err != nil {

@@ -41,7 +41,8 @@ const (
 	holders = 3    // nodes that have what is searched for
 	dying   = 0.01 // share of the nodes, in the first milliseconds of a search
 
-	pace = 5 * time.Microsecond // that of package search: the time that an asker allows for each packet
+	// pace is that of package search: the time that an asker allows for each packet.
+	pace = 5 * time.Microsecond
 )
 
 // A Way is a strategy to ask all nodes, with its settings.

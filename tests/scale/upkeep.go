@@ -21,13 +21,19 @@ const (
 	// Changes is the share of the resources that changes in a minute.
 	Changes = 0.01
 
-	packet    = 1232           // bytes of a message that fit in a packet, port.MaxPayload; larger ones go by a stream
-	stream    = 1 + 2*Seal + 4 // bytes around a message in a stream: the first byte, its sealed length, and its own seal
-	segment   = 1448           // bytes of a stream in one packet
-	tcp       = 52             // bytes of heads around them
-	handshake = 6              // packets of a stream without bytes
-	calm      = 18             // intervals without change or loss, after which every node must know everything
-	listeners = 8              // nodes at which it is counted; each hears all other nodes
+	// packet is how many bytes of a message fit in a packet: port.MaxPayload. Larger ones go by a
+	// stream.
+	packet = 1232
+	// stream counts the bytes around a message in a stream: the first byte, its sealed length, and
+	// its own seal.
+	stream    = 1 + 2*Seal + 4
+	segment   = 1448 // bytes of a stream in one packet
+	tcp       = 52   // bytes of heads around them
+	handshake = 6    // packets of a stream without bytes
+	// calm is the number of intervals without change or loss after which every node must know
+	// everything.
+	calm      = 18
+	listeners = 8 // nodes at which it is counted; each hears all other nodes
 )
 
 // Upkeep is the cost of keeping each node informed of what the other nodes hold.
@@ -36,12 +42,15 @@ type Upkeep struct {
 	Interval time.Duration
 	Loss     float64
 
-	Rate, Peak         float64 // bytes per second that a node receives with all heads: on average, and in the worst interval of a node
+	// Rate and Peak are bytes per second that a node receives with all heads: on average, and in
+	// the worst interval of a node.
+	Rate, Peak         float64
 	Keys, Heads, Whole float64 // parts of Rate: what is new, what is around it, and summaries made anew
 	Packets            float64 // per second
 	Held               int     // bytes of memory for the summaries of the other nodes
 	Joining            int     // bytes that a node receives when it joins
-	Missing            int     // of every eighth resource those that a listener does not know of at the end
+	// Missing counts, of every eighth resource, those that a listener does not know of at the end.
+	Missing int
 }
 
 // Kib returns Rate in KiB per second.
@@ -171,6 +180,7 @@ func listener(heard []*search.Filters, node int) *search.Filters {
 	return nil
 }
 
+// heap returns the bytes in use on the heap, after a garbage collection.
 func heap() int {
 	var m runtime.MemStats
 	runtime.GC()

@@ -137,6 +137,7 @@ func (s *Sim) transmit(m *Node, p *search.Packet, to ...resource.NodeID) {
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -235,11 +236,13 @@ func (s *Sim) Reset() {
 	}
 }
 
+// at calls do at a time.
 func (s *Sim) at(t time.Time, do func()) {
 	s.seq++
 	heap.Push(&s.queue, &event{t, s.seq, do})
 }
 
+// step runs the next event, and reports false if there is none.
 func (s *Sim) step() bool {
 	if len(s.queue) == 0 {
 		return false
