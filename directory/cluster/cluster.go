@@ -47,20 +47,21 @@ type Config struct {
 	Serve    func(net.Conn)
 	Strategy strategy.Strategy
 	Fan      int // fan-out of the spanning trees; 0: search.DefaultFan
-	Hop      time.Duration
-	Spread   time.Duration // how often members are told what is new in the summary; 0: 5 s
+	// Hop is the Hop of search.Config; 0: search.DefaultHop.
+	Hop    time.Duration
+	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
 	// Patience is how long a question waits for members that cannot be asked and are not known to
 	// be dead; 0: 3 s.
 	Patience time.Duration
 	// Poll is how long an asking goroutine reads the sockets itself before it sleeps, and how long
-	// the keeper reads on after a datagram; 0: not at all.
+	// the keeper reads on after an answer; 0: not at all.
 	Poll time.Duration
 	// Sure reports whether a resource that DB lacks does not exist on the node. A no would be
 	// premature while the contexts offer again what the previous server knew. Nil means always
 	// true.
 	Sure func() bool
-	// Follows means that the node has been a member before. Its Join may be empty and members exist
-	// all the same, which know it and will make themselves known.
+	// Follows means that the node has been a member before. Even if Join is empty, other members
+	// may exist, which know the node and look for it.
 	Follows bool
 	// Opening bounds Open, which may look Bind's name up; nil: no bound.
 	Opening  context.Context
@@ -95,9 +96,10 @@ type Cluster struct {
 	known atomic.Bool
 	met   time.Time // when the first other member was seen alive; guarded by nmu
 
-	members   atomic.Pointer[[]resource.NodeID] // sorted; alive, or away for a moment
-	roll      atomic.Pointer[roll]              // the same members, in the form that other members are told
-	kmu       sync.Mutex                        // held by SetKeys
+	members atomic.Pointer[[]resource.NodeID] // sorted; alive, or away for a moment
+	roll    atomic.Pointer[roll]              // the same members, in the form that other members are told
+	kmu     sync.Mutex                        // held by SetKeys
+	// nmu guards met and the fields down to exchanges.
 	nmu       sync.Mutex
 	nodes     map[resource.NodeID]*node // every member that was met or heard of
 	changed   chan struct{}             // closed and replaced when members change
@@ -114,6 +116,7 @@ type Cluster struct {
 	watches watches
 	count   counts
 
+	// mu guards filters, search and the fields from due to casts, and setting the timer.
 	mu      sync.Mutex
 	filters *search.Filters
 	born    time.Time // only its monotonic part is used: reading half the clock is half the price

@@ -36,8 +36,8 @@ type place struct {
 	used time.Time
 }
 
-// next returns the answer of a step: a new one for the next step, and the same again for the
-// previous one, whose answer was lost. lost reports that the place is not known any more.
+// next returns the answer of a step: a new one for the next step, and the same again for the last
+// step, whose answer was lost. lost reports that the place is not known any more.
 func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.List, now time.Time) (r database.Record, ok, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

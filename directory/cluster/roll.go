@@ -20,9 +20,9 @@ import (
 //
 //	node u48 | the lowest 16 bits of its epoch
 //
-// little-endian, in order. If the roll has a member of which the asking member has not heard in
-// this life, both exchange all they know, and the newcomer is asked too. A no is definite when no
-// member that said it knows a member that was not asked.
+// little-endian, in order. The roll may have a member of which the asking member has not heard in
+// this life. Then both exchange all they know, and the newcomer is asked too. A no is definite when
+// no member that said it knows a member that was not asked.
 
 // A roll is what a member tells other members about the members it knows.
 type roll struct {

@@ -27,8 +27,8 @@ func left(c *Cluster) string {
 	return ""
 }
 
-// Thousands of questions are given up at any moment, to members that answer and to one that does
-// not, by goroutines that sleep and by goroutines that poll. Nothing is left of them.
+// Thousands of questions are given up at any moment, by goroutines that sleep and by goroutines
+// that poll. Two members are asked, one of which does not answer. Nothing is left of the questions.
 func TestCancelled(t *testing.T) {
 	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })

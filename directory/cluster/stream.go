@@ -14,13 +14,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A stream to a member begins with its purpose, the member's directory or a question, and with the
-// calling and the called member, each in its present life:
+// A stream to a member begins with its purpose: the member's directory, or a question. Then it
+// names the calling and the called member, each in its present life:
 //
 //	'W' or 'Q' | zero × 7 | caller u64 | its epoch u64 | the callee's u64
 //
 // Where gossip is sealed, only members know the epochs. A program that has the callee's address and
-// is not the callee, or a callee in another life, closes the stream.
+// is not the callee, or is the callee in another life, closes the stream.
 const (
 	directoryByte = 'W'
 	questionByte  = 'Q'

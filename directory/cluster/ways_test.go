@@ -42,8 +42,8 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 	}
 }
 
-// Each strategy finds what one member has and denies what none has, with a group and without, asked
-// by goroutines that sleep and by goroutines that poll.
+// Each strategy finds what one member has and denies what none has, with a group and without. Some
+// members sleep while they wait, and some poll.
 func TestWays(t *testing.T) {
 	port, err := freeaddr.Port()
 	if err != nil {

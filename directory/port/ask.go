@@ -18,7 +18,7 @@ import (
 type asker struct {
 	*socket
 	late time.Time    // until when it stays in the Poller; zero: it is not in it
-	last *net.UDPAddr // the address that was asked last; nil: several
+	last *net.UDPAddr // the address that was asked last; nil: none, or several
 	same int          // how often last was asked in a row
 }
 

@@ -30,7 +30,7 @@
 // Gossip, memberlist's datagrams, is sealed for the present lives of sender and receiver as well,
 // by a key of its own. It also goes to members that were parted from: memberlist tells the dead
 // that they are dead, so that they can deny it. Without this seal, a recorded rumour of a death
-// would be believed, because memberlist numbers what is said of a member from 1 in each of its
+// would be believed: memberlist numbers what is said of a member from 1 in each of its
 // lives. memberlist's own seal adds nothing in datagrams. In streams it keeps out a program that
 // has a certificate and not the key.
 //

@@ -26,8 +26,8 @@ func gossips(a, b *node, at *net.UDPAddr) {
 }
 
 // Gossip reaches a member in its present life, also when its port was told to part from it.
-// Recorded gossip is not heard again: not at once, not when its sender was replaced and is met
-// again, not by a member that was started anew, and not from a sender that was.
+// Recorded gossip is not heard again at once. Nor is it heard when its sender was replaced and is
+// met again, by a member that was started anew, or from a sender that was.
 func TestGossip(t *testing.T) {
 	for name, change := range map[string]func(*Config){"with a key": keyed("key"), "without": nil} {
 		t.Run(name, func(t *testing.T) {

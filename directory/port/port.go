@@ -89,6 +89,8 @@ type Port struct {
 	hellos             hellos
 	helloOut, hellosIn seals
 
+	// mu guards peers, past and base. It is also held while life ends, and while a large payload
+	// begins.
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
 	past  map[life]uint64 // the highest counter heard of those that were parted from

@@ -376,8 +376,8 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	n.settle(now, j)
 }
 
-// choose returns the strategy by which a search asks, where s is the configured one, others the
-// number of other members and bytes the size of the question.
+// choose returns the strategy by which a search asks. s is the configured one, others the number of
+// other members, and bytes the size of the question.
 func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy {
 	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
 	if s == strategy.Auto {

@@ -273,9 +273,9 @@ func (c *Cluster) true(s *searchtest.Sim, k Case, r search.Result, where []int) 
 	return true
 }
 
-// Time returns how long a definite no of so many other nodes takes. Each level of the tree costs
-// the packets to its heads one after the other, a hop there and one back, and the work of both ends
-// on the last packet.
+// Time returns how long a definite no of so many other nodes takes. Each level of the tree sends
+// packets to its heads one after the other. Then come a hop there and one back, and the work of
+// both ends on the last packet.
 func Time(others, fan int, hop, work time.Duration) time.Duration {
 	if others <= 0 {
 		return 0
