@@ -108,8 +108,8 @@ type Port struct {
 
 // Counters count what a port has done.
 type Counters struct {
-	Sent, SentBytes         atomic.Uint64 // datagrams and large payloads, without gossip
-	Received, ReceivedBytes atomic.Uint64 // those received that opened
+	Sent, SentBytes         atomic.Uint64 // datagrams and large payloads, without gossip, hellos and beacons
+	Received, ReceivedBytes atomic.Uint64 // the same, received: those that open and are new
 	Foreign                 atomic.Uint64 // of unknown senders, or forged
 	Replayed                atomic.Uint64
 
