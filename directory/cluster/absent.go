@@ -16,35 +16,35 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// In memberlist's exchange of all that two members know (push/pull) two kinds of
-// members are missing: memberlist does not know which members are away for a
-// moment, and a newcomer does not take up suspected members. A newcomer that does
-// not know such a member would deny what that member has. So each side of an
-// exchange adds an account:
+// When two members exchange all that they know (memberlist's push/pull), two kinds of members are
+// missing. memberlist does not know which members are away for a moment, and a newcomer does not
+// take up suspected members. A newcomer that does not know such a member would deny what that
+// member has. So each side of an exchange adds an account:
 //
 //	version u8 | flags u8 | absent members
 //
-// and of each absent member:
+// and for each absent member:
 //
 //	node u64 | epoch u64 | left u32 | kind u8 | port u16 | address, 16 bytes
 //
-// all little-endian. left says for how many milliseconds the teller still waits.
+// All numbers are little-endian. left is for how many milliseconds the sender still waits for the
+// member.
 const (
 	accountVersion = 1
 	accountLen     = 2
 	absentLen      = 39
 
-	accountFresh = 1 << 0 // the teller may not know all members yet
+	accountFresh = 1 << 0 // the sender may not know all members yet
 
-	absentAway  = 0 // its place is being taken by another server
-	absentNew   = 1 // it is alive, and so since a moment ago: gossip may not have got there
+	absentAway  = 0 // another server is taking the member's place
+	absentNew   = 1 // it became alive a moment ago: gossip of that may not have arrived
 	absentGoing = 2 // it is about to be away
 
-	newTime    = time.Second // for which a member that was met is new
-	mostAbsent = 1 << 12     // of one account
+	newTime    = time.Second // how long a member that was met is new
+	mostAbsent = 1 << 12     // entries of one account
 )
 
-// absent is what an account tells of a member.
+// An absent is the entry of an account about one member.
 type absent struct {
 	id    resource.NodeID
 	epoch uint64
@@ -53,6 +53,7 @@ type absent struct {
 	addr  netip.AddrPort
 }
 
+// append appends the entry to b.
 func (a *absent) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(a.id))
 	b = binary.LittleEndian.AppendUint64(b, a.epoch)
@@ -63,6 +64,7 @@ func (a *absent) append(b []byte) []byte {
 	return append(b, ip[:]...)
 }
 
+// parseAbsent reads an entry of absentLen bytes. It cuts left to awayTime.
 func parseAbsent(b []byte) absent {
 	return absent{
 		id:    resource.NodeID(binary.LittleEndian.Uint64(b)),
@@ -77,7 +79,8 @@ func parseAbsent(b []byte) absent {
 func (d delegate) LocalState(bool) []byte {
 	c, now := d.c, time.Now()
 	b := []byte{accountVersion, 0}
-	if !c.known.Load() || c.life.Err() != nil { // one that ends does not note any more who is away
+	// A member that ends does not note any more which members are away.
+	if !c.known.Load() || c.life.Err() != nil {
 		b[1] |= accountFresh
 	}
 	c.nmu.Lock()
@@ -106,8 +109,7 @@ func (d delegate) LocalState(bool) []byte {
 	return b
 }
 
-// MergeRemoteState works on another member's account. It implements
-// memberlist.Delegate.
+// MergeRemoteState handles another member's account. It implements memberlist.Delegate.
 func (d delegate) MergeRemoteState(b []byte, join bool) {
 	c := d.c
 	if len(b) < accountLen || b[0] != accountVersion {
@@ -116,7 +118,7 @@ func (d delegate) MergeRemoteState(b []byte, join bool) {
 	if join {
 		c.told.Store(true)
 		if b[1]&accountFresh == 0 {
-			defer c.reached() // what is told is known by then
+			defer c.reached() // the account is taken up by then
 		}
 	}
 	c.nmu.Lock()
@@ -127,7 +129,8 @@ func (d delegate) MergeRemoteState(b []byte, join bool) {
 		changed = c.absent(&a) || changed
 	}
 	for id, m := range c.nodes {
-		if m.doubt && m.away != nil { // the teller knows that it is dead, and not that it is away
+		// The sender knows that the member is dead, and not that it is away.
+		if m.doubt && m.away != nil {
 			c.giveUp(id, m)
 			changed = true
 		}
@@ -137,8 +140,8 @@ func (d delegate) MergeRemoteState(b []byte, join bool) {
 	}
 }
 
-// absent works on what another member says of an absent one, and reports whether
-// that changes who is a member. nmu must be held.
+// absent handles an account entry, and reports whether the entry changes the members. nmu must be
+// held.
 func (c *Cluster) absent(a *absent) bool {
 	m := c.nodes[a.id]
 	switch {
@@ -161,8 +164,8 @@ func (c *Cluster) absent(a *absent) bool {
 	return true
 }
 
-// suspected takes up members that are suspected to be dead by a member with
-// which this one exchanges what it knows. The exchange goes on with its account.
+// suspected takes up members that another member suspects to be dead, during an exchange with that
+// member. Its account follows.
 func (c *Cluster) suspected(all []*memberlist.Node) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
@@ -192,8 +195,7 @@ func (c *Cluster) suspected(all []*memberlist.Node) {
 	}
 }
 
-// waitFor counts a member that is not seen alive among the members for a time. nmu
-// must be held.
+// waitFor counts m, which is not seen alive, among the members for the time d. nmu must be held.
 func (c *Cluster) waitFor(id resource.NodeID, m *node, d time.Duration) {
 	m.until, m.doubt = time.Now().Add(d), false
 	var t *time.Timer
@@ -201,18 +203,17 @@ func (c *Cluster) waitFor(id resource.NodeID, m *node, d time.Duration) {
 	m.away = t
 }
 
-// giveUp ends the wait for a member. The caller calls relist. nmu must be
-// held.
+// giveUp ends the wait for a member. The caller must call relist. nmu must be held.
 func (c *Cluster) giveUp(id resource.NodeID, m *node) {
 	m.away.Stop()
 	m.away, m.lost, m.doubt = nil, time.Now(), false
-	if m.hearsay { // those that have met it look for it
+	if m.hearsay { // the members that have met it look for it
 		delete(c.nodes, id)
 	}
 }
 
-// notBack gives up waiting for a member that was away. t must point to its timer,
-// and is read with nmu held.
+// notBack gives up a member that was away. t must point to its timer, and is read with nmu held.
+// The timer calls notBack in a goroutine of its own.
 func (c *Cluster) notBack(id resource.NodeID, m *node, t **time.Timer) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
@@ -222,8 +223,7 @@ func (c *Cluster) notBack(id resource.NodeID, m *node, t **time.Timer) {
 	}
 }
 
-// hearsay reports whether a member is waited for that this one has not met. nmu
-// must be held.
+// hearsay reports whether a member is waited for that this one has not met. nmu must be held.
 func (c *Cluster) hearsay() bool {
 	for _, m := range c.nodes {
 		if m.hearsay && m.away != nil {
@@ -233,8 +233,8 @@ func (c *Cluster) hearsay() bool {
 	return false
 }
 
-// passOn tells the members that were met a moment ago that another is about to
-// be away: it may not know them. nmu must be held; the caller sends the result.
+// passOn returns the datagrams that tell the members met a moment ago that m is about to be away: m
+// may not know them. nmu must be held. The caller sends the datagrams.
 func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
 	at, err := netip.ParseAddrPort(m.addr)
 	if err != nil {
@@ -249,7 +249,7 @@ func (c *Cluster) passOn(id resource.NodeID, m *node) (out []port.Out) {
 	return out
 }
 
-// heardOther works on a member's telling that another is about to be away.
+// heardOther handles the datagram msgOther: another member is about to be away.
 func (c *Cluster) heardOther(b []byte) {
 	a := parseAbsent(b)
 	c.nmu.Lock()
@@ -259,11 +259,10 @@ func (c *Cluster) heardOther(b []byte) {
 	}
 }
 
-// settled reports whether this member may be said to know the others though no
-// member that knows them all has given it an account. A member that was none
-// before knows them when it has met one and tried all that it was to join: the
-// others may be as new as this one. Members of version 0.1.0 give no account: to
-// have joined one is enough. nmu must be held.
+// settled reports whether this member knows the other members, although no member that knows them
+// all has given it an account. A node that was no member before knows them when it has met one and
+// has tried all addresses to join: the other members may be as new as this one. Members of version
+// 0.1.0 give no account, so that it is enough to have joined one. nmu must be held.
 func (c *Cluster) settled(joined bool) bool {
 	met := false
 	for id, m := range c.nodes {
@@ -285,17 +284,16 @@ func (c *Cluster) settled(joined bool) bool {
 	return true
 }
 
-// reached notes that this member knows who the members are.
+// reached notes that this member knows all members.
 func (c *Cluster) reached() {
 	c.known.Store(true)
 	c.waited()
 }
 
-// waitedLongEnough reports whether this member knows the others, though no member
-// that knows them all has told it. One that has met another knows after awayTime:
-// a member that was away before has been given up, or has been heard of. One that has met
-// nobody does not know, unless it was told of nobody in particular, and then
-// after firstTime. nmu must be held.
+// waitedLongEnough reports whether this member knows the other members because enough time has
+// passed. A member that has met another one knows them after awayTime: a member that was away
+// before has been given up or heard of by then. A member that has met none knows them after
+// firstTime, and only if it has no address to join but its own. nmu must be held.
 func (c *Cluster) waitedLongEnough(now time.Time) bool {
 	if !c.met.IsZero() {
 		return now.Sub(c.met) >= awayTime
@@ -303,8 +301,8 @@ func (c *Cluster) waitedLongEnough(now time.Time) bool {
 	return len(c.unmet()) == 0 && now.Sub(c.born) >= firstTime
 }
 
-// unmet returns the addresses of members to join that have not been reached. An
-// address that is this member's own names nobody. nmu must be held.
+// unmet returns the sorted addresses to join that have not been reached, without this member's own.
+// nmu must be held.
 func (c *Cluster) unmet() (addrs []string) {
 	for addr, w := range c.wanting {
 		if !w.own {
@@ -315,8 +313,8 @@ func (c *Cluster) unmet() (addrs []string) {
 	return addrs
 }
 
-// unknown returns nil if this member knows who the members are: a no of all of
-// them is definite. Else it returns an error that matches directory.ErrPartial.
+// unknown returns nil if this member knows all members, so that a no of all of them is definite.
+// Otherwise it returns an error that matches directory.ErrPartial.
 func (c *Cluster) unknown() error {
 	if c.known.Load() {
 		return nil

@@ -30,8 +30,8 @@ func vanish(c *Cluster) {
 	})
 }
 
-// A member that starts while another is away for its hand-over denies nothing of
-// what the absent member has.
+// A member that starts while another one is away for its hand-over denies nothing that the absent
+// member has.
 func TestJoinWhileAway(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -58,8 +58,8 @@ func TestJoinWhileAway(t *testing.T) {
 	denies(t, d, resource.Match{"at": "b"})
 }
 
-// A member that is back, and is told of nobody to join, is found by the members
-// that wait for it: it does not deny what they have.
+// A member is back, and has no address to join. The members that wait for it find it, so it does
+// not deny what they have.
 func TestAwayIsLookedFor(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
@@ -78,8 +78,8 @@ func TestAwayIsLookedFor(t *testing.T) {
 	together(t, a, b, c)
 }
 
-// A member that starts while another is suspected to be dead waits with the
-// others for what becomes of it.
+// A member that starts while another one is suspected to be dead waits, as the other members do,
+// until the suspicion is settled.
 func TestJoinWhileSuspected(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -106,8 +106,8 @@ func TestJoinWhileSuspected(t *testing.T) {
 	t.Logf("%d started meanwhile", tried)
 }
 
-// A member that goes does not know the member that has just come, to which the
-// others tell that the first will be back.
+// A member that hands over does not know a newcomer. A member that does know the newcomer tells it
+// that the first one will be back.
 func TestAwayIsPassedOn(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
@@ -123,8 +123,8 @@ func TestAwayIsPassedOn(t *testing.T) {
 	}
 }
 
-// An account of any other version or length changes nothing; what it says of a
-// member that is met, of this one, or for too long counts for no more than it may.
+// An account of an unknown version or of a wrong length changes nothing. Nor does an entry about a
+// living member or about the receiver itself. The time of an entry is cut to awayTime.
 func TestAccounts(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -167,8 +167,8 @@ func TestAccounts(t *testing.T) {
 	})
 }
 
-// Nothing is kept for gossip of members that have left, or that are dead for
-// long, and members that are dead are remembered up to a number.
+// No gossip state is kept for members that have left, or that have been dead for long. The number
+// of dead members that are remembered is limited.
 func TestMembersAreForgotten(t *testing.T) {
 	a := member(t, 1, nil)
 	for n := range resource.NodeID(3) {

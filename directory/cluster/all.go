@@ -17,19 +17,19 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// errForgotten is how a member answers who asks from a place that it does not
-// have: its directory was replaced, or had too many.
+// errForgotten is returned when the asked member does not have the place of a listing: its
+// directory was replaced, or it kept too many places.
 var errForgotten = fmt.Errorf("%w: a member has forgotten the place", directory.ErrPartial)
 
-// errDied says that a member is none any more, and had not told all it had.
+// errDied is returned when a node stopped being a member before it had told all that it had.
 var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 
-// mostListings is how often the listing of one member is begun.
+// mostListings limits how often the listing of one member is begun.
 const mostListings = 5
 
-// All yields what the other members hold that matches: each keeps the place
-// (paper, section 3.4) and gives one at a time. Of a pattern with an order each gives
-// its first one alone, and many are asked at once. It adds to cov who was asked.
+// All yields the resources of the other members that match. Each member keeps the place (paper,
+// section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
+// only its first one, and many members are asked at once. All adds to cov which members were asked.
 func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		if err := c.begun(ctx); err != nil {
@@ -37,10 +37,10 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 			return
 		}
 		unknown := c.unknown()
-		list := c.members.Load() // those that are asked
+		list := c.members.Load() // the members that are asked
 		who := c.others()
 		_, _, ordered := pattern.Order()
-		var firsts []first // of those who are at the beginning of who
+		var firsts []first // of the first members in who
 		for len(who) > 0 {
 			m := who[0]
 			var more bool
@@ -61,7 +61,7 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 				return
 			case err == nil:
 				cov.Covered++
-			case errors.Is(err, errDied): // what it had has gone with it
+			case errors.Is(err, errDied): // its resources are gone with it
 			case errors.Is(err, directory.ErrPartial):
 				cov.Failed = append(cov.Failed, m)
 			default:
@@ -78,17 +78,17 @@ func (c *Cluster) All(ctx context.Context, pattern *resource.List, cov *director
 	}
 }
 
-// firstsEach is how many members are asked at once for the first one in an order.
+// firstsEach is how many members are asked at once for their first resource in an order.
 const firstsEach = 64
 
-// first is what one member has that comes first in an order, if ok.
+// A first is the resource of one member that comes first in an order, if ok is set.
 type first struct {
 	database.Record
 	ok  bool
 	err error
 }
 
-// firsts asks each member for the first one in the pattern's order.
+// firsts asks each member in who, at once, for its first resource in the pattern's order.
 func (c *Cluster) firsts(ctx context.Context, who []resource.NodeID, pattern *resource.List) []first {
 	all := make([]first, len(who))
 	var busy sync.WaitGroup
@@ -105,17 +105,17 @@ func (c *Cluster) firsts(ctx context.Context, who []resource.NodeID, pattern *re
 	return all
 }
 
-// listing is what one member holds.
+// A listing lists the resources of one member.
 type listing struct {
 	c       *Cluster
 	of      resource.NodeID
 	pattern *resource.List
 	yielded []resource.GID
-	seen    map[resource.GID]bool // of those yielded, before the place was lost
+	seen    map[resource.GID]bool // identifiers yielded before the place was lost
 }
 
-// all yields everything. When the member loses the place it begins again, for
-// what was not yielded yet. more is false if it was enough.
+// all yields every resource. When the member loses the place, all begins again and skips what was
+// yielded. more is false if yield returned false.
 func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
 	for range mostListings {
 		if more, err = l.once(ctx, yield); !errors.Is(err, errForgotten) {
@@ -132,11 +132,10 @@ func (l *listing) all(ctx context.Context, yield func(database.Record) bool) (mo
 	return more, err
 }
 
-// once yields from the beginning. However it ends, the member may forget the
-// place.
+// once yields the resources from the beginning. At its end the member is told to forget the place.
 func (l *listing) once(ctx context.Context, yield func(database.Record) bool) (more bool, err error) {
 	var place [8]byte
-	_, _ = rand.Read(place[:]) // nobody else's
+	_, _ = rand.Read(place[:]) // no other listing has this number
 	defer func() {
 		if l.c.life.Err() == nil {
 			l.c.port.Send(port.Out{To: l.of, Payload: append([]byte{msgStop}, place[:]...)})

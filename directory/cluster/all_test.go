@@ -23,8 +23,7 @@ func (p *places) count() int {
 	return len(p.by)
 }
 
-// Who lists leaves no place behind at the others: not at the end, and not when
-// it stops early.
+// A listing leaves no place at other members: not at its end, and not when it stops early.
 func TestAllLeavesNothing(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
@@ -49,7 +48,7 @@ func TestAllLeavesNothing(t *testing.T) {
 		}
 		eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
 	}
-	// Likewise who asks its own server, and who dies in the middle.
+	// Nor does a client's listing, which stops early, or whose client closes in the middle.
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +64,8 @@ func TestAllLeavesNothing(t *testing.T) {
 	eventually.True(t, "no place is kept", func() bool { return b.c.places.count()+c.c.places.count() == 0 })
 }
 
-// A member whose directory is replaced in the middle of a listing is listed on:
-// nothing is lost, and nothing comes twice.
+// A listing goes on when the listed member's directory is replaced in the middle. No resource is
+// missing, and none comes twice.
 func TestAllThroughRestart(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -84,7 +83,7 @@ func TestAllThroughRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got = append(got, r.ID); len(got) == 30 || len(got) == 60 {
-			for _, id := range want[50:] { // the new one does not have them at once
+			for _, id := range want[50:] { // the new directory does not have them at once
 				if err := db.Delete(id); err != nil {
 					t.Fatal(err)
 				}
@@ -106,8 +105,8 @@ func TestAllThroughRestart(t *testing.T) {
 	}
 }
 
-// A member that forgets again and again is named in the end, and who was listed
-// comes once.
+// A member that forgets the place again and again is named in the end. Each listed resource comes
+// once.
 func TestAllForgotten(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -132,8 +131,8 @@ func TestAllForgotten(t *testing.T) {
 	}
 }
 
-// A member that dies in the middle of a listing holds nothing any more; the
-// others are listed, and it is not counted among those that told what they have.
+// A member that dies in the middle of a listing has no more resources. The other members are
+// listed. The dead one is not counted among the members that told all they have.
 func TestAllMemberDies(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
@@ -157,7 +156,7 @@ func TestAllMemberDies(t *testing.T) {
 	}
 }
 
-// Answers that are too long for a datagram are listed too.
+// Answers that are too large for a datagram are listed too.
 func TestAllLarge(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -179,8 +178,8 @@ func TestAllLarge(t *testing.T) {
 	}
 }
 
-// Places are bounded: who was not heard of for longest loses his, at most a
-// lease after he went silent.
+// The number of places is limited: the place that was not used for longest is forgotten. An unused
+// place is forgotten when its lease ends.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := database.New()
@@ -208,7 +207,7 @@ func TestPlaces(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			next(i+1, 1, true, false)
 			if i == mostPlaces/2 {
-				next(0, 2, true, false) // 0 goes on
+				next(0, 2, true, false) // place 0 stays in use
 			}
 		}
 		if n := p.count(); n != mostPlaces {

@@ -19,9 +19,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A member that is told of nobody to join and is started anew, because the
-// others join it, does not deny what they hold: those who still talk to it are
-// joined.
+// A member is started anew without an address to join, because the other members join it. It does
+// not deny what they have: it joins the members that still address it.
 func TestSeedRestarted(t *testing.T) {
 	for how, end := range map[string]func(*Cluster) error{
 		"replaced": (*Cluster).HandOver,
@@ -53,8 +52,8 @@ func TestSeedRestarted(t *testing.T) {
 	}
 }
 
-// What a member does not understand, because it is of a later version, it does
-// not deny.
+// A member does not deny a question that it does not understand, because that is of a later
+// version.
 func TestUnknownQuestion(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	b := member(t, 2, nil, a)
@@ -72,8 +71,8 @@ func TestUnknownQuestion(t *testing.T) {
 
 func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
 
-// Two nodes of one number, by a copied file, are told of where one meets the
-// other or both: each member believes in one of them only.
+// Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
+// one of the two, because each member believes in only one of them.
 func TestSameNumber(t *testing.T) {
 	var seen, own lines
 	logTo := func(l *lines) func(*Config) {
@@ -91,8 +90,8 @@ func TestSameNumber(t *testing.T) {
 	}
 }
 
-// A member that becomes one of a version that is not understood is not asked any
-// more, and stands in nobody's way.
+// A member that changes to a version that is not understood is not asked any more, and delays no
+// question.
 func TestLaterVersion(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -119,7 +118,7 @@ func TestLaterVersion(t *testing.T) {
 	}
 }
 
-// The name of a cluster is any bytes; one that is too long is refused.
+// The name of a cluster may have any bytes. A name that is too long is refused.
 func TestNames(t *testing.T) {
 	for _, odd := range []string{"", "\x00\xff\n", strings.Repeat("x", maxName)} {
 		a := member(t, 1, func(c *Config) { c.Name = odd })
@@ -131,8 +130,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A member that follows another server of its node may not know all members
-// until one that does gives it an account. Its own account says so till then.
+// A member that follows another server of its node may not know all members until a member that
+// does gives it an account. Until then its own account says so.
 func TestMetFresh(t *testing.T) {
 	a := member(t, 1, func(c *Config) { c.Follows, c.Join = true, []string{"127.0.0.1:1"} })
 	b := member(t, 2, nil)
@@ -168,9 +167,9 @@ func TestMetFresh(t *testing.T) {
 	}
 }
 
-// A member that has reached none of the members that it is to join denies nothing
-// for certain, however long that takes, and nor does a member that has met it alone.
-// A member that is told of itself alone is alone.
+// A member that has reached none of the addresses to join denies nothing for certain, however long
+// it tries. Nor does a member that has met only such a one. A member whose only address to join is
+// its own is alone.
 func TestNobodyReached(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 	what := pattern(resource.Match{"a": "b"})
@@ -207,7 +206,7 @@ func TestNobodyReached(t *testing.T) {
 	})
 }
 
-// A member that comes while a question waits for another one's answer is asked too.
+// A member that joins while a question waits for another member's answer is asked too.
 func TestComesWhileAsked(t *testing.T) {
 	var sure atomic.Bool
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })

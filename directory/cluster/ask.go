@@ -22,12 +22,12 @@ import (
 const (
 	kindFind = 1 + iota
 	kindLookup
-	kindNext // the next answer of several; the identifier's place holds cursor and step
+	kindNext // the next answer of several; the identifier's bytes hold place and step
 	kindRoll // the members that are known; no identifier, no pattern: see roll.go
 )
 
-// local answers a question of another node, which has been parsed, by a packet.
-// The answer is valid until the next, and mu is held.
+// local answers a question of another node by a packet. The question has been parsed. The answer is
+// valid until the next call. mu must be held.
 func (c *Cluster) local(q []byte) ([]byte, bool) {
 	a, ok := c.answer(c.said[:0], q, mostPacked)
 	if ok {
@@ -36,8 +36,8 @@ func (c *Cluster) local(q []byte) ([]byte, bool) {
 	return a, ok
 }
 
-// answer appends to b the answer to a question, an identifier alone if that has
-// more bytes than most.
+// answer appends the answer to the question q to b, or an identifier alone if the answer has more
+// than most bytes. It reports false for a no.
 func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 	pattern, err := resource.View(patternIn(q))
 	if err != nil {
@@ -72,11 +72,13 @@ func (c *Cluster) answer(b, q []byte, most int) ([]byte, bool) {
 	return directory.AppendAnswer(b, &r, &pattern), true
 }
 
+// question returns a new question: see appendQuestion.
 func question(kind byte, id resource.GID, pattern *resource.List) []byte {
 	return appendQuestion(nil, kind, id, pattern)
 }
 
-// A question is its kind, the identifier unless it is a find, and the pattern.
+// appendQuestion appends a question to b: its kind, the identifier unless it is a find, and the
+// pattern.
 func appendQuestion(b []byte, kind byte, id resource.GID, pattern *resource.List) []byte {
 	b = append(slices.Grow(b, 17+len(pattern.Wire())), kind)
 	if kind != kindFind {
@@ -87,7 +89,7 @@ func appendQuestion(b []byte, kind byte, id resource.GID, pattern *resource.List
 	return append(b, pattern.Wire()...)
 }
 
-// patternIn is where the pattern of a question begins.
+// patternIn returns the pattern of the question q, which is its end.
 func patternIn(q []byte) []byte {
 	switch {
 	case len(q) > 0 && q[0] == kindFind:
@@ -98,7 +100,8 @@ func patternIn(q []byte) []byte {
 	return nil
 }
 
-// parseQuestion is the pattern in what question made, false if it made it not.
+// parseQuestion returns the pattern of the question q, and reports whether q is a question that
+// appendQuestion makes.
 func parseQuestion(q []byte) (pattern resource.List, ok bool) {
 	if len(q) == 0 || q[0] < kindFind || q[0] > kindRoll {
 		return pattern, false
@@ -107,11 +110,13 @@ func parseQuestion(q []byte) (pattern resource.List, ok bool) {
 	return pattern, err == nil
 }
 
+// parseAnswer reads an answer. It returns errForgotten for an empty one, and the identifier alone
+// for a stub.
 func parseAnswer(b []byte) (database.Record, error) {
 	if len(b) == 0 {
 		return database.Record{}, errForgotten
 	}
-	if len(b) == stubLen { // a trace wants no more
+	if len(b) == stubLen { // enough for a trace; other callers ask again by a stream
 		return database.Record{ID: resource.GetGID(b)}, nil
 	}
 	a, err := directory.ViewAnswer(b)
@@ -121,10 +126,9 @@ func parseAnswer(b []byte) (database.Record, error) {
 	return database.Record(a), err
 }
 
-// Find asks the other members for a resource that matches. ErrNotFound is
-// definite; ErrPartial names those that could not be asked. Members that cannot
-// be asked and are not known to be dead are waited for, while ctx lasts and
-// patience.
+// Find asks the other members for a resource that matches. It waits for members that cannot be
+// asked and are not known to be dead, until ctx ends or the patience is over. ErrNotFound is
+// definite. ErrPartial names the members that could not be asked.
 func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Record, error) {
 	w := waiters.Get().(*waiter)
 	defer w.rest()
@@ -132,19 +136,19 @@ func (c *Cluster) Find(ctx context.Context, pattern *resource.List) (database.Re
 	return c.askBy(ctx, w, w.question, nil)
 }
 
-// Lookup asks the node on which the identifier was minted, and nobody else.
+// Lookup asks the node on which the identifier was minted, and no other node.
 func (c *Cluster) Lookup(ctx context.Context, id resource.GID, pattern *resource.List) (database.Record, error) {
 	return c.ask(ctx, question(kindLookup, id, pattern), []resource.NodeID{id.Node()})
 }
 
-// ask puts a question to some members, or to all if there are none named.
+// ask puts a question to the members in who, or to all other members if who is nil.
 func (c *Cluster) ask(ctx context.Context, q []byte, who []resource.NodeID) (database.Record, error) {
 	w := waiters.Get().(*waiter)
 	defer w.rest()
 	return c.askBy(ctx, w, q, who)
 }
 
-// askBy is ask with a waiter that nobody else has.
+// askBy is ask with a waiter that the caller has to itself.
 func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (found database.Record, err error) {
 	t := &w.tally
 	c.begin(t, who)
@@ -152,9 +156,9 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	if err := c.begun(ctx); err != nil {
 		return database.Record{}, err
 	}
-	var late <-chan time.Time // when patience ends
+	var late <-chan time.Time // fires when the patience is over
 	covered := 0
-	list := c.members.Load() // those that are asked
+	list := c.members.Load() // the members that are asked
 	for pause := 25 * time.Millisecond; ; {
 		news, unknown := c.news(), c.unknown()
 		t.differ = nil
@@ -189,7 +193,7 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			defer t.Stop()
 			late = t.C
 		}
-		// Those who answered have said no. Of the others some may be dead.
+		// The members that answered have said no. Of the failed ones, some may be dead by now.
 		known := *c.members.Load()
 		who = slices.DeleteFunc(slices.Clone(r.Failed), func(m resource.NodeID) bool {
 			_, member := slices.BinarySearch(known, m)
@@ -201,7 +205,7 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 			}
 			switch q[0] {
 			case kindLookup:
-				return database.Record{}, partial // its node is not there to deny it
+				return database.Record{}, partial // the identifier's node is no member that could deny it
 			case kindNext:
 				return database.Record{}, errDied
 			}
@@ -223,9 +227,9 @@ func (c *Cluster) askBy(ctx context.Context, w *waiter, q []byte, who []resource
 	}
 }
 
-// newcomers returns the members that have not been asked because they were none
-// when the search began, and brings the list of those that have been asked up to
-// date. A question to some members alone, not to all, concerns no newcomers.
+// newcomers returns the members that have not been asked because they were none when the search
+// began, and updates the list of those asked. If all is not set, the question is for some members
+// alone, and there are no newcomers.
 func (c *Cluster) newcomers(asked **[]resource.NodeID, all bool) (who []resource.NodeID) {
 	now := c.members.Load()
 	if now == *asked || !all {
@@ -240,9 +244,8 @@ func (c *Cluster) newcomers(asked **[]resource.NodeID, all bool) (who []resource
 	return who
 }
 
-// denial is the error for a question that all members asked have denied. A member
-// that did not know the others, for the reason unknown, cannot deny what any of
-// them may have.
+// denial returns the error for a question that all members asked have denied. unknown is not nil if
+// this member did not know all members: then it cannot deny what an unknown one may have.
 func denial(q []byte, unknown error) error {
 	if q[0] == kindFind && unknown != nil {
 		return unknown
@@ -250,10 +253,10 @@ func denial(q []byte, unknown error) error {
 	return directory.ErrNotFound
 }
 
-// begun waits a moment for the first members to be reached: what a member that
-// has just started does not find may be elsewhere.
+// begun waits, for firstTime at most, until the first members have been reached: what a member that
+// has just started does not find may be on another node.
 func (c *Cluster) begun(ctx context.Context) error {
-	if c.joined.Err() != nil { // which is soon, and then always
+	if c.joined.Err() != nil { // true soon after Open, and then always
 		return nil
 	}
 	select {
@@ -264,7 +267,7 @@ func (c *Cluster) begun(ctx context.Context) error {
 	}
 }
 
-// once puts a question once.
+// once puts a question once, by packets or, if it is too large, by streams.
 func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.NodeID) (r search.Result, err error) {
 	if t := &w.tally; len(q) > mostPacked {
 		if who == nil {
@@ -292,28 +295,29 @@ func (c *Cluster) once(ctx context.Context, w *waiter, q []byte, who []resource.
 	if err != nil || whole.Found {
 		return whole, err
 	}
-	// It went meanwhile, or cannot be reached: what others hold is not known yet.
+	// The resource is gone meanwhile, or its member cannot be reached. What the other members have
+	// is not known yet.
 	if who == nil {
 		who = c.others()
 	}
 	return search.Result{Failed: who}, nil
 }
 
-// await begins a search and waits for its end. When it returns, the search has
-// ended or is forgotten.
+// await begins a search and waits for its end. When await returns, the search has ended or is
+// forgotten.
 func (c *Cluster) await(ctx context.Context, begin func(now time.Time, by search.Asker) uint64) (search.Result, error) {
 	w := waiters.Get().(*waiter)
 	defer w.rest()
 	return c.awaitBy(ctx, w, true, begin)
 }
 
-// awaitBy is await with a waiter that nobody else has. If it is not timely, the
-// search is begun without a time.
+// awaitBy is await with a waiter that the caller has to itself. If timely is not set, begin is
+// called with a zero time.
 func (c *Cluster) awaitBy(ctx context.Context, w *waiter, timely bool, begin func(now time.Time, by search.Asker) uint64) (search.Result, error) {
 	if c.life.Err() != nil {
 		return search.Result{}, directory.ErrClosed
 	}
-	if ctx.Err() != nil { // or the answer might be sooner than who looks
+	if ctx.Err() != nil { // otherwise the answer might come before the first look at ctx
 		return search.Result{}, context.Cause(ctx)
 	}
 	w.state.Store(0)
@@ -342,15 +346,15 @@ func (c *Cluster) awaitBy(ctx context.Context, w *waiter, timely bool, begin fun
 		err = directory.ErrClosed
 	}
 	c.step(func(time.Time) { c.search.Cancel(w.id) })
-	select { // nobody calls it any more
+	select { // the search does not call w.Over any more
 	case <-w.woken:
 	default:
 	}
 	return search.Result{}, err
 }
 
-// waits sees to it that the search goes on if no answer comes, which most often
-// it does before.
+// waits starts the clock of the search, so that it goes on if no answer comes. Mostly the answer
+// comes before.
 func (c *Cluster) waits(w *waiter) {
 	now := time.Now()
 	c.mu.Lock()
@@ -359,16 +363,16 @@ func (c *Cluster) waits(w *waiter) {
 	c.arm()
 }
 
-// A waiter waits for the end of one search after another. While he polls nobody
-// wakes him, which would cost more than all else there is to an answer. He
-// brings along what a search needs, so that it costs no garbage.
+// A waiter waits for the end of one search after another. While the waiting goroutine polls, Over
+// does not wake it: a wakeup would cost more than the rest of an answer. A waiter keeps the buffers
+// that a search needs, so that a search makes no garbage.
 type waiter struct {
 	state    atomic.Uint32
 	r        search.Result
 	woken    chan struct{}
 	id       uint64 // of the search
 	question []byte
-	out      []port.Out // with the room of its payloads
+	out      []port.Out // with the buffers of its payloads
 	tally    tally
 	counts   bool // the search is counted in tally
 }
@@ -380,6 +384,7 @@ const (
 
 var waiters = sync.Pool{New: func() any { return &waiter{woken: make(chan struct{}, 1)} }}
 
+// over reports whether the search has ended.
 func (w *waiter) over() bool { return w.state.Load() == ended }
 
 // Over implements search.Asker.
@@ -390,7 +395,7 @@ func (w *waiter) Over(r search.Result) {
 	}
 }
 
-// rest gives the waiter back, who keeps nobody's answer.
+// rest gives the waiter back to the pool, without the answer.
 func (w *waiter) rest() {
 	w.r, w.tally, w.counts = search.Result{}, tally{}, false
 	if cap(w.question) > mostPacked {

@@ -24,8 +24,8 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 	return p
 }
 
-// Comparisons, orders and owners reach all members; the first in an order is the first
-// of all that could be asked.
+// Comparisons, orders and owners reach all members. The first resource in an order is the first of
+// all members that could be asked.
 func TestConditions(t *testing.T) {
 	a := newStation(t, 1, func(c *Config) { c.Patience = 300 * time.Millisecond })
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
@@ -71,7 +71,7 @@ func TestConditions(t *testing.T) {
 	if want := []string{"40", "37", "34", "30", "27", "24", "20", "17", "14", "10", "7", "4", "0", "-3", "-6"}; !slices.Equal(loads, want) {
 		t.Error(loads)
 	}
-	// A member that cannot be asked is left out, and told.
+	// A member that cannot be asked is left out, and named.
 	if err := c.c.HandOver(); err != nil {
 		t.Fatal(err)
 	}

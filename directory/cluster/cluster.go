@@ -24,39 +24,48 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// Config is what a member needs. Node and DB are required.
+// Config has the settings of a member. Node and DB are required.
 type Config struct {
-	Node  resource.NodeID
-	DB    *database.DB
-	Name  string   // of the cluster; members of others are not heard
-	Bind  string   // host:port for everything, UDP and TCP
-	Join  []string // addresses or DNS names of members to begin with
-	Group string   // multicast group or broadcast address, host:port, to find each other and to search by
-	Keys  [][]byte // of the cluster: the first seals, all open; without one only accidents are kept out
-	// Credentials are for the streams between members, which are sealed if there
-	// are any; nil: made from Keys.
+	Node resource.NodeID
+	DB   *database.DB
+	// Name is the cluster's name. Members of clusters with other names are not heard.
+	Name string
+	// Bind is HOST:PORT for everything, UDP and TCP.
+	Bind string
+	// Join lists HOST:PORT, addresses or DNS names, of members to begin with.
+	Join []string
+	// Group is HOST:PORT of a multicast group or a broadcast address, by which members find each
+	// other and search.
+	Group string
+	// Keys are the cluster's keys: the first seals, all open. Without a key only accidents are kept
+	// out.
+	Keys [][]byte
+	// Credentials are for the streams between members, which are sealed if there are credentials.
+	// Nil means that they are made from Keys.
 	Credentials tls.Credentials
-	Serve       func(net.Conn) // has the streams of other members to the node's directory; may be nil
-	Strategy    strategy.Strategy
-	Fan         int // of the spanning trees; 0: search.DefaultFan
-	Hop         time.Duration
-	Spread      time.Duration // how often members are told what is new in the summary; 0: 5 s
-	// Patience is how long a question waits for members that cannot be asked
-	// and are not known to be dead; 0: 3 s.
+	// Serve takes over the streams of other members to the node's directory. It may be nil.
+	Serve    func(net.Conn)
+	Strategy strategy.Strategy
+	Fan      int // fan-out of the spanning trees; 0: search.DefaultFan
+	// Hop is the Hop of search.Config; 0: search.DefaultHop.
+	Hop    time.Duration
+	Spread time.Duration // how often members are told what is new in the summary; 0: 5 s
+	// Patience is how long a question waits for members that cannot be asked and are not known to
+	// be dead; 0: 3 s.
 	Patience time.Duration
-	// Poll is how long who asks reads the sockets himself before he sleeps, and
-	// how long they are read on after a datagram; 0: not.
+	// Poll is how long an asking goroutine reads the sockets itself before it sleeps, and how long
+	// the keeper reads on after an answer; 0: not at all.
 	Poll time.Duration
-	// Sure says whether what DB lacks the node lacks: a no would be premature
-	// while what the server before this one knew is being offered again; nil:
-	// always.
+	// Sure reports whether a resource that DB lacks does not exist on the node. A no would be
+	// premature while the contexts offer again what the previous server knew. Nil means always
+	// true.
 	Sure func() bool
-	// Follows says that the node has been a member before: who knows it will be
-	// heard of, though it is told of nobody to join.
+	// Follows means that the node has been a member before. Even if Join is empty, other members
+	// may exist, which know the node and look for it.
 	Follows bool
-	// Opening bounds Open, which may look Bind's name up; nil: nothing does.
+	// Opening bounds Open, which may look Bind's name up; nil: no bound.
 	Opening  context.Context
-	Resolver *net.Resolver // of the names to join; nil: the system's
+	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
 	Logger   *slog.Logger
 }
 
@@ -67,63 +76,65 @@ type Cluster struct {
 	port  *port.Port
 	list  *memberlist.Memberlist
 	ring  *memberlist.Keyring // nil without a key
-	certs *tls.Secrets        // made from the keys; nil without, or if others are given
+	certs *tls.Secrets        // made from the keys; nil without a key, or with Config.Credentials
 	life  context.Context
 	end   context.CancelFunc
 	busy  sync.WaitGroup
-	going atomic.Bool // and another will take this one's place
-	// Some member knows a former life of this one: see NotifyMerge.
+	going atomic.Bool // another server will take this one's place
+	// former means that some member knows a former life of this one: see NotifyMerge.
 	former atomic.Bool
-	// A member that was joined has given its account: see absent.go.
+	// told means that a member that was joined has given its account: see absent.go.
 	told  atomic.Bool
-	ended sync.Once // stop
+	ended sync.Once // guards halt
 
-	// joined is done when the members are known, or after firstTime: questions and
-	// watches wait for it.
+	// joined is done when the members are known, or after firstTime. Questions and watches wait for
+	// it.
 	joined context.Context
 	waited context.CancelFunc
-	// known says that this member knows who the members are, so that a no of all
-	// of them is definite: see settled and waitedLongEnough.
+	// known means that this member knows all members, so that a no of all of them is definite: see
+	// settled and waitedLongEnough.
 	known atomic.Bool
 	met   time.Time // when the first other member was seen alive; guarded by nmu
 
-	members   atomic.Pointer[[]resource.NodeID] // in order: alive, or away for a moment
-	roll      atomic.Pointer[roll]              // the same, as other members are told
-	kmu       sync.Mutex                        // SetKeys
+	members atomic.Pointer[[]resource.NodeID] // sorted; alive, or away for a moment
+	roll    atomic.Pointer[roll]              // the same members, in the form that other members are told
+	kmu     sync.Mutex                        // held by SetKeys
+	// nmu guards met and the fields down to exchanges.
 	nmu       sync.Mutex
-	nodes     map[resource.NodeID]*node // ever met
+	nodes     map[resource.NodeID]*node // every member that was met or heard of
 	changed   chan struct{}             // closed and replaced when members change
-	looking   map[string]bool           // at these addresses, for members
-	untold    map[resource.NodeID]bool  // who has not heard yet that this one is away
-	heard     chan struct{}             // closed when all have
-	conflict  string                    // told last: two places of one node
-	wanting   map[string]*wanting       // of those to join
+	looking   map[string]bool           // addresses at which join is under way
+	untold    map[resource.NodeID]bool  // members that have not acknowledged that this one is away
+	heard     chan struct{}             // closed when all members have acknowledged
+	conflict  string                    // the conflict that was logged last: two places of one node
+	wanting   map[string]*wanting       // by address: members to join that were not reached yet
 	agreed    map[resource.NodeID]agreement
 	exchanges map[resource.NodeID]*exchange // under way
 
-	large   chan struct{} // questions by streams that are being answered
+	large   chan struct{} // one slot for each question by stream that is being answered
 	places  places
 	watches watches
 	count   counts
 
+	// mu guards filters, search and the fields from due to casts, and setting the timer.
 	mu      sync.Mutex
 	filters *search.Filters
-	born    time.Time // its monotonic part: reading half the clock is half the price
+	born    time.Time // only its monotonic part is used: reading half the clock is half the price
 	search  *search.Node
 	timer   *time.Timer
-	due     time.Time  // when it fires; zero: not set
-	out     []port.Out // what search wants sent, sent without mu
-	spare   []port.Out // with the room of its payloads
-	said    []byte     // the last answer to another member
+	due     time.Time  // when timer fires; zero: not set
+	out     []port.Out // datagrams that search wants sent; they are sent without mu
+	spare   []port.Out // an empty slice to be used as out again, with the buffers of its payloads
+	said    []byte     // buffer of the last answer to another member
 	casts   [][]byte
 }
 
-// maxName is how long the name of a cluster may be: with "rocl " before it is
-// the label of memberlist's packets.
+// maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
+// memberlist's packets.
 const maxName = memberlist.LabelMaxSize - len(labelMark)
 
-// Open makes the node a member. It joins those it is told of, and goes on
-// trying in the background.
+// Open makes the node a member. It joins the members in cfg.Join, and goes on trying in the
+// background.
 func Open(cfg Config) (*Cluster, error) {
 	if err := CheckName(cfg.Name); err != nil {
 		return nil, err
@@ -192,7 +203,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c.port.Start()
 	if !cfg.Follows && (len(cfg.Join) == 0 && cfg.Group == "" || len(cfg.Join) == 1 && cfg.Join[0] == c.Addr()) {
-		c.reached() // nobody to wait for
+		c.reached() // there is no member to wait for
 	}
 	c.busy.Add(3)
 	go c.keepJoined()
@@ -201,8 +212,8 @@ func Open(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// LinkKey is what contexts of the cluster's nodes prove to each other that they
-// know. Without a key of the cluster everybody can, who knows its name.
+// LinkKey returns the key that contexts of the cluster's nodes prove to each other to have. If the
+// cluster has no key, the name alone gives it.
 func LinkKey(name string, key []byte) (k [32]byte) {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte("rocl link " + name))
@@ -210,11 +221,11 @@ func LinkKey(name string, key []byte) (k [32]byte) {
 	return k
 }
 
-// SetKeys replaces the keys of the cluster: the first seals, all open. To
-// change a key, add the new one everywhere, then put it first everywhere, then
-// take the old one away. Streams that are open stay so.
+// SetKeys replaces the keys of the cluster: the first seals, all open. To change a key, add the new
+// one on every node, then put it first on every node, then remove the old one. Open streams stay
+// open.
 func (c *Cluster) SetKeys(of ...[]byte) error {
-	c.kmu.Lock() // of two sets everywhere the same comes last
+	c.kmu.Lock() // two concurrent calls take effect in one order everywhere
 	defer c.kmu.Unlock()
 	err := c.rekey(of)
 	if err == nil && c.certs != nil {
@@ -227,11 +238,11 @@ func (c *Cluster) SetKeys(of ...[]byte) error {
 	return nil
 }
 
-// streamProto is what streams between members are named in TLS (ALPN).
+// streamProto names the streams between members in TLS (ALPN).
 const streamProto = "rocl-dir/1"
 
-// streamKeys are secrets that only members know: contexts are given others
-// (LinkKey), and cannot pass for members.
+// streamKeys derives the secrets that only members have. Contexts are given other keys (LinkKey),
+// so a context cannot pass for a member.
 func streamKeys(of [][]byte) (all [][]byte) {
 	for _, k := range of {
 		h := hmac.New(sha256.New, k)
@@ -241,7 +252,8 @@ func streamKeys(of [][]byte) (all [][]byte) {
 	return all
 }
 
-// streams is how streams are sealed.
+// streams returns how the streams between members are sealed: not at all without credentials and
+// keys.
 func (c *Cluster) streams() (seal port.TLS, err error) {
 	cred := c.cfg.Credentials
 	if cred == nil {
@@ -263,10 +275,11 @@ func (c *Cluster) streams() (seal port.TLS, err error) {
 	}, nil
 }
 
-// Addr is where the member is reached.
+// Addr returns the address at which the member is reached.
 func (c *Cluster) Addr() string { return c.port.Addr().String() }
 
-// receive works on what another member has sent. b is not ours to keep.
+// receive handles a datagram from another member. b is lent for the call. at is where the sender
+// awaits an answer; nil means at its port. The port may call receive concurrently.
 func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	if search.IsFilter(b) {
 		c.hearFilter(from, b)
@@ -305,21 +318,23 @@ func (c *Cluster) receive(from resource.NodeID, at *net.UDPAddr, b []byte) {
 	c.send(out)
 }
 
-// answers says whether a no of ours would be true.
+// answers reports whether a no of this member to the question q would be true.
 func (c *Cluster) answers(q []byte) bool {
 	if _, ok := parseQuestion(q); !ok {
-		return false // of a later version: what is asked we may hold
+		return false // a question of a later version: this member may hold what it asks for
 	}
 	if q[0] == kindRoll || c.cfg.Sure == nil || c.cfg.Sure() {
 		return true
 	}
 	if q[0] == kindNext {
-		return false // a place kept from now on would lack what is offered again
+		return false // a place kept from now on would lack what is about to be offered again
 	}
 	_, ok := c.answer(nil, q, mostPacked)
-	return ok // else it may be about to be offered again; who asks will ask again
+	return ok // a no is not sure: the resource may be about to be offered again; the asker will ask again
 }
 
+// tick lets the search handle what was not answered in time. The timer calls it in a goroutine of
+// its own.
 func (c *Cluster) tick() {
 	c.step(func(now time.Time) {
 		c.due = time.Time{}
@@ -327,12 +342,12 @@ func (c *Cluster) tick() {
 	})
 }
 
-// step lets the search go on, and sends what it wants sent.
+// step runs f on the search, and sends the datagrams that the search wants sent.
 func (c *Cluster) step(f func(now time.Time)) {
 	c.send(c.advance(f))
 }
 
-// send sends what advance returned.
+// send sends the datagrams that advance returned.
 func (c *Cluster) send(out []port.Out) {
 	if len(out) > 0 {
 		c.port.Send(out...)
@@ -340,7 +355,7 @@ func (c *Cluster) send(out []port.Out) {
 	}
 }
 
-// sentOff takes back what advance returned, to be used again.
+// sentOff takes back the slice that advance returned, to be used again.
 func (c *Cluster) sentOff(out []port.Out) {
 	out = emptied(out)
 	c.mu.Lock()
@@ -350,8 +365,8 @@ func (c *Cluster) sentOff(out []port.Out) {
 	c.mu.Unlock()
 }
 
-// emptied is out without what was in it, but with the room that its payloads
-// had, unless that is more than is often needed.
+// emptied returns out without its datagrams, but with the buffers of their payloads, except those
+// larger than is often needed.
 func emptied(out []port.Out) []port.Out {
 	if cap(out) > 64 {
 		return nil
@@ -366,13 +381,13 @@ func emptied(out []port.Out) []port.Out {
 	return out[:0]
 }
 
-// advance lets the search go on, and returns what it wants sent: see send.
+// advance runs f on the search, and returns the datagrams that the search wants sent: see send.
 func (c *Cluster) advance(f func(now time.Time)) []port.Out {
 	return c.advanced(nil, func() bool { return true }, f)
 }
 
-// advanced is advance that tells f the time only if it is asked for, and returns
-// it in out if that is not nil.
+// advanced is advance with two more parameters. f gets the time only if timely, called with mu
+// held, reports true, and a zero time otherwise. The result uses out's array if out is not nil.
 func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.Time)) []port.Out {
 	c.mu.Lock()
 	var now time.Time
@@ -394,41 +409,45 @@ func (c *Cluster) advanced(out []port.Out, timely func() bool, f func(now time.T
 	return out
 }
 
-// arm sets the timer to what the search waits for.
+// arm sets the timer to the time at which the search wants to be called. mu must be held.
 func (c *Cluster) arm() {
 	if at := c.search.Next(); !at.IsZero() && (c.due.IsZero() || at.Before(c.due)) && c.life.Err() == nil {
-		c.due = at // a timer that is early finds out; moving it each time would cost more than a question
+		// A timer that fires too early does no harm. To move it each time would cost more than a
+		// question.
+		c.due = at
 		c.timer.Reset(max(time.Until(at), 0))
 	}
 }
 
-// Members are the nodes of the cluster, this one among them, in order: those
-// alive, and those that said they would be back in a moment.
+// Members returns the sorted nodes of the cluster, this one among them: those alive, and those that
+// said that they would be back in a moment.
 func (c *Cluster) Members() []resource.NodeID { return slices.Clone(*c.members.Load()) }
 
-// others are the members but for this one.
+// others returns the members without this one.
 func (c *Cluster) others() []resource.NodeID {
 	return slices.DeleteFunc(c.Members(), func(m resource.NodeID) bool { return m == c.cfg.Node })
 }
 
-// Close leaves the cluster.
+// Close leaves the cluster. The other members are told.
 func (c *Cluster) Close() error { return c.stop(true) }
 
-// HandOver ends the membership without leaving: the node's contexts go on, and
-// another server is about to take this one's place. The others wait for it for a
-// few seconds.
+// HandOver ends the membership without leaving, for a node whose contexts go on: another server is
+// about to take this one's place. The other members wait for that server for a few seconds.
 func (c *Cluster) HandOver() error { return c.stop(false) }
 
+// stop calls halt once.
 func (c *Cluster) stop(leave bool) (err error) {
 	c.ended.Do(func() { err = c.halt(leave) })
 	return err
 }
 
+// halt ends the membership and waits for the goroutines of c. If leave is set, it tells the other
+// members that this one leaves. Otherwise it tells them that another server takes this one's place.
 func (c *Cluster) halt(leave bool) (err error) {
 	if !leave {
 		c.sayAway()
 	}
-	c.nmu.Lock() // nobody is looked for any more
+	c.nmu.Lock() // look begins no join any more
 	c.end()
 	c.nmu.Unlock()
 	if leave {

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// memberlist's probes end with their timeouts, a little after its Shutdown, and
-// so do the runtime's questions to a name server that hangs.
+// memberlist's probes end with their timeouts, a little after its Shutdown. The same holds for
+// queries of the Go runtime to a name server that hangs.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
 		goleak.IgnoreAnyFunction("net.(*Resolver).lookupIPAddr.func2"), goleak.IgnoreAnyFunction("net.(*Resolver).goLookupIPCNAMEOrder"),
@@ -72,8 +72,8 @@ func pattern(a resource.Attributes, want ...string) *resource.List {
 	return l
 }
 
-// What one member holds the others find, by attributes and by identifier; what
-// nobody holds is denied for certain.
+// The other members find what one member has, by attributes and by identifier. What no member has
+// is denied for certain.
 func TestFind(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
@@ -132,8 +132,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Summaries spare questions, and never cost an answer: what is too new for them
-// is found, what is gone is denied.
+// Summaries save questions, and never cost an answer. A resource that is too new for them is found,
+// and one that is gone is denied.
 func TestFilters(t *testing.T) {
 	slow := func(c *Config) { c.Spread = time.Hour }
 	cs := []*Cluster{member(t, 1, nil)}
@@ -157,7 +157,7 @@ func TestFilters(t *testing.T) {
 	if r, err := a.Find(ctx, what); err != nil || r.ID != id {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if n := a.count.sent.Load() - before; n > 3 { // one, and whom the filter suspects wrongly
+	if n := a.count.sent.Load() - before; n > 3 { // the holder, and members that the filter suspects wrongly
 		t.Errorf("%d packets for what one member holds", n)
 	}
 	fresh := put(t, silent, 1, resource.Attrs{"type": "new"})
@@ -188,7 +188,7 @@ func TestFilters(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Clusters of other names and keys do not hear each other.
+// Clusters with different names or keys do not hear each other.
 func TestApart(t *testing.T) {
 	a := member(t, 1, nil)
 	key := func(k string) func(*Config) { return func(c *Config) { c.Keys = [][]byte{[]byte(k)} } }
@@ -204,7 +204,7 @@ func TestApart(t *testing.T) {
 		if n := len(c.Members()); n != 1 {
 			t.Errorf("node %d sees %d members", c.cfg.Node, n)
 		}
-		want := directory.ErrPartial // it has not reached the members that it is to join
+		want := directory.ErrPartial // c has not reached the members that it is to join
 		if c == a {
 			want = directory.ErrNotFound
 		}
@@ -232,7 +232,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// anew starts a member anew that did not take leave, as a daemon is restarted.
+// anew starts a member anew without its leaving, as a daemon is restarted.
 func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
 	at := c.Addr()
@@ -247,9 +247,8 @@ func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Clu
 	}, join...)
 }
 
-// A member that is started anew is not taken for dead: questions wait until it
-// answers, and until it knows what it has. What it asks itself is not answered
-// with what it was told before.
+// A member that is started anew is not taken for dead: questions wait until it answers, and until
+// it knows what it has. Its own questions do not get answers to questions of its former life.
 func TestRestarted(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -302,17 +301,17 @@ func TestMoved(t *testing.T) {
 	together(t, a, b)
 }
 
-// Members that are all told of each other, and of some who are not there, find
-// each other in whatever order they start.
+// Members have each other's addresses to join, and addresses without members. They find each other
+// in whatever order they start.
 func TestIslands(t *testing.T) {
 	first := member(t, 1, nil)
 	at := first.Addr()
-	if err := first.Close(); err != nil { // its address is told, and it starts last
+	if err := first.Close(); err != nil { // the other members have its address, and it starts last
 		t.Fatal(err)
 	}
 	late := func(c *Config) { c.Join = append(c.Join, at, "127.0.0.1:1") }
 	a := member(t, 2, late)
-	b := member(t, 3, late, a) // which is an island without the first
+	b := member(t, 3, late, a) // an island without the first one
 	c := member(t, 4, late)
 	together(t, a, b)
 	first = member(t, 1, func(c *Config) { c.Bind = at })

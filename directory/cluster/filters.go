@@ -13,7 +13,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// may lists members whose summary has all that a question names.
+// may returns members whose summary has all attributes that the question names. The search calls
+// it; mu is held.
 func (c *Cluster) may(search uint64, q []byte) []resource.NodeID {
 	if q[0] != kindFind {
 		return nil
@@ -29,8 +30,8 @@ func (c *Cluster) may(search uint64, q []byte) []resource.NodeID {
 	return who
 }
 
-// keepSummary keeps this member's summary and tells the others of it, in
-// batches: what is too new to be in it is found by asking everybody.
+// keepSummary keeps this member's summary and tells the other members of it, in batches. A resource
+// that is too new for the summary is found by asking all members.
 func (c *Cluster) keepSummary() {
 	defer c.busy.Done()
 	var everything resource.List
@@ -80,8 +81,8 @@ func (c *Cluster) keepSummary() {
 	}
 }
 
-// renew makes a new summary of what there is. What comes meanwhile waits in
-// the watch.
+// renew makes a new summary of what the node holds. Events that come meanwhile wait in the watch of
+// keepSummary.
 func (c *Cluster) renew() {
 	s := search.NewSummary(c.everything(), len(*c.members.Load()))
 	c.mu.Lock()
@@ -89,6 +90,7 @@ func (c *Cluster) renew() {
 	c.mu.Unlock()
 }
 
+// everything yields the attributes of all resources of the node.
 func (c *Cluster) everything() iter.Seq[*resource.List] {
 	return func(yield func(*resource.List) bool) {
 		var everything resource.List
@@ -101,7 +103,7 @@ func (c *Cluster) everything() iter.Seq[*resource.List] {
 	}
 }
 
-// spread tells the members what is new.
+// spread tells the members what is new in the summary.
 func (c *Cluster) spread() {
 	var out []port.Out
 	c.mu.Lock()
@@ -115,7 +117,7 @@ func (c *Cluster) spread() {
 	c.port.Send(out...)
 }
 
-// hearFilter works on a message about summaries.
+// hearFilter handles a message about summaries.
 func (c *Cluster) hearFilter(from resource.NodeID, message []byte) {
 	c.count.filterGot.add(len(message))
 	if _, member := slices.BinarySearch(*c.members.Load(), from); !member {

@@ -26,7 +26,7 @@ const (
 
 	labelMark = "rocl " // before the cluster's name, in the label of each packet
 
-	sayAgain = 10 * time.Second // after which what keeps going wrong is said again
+	sayAgain = 10 * time.Second // after which a problem that goes on is logged again
 )
 
 // What a member tells of itself by gossip: version u8 | flags u8 | epoch u64.
@@ -34,10 +34,10 @@ const (
 	metaVersion = 1
 	metaLen     = 10
 	metaAway    = 1 << 0
-	metaRoll    = 1 << 1 // it reads and answers what roll.go says
+	metaRoll    = 1 << 1 // it reads and answers what roll.go describes
 )
 
-// gossip makes memberlist's member out of the port.
+// gossip starts memberlist on the port.
 func (c *Cluster) gossip() error {
 	m := memberlist.DefaultLANConfig()
 	m.Name = name(c.cfg.Node)
@@ -45,17 +45,17 @@ func (c *Cluster) gossip() error {
 	m.BindPort, m.AdvertisePort = c.port.Addr().Port, c.port.Addr().Port
 	m.Label = labelMark + c.cfg.Name
 	m.Delegate, m.Events, m.Conflict, m.Merge, m.Ping = delegate{c}, events{c}, events{c}, events{c}, probes{&c.count}
-	m.EnableCompression = false // cost without gain
+	m.EnableCompression = false // costs time and gains nothing
 	m.UDPBufferSize = port.MaxPayload
 	m.TCPTimeout = joinTime
-	// A node that falls silent is suspected after two or three probes' time and
-	// dead 0.9 s after three others have found the same, 5.4 s if they have not: so
-	// chance losses have time to be denied. Rumours are told often enough that
-	// nobody misses one.
+	// A node that falls silent is suspected after the time of two or three probes. It is dead 0.9 s
+	// after three other members have found the same, or 5.4 s if they have not: so chance losses
+	// have time to be denied. Rumours are told often enough that no member misses one.
 	m.ProbeInterval, m.ProbeTimeout = 180*time.Millisecond, 80*time.Millisecond
 	m.SuspicionMult = 5
 	m.GossipInterval, m.RetransmitMult = gossipTime, 8
-	m.PushPullInterval = 5 * time.Second    // what gossip lost; memberlist takes longer where there are many
+	// Push/pull repairs what gossip lost. memberlist takes longer where there are many members.
+	m.PushPullInterval = 5 * time.Second
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
 	m.Logger = slog.NewLogLogger(&quiet{Handler: c.log.Handler()}, slog.LevelDebug)
 	if len(c.cfg.Keys) > 0 {
@@ -74,13 +74,14 @@ func (c *Cluster) gossip() error {
 	return err
 }
 
+// gossipKey derives memberlist's key from a key of the cluster.
 func gossipKey(key []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte("rocl gossip"))
 	return h.Sum(nil)
 }
 
-// rekey brings memberlist's keyring to the keys given.
+// rekey changes memberlist's keyring to the keys of. The first seals.
 func (c *Cluster) rekey(of [][]byte) error {
 	if len(c.cfg.Keys) == 0 || len(of) == 0 {
 		return errors.New("a cluster has a key from its beginning to its end, or never")
@@ -99,6 +100,7 @@ func (c *Cluster) rekey(of [][]byte) error {
 	return err
 }
 
+// meta returns what this member tells of itself.
 func (c *Cluster) meta() []byte {
 	b := []byte{metaVersion, metaRoll}
 	if c.going.Load() {
@@ -107,6 +109,7 @@ func (c *Cluster) meta() []byte {
 	return binary.LittleEndian.AppendUint64(b, c.port.Epoch())
 }
 
+// parseMeta reads what a member tells of itself. ok is false for an unknown version.
 func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	if len(b) < metaLen || b[0] != metaVersion {
 		return 0, 0, false
@@ -114,18 +117,20 @@ func parseMeta(b []byte) (epoch uint64, flags byte, ok bool) {
 	return epochIn(b), b[1], true
 }
 
-// epochIn is the epoch in what a member tells of itself, which has its place in
-// each version.
+// epochIn returns the epoch in what a member tells of itself. It has the same place in each
+// version.
 func epochIn(meta []byte) uint64 { return binary.LittleEndian.Uint64(meta[2:]) }
 
-// name is a node's for memberlist.
+// name returns the name of a node for memberlist.
 func name(n resource.NodeID) string { return fmt.Sprintf("%012x", uint64(n)) }
 
+// nodeID returns the node number in a memberlist name, and reports whether the name has one.
 func nodeID(n *memberlist.Node) (resource.NodeID, bool) {
 	id, err := strconv.ParseUint(n.Name, 16, 48)
 	return resource.NodeID(id), err == nil && id != 0 && n.Name == name(resource.NodeID(id))
 }
 
+// events handles what memberlist reports of members, in memberlist's goroutines.
 type events struct{ c *Cluster }
 
 func (e events) NotifyJoin(n *memberlist.Node) { e.c.seen(n, true) }
@@ -134,10 +139,9 @@ func (e events) NotifyUpdate(n *memberlist.Node) { e.c.seen(n, true) }
 
 func (e events) NotifyLeave(n *memberlist.Node) { e.c.seen(n, false) }
 
-// NotifyConflict hears that a node is said to be elsewhere than where it is known
-// to live. One that has moved is believed when its old place is dead. Else two
-// have one number, and only one of them is seen by each member: that must not
-// pass in silence.
+// NotifyConflict is called when a node is said to be at another address than the one where it is
+// known to live. A node that has moved is believed when its old address is dead. Otherwise two
+// nodes have one number, and each member sees only one of them: NotifyConflict logs that.
 func (e events) NotifyConflict(n, other *memberlist.Node) {
 	what := n.Name + " " + n.Address() + " " + other.Address()
 	e.c.nmu.Lock()
@@ -150,9 +154,9 @@ func (e events) NotifyConflict(n, other *memberlist.Node) {
 	}
 }
 
-// NotifyMerge hears what a member knows that is being joined, or joins. If that
-// is a former life of this member, memberlist denies it. A member that knows the
-// former life cannot open the denial: it is told over a stream, by joining again.
+// NotifyMerge is called with what another member knows, when this member joins it or is joined. If
+// that includes a former life of this member, memberlist denies that life. A member that knows the
+// former life cannot open the denial. It is told over a stream, by joining again.
 func (e events) NotifyMerge(all []*memberlist.Node) error {
 	for _, n := range all {
 		if n.Name == name(e.c.cfg.Node) && len(n.Meta) >= metaLen && epochIn(n.Meta) != e.c.port.Epoch() {
@@ -163,9 +167,9 @@ func (e events) NotifyMerge(all []*memberlist.Node) error {
 	return nil
 }
 
-// quiet passes memberlist's lines on at level debug, but for those that an
-// operator looks for: somebody's gossip does not open, or is of another cluster.
-// They are said once in a while, since whoever likes can send packets.
+// quiet passes memberlist's lines on at level debug, except those that an operator looks for:
+// gossip that does not open, or that is of another cluster. These are logged once per sayAgain,
+// because any program can send such packets.
 type quiet struct {
 	slog.Handler
 	mu   sync.Mutex
@@ -203,6 +207,7 @@ func (q *quiet) Handle(ctx context.Context, r slog.Record) error {
 	return q.Handler.Handle(ctx, r)
 }
 
+// delegate gives memberlist this member's metadata, and exchanges accounts (absent.go).
 type delegate struct{ c *Cluster }
 
 func (d delegate) NodeMeta(int) []byte { return d.c.meta() }

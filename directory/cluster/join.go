@@ -17,14 +17,21 @@ import (
 )
 
 const (
-	rejoin      = 500 * time.Millisecond // how often members that are missed are looked for
-	beaconTime  = 2 * time.Second        // how often a member that is not alone makes itself known to the group
-	joinTime    = 2 * time.Second        // for one attempt
-	mostSeekers = 8                      // of the members look at a time for one that is away, in the mean
-	mostMissed  = 16                     // of them at a time: one that answers knows the others
-	forget      = 72 * time.Hour         // after which a member that is missed is no more looked for
-	mostDead    = 1 << 12                // members that are missed and looked for; beyond it those that were lost first are forgotten
-	lastGossip  = time.Minute            // after which no gossip goes to a member that is missed; memberlist ends it after half of that
+	rejoin = 500 * time.Millisecond // how often missed members are looked for
+	// beaconTime is how often a member that is not alone makes itself known to the group.
+	beaconTime = 2 * time.Second
+	joinTime   = 2 * time.Second // for one attempt
+	// mostSeekers is how many members, on average, look at a time for a member that is away.
+	mostSeekers = 8
+	// mostMissed limits the missed members looked for at a time: one that answers knows the rest.
+	mostMissed = 16
+	forget     = 72 * time.Hour // after which a missed member is not looked for any more
+	// mostDead limits the missed members that are looked for. Beyond it those lost first are
+	// forgotten.
+	mostDead = 1 << 12
+	// lastGossip is after which time no gossip goes to a missed member. memberlist ends it after
+	// half of that.
+	lastGossip = time.Minute
 
 	mostAddresses = 32 // of one name, tried at a time
 )
@@ -32,10 +39,9 @@ const (
 // errOwn is returned for an address to join that is this member's own alone.
 var errOwn = errors.New("nobody else is there by now")
 
-// addresses are those of HOST:PORT, in no order so that not all members try the
-// same one first, and without this member's own; self reports whether that is one
-// of them. memberlist would look names up itself: first over TCP, with nothing to
-// stop it when a name server hangs.
+// addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
+// address first. It leaves out this member's own address; self reports whether the name has that
+// one. memberlist would look names up first over TCP, without a bound when a name server hangs.
 func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err error) {
 	ctx, cancel := context.WithTimeout(c.life, joinTime)
 	defer cancel()
@@ -61,7 +67,7 @@ func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err er
 		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
 		self = self || a == own
 		if own.Addr().Is4() && !a.Addr().Is4() || a == own || slices.Contains(to, a) {
-			continue // no datagram would get there, or it is us
+			continue // no datagram would get there, or it is this member's own
 		}
 		to = append(to, a)
 	}
@@ -69,8 +75,8 @@ func (c *Cluster) addresses(name string) (to []netip.AddrPort, self bool, err er
 	return to[:min(len(to), mostAddresses)], self, nil
 }
 
-// within is memberlist's transport, whose streams end with the member's life:
-// who does not answer must not keep it from closing.
+// within is memberlist's transport. Its streams end with the member's life, so that a peer that
+// does not answer does not keep the member from closing.
 type within struct {
 	memberlist.NodeAwareTransport
 	dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -91,7 +97,7 @@ func (w within) DialAddressTimeout(a memberlist.Address, timeout time.Duration) 
 	return w.DialTimeout(a.Addr, timeout)
 }
 
-// ending is a conn that something else may close too.
+// ending is a connection that the end of the member's life closes too. Close stops that.
 type ending struct {
 	net.Conn
 	stop func() bool
@@ -102,9 +108,9 @@ func (e *ending) Close() error {
 	return e.Conn.Close()
 }
 
-// knockAndDial dials for memberlist, which does so when a member does not answer
-// a packet. The member may have been started anew and know nobody: whoever joined
-// it still has it for alive and does not look for it. So it is told who is here.
+// knockAndDial dials for memberlist, which does so when a member does not answer a packet. The
+// member may have been started anew and know no other member. The members that joined it still take
+// it for alive and do not look for it. So knockAndDial first tells it that this member is here.
 func (c *Cluster) knockAndDial(ctx context.Context, addr string) (net.Conn, error) {
 	if at, err := netip.ParseAddrPort(addr); err == nil {
 		c.port.Knock(net.UDPAddrFromAddrPort(at))
@@ -112,14 +118,13 @@ func (c *Cluster) knockAndDial(ctx context.Context, addr string) (net.Conn, erro
 	return c.port.DialAddr(ctx, addr)
 }
 
-// keepJoined joins those it was told of until each was reached once, and looks
-// for those it has met for as long as they are not seen alive: memberlist gives
-// the dead up, and a cluster that was parted would stay so. While it is alone it
-// makes itself known to the group; and so does, less often, the first of several:
-// there may be others whom none of them has ever met.
+// keepJoined joins each address in Config.Join until that was reached once. It also looks for each
+// member that was met, as long as that is not seen alive: memberlist gives dead members up, and a
+// cluster that was cut would stay so. A member that is alone makes itself known to the group. The
+// first of several members does so less often: there may be members that none of them has met.
 func (c *Cluster) keepJoined() {
 	defer c.busy.Done()
-	told := map[string]bool{} // and not reached yet
+	told := map[string]bool{} // true: not reached yet
 	c.nmu.Lock()
 	for _, addr := range c.cfg.Join {
 		if told[addr] = addr != c.Addr(); told[addr] {
@@ -161,9 +166,9 @@ func (c *Cluster) keepJoined() {
 	}
 }
 
-// some returns the addresses of a few living members. c.nmu must be held.
+// some returns the addresses of a few living members. nmu must be held.
 func (c *Cluster) some() (addrs []string) {
-	for id, m := range c.nodes { // in no order
+	for id, m := range c.nodes { // in random order
 		if id != c.cfg.Node && m.alive && len(addrs) < 3 {
 			addrs = append(addrs, m.addr)
 		}
@@ -171,8 +176,8 @@ func (c *Cluster) some() (addrs []string) {
 	return addrs
 }
 
-// missed returns the addresses of some members that are not seen alive. c.nmu must
-// be held.
+// missed returns the addresses of some members that are not seen alive, and forgets those that were
+// lost too long ago or are too many. nmu must be held.
 func (c *Cluster) missed(now time.Time) (addrs []string) {
 	var dead []resource.NodeID
 	for id, m := range c.nodes {
@@ -193,21 +198,20 @@ func (c *Cluster) missed(now time.Time) (addrs []string) {
 	for id, m := range c.nodes {
 		switch {
 		case m.alive || m.away != nil && rand.N(len(*c.members.Load())) >= mostSeekers:
-		case m.away != nil: // when it is back it may be told of nobody
+		case m.away != nil: // when the member is back, it may know no other member
 			addrs = append(addrs, m.addr)
 		case now.Sub(m.lost) > forget:
 			delete(c.nodes, id)
-		case len(addrs) < mostMissed: // in no order: others the next time
+		case len(addrs) < mostMissed: // in random order: the next call returns different ones
 			addrs = append(addrs, m.addr)
 		}
 	}
 	return addrs
 }
 
-// look joins whoever is at an address, and calls found if somebody is, with
-// c.nmu held. A packet goes first: whoever is cut off would hold a connection
-// up for seconds, and whoever does not hear packets is no use as a member.
-// c.nmu is held.
+// look joins the member at an address, in a goroutine of its own, which calls found with nmu held
+// if a member answers. A packet goes first: a member that is cut off would hold up a connection for
+// seconds, and a member that does not receive packets is of no use. nmu must be held.
 func (c *Cluster) look(addr string, found func()) {
 	if c.looking[addr] || c.life.Err() != nil {
 		return
@@ -236,16 +240,16 @@ func (c *Cluster) look(addr string, found func()) {
 	})
 }
 
-// wanting is about a member that we were told of and have not reached yet.
+// A wanting is the state of an address to join that has not been reached yet.
 type wanting struct {
 	since time.Time
 	tried bool
-	own   bool          // the address is this member's own, and nobody else's
-	said  time.Duration // after which it is said, and again after twice that
+	own   bool          // the address is this member's own and no other member's
+	said  time.Duration // after which time a warning is logged, and again after twice that
 }
 
-// want says that a member is not reached: nothing else tells an operator that an
-// address, a key or the cluster's name is wrong. c.nmu is held.
+// want logs a warning that a member is not reached: nothing else tells an operator that an address,
+// a key or the cluster's name is wrong. nmu must be held.
 func (c *Cluster) want(addr string, err error) {
 	w := c.wanting[addr]
 	if w != nil {
@@ -258,6 +262,8 @@ func (c *Cluster) want(addr string, err error) {
 	w.said *= 2
 }
 
+// join says hello to each address of addr, and joins the members that answer. It returns nil if at
+// least one was joined.
 func (c *Cluster) join(addr string) error {
 	to, self, err := c.addresses(addr)
 	if err != nil {
@@ -265,7 +271,7 @@ func (c *Cluster) join(addr string) error {
 		return err
 	}
 	var failed []error
-	for _, at := range to { // all: they may not know each other
+	for _, at := range to { // all addresses: their members may not know each other
 		err := c.port.Hello(c.life, net.UDPAddrFromAddrPort(at))
 		if err == nil {
 			_, err = c.list.Join([]string{at.String()})
@@ -295,11 +301,12 @@ func (c *Cluster) join(addr string) error {
 	return fmt.Errorf("nobody answers; it may be down, or have another name of the cluster or another key: %w", errors.Join(failed...))
 }
 
-// heardBeacon works on a member's telling that it is there.
+// heardBeacon handles the beacon of another member.
 func (c *Cluster) heardBeacon(id resource.NodeID, addr *net.UDPAddr) {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
-	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed { // it may have been recorded
+	// The beacon may be a recorded one, so the number of joins is limited.
+	if m := c.nodes[id]; (m == nil || !m.alive) && len(c.looking) < mostMissed {
 		c.look(addr.String(), func() {})
 	}
 }

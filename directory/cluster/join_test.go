@@ -21,12 +21,12 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer answers questions for addresses over UDP.
+// nameServer answers DNS questions for addresses over UDP.
 type nameServer struct {
 	at   net.PacketConn
 	mu   sync.Mutex
-	of   map[string][]string // addresses of names
-	fail dnsmessage.RCode    // said of every name, if not 0
+	of   map[string][]string // addresses by name
+	fail dnsmessage.RCode    // the answer for every name, if not 0
 	mute bool
 }
 
@@ -104,8 +104,8 @@ func addressesOf(c *Cluster, name string) (to []string, err error) {
 	return to, err
 }
 
-// A name stands for all its addresses but our own, those that no datagram of
-// ours reaches, and those given twice.
+// A name yields all its addresses, except the member's own, those that its datagrams cannot reach,
+// and duplicates.
 func TestAddresses(t *testing.T) {
 	s := names(t)
 	s.set(func() {
@@ -145,14 +145,14 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// at is a member at an address and port of its own.
+// at returns a member at the given address and port.
 func at(t *testing.T, n resource.NodeID, bind string) *Cluster {
 	t.Helper()
 	return member(t, n, func(c *Config) { c.Bind = bind })
 }
 
-// Of the addresses of a name each leads in, whether or not somebody is at the
-// others; and a name that does not resolve yet is asked for again.
+// Each address of a name is joined, whether or not the other ones have a member. A name that does
+// not resolve yet is looked up again.
 func TestJoinByName(t *testing.T) {
 	s := names(t)
 	a := at(t, 1, "127.0.0.2:0")
@@ -170,15 +170,15 @@ func TestJoinByName(t *testing.T) {
 	}
 }
 
-// A name server that hangs keeps a member neither from its beginning, nor from
-// joining others, nor from ending.
+// A name server that hangs delays neither the start of a member, nor its joining of other members,
+// nor its end.
 func TestNameServerHangs(t *testing.T) {
 	s := names(t)
 	s.set(func() { s.mute = true })
 	a := member(t, 1, nil)
 	begun := time.Now()
 	b := member(t, 2, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:7946", a.Addr()} })
-	if d := time.Since(begun); d >= joinTime { // who waits for the name server takes so long
+	if d := time.Since(begun); d >= joinTime { // a member that waited for the name server would take so long
 		t.Errorf("opened after %v", d)
 	}
 	together(t, a, b)
@@ -188,14 +188,14 @@ func TestNameServerHangs(t *testing.T) {
 	eventually.True(t, "one is looked at, which hangs", func() bool { return b.Stats().LookedAt == 1 })
 	begun = time.Now()
 	if err := b.Close(); err != nil {
-		t.Log(err) // on a busy machine the others may not hear the goodbye in time
+		t.Log(err) // on a busy machine the other members may not hear the goodbye in time
 	}
 	if d := time.Since(begun); d > joinTime {
 		t.Errorf("closed after %v", d)
 	}
 }
 
-// Nor does somebody who takes a connection and says nothing.
+// A peer that accepts a connection and is silent does not delay the end of a member either.
 func TestJoinSilent(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -232,8 +232,8 @@ func TestJoinSilent(t *testing.T) {
 	}
 }
 
-// Who does not reach a member that it was told of says so, and so does a member
-// that hears of another cluster: a key or a name that is wrong is not seen otherwise.
+// A member logs that it does not reach an address to join. A member logs that it hears another
+// cluster. Nothing else shows a wrong key or name.
 func TestNotReached(t *testing.T) {
 	var ours, theirs lines
 	logTo := func(l *lines, name string) func(*Config) {

@@ -16,19 +16,20 @@ import (
 	"unicode/utf8"
 )
 
-// A key has so many bytes, and there are so many in a file.
+// Limits of a key, in bytes, and of the number of keys in a file.
 const (
 	minKey   = 16
 	maxKey   = 4 << 10
 	mostKeys = 8
 )
 
-// ReadKeys reads the keys of a cluster: the first seals, all open. There is one
-// on each line, taken as it is written, without the white space around it; lines
-// that begin with # are remarks. A file that is no text is one key as a whole.
-// It must be its owner's alone. No error has a part of a key in it.
+// ReadKeys reads the keys of a cluster from a file: the first seals, all open. Each line has one
+// key, taken as written, without the white space around it. Lines that begin with # are comments. A
+// file that is not text is one key as a whole. Only the file's owner may have access to it. No
+// error contains a part of a key.
 func ReadKeys(file string) (keys [][]byte, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // waits for nobody at the other end of a pipe
+	// With O_NONBLOCK, opening a pipe does not wait for its other end.
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the cluster's key: %w", ErrConfig, err)
 	}
@@ -72,7 +73,7 @@ func ReadKeys(file string) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// keys are those in the file, none without one.
+// keys returns the keys in the file, or none if there is no file.
 func (m *Membership) keys() ([][]byte, error) {
 	if m.member.KeyFile == "" {
 		return nil, nil
@@ -80,8 +81,8 @@ func (m *Membership) keys() ([][]byte, error) {
 	return ReadKeys(m.member.KeyFile)
 }
 
-// linkKeys are what the contexts prove to each other, in the order of the
-// cluster's keys.
+// linkKeys returns what the contexts prove to each other to have, in the order of the cluster's
+// keys.
 func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
 	if len(keys) == 0 {
 		return [][32]byte{LinkKey(m.name, nil)}
@@ -92,15 +93,15 @@ func (m *Membership) linkKeys(keys [][]byte) (link [][32]byte) {
 	return link
 }
 
-// Rekey reads the file with the cluster's keys again and puts them to use, for
-// what members say and for the links of their contexts, who are told. It returns
-// how many there are. With an error nothing has changed. Members do it by
-// themselves soon after the file has changed.
+// Rekey reads the file of the cluster's keys again. The new keys are used between members and for
+// the links of the node's contexts, which are told. It returns the number of keys. If it returns an
+// error, nothing has changed. Members call the same by themselves soon after the file has changed.
 func (m *Membership) Rekey() (int, error) {
 	n, _, err := m.rekey()
 	return n, err
 }
 
+// rekey is Rekey that also reports whether the keys have changed.
 func (m *Membership) rekey() (n int, changed bool, err error) {
 	m.kmu.Lock()
 	defer m.kmu.Unlock()
@@ -112,7 +113,7 @@ func (m *Membership) rekey() (n int, changed bool, err error) {
 	c, s := m.now, m.of
 	m.mu.Unlock()
 	if c == nil || slices.EqualFunc(keys, m.used, bytes.Equal) {
-		return len(keys), false, nil // without one, they are read when it begins
+		return len(keys), false, nil // without a cluster, the keys are read when one begins
 	}
 	if err := c.SetKeys(keys...); err != nil {
 		return 0, false, err
@@ -125,8 +126,8 @@ func (m *Membership) rekey() (n int, changed bool, err error) {
 // look is how often the file is looked at.
 const look = time.Second
 
-// keepKeys follows the file of keys. What has changed is read when it looks the
-// same for the second time: it may be being written.
+// keepKeys follows the file of keys. A change is read when the file looks the same for the second
+// time: before that, the file may still be being written.
 func (m *Membership) keepKeys(life context.Context) {
 	var seen, used os.FileInfo
 	said := ""
@@ -157,6 +158,7 @@ func (m *Membership) keepKeys(life context.Context) {
 	}
 }
 
+// sameFile reports whether two looks at a file show no change.
 func sameFile(a, b os.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }

@@ -20,28 +20,29 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A question or an answer of up to mostPacked bytes goes in packets: what gets
-// lost goes again as a whole, and it has to be there within a hop. Larger ones
-// have a stream each. A member that has a larger answer gives the identifier
-// alone, and is asked the same again by a stream; a larger question is put to
-// each member by a stream.
+// A question or an answer of up to mostPacked bytes goes in packets. If a part of it is lost, all
+// of it goes again, and it has to arrive within a hop. A larger one has a stream to itself. A
+// member with a larger answer sends the identifier alone, and is asked the same again by a stream.
+// A larger question is put to each member by a stream.
 //
-//	who asks     head, as of all streams, 'Q' | len u32 | question
-//	who answers  0: no
-//	             1 | len u32 | answer
+//	asking member    head, as of all streams, 'Q' | len u32 | question
+//	answering member 0: no
+//	                 1 | len u32 | answer
 //
-// Who cannot answer, or not yet, hangs up.
+// A member that cannot answer, or not yet, closes the stream.
 const (
 	mostPacked = 64 << 10
 	stubLen    = 16 // an answer that is an identifier
 	mostStream = 64<<10 + resource.MaxList
 	largeTime  = 10 * time.Second // for one question, and for its answer
 	largeEach  = 8                // members asked at a time
-	mostLarge  = 16               // questions answered at a time: each may have as much as a list, and its answer
+	// mostLarge limits the questions answered at a time: a question may be as large as a list, and
+	// so may its answer.
+	mostLarge = 16
 )
 
-// sizeOf is what an answer has at most, without making it: other questions wait
-// meanwhile.
+// sizeOf returns the largest size of an answer, in bytes, without making the answer: other
+// questions wait meanwhile.
 func sizeOf(r *database.Record, pattern *resource.List) int {
 	const head = 40
 	if pattern.Complete() {
@@ -77,7 +78,7 @@ func (c *Cluster) serveQuestion(nc net.Conn) error {
 	return err
 }
 
-// readLarge reads what is written with its length before it.
+// readLarge reads a length and as many bytes.
 func readLarge(r io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -87,13 +88,13 @@ func readLarge(r io.Reader) ([]byte, error) {
 	if n > mostStream {
 		return nil, fmt.Errorf("cluster: %d bytes announced", n)
 	}
-	var b bytes.Buffer // grows as the bytes come: an announced length alone costs nothing
+	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
 	_, err := io.CopyN(&b, r, int64(n))
 	return b.Bytes(), err
 }
 
-// askByStream puts a question to one member. An error says that it did not
-// answer.
+// askByStream puts a question to one member. ok reports whether the member has an answer. An error
+// means that it did not answer.
 func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) (answer []byte, ok bool, err error) {
 	nc, err := c.dial(ctx, questionByte, m)
 	if err != nil {
@@ -120,12 +121,12 @@ func (c *Cluster) askByStream(ctx context.Context, m resource.NodeID, q []byte) 
 	return answer, err == nil, err
 }
 
-// askEach puts a question to members by a stream each.
+// askEach puts a question to each of some members by a stream, to largeEach of them at a time.
 func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) (r search.Result, err error) {
 	life, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(c.life, end)()
-	var mu sync.Mutex // of r
+	var mu sync.Mutex // guards r
 	var busy sync.WaitGroup
 	room := make(chan struct{}, largeEach)
 	for _, m := range who {
@@ -139,7 +140,7 @@ func (c *Cluster) askEach(ctx context.Context, who []resource.NodeID, q []byte) 
 			case r.Found:
 			case ok:
 				r.Found, r.From, r.Answer = true, m, a
-				end() // nobody else need answer
+				end() // the other members need not answer
 			case err != nil:
 				c.log.Debug("cluster: a question", "err", err)
 				r.Failed = append(r.Failed, m)

@@ -17,8 +17,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Lists as large as there may be are found, listed and looked up, by values as
-// large as there may be, and what nobody holds is denied for certain.
+// Lists of the largest size are found, listed and looked up, by values of the largest size. What no
+// member has is denied for certain.
 func TestLarge(t *testing.T) {
 	// A hop is far shorter than such a list takes.
 	hop := func(c *Config) { c.Hop, c.Patience = 5*time.Millisecond, 30*time.Second }
@@ -90,7 +90,7 @@ func TestLargeAway(t *testing.T) {
 	}
 }
 
-// Lengths and questions that make no sense end their stream and nothing else.
+// Invalid lengths and questions end their stream, and nothing else.
 func TestLargeJunk(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)

@@ -23,28 +23,36 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// A Member says how a node takes part in a cluster.
+// A Member has the settings by which a node takes part in a cluster.
 type Member struct {
-	Bind     string            // HOST:PORT for what members say to each other, UDP and TCP; "": no member
-	Join     []string          // HOST:PORT of members to begin with
-	KeyFile  string            // with the cluster's keys, see ReadKeys; "": whoever knows the cluster's name may take part
-	Group    string            // IP:PORT of a multicast group or a broadcast address, to find members and to search by; may be empty
+	// Bind is HOST:PORT for the traffic between members, UDP and TCP. An empty Bind means that the
+	// node is no member.
+	Bind string
+	Join []string // HOST:PORT of members to begin with
+	// KeyFile has the cluster's keys: see ReadKeys. If it is empty, every process that knows the
+	// cluster's name may take part.
+	KeyFile string
+	// Group is IP:PORT of a multicast group or a broadcast address, by which members find each
+	// other and search. It may be empty.
+	Group    string
 	Strategy strategy.Strategy // of searches; the zero value is strategy.Auto
-	Poll     time.Duration     // how long who asks, and who answers, reads the sockets himself before he sleeps; 0: not
-	// Certificates show who is one of the cluster, where TLS is spoken, in place
-	// of those that are made from the key, which is needed all the same.
+	// Poll is how long a goroutine that asks, or the keeper after an answer, reads the sockets
+	// itself before it sleeps; 0: not at all.
+	Poll time.Duration
+	// Certificates prove membership in TLS, in place of those made from the key. The key is needed
+	// all the same.
 	Certificates tls.Paths
 
-	err error // of the environment
+	err error // of Environment
 }
 
-// ErrConfig is returned where the settings of a member are not valid, or its key or its certificates
-// cannot be used.
+// ErrConfig is returned when the settings of a member are not valid, or when its key or its
+// certificates cannot be used.
 var ErrConfig = directory.ErrMember
 
-// Environment returns the member that ROCL_BIND, ROCL_JOIN (values are separated by commas), ROCL_KEY_FILE,
-// ROCL_GROUP, ROCL_SEARCH and ROCL_POLL describe: no member if ROCL_BIND is not set. Check reports what is
-// wrong with them.
+// Environment returns the member that the environment describes: ROCL_BIND, ROCL_JOIN (values are
+// separated by commas), ROCL_KEY_FILE, ROCL_GROUP, ROCL_SEARCH and ROCL_POLL. Without ROCL_BIND it
+// is no member. Check reports what is wrong with the variables.
 func Environment() Member {
 	m := Member{Bind: os.Getenv("ROCL_BIND"), Join: Split(os.Getenv("ROCL_JOIN")), KeyFile: os.Getenv("ROCL_KEY_FILE"), Group: os.Getenv("ROCL_GROUP")}
 	var err error
@@ -61,7 +69,7 @@ func Environment() Member {
 	return m
 }
 
-// Split is the list that commas separate in s.
+// Split returns the values in s that commas separate, without empty ones and the space around them.
 func Split(s string) (list []string) {
 	for v := range strings.SplitSeq(s, ",") {
 		if v = strings.TrimSpace(v); v != "" {
@@ -71,7 +79,8 @@ func Split(s string) (list []string) {
 	return list
 }
 
-// Check returns an error that matches ErrConfig if the settings are not valid. It does not read the key.
+// Check returns an error that matches ErrConfig if the settings are not valid. It does not read the
+// key.
 func (m Member) Check() error {
 	if m.err != nil {
 		return m.err
@@ -114,11 +123,12 @@ func (m Member) Check() error {
 	return nil
 }
 
-// Paths returns the certificates of the member, as [github.com/rocl-go/rocl.WithMember] wants to know them.
+// Paths returns the certificates of the member, in the form that
+// [github.com/rocl-go/rocl.WithMember] needs.
 func (m Member) Paths() tls.Paths { return m.Certificates }
 
-// Option returns what makes a directory server a member of the cluster with a name; nil where m is no member.
-// certs are used where m has no certificates.
+// Option returns the option that makes a directory server a member of the cluster name, or nil if m
+// is no member. certs are used if m has no certificates.
 func (m Member) Option(name string, certs tls.Paths, log *slog.Logger) directory.Option {
 	if m.Bind == "" {
 		return nil
@@ -129,7 +139,7 @@ func (m Member) Option(name string, certs tls.Paths, log *slog.Logger) directory
 	return NewMembership(name, m, log).Option()
 }
 
-// CheckName returns an error if no cluster can have that name.
+// CheckName returns an error that matches ErrConfig if no cluster can have that name.
 func CheckName(name string) error {
 	if len(name) > maxName {
 		return fmt.Errorf("%w: the cluster's name has %d bytes, at most %d", ErrConfig, len(name), maxName)
@@ -147,45 +157,45 @@ func IsAddress(s string) bool {
 	return err == nil
 }
 
-// mostPoll is how long a processor may be kept by who waits.
+// mostPoll limits Member.Poll, for which a waiting goroutine may occupy a processor.
 const mostPoll = time.Second
 
-// A Membership makes whatever server of this process serves the node a member
-// of a cluster, for as long as it does.
+// A Membership makes whichever server of this process serves the node a member of a cluster, for as
+// long as that server serves.
 type Membership struct {
 	name   string
 	member Member
 	log    *slog.Logger
 
 	kmu  sync.Mutex // held while keys are read and put to use
-	used [][]byte   // by now
+	used [][]byte   // the keys in use
 	mu   sync.Mutex
 	now  *Cluster
-	of   *directory.Server // whose that is
+	of   *directory.Server // the server to which now belongs
 }
 
-// NewMembership makes the membership in the cluster with the given name.
+// NewMembership returns a membership in the cluster with the given name.
 func NewMembership(name string, m Member, log *slog.Logger) *Membership {
 	return &Membership{name: name, member: m, log: log}
 }
 
-// Option is for the server.
+// Option returns the option for the directory server.
 func (m *Membership) Option() directory.Option { return directory.WithMembership(m.begin) }
 
-// Cluster is the present one, nil while there is none.
+// Cluster returns the present cluster, or nil while there is none.
 func (m *Membership) Cluster() *Cluster {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now
 }
 
-// patience is how long an address may be in use: the process that was the
-// member before us is going.
+// patience is how long begin waits for an address in use: the process that was the member before is
+// about to end.
 const patience = 2 * time.Second
 
-// begin makes the node of s a member. Contexts that are there already want
-// their directory at once: for them the node is served in any case, and becomes
-// a member when it can.
+// begin makes the node of s a member, and returns the function that ends that. If late is set,
+// contexts of the node already wait for their directory. The node is then served in any case, and
+// becomes a member when it can.
 func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	wait := patience
 	if late {
@@ -217,6 +227,7 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	}, nil
 }
 
+// keepEntering tries to become a member until that succeeds or life ends.
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 	said := ""
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
@@ -238,9 +249,9 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 	}
 }
 
-// enter becomes a member. The contexts are told first: whoever joins s has the
-// keys of the cluster from the beginning. An address that is in use is tried again
-// for as long as wait and ctx last.
+// enter becomes a member. It sets the terms of s first: a context that joins s has the keys of the
+// cluster from the beginning. An address that is in use is tried again for as long as wait and ctx
+// last.
 func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.Duration) error {
 	m.kmu.Lock()
 	defer m.kmu.Unlock()
@@ -270,7 +281,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 		if ctx.Err() == nil && (!errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end)) {
 			return err
 		}
-		t := time.NewTimer(10 * time.Millisecond) // nothing tells when an address is free
+		t := time.NewTimer(10 * time.Millisecond) // no event tells when an address is free
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -278,7 +289,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
-	terms.Host = host(c.Addr()) // the one chosen, where all were bound
+	terms.Host = host(c.Addr()) // the address that was chosen, if Bind names every address
 	s.SetTerms(terms)
 	m.mu.Lock()
 	m.now, m.of = c, s
@@ -292,6 +303,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	return nil
 }
 
+// leave ends the cluster that enter opened, if there is one.
 func (m *Membership) leave(handOver bool) {
 	m.mu.Lock()
 	c := m.now
@@ -309,7 +321,7 @@ func (m *Membership) leave(handOver bool) {
 	}
 }
 
-// host is the address in HOST:PORT, "" if it is none that others can use.
+// host returns the address in HOST:PORT, or "" if other nodes cannot use it.
 func host(at string) string {
 	h, _, err := net.SplitHostPort(at)
 	if err != nil {

@@ -46,7 +46,7 @@ func TestReadKeys(t *testing.T) {
 	good := "0123456789abcdef"
 	for name, c := range map[string]struct {
 		file string
-		want error // nil: the key
+		want error // nil: the key is read
 		says string
 	}{
 		"good":               {write(good, 0o600), nil, ""},
@@ -68,7 +68,7 @@ func TestReadKeys(t *testing.T) {
 			t.Errorf("%s: %v does not say %q", name, err, c.says)
 		}
 	}
-	// Several, and what is no text.
+	// Files with several keys, and files that are not text.
 	other := strings.Repeat("k", 20)
 	for content, want := range map[string][]string{
 		good + "\n" + other + "\n":                            {good, other},
@@ -91,7 +91,7 @@ func TestReadKeys(t *testing.T) {
 	}
 }
 
-// many keys, a line each.
+// many returns n keys, each on a line.
 func many(n int) (s string) {
 	for i := range n {
 		s += fmt.Sprintf("key number %016d\n", i)
@@ -128,7 +128,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// freePort is a port of the loopback interface that nobody has just now.
+// freePort returns an address of the loopback interface that is not in use.
 func freePort(t *testing.T) string {
 	t.Helper()
 	addr, err := freeaddr.Loopback()
@@ -149,9 +149,9 @@ func sock(t *testing.T) string {
 
 var errHasty = errors.New("has no time")
 
-// An address that somebody has is an error of the one who serves first, which
-// waits for the address no longer than its context lasts. Who takes over serves, says that nothing is certain, and becomes a member when
-// the address is free.
+// An address in use is an error for the process that serves first. It waits for the address no
+// longer than its context lasts. A process that takes over serves anyway, denies nothing for
+// certain, and becomes a member when the address is free.
 func TestAddressInUse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -211,8 +211,8 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// A member that hands over is never away for the others: they ask its successor,
-// who is not answered what its predecessor asked.
+// A member that hands over stays a member for the other ones: they ask its successor. The successor
+// does not get answers to questions of its predecessor.
 func TestHandOver(t *testing.T) {
 	at := freePort(t)
 	mine := func(c *Config) { c.Bind = at }
@@ -229,7 +229,7 @@ func TestHandOver(t *testing.T) {
 	}
 	away := make(chan struct{})
 	watched, done := make(chan struct{}), make(chan struct{})
-	go func() { // as often as it can
+	go func() { // as often as possible
 		defer close(done)
 		for {
 			if len(a.Members()) != 2 {
@@ -250,7 +250,7 @@ func TestHandOver(t *testing.T) {
 		b = member(t, 2, mine, a)
 		id := put(t, b, uint32(i+1), resource.Attrs{"type": "y"})
 		together(t, a, b)
-		for range 20 { // numbers that the others may remember
+		for range 20 { // with numbers that the other members may remember
 			if _, err := b.Find(ctx, pattern(resource.Match{"type": "nothing"})); !errors.Is(err, directory.ErrNotFound) {
 				t.Fatalf("asked for nothing: %v", err)
 			}
@@ -273,8 +273,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// A member that has just come to serve its node does not say no for certain,
-// what it has it says.
+// A member that has just begun to serve its node denies nothing for certain. It answers for what it
+// has.
 func TestNotSure(t *testing.T) {
 	var sure atomic.Bool
 	a := member(t, 1, nil)
@@ -305,8 +305,8 @@ func TestNotSure(t *testing.T) {
 	}
 }
 
-// Keys that are read again are those of the cluster and of the links; what
-// cannot be read changes nothing.
+// Keys that are read again are used in the cluster and for the links. A file that cannot be used
+// changes nothing.
 func TestRekey(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ms-")
 	if err != nil {
@@ -369,8 +369,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// The file of keys is followed: what has changed in it is put to use, and what
-// is of no use is told of and changes nothing.
+// The file of keys is followed. A change is put to use. A change that cannot be used is logged and
+// changes nothing.
 func TestKeysFollowed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is looked at each second")
@@ -419,7 +419,7 @@ func TestKeysFollowed(t *testing.T) {
 	eventually.True(t, "it is missed", func() bool { return strings.Contains(log.String(), "no such file") })
 }
 
-// lines are what was logged.
+// lines holds what was logged.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -463,8 +463,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// A member that anybody can take for one of his own is warned of, unless only
-// this machine reaches it.
+// A member without a key is warned about unless only this machine reaches it: isLocal decides.
 func TestLoopback(t *testing.T) {
 	for at, want := range map[string]bool{"127.0.0.7:1": true, "[::1]:1": true, "10.0.0.7:1": false, "[fd00::7]:1": false} {
 		if isLocal(at) != want {

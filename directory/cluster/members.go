@@ -14,28 +14,31 @@ import (
 )
 
 const (
-	firstTime = 3 * time.Second // for which questions wait for the first member to be reached: a connection whose first packet is lost takes a second
-	awayTime  = 5 * time.Second // for which a member that said it would be back is waited for
+	// firstTime is how long questions wait for the first member to be reached. A connection whose
+	// first packet is lost takes a second.
+	firstTime = 3 * time.Second
+	// awayTime is how long a member is waited for that said that it would be back.
+	awayTime = 5 * time.Second
 )
 
-// node is one that was met.
+// A node is what this member knows of a member that it has met or heard of. Cluster.nmu guards it.
 type node struct {
 	addr  string
-	epoch uint64 // of its port's present life
+	epoch uint64 // of the present life of its port
 	alive bool
 	lost  time.Time   // when it was seen dead
 	met   time.Time   // when it was first seen alive in this life
 	left  bool        // it said that it leaves
 	going bool        // it said that another server is about to take its place
 	away  *time.Timer // runs while the node is away
-	until time.Time   // when that timer fires
+	until time.Time   // when the timer away fires
 
 	rolls   bool // it reads the checksum of members in a no: see roll.go
 	hearsay bool // another member told of it, and it was never seen alive
-	doubt   bool // whether it is waited for is decided by the account that follows
+	doubt   bool // its account, which follows, decides whether the node is waited for
 }
 
-// seen works on what gossip says of a node.
+// seen handles what gossip says of a node. memberlist calls it.
 func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	id, ok := nodeID(n)
 	epoch, flags, known := parseMeta(n.Meta)
@@ -45,7 +48,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
-	if alive && len(n.Meta) >= metaLen { // whichever its version is
+	if alive && len(n.Meta) >= metaLen { // whichever version it has
 		c.port.Gossips(id, epochIn(n.Meta), &net.UDPAddr{IP: n.Addr, Port: int(n.Port)})
 	}
 	if !alive {
@@ -57,7 +60,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		if m == nil {
 			return
 		}
-		alive, epoch, m.left = false, m.epoch, true // it was understood: it is gone as that
+		alive, epoch, m.left = false, m.epoch, true // it was understood before: as such it is gone
 	}
 	if m == nil {
 		m = &node{}
@@ -97,7 +100,7 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 		case m.going && c.life.Err() == nil:
 			c.waitFor(id, m, awayTime)
 		case m.left:
-			delete(c.nodes, id) // it said so
+			delete(c.nodes, id) // it said that it leaves
 		default: // dead, or cut off: keepJoined looks for it
 			m.lost = time.Now()
 		}
@@ -111,15 +114,15 @@ func (c *Cluster) seen(n *memberlist.Node, alive bool) {
 	}
 }
 
-// forgotten sees to it that nothing is kept for gossip of a member that is not
-// remembered. nmu must be held.
+// forgotten drops the gossip state of a member that c.nodes does not have any more. nmu must be
+// held.
 func (c *Cluster) forgotten(id resource.NodeID) {
 	if c.nodes[id] == nil {
 		c.port.ForgetGossip(id)
 	}
 }
 
-// waitNoMore ends the waiting for members that are away: c has ended.
+// waitNoMore stops the timers of members that are away, because c has ended.
 func (c *Cluster) waitNoMore() {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
@@ -130,28 +133,28 @@ func (c *Cluster) waitNoMore() {
 	}
 }
 
-// Datagrams by which a member says that it goes, of one byte but for msgOther.
-// memberlist tells it too, in time, and cannot say whether the others have heard.
+// Datagrams by which a member says that it goes. They have one byte, except msgOther. memberlist
+// tells it too, in time, but cannot say whether the other members have heard it.
 const (
-	msgOther   = 12 // and what is said of an absent member: another one is away
+	msgOther   = 12 // another member is away; an account entry of it follows
 	msgHeard   = 13 // the answer to msgAway
-	msgAway    = 14 // another server is about to take my place
+	msgAway    = 14 // another server is about to take the sender's place
 	msgLeaving = 15
 )
 
-// How long a member that is away for a moment waits for all to have heard so,
-// and how often it tells those that have not. Gossip may reach them later; who
-// is not reached takes it for dead.
+// tellTime is how long a member that is away for a moment waits for all members to acknowledge it.
+// tellAgain is how often it tells those that have not. Gossip may reach them later. A member that
+// is not reached takes this one for dead.
 const (
 	tellTime  = 150 * time.Millisecond
 	tellAgain = 20 * time.Millisecond
 )
 
-// sayAway tells the others that another server is about to take this one's
-// place, until they have heard it.
+// sayAway tells the other members that another server is about to take this one's place, until they
+// have acknowledged it or tellTime has passed.
 func (c *Cluster) sayAway() {
 	c.going.Store(true)
-	_ = c.list.UpdateNode(1) // only begins to tell
+	_ = c.list.UpdateNode(1) // this only begins to tell
 	c.nmu.Lock()
 	c.untold, c.heard = map[resource.NodeID]bool{}, make(chan struct{})
 	for id, m := range c.nodes {
@@ -185,7 +188,8 @@ func (c *Cluster) sayAway() {
 	}
 }
 
-// takeLeave tells the others. Whoever does not hear it takes us for dead.
+// takeLeave tells the other members that this one leaves. A member that does not hear it takes this
+// one for dead.
 func (c *Cluster) takeLeave() {
 	var out []port.Out
 	for _, m := range c.others() {
@@ -194,7 +198,8 @@ func (c *Cluster) takeLeave() {
 	c.port.Send(out...)
 }
 
-// parting works on what a member says who goes, or has heard that we do.
+// parting handles a datagram msgHeard, msgAway or msgLeaving of the member id. at is where id
+// awaits the answer.
 func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 	var out []port.Out
 	c.nmu.Lock()
@@ -219,7 +224,8 @@ func (c *Cluster) parting(id resource.NodeID, at *net.UDPAddr, what byte) {
 	}
 }
 
-// relist makes the list of members anew.
+// relist makes the list of members and the roll anew, and wakes the waiters of news. nmu must be
+// held.
 func (c *Cluster) relist() {
 	all := []resource.NodeID{c.cfg.Node}
 	for id, m := range c.nodes {
@@ -234,7 +240,7 @@ func (c *Cluster) relist() {
 	c.changed = make(chan struct{})
 }
 
-// news is closed when membership changes next.
+// news returns the channel that is closed when membership changes next.
 func (c *Cluster) news() <-chan struct{} {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()

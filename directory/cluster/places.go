@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	lease      = 30 * time.Second // for which a place is kept that nobody asks from
+	lease      = 30 * time.Second // for which a place is kept that is not used
 	mostPlaces = 10_000
 )
 
-// msgStop and the place, 8 bytes, say that nobody will ask from it again. It
-// stands apart from the messages of package search. It may be lost: there is the
-// lease.
+// msgStop, followed by the 8 bytes of a place, says that the listing will not ask from it again.
+// The number differs from those of the messages of package search. The datagram may be lost: then
+// the lease ends the place.
 const msgStop = 8
 
-// places are where questions of other nodes with several answers have come to.
+// places holds how far the listings of other nodes have come.
 type places struct {
 	mu    sync.Mutex
 	by    map[uint64]*place
-	sweep *time.Timer // runs while there are any
+	sweep *time.Timer // runs while there are places
 }
 
+// A place is how far one listing has come. places.mu guards it.
 type place struct {
 	cur  *database.Cursor
 	step uint64
@@ -35,9 +36,8 @@ type place struct {
 	used time.Time
 }
 
-// next gives the answer of a step: a new one for the next step, the same again
-// for the one before, whose answer was lost. lost says that the place is not known
-// any more.
+// next returns the answer of a step: a new one for the next step, and the same again for the last
+// step, whose answer was lost. lost reports that the place is not known any more.
 func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.List, now time.Time) (r database.Record, ok, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *places) next(db *database.DB, cursor, step uint64, pattern *resource.Li
 	return at.last, at.ok && step == at.step, step != at.step
 }
 
-// stop forgets a place that nobody will ask from again.
+// stop forgets a place that its listing will not ask from again.
 func (p *places) stop(cursor uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +77,8 @@ func (p *places) stop(cursor uint64) {
 	}
 }
 
-// forgetOldest forgets the place that was not used for longest: who lists goes
-// on, who has gone away without a word has lost nothing.
+// forgetOldest forgets the place that was not used for longest. A listing that goes on keeps its
+// place; one that was abandoned loses nothing.
 func (p *places) forgetOldest() {
 	var oldest uint64
 	var at *place
@@ -100,7 +100,7 @@ func (p *places) expire() {
 		}
 	}
 	switch {
-	case p.sweep == nil: // nothing is left
+	case p.sweep == nil: // no place is left
 	case len(p.by) > 0:
 		p.sweep.Reset(lease)
 	default:
@@ -108,6 +108,7 @@ func (p *places) expire() {
 	}
 }
 
+// rest stops the sweep of expired places. p.mu must be held.
 func (p *places) rest() {
 	if p.sweep != nil {
 		p.sweep.Stop()
@@ -115,7 +116,7 @@ func (p *places) rest() {
 	}
 }
 
-// close forgets all.
+// close forgets all places.
 func (p *places) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

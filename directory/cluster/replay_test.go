@@ -26,12 +26,12 @@ type tap struct {
 
 	mu        sync.Mutex
 	datagrams map[uint16][][]byte
-	streams   map[uint16]map[uint16]*[]byte // by port, then by the sender's
+	streams   map[uint16]map[uint16]*[]byte // by port, then by the sender's port
 }
 
 func newTap(t *testing.T, ports ...uint16) *tap {
 	t.Helper()
-	const all = unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8 // as on the wire
+	const all = unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8 // in the byte order of the network
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
 	if err == unix.EPERM {
 		t.Skip("only root may record what is sent")
@@ -63,7 +63,8 @@ func (x *tap) listen() {
 			return
 		default:
 		}
-		if err == nil && from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING { // else it is seen twice
+		// An outgoing packet is seen again as an incoming one.
+		if err == nil && from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING {
 			x.heard(b[:n])
 		}
 	}
@@ -92,7 +93,8 @@ func (x *tap) heard(b []byte) {
 		if x.streams[dst][src] == nil {
 			x.streams[dst][src] = new([]byte)
 		}
-		*x.streams[dst][src] = append(*x.streams[dst][src], p[int(p[12]>>4)*4:]...) // nothing is lost there
+		// No segment is lost on the loopback interface.
+		*x.streams[dst][src] = append(*x.streams[dst][src], p[int(p[12]>>4)*4:]...)
 	}
 }
 
@@ -102,7 +104,7 @@ func (x *tap) end() {
 	unix.Close(x.fd)
 }
 
-// replay sends all that was recorded again, each to the port that it went to.
+// replay sends all that was recorded again, each to the port that it was sent to.
 func (x *tap) replay(t *testing.T) {
 	t.Helper()
 	for port, all := range x.datagrams {
@@ -130,7 +132,7 @@ func (x *tap) replay(t *testing.T) {
 	}
 }
 
-// dies ends a member without a word to the others.
+// dies ends a member without telling the other members.
 func dies(c *Cluster) {
 	c.ended.Do(func() {
 		c.nmu.Lock()
@@ -147,10 +149,10 @@ func dies(c *Cluster) {
 	})
 }
 
-// What members of a cluster with a key said to each other is recorded, deaths
-// among it, and sent to them again after all were started anew with the same
-// numbers, at the same addresses: no member is taken for dead, or believed to
-// leave, and what they hold is found all the time.
+// All that members of a cluster with a key send each other is recorded, reports of deaths among it.
+// It is sent again after all members were started anew with the same numbers, at the same
+// addresses. No member is then taken for dead, or believed to leave, and what they have is found
+// all the time.
 func TestReplayedGossip(t *testing.T) {
 	var binds []string
 	var ports []uint16
@@ -197,8 +199,8 @@ func TestReplayedGossip(t *testing.T) {
 	log := new(lines)
 	cs = all(log)
 	held := put(t, cs[2], 1, resource.Attrs{"type": "held"})
-	// A machine so busy that a member stands still for a second has it taken for dead
-	// too, so this is tried a few times. Gossip that is believed is so each time.
+	// On a very busy machine a member that stands still for a second is taken for dead too, so this
+	// is tried a few times. Recorded gossip that is believed would be believed each time.
 	const attempts = 4
 	for attempt := 1; ; attempt++ {
 		together(t, cs...)

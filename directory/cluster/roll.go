@@ -13,18 +13,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A member that has come, or has come back, is known to one member before gossip
-// tells the others. A no of all members that the asker knows would deny what the
-// newcomer has. So each no has a checksum of the members that its sender knows.
-// Where that is not the asker's, the asker asks for the roll: of each member,
+// When a member has come, or has come back, one other member knows it before gossip tells the rest.
+// A no of all members that the asking member knows would deny what the newcomer has. So each no has
+// a checksum of the members that its sender knows. If that differs from the asking member's, the
+// asking member asks for the roll, which has for each member
 //
 //	node u48 | the lowest 16 bits of its epoch
 //
-// little-endian, in order. If there is a member on it of which the asker has not
-// heard in this life, both exchange all they know, and the member is asked too.
-// A no is definite when nobody who said it knows a member that was not asked.
+// little-endian, in order. The roll may have a member of which the asking member has not heard in
+// this life. Then both exchange all they know, and the newcomer is asked too. A no is definite when
+// no member that said it knows a member that was not asked.
 
-// A roll is what a member tells others about the members it knows.
+// A roll is what a member tells other members about the members it knows.
 type roll struct {
 	sum    uint64
 	brief  []byte
@@ -49,8 +49,7 @@ func (c *Cluster) newRoll(members []resource.NodeID) *roll {
 	return r
 }
 
-// knownTo returns the checksum in a no to another member, 0 if that does not
-// read it.
+// knownTo returns the checksum for a no to another member, or 0 if that member does not read it.
 func (r *roll) knownTo(to resource.NodeID) uint64 {
 	if r.silent[to] {
 		return 0
@@ -58,18 +57,18 @@ func (r *roll) knownTo(to resource.NodeID) uint64 {
 	return r.sum
 }
 
-// differs is a member that knows other members, by their checksum.
+// differs names a member that knows other members than this one, and their checksum.
 type differs struct {
 	node resource.NodeID
 	sum  uint64
 }
 
-// agreement is about two checksums, another member's and the one that was this
-// member's then: nobody is on that roll of whom this one had not heard.
+// An agreement has two checksums, another member's and this member's at that time. Every member on
+// the other one's roll was known here then.
 type agreement struct{ theirs, ours uint64 }
 
-// agree hears of the members that others know. It returns those whose rolls could
-// not be had. A member may be among others more than once: it has answered twice.
+// agree learns of the members that the members in others know. It returns the members whose rolls
+// could not be had. A member may be in others more than once, because it has answered twice.
 func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource.NodeID, err error) {
 	for _, o := range others {
 		if slices.Contains(apart, o.node) {
@@ -112,8 +111,8 @@ func (c *Cluster) agree(ctx context.Context, others []differs) (apart []resource
 	return apart, nil
 }
 
-// unheard reports whether there is a member on another's roll of which this one
-// has not heard in this life.
+// unheard reports whether another member's roll has a member of which this one has not heard in
+// this life.
 func (c *Cluster) unheard(brief []byte) bool {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
@@ -131,15 +130,14 @@ func (c *Cluster) unheard(brief []byte) bool {
 	return false
 }
 
-// An exchange is about to be had with a member, or has been.
+// An exchange with a member is under way, or has ended.
 type exchange struct {
 	over chan struct{} // closed at its end
-	err  error         // and why it failed
+	err  error         // why it failed; read after over is closed
 }
 
-// exchangeWith exchanges with a member all that both know of others. It reports
-// whether the exchange began with the call: questions wait for one that is under
-// way.
+// exchangeWith exchanges with a member all that both know of the members. It reports whether this
+// call began the exchange: a call waits for an exchange that is under way.
 func (c *Cluster) exchangeWith(ctx context.Context, with resource.NodeID) (begun bool, err error) {
 	c.nmu.Lock()
 	m, x := c.nodes[with], c.exchanges[with]

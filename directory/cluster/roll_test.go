@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// What a newcomer has is found by members that have not heard of it yet, from when
-// any other member knows it: a no of that one says that it knows other members.
+// As soon as any member knows a newcomer, the members that have not heard of it yet find what it
+// has: a no of the member that knows it says that it knows other members.
 func TestKnownToOne(t *testing.T) {
 	a := member(t, 1, nil)
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
@@ -51,8 +51,8 @@ func TestKnownToOne(t *testing.T) {
 	}
 }
 
-// A member that a no says others know is heard of unless it is known to be gone in
-// that life. Members of versions that do not read the checksum are told none.
+// A member on another one's roll is heard of, unless it is known to be dead in that life. Members
+// of versions that do not read the checksum are sent none.
 func TestRoll(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -78,7 +78,7 @@ func TestRoll(t *testing.T) {
 	if !a.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.unheard(nil) || a.unheard(make([]byte, 17)) {
 		t.Error("a member that was never met, or nonsense")
 	}
-	// Of checksums that differ for good the roll is asked for once.
+	// When checksums differ for good, the roll is asked for once.
 	differ := []differs{{2, 77}}
 	for i := range 2 {
 		before := b.count.sent.Load()

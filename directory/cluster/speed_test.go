@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// BenchmarkQuestion is what a find costs the two members beside their ports:
-// asking, being asked, and hearing the answer.
+// BenchmarkQuestion measures what a find costs the two members without their ports: asking, being
+// asked, and handling the answer.
 func BenchmarkQuestion(b *testing.B) {
 	open := func(n resource.NodeID) *Cluster {
 		c, err := Open(Config{Node: n, DB: database.New(), Bind: "127.0.0.1:0"})

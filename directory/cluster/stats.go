@@ -17,31 +17,35 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Stats describe a member and how it sees its cluster: how much there is now,
-// and what has happened since it was opened.
+// Stats describe a member and how it sees its cluster: the present numbers, and what has happened
+// since Open.
 type Stats struct {
-	Alive, Away, Dead     int    // members, this one among the alive; the dead are remembered, and looked for
-	Joins, Leaves, Deaths uint64 // of others, as seen here
-	Unresolved, NotJoined uint64 // names and addresses of members to join that led nowhere
+	// Alive, Away and Dead count members. Alive counts this member too. The dead are remembered,
+	// and looked for.
+	Alive, Away, Dead     int
+	Joins, Leaves, Deaths uint64 // of other members, as seen here
+	Unresolved, NotJoined uint64 // names, and addresses, of members to join that led nowhere
 	Keys                  int    // of the cluster; 0: nothing is sealed
-	Health                int    // memberlist's: 0 is well; above, it doubts its own view and takes longer to accuse others
-	Silence               time.Duration
-	// Silence is the longest for which a living member has not answered a probe
-	// of ours over UDP. Each is probed in turn, every half second another.
-	Ping histogram.Snapshot // round trips of the probes that were answered
+	// Health is memberlist's health score. 0 is well. With a higher score, memberlist doubts its
+	// own view and takes longer to accuse other members.
+	Health int
+	// Silence is the longest time for which a living member has not answered a probe of this member
+	// over UDP. The members are probed in turn.
+	Silence time.Duration
+	Ping    histogram.Snapshot // round trips of the probes that were answered
 
 	Searches             []SearchStats
-	Sent                 uint64 // packets of searches, those for other members too
+	Sent                 uint64 // packets of searches, also those sent for other members
 	Answered, Denied     uint64 // questions of other members
 	Filters              FilterStats
 	Port                 port.Stats
-	PlacesKept, LookedAt int // places of questions with several answers; addresses that are being tried
+	PlacesKept, LookedAt int // places of listings; addresses that are being tried
 }
 
-// SearchStats describe the searches that went one way.
+// SearchStats describe the searches of one kind.
 type SearchStats struct {
-	Strategy                     string // the widest it took, see ways
-	Found, None, Partial, Failed uint64 // partial: not found, and some could not be asked
+	Strategy                     string // the widest that the searches used, see ways
+	Found, None, Partial, Failed uint64 // partial: not found, and some members could not be asked
 	Messages                     histogram.Snapshot
 	Took                         histogram.Snapshot
 }
@@ -49,31 +53,31 @@ type SearchStats struct {
 // FilterStats describe summaries.
 type FilterStats struct {
 	Known         int // members whose summary is here
-	Held          int // bytes of all summaries here, this member's own with them
+	Held          int // bytes of all summaries here, with this member's own
 	Sent          uint64
 	SentBytes     uint64
 	Received      uint64
 	ReceivedBytes uint64
 	Asked         uint64 // members asked because of their summary
-	Wrong         uint64 // of these, those that said no
-	Spared        uint64 // members not asked because one of those had the answer
+	Wrong         uint64 // asked members that said no
+	Spared        uint64 // members not asked because an asked one had the answer
 }
 
-// A way is how a search went: the widest of those it took.
+// A way is a strategy that a search used. A search counts for the widest of those it used.
 type way uint8
 
 const (
 	wayNobody  way = iota // there is no other member
-	wayDirect             // some members by name: whose identifier it is, or who has the next answer
-	waySummary            // those whose summary has it, and nobody else
-	wayEach               // everybody, one by one
-	wayTree               // everybody, by a spanning tree
-	wayCast               // everybody, with one datagram
+	wayDirect             // some members by name: that of an identifier, or that of a listing
+	waySummary            // the members whose summary has the attributes, and no more
+	wayEach               // all members, one by one
+	wayTree               // all members, by a spanning tree
+	wayCast               // all members, with one datagram
 )
 
 var ways = [...]string{"nobody", "direct", "summary", "unicast", "tree", "broadcast"}
 
-// counts are what a member counts.
+// counts has the counters of a member.
 type counts struct {
 	joins, leaves, deaths atomic.Uint64
 	unresolved, notJoined atomic.Uint64
@@ -84,9 +88,10 @@ type counts struct {
 	searches              [len(ways)]searches
 	ping                  *histogram.Histogram
 	pulseMu               sync.Mutex
-	pulse                 map[resource.NodeID]time.Time // when a living member answered last
+	pulse                 map[resource.NodeID]time.Time // when each living member answered last
 }
 
+// traffic counts messages and their bytes.
 type traffic struct{ messages, bytes atomic.Uint64 }
 
 func (t *traffic) add(bytes int) {
@@ -94,6 +99,7 @@ func (t *traffic) add(bytes int) {
 	t.bytes.Add(uint64(bytes))
 }
 
+// searches counts the searches of one way.
 type searches struct {
 	found, none, partial, failed atomic.Uint64
 	messages, took               *histogram.Histogram
@@ -106,19 +112,19 @@ func (n *counts) init() {
 	}
 }
 
-// tally is what one search costs. Guarded by Cluster.mu.
+// tally is what one search costs. Cluster.mu guards it.
 type tally struct {
-	begun    time.Duration // after the cluster was; 0: not asked
+	begun    time.Duration // since Cluster.born; 0: not asked
 	way      way
 	messages uint64
-	others   int               // members there are beside this one
-	may      []resource.NodeID // whose summary has it
-	asked    []resource.NodeID // of these
-	wrong    []resource.NodeID // of these
-	differ   []differs         // those that said no and know other members
+	others   int               // number of other members
+	may      []resource.NodeID // members whose summary has the attributes
+	asked    []resource.NodeID // members in may that were asked
+	wrong    []resource.NodeID // members in asked that said no
+	differ   []differs         // members that said no and know other members than this one
 }
 
-// begin begins to count a search, of members named or of all.
+// begin begins to count a search, of the members in who or, if that is nil, of all members.
 func (c *Cluster) begin(t *tally, who []resource.NodeID) {
 	*t = tally{others: len(*c.members.Load()) - 1}
 	if who != nil {
@@ -126,7 +132,7 @@ func (c *Cluster) begin(t *tally, who []resource.NodeID) {
 	}
 }
 
-// asks counts a packet that the search sends.
+// asks counts a packet to one member that the search sends. mu must be held.
 func (c *Cluster) asks(to resource.NodeID, p *search.Packet) {
 	t, n := c.tallyOf(p), &c.count
 	if t == nil {
@@ -148,7 +154,7 @@ func (c *Cluster) asks(to resource.NodeID, p *search.Packet) {
 	}
 }
 
-// casts counts a packet that the search sends to all.
+// castsOne counts a packet that the search sends to all members. mu must be held.
 func (c *Cluster) castsOne(p *search.Packet) {
 	if t := c.tallyOf(p); t != nil {
 		t.messages++
@@ -156,8 +162,8 @@ func (c *Cluster) castsOne(p *search.Packet) {
 	}
 }
 
-// tallyOf is that of the search of ours that a packet is about, nil if it is
-// another's or is not counted.
+// tallyOf returns the tally of this member's search that a packet is about. It returns nil if the
+// search is another member's or is not counted. mu must be held.
 func (c *Cluster) tallyOf(p *search.Packet) *tally {
 	if p.ID.Asker != c.cfg.Node {
 		return nil
@@ -165,6 +171,8 @@ func (c *Cluster) tallyOf(p *search.Packet) *tally {
 	return c.tallyBy(p.ID.N)
 }
 
+// tallyBy returns the tally of this member's search n, or nil if it has ended or is not counted. mu
+// must be held.
 func (c *Cluster) tallyBy(n uint64) *tally {
 	if w, ok := c.search.Asker(n).(*waiter); ok && w.counts {
 		return &w.tally
@@ -172,7 +180,7 @@ func (c *Cluster) tallyBy(n uint64) *tally {
 	return nil
 }
 
-// hears counts what comes back: who covers anything by his answer says no.
+// hears counts what comes back: a member whose answer covers any members says no. mu must be held.
 func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
 	if p.Covered == 0 {
 		return
@@ -190,7 +198,7 @@ func (c *Cluster) hears(from resource.NodeID, p *search.Packet) {
 	}
 }
 
-// counted counts a search that has ended, so that nobody else has t.
+// counted counts a search that has ended. Only the caller has t by then.
 func (c *Cluster) counted(t *tally, err error) {
 	s := &c.count.searches[t.way]
 	switch {
@@ -207,7 +215,7 @@ func (c *Cluster) counted(t *tally, err error) {
 		s.failed.Add(1)
 	}
 	s.messages.Observe(t.messages)
-	if t.begun > 0 { // it was asked
+	if t.begun > 0 { // the question was asked
 		s.took.Observe(uint64(max(time.Since(c.born)-t.begun, 0)))
 	}
 }
@@ -231,7 +239,7 @@ func (n *counts) member(id resource.NodeID, was, alive, left bool) {
 	}
 }
 
-// silence is for how long the most silent of the living has been so.
+// silence returns for how long the most silent of the living members has not answered.
 func (n *counts) silence(now time.Time) (most time.Duration) {
 	n.pulseMu.Lock()
 	defer n.pulseMu.Unlock()
@@ -241,8 +249,8 @@ func (n *counts) silence(now time.Time) (most time.Duration) {
 	return most
 }
 
-// probes hears of the probes that were answered. A member to which only TCP
-// gets through memberlist takes for alive; here it falls silent.
+// probes is called for the probes that were answered. memberlist takes a member for alive to which
+// only TCP gets through; such a member falls silent here.
 type probes struct{ n *counts }
 
 func (probes) AckPayload() []byte { return nil }

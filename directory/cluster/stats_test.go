@@ -23,8 +23,8 @@ func searchesOf(c *Cluster, way string) SearchStats {
 	return SearchStats{}
 }
 
-// Each search is counted once, with the widest way it went and how it ended;
-// of summaries, what they spared and where they were wrong.
+// Each search is counted once, by the widest way that it used and by its result. For summaries, it
+// is counted what they saved and where they were wrong.
 func TestSearchStats(t *testing.T) {
 	for _, c := range []struct {
 		way    strategy.Strategy
@@ -93,7 +93,7 @@ func TestSearchStats(t *testing.T) {
 	}
 }
 
-// Who comes, goes and falls silent is counted; the dead are remembered.
+// Members that come, go and fall silent are counted. The dead are remembered.
 func TestMemberStats(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	keyed := func(c *Config) { c.Keys = [][]byte{key, []byte("fedcba9876543210")} }

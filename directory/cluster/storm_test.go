@@ -16,7 +16,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// left is what questions have left behind.
+// left describes what searches have left in memory, or is "".
 func left(c *Cluster) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,8 +27,8 @@ func left(c *Cluster) string {
 	return ""
 }
 
-// Ten thousand questions are given up at any moment, of members that answer and
-// of one that does not, by who sleeps and by who polls. Nothing is left of them.
+// Thousands of questions are given up at any moment, by goroutines that sleep and by goroutines
+// that poll. Two members are asked, one of which does not answer. Nothing is left of the questions.
 func TestCancelled(t *testing.T) {
 	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
@@ -45,7 +45,7 @@ func TestCancelled(t *testing.T) {
 				defer cancel()
 				err := second(a.Find(ctx, pattern(resource.Match{"a": "b"})))
 				if errors.Is(err, directory.ErrNotFound) && a.Stats().Deaths > 0 {
-					return // the machine is so busy that the member which is not sure was taken for dead
+					return // the machine is so busy that the member that is not sure was taken for dead
 				}
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
@@ -72,8 +72,8 @@ func TestThousandAtOnce(t *testing.T) {
 	}
 }
 
-// thousand asks. It is false if a member was taken for dead meanwhile: then what
-// it has is not to be found, and nothing is to be seen.
+// thousand asks a thousand questions. It reports false if a member was taken for dead meanwhile:
+// then what that member has cannot be found, and the result shows nothing.
 func thousand(t *testing.T, poll time.Duration) bool {
 	a := member(t, 1, func(c *Config) { c.Poll, c.Patience = poll, time.Minute })
 	b, c := member(t, 2, nil, a), member(t, 3, nil, a)

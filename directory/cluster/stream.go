@@ -14,21 +14,22 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A stream to a member begins with what it is for, its directory or a question,
-// and with who calls whom, in which of their lives:
+// A stream to a member begins with its purpose: the member's directory, or a question. Then it
+// names the calling and the called member, each in its present life:
 //
 //	'W' or 'Q' | zero × 7 | caller u64 | its epoch u64 | the callee's u64
 //
-// Only members know the epochs, where gossip is sealed; and whoever has the
-// callee's address now and is not it, or not in that life, hangs up.
+// Where gossip is sealed, only members know the epochs. A program that has the callee's address and
+// is not the callee, or is the callee in another life, closes the stream.
 const (
 	directoryByte = 'W'
 	questionByte  = 'Q'
 	streamHead    = 32
-	streamTime    = 2 * time.Second // for the head to come
+	streamTime    = 2 * time.Second // for the head to arrive
 )
 
-// head is what a stream from one to the other begins with.
+// head returns the head of a stream between two members, where epoch is the caller's and to is the
+// callee's.
 func head(what byte, from resource.NodeID, epoch, to uint64) []byte {
 	b := []byte{what, 0, 0, 0, 0, 0, 0, 0}
 	for _, v := range []uint64{uint64(from), epoch, to} {
@@ -37,7 +38,7 @@ func head(what byte, from resource.NodeID, epoch, to uint64) []byte {
 	return b
 }
 
-// dial opens a stream to a member.
+// dial opens a stream to a member for the purpose what.
 func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (net.Conn, error) {
 	nc, err := c.port.Dial(ctx, node)
 	if err != nil {
@@ -52,7 +53,7 @@ func (c *Cluster) dial(ctx context.Context, what byte, node resource.NodeID) (ne
 	return nc, nil
 }
 
-// epoch is of the present life of a member, 0 if it has none.
+// epoch returns the epoch of a member's present life, or 0 if the member is not alive.
 func (c *Cluster) epoch(node resource.NodeID) uint64 {
 	c.nmu.Lock()
 	defer c.nmu.Unlock()
@@ -62,7 +63,7 @@ func (c *Cluster) epoch(node resource.NodeID) uint64 {
 	return 0
 }
 
-// serve serves a stream of a member.
+// serve serves a stream that another member opened. It has a goroutine to itself.
 func (c *Cluster) serve(nc net.Conn) {
 	what, from, ok := c.called(nc)
 	switch {
@@ -78,7 +79,8 @@ func (c *Cluster) serve(nc net.Conn) {
 	}
 }
 
-// called reads the head of a stream.
+// called reads the head of a stream. ok reports whether the head is that of a living member to this
+// one.
 func (c *Cluster) called(nc net.Conn) (what byte, from resource.NodeID, ok bool) {
 	_ = nc.SetReadDeadline(time.Now().Add(streamTime))
 	var b [streamHead]byte

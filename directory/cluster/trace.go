@@ -14,12 +14,11 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// flatAtOnce is how many nodes a flat trace asks at a time: their answers all
-// come to one socket.
+// flatAtOnce is how many members a trace by unicast asks at a time: all answers come to one socket.
 const flatAtOnce = 64
 
-// Trace searches the other members as Find does, or in the way given, and
-// tells how that went.
+// Trace searches the other members as Find does, or with the given strategy, and reports how the
+// search went.
 func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
@@ -49,7 +48,7 @@ func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *res
 		t.Found = a.ID
 		for i, s := range t.Steps {
 			if s.How != search.HowSummary && i > 0 && t.Steps[i-1].How == search.HowSummary {
-				t.Covered = 0 // those are asked again, among the others
+				t.Covered = 0 // those asked by summary are asked again, among all members
 			}
 			if s.Outcome == search.Found {
 				t.Covered++
@@ -62,7 +61,7 @@ func (c *Cluster) Trace(ctx context.Context, way strategy.Strategy, pattern *res
 	return t, nil
 }
 
-// traceFlat asks every member by itself, whatever the others say.
+// traceFlat asks every member by itself, whatever the other members say.
 func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (directory.Trace, error) {
 	var mu sync.Mutex // guards t and first
 	var t directory.Trace
@@ -100,12 +99,12 @@ func (c *Cluster) traceFlat(ctx context.Context, q []byte, begun time.Time) (dir
 	return t, first
 }
 
-// add puts what the search says into the form that travels, and counts.
+// add appends the steps of st to t, in the form that travels, and counts packets.
 func add(t *directory.Trace, st *search.Trace, begun time.Time) {
 	t.More += st.More
 	sent, received, below, cast := 0, 0, 0, false
 	for _, s := range st.Steps {
-		if s.How != search.HowCast || !cast { // all of a cast are asked with one message
+		if s.How != search.HowCast || !cast { // all members of a cast are asked with one packet
 			sent++
 		}
 		cast = cast || s.How == search.HowCast

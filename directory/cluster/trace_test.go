@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// freeGroup is a group of this machine alone that nobody else uses.
+// freeGroup returns a multicast group on this machine that no other test uses.
 func freeGroup(t *testing.T) string {
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -28,7 +28,7 @@ func freeGroup(t *testing.T) string {
 	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
 }
 
-// noMember is a trace of what nobody has, of which all the others say so.
+// noMember returns a trace for what no member has, and checks that all other members deny it.
 func noMember(t *testing.T, a *Cluster, way strategy.Strategy, others int) directory.Trace {
 	t.Helper()
 	tr, err := a.Trace(t.Context(), way, pattern(resource.Match{"type": "none"}))
@@ -38,7 +38,7 @@ func noMember(t *testing.T, a *Cluster, way strategy.Strategy, others int) direc
 	return tr
 }
 
-// A trace says who was asked, how, and what came of it; flat, it shows every
+// A trace tells which members were asked, how, and with what result. With unicast it shows every
 // member.
 func TestTrace(t *testing.T) {
 	small := func(c *Config) { c.Fan, c.Spread = 2, time.Hour } // no summaries
@@ -54,7 +54,7 @@ func TestTrace(t *testing.T) {
 	hit, miss := pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "none"})
 	for way, how := range map[strategy.Strategy]string{
 		strategy.Tree:      search.HowTree,
-		strategy.Auto:      search.HowFlat, // they are few
+		strategy.Auto:      search.HowFlat, // there are few members
 		strategy.Broadcast: search.HowFlat, // there is no group
 	} {
 		tr := noMember(t, a, way, 5)
@@ -69,7 +69,7 @@ func TestTrace(t *testing.T) {
 	if err != nil || !slices.Contains(want, tr.Found) || tr.Covered != 5 || len(tr.Failed) != 0 {
 		t.Errorf("%+v, %v", tr, err)
 	}
-	got := map[resource.NodeID]directory.TraceStep{} // the last of each
+	got := map[resource.NodeID]directory.TraceStep{} // the last step of each
 	for _, s := range tr.Steps {
 		if s.How != search.HowFlat || s.Members != 1 || s.Asked < 0 || s.Took < 0 {
 			t.Errorf("%+v", s)
@@ -106,7 +106,7 @@ func TestTraceCast(t *testing.T) {
 	group = func(c *Config) { c.Spread, c.Group = time.Hour, a.cfg.Group }
 	together(t, a, member(t, 2, group, a), member(t, 3, group, a), member(t, 4, group, a))
 	for _, way := range []strategy.Strategy{strategy.Auto, strategy.Broadcast} {
-		// The first that a member hears of another tells it only to ask.
+		// After the first cast that a member hears from another one, it only asks for the floor.
 		eventually.True(t, "all hear it", func() bool {
 			tr := noMember(t, a, way, 3)
 			for _, s := range tr.Steps[:3] {
@@ -122,8 +122,8 @@ func TestTraceCast(t *testing.T) {
 	}
 }
 
-// A member that lives and does not answer is silent, and named; questions wait
-// for it while patience lasts.
+// A member that lives and does not answer is silent, and named. Questions wait for it until the
+// patience is over.
 func TestSilent(t *testing.T) {
 	deaf := func(c *Config) { c.Sure = func() bool { return false } }
 	quick := func(c *Config) { c.Hop, c.Patience = 20*time.Millisecond, 100*time.Millisecond }
@@ -154,7 +154,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// Many traces at once, of members that come and go, all end.
+// Many traces at once end, while members come and go.
 func TestTracesAtOnce(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)
@@ -174,7 +174,7 @@ func TestTracesAtOnce(t *testing.T) {
 	}
 }
 
-// The end of several answers says who was asked.
+// The end of a listing tells which members were asked.
 func TestCoverage(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a)

@@ -14,16 +14,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// syncTime is how long a watch waits at most, before it says Synced, for what
-// the members have that were there when it began.
+// syncTime limits how long a watch waits, before it says Synced, for what the members have that
+// existed when it began.
 const syncTime = 3 * time.Second
 
-// watches are those of this node's contexts, and one link to each member as
-// long as there are any: all of them share it.
+// watches holds the watches of this node's contexts and, as long as there are any, one link to each
+// other member, which all watches share.
 //
-// Where a member dies its link does: what it had is gone. Where only the
-// connection breaks, because the member's directory is being replaced or the
-// network does not let us through, what it had stays until we know better.
+// When a member dies, its link ends and its resources are gone. When only the connection breaks,
+// because the member's directory is being replaced or the network fails, the resources stay until
+// more is known.
 type watches struct {
 	mu     sync.Mutex
 	closed bool
@@ -32,42 +32,44 @@ type watches struct {
 	links  map[resource.NodeID]*link
 }
 
-// watching is one watch.
+// A watching is one watch. watches.mu guards it.
 type watching struct {
 	pattern resource.List
 	to      *database.Watch
 	of      map[resource.NodeID]*view
 	waits   map[resource.NodeID]bool // for their first Synced
-	late    *time.Timer              // ends the waiting; nil when it is over
+	late    *time.Timer              // ends the waiting; nil when the waiting is over
 }
 
-// nobody is no member's number. It is waited for until the first members have
-// been met: a directory that is being replaced is about to.
+// nobody is no member's number. A watch waits for it until the first members have been met: a
+// directory that replaces another one is about to meet them.
 const nobody resource.NodeID = 0
 
-// view is what a watch knows of a member.
+// A view is what a watch knows of one member.
 type view struct {
 	directory.View
-	grace *time.Timer // runs while some are missing; replaced, not used again
+	grace *time.Timer // runs while some resources are missing; replaced, not used again
 }
 
-// link is the way to a member's server.
+// A link is the relation to one member's server, over one connection after another. watches.mu
+// guards its fields up and todo.
 type link struct {
 	node resource.NodeID
 	life context.Context
 	end  context.CancelFunc
 	up   bool    // there is a connection
-	todo []order // for it
+	todo []order // for the connection's writer
 	some chan struct{}
 }
 
-// order is what a member is to be told of a watch.
+// An order tells a member to begin or to end a watch.
 type order struct {
 	id    uint64
-	watch *watching // nil: stop
+	watch *watching // nil: end it
 }
 
-// order has the member told. Whoever connects orders everything anew.
+// order queues o for the member. Without a connection it does nothing: the next connection orders
+// every watch anew. watches.mu must be held.
 func (l *link) order(o order) {
 	if !l.up {
 		return
@@ -79,7 +81,8 @@ func (l *link) order(o order) {
 	}
 }
 
-// Watch tells to what the other members hold that matches: see directory.Remote.
+// Watch keeps the given watch informed of what the other members have that matches: see
+// directory.Remote.
 func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func()) {
 	ws := &c.watches
 	ws.mu.Lock()
@@ -128,7 +131,7 @@ func (c *Cluster) Watch(pattern *resource.List, to *database.Watch) (end func())
 	}
 }
 
-// on makes a member one that is watched.
+// on adds a member to those that are watched. watches.mu must be held.
 func (w *watching) on(m resource.NodeID) {
 	if w.of[m] == nil {
 		w.of[m] = &view{}
@@ -138,7 +141,7 @@ func (w *watching) on(m resource.NodeID) {
 	}
 }
 
-// heard says that a member is not to be waited for any more.
+// heard ends the wait for a member. watches.mu must be held.
 func (w *watching) heard(m resource.NodeID) {
 	delete(w.waits, m)
 	if len(w.waits) == 0 {
@@ -146,7 +149,7 @@ func (w *watching) heard(m resource.NodeID) {
 	}
 }
 
-// awaited are the members waited for.
+// awaited returns the sorted members that are waited for. watches.mu must be held.
 func (w *watching) awaited() (who []resource.NodeID) {
 	for m := range w.waits {
 		who = append(who, m)
@@ -155,7 +158,7 @@ func (w *watching) awaited() (who []resource.NodeID) {
 	return who
 }
 
-// synced says that there is nothing to be waited for any more.
+// synced ends all waiting, and lets the watch say Synced. watches.mu must be held.
 func (w *watching) synced() {
 	if w.late != nil {
 		w.late.Stop()
@@ -165,15 +168,15 @@ func (w *watching) synced() {
 	}
 }
 
-// stop ends what would tell w something later.
+// stop ends the timers of w. watches.mu must be held.
 func (w *watching) stop() {
-	w.synced() // as far as we are concerned
+	w.synced() // as far as the cluster is concerned
 	for _, v := range w.of {
 		v.patient()
 	}
 }
 
-// off says that a member is none any more: what it had is gone.
+// off removes a node that is no member any more: its resources are gone. watches.mu must be held.
 func (w *watching) off(m resource.NodeID) {
 	if v := w.of[m]; v != nil {
 		delete(w.of, m)
@@ -183,7 +186,7 @@ func (w *watching) off(m resource.NodeID) {
 	w.heard(m)
 }
 
-// patient ends a grace.
+// patient stops the grace of missing resources. watches.mu must be held.
 func (v *view) patient() {
 	if v.grace != nil {
 		v.grace.Stop()
@@ -191,6 +194,7 @@ func (v *view) patient() {
 	}
 }
 
+// tell passes events on to the watch. watches.mu must be held.
 func (w *watching) tell(events []directory.Event) {
 	for _, ev := range events {
 		if ev.Kind == directory.Gone {
@@ -201,7 +205,7 @@ func (w *watching) tell(events []directory.Event) {
 	}
 }
 
-// keepLinks follows the membership.
+// keepLinks makes and ends links as the membership changes, until the cluster ends.
 func (c *Cluster) keepLinks() {
 	defer c.busy.Done()
 	joined := c.joined.Done()
@@ -226,9 +230,9 @@ func (c *Cluster) keepLinks() {
 	}
 }
 
-// meetAll makes links to those who are members, if anything is watched, and
-// ends those to others. ws.mu is held: with a list of members from before it was,
-// who has come meanwhile would be taken for gone.
+// meetAll makes links to the members, if there are watches, and ends the links to other nodes.
+// watches.mu must be held when the list of members is loaded: with an older list, a member that has
+// come meanwhile would be taken for gone.
 func (c *Cluster) meetAll() {
 	ws, members := &c.watches, *c.members.Load()
 	for m, l := range ws.links {
@@ -257,13 +261,13 @@ func (c *Cluster) meetAll() {
 	}
 }
 
-// unlink ends a link.
+// unlink ends a link. watches.mu must be held.
 func (ws *watches) unlink(l *link) {
 	delete(ws.links, l.node)
 	l.end()
 }
 
-// close ends all watches: for who is no member, nobody holds anything.
+// close ends all watches: a node that is no member sees no other member's resources.
 func (ws *watches) close() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -280,13 +284,13 @@ func (ws *watches) close() {
 	}
 }
 
-// follow keeps a link connected.
+// follow keeps a link connected until the link ends. It has a goroutine to itself.
 func (c *Cluster) follow(l *link) {
 	defer c.busy.Done()
 	const least, most = 10 * time.Millisecond, time.Second
 	wait := least
 	for {
-		news := c.news() // it may be what we lack
+		news := c.news() // a change may bring what connect lacks
 		begun := time.Now()
 		err := c.connect(l)
 		if l.life.Err() != nil {
@@ -302,7 +306,7 @@ func (c *Cluster) follow(l *link) {
 		case <-t.C:
 		case <-news:
 			wait = least
-			t.Reset(least) // membership may be in a storm
+			t.Reset(least) // membership may be changing fast
 			select {
 			case <-t.C:
 			case <-l.life.Done():
@@ -313,7 +317,7 @@ func (c *Cluster) follow(l *link) {
 	}
 }
 
-// connect follows a member over one connection, to its end.
+// connect follows a member over one connection, until that ends.
 func (c *Cluster) connect(l *link) error {
 	nc, err := c.dial(l.life, directoryByte, l.node)
 	if err != nil {
@@ -353,7 +357,7 @@ func (c *Cluster) connect(l *link) error {
 	return err
 }
 
-// begin orders everything anew.
+// begin orders every watch anew on a new connection.
 func (ws *watches) begin(l *link) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -367,16 +371,17 @@ func (ws *watches) begin(l *link) {
 	}
 }
 
-// ended says that the connection has.
+// ended notes that the connection has ended.
 func (ws *watches) ended(l *link) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	l.up, l.todo = false, nil
 }
 
-// write tells a member what is ordered, and that we are there.
+// write sends a member the orders, and beats that show that this member is alive. It has a
+// goroutine to itself, and ends when done is closed or a write fails.
 func (ws *watches) write(l *link, p *directory.Peer, done <-chan struct{}) {
-	defer p.Close() // whoever reads stops
+	defer p.Close() // ends the reading in connect too
 	t := time.NewTicker(directory.BeatTime)
 	defer t.Stop()
 	for {
@@ -407,13 +412,13 @@ func (ws *watches) write(l *link, p *directory.Peer, done <-chan struct{}) {
 	}
 }
 
-// event works on what a member tells.
+// event handles an event of a member about the watch id.
 func (ws *watches) event(l *link, id uint64, ev directory.Event) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.all[id]
 	if w == nil || ws.links[l.node] != l {
-		return // it ended
+		return // the watch or the link has ended
 	}
 	v := w.of[l.node]
 	if ev.Kind == directory.Synced {
@@ -433,7 +438,7 @@ func (ws *watches) event(l *link, id uint64, ev directory.Event) {
 		return
 	}
 	if ev.ID.Node() != l.node {
-		return // a member speaks for itself alone
+		return // a member speaks for its own resources alone
 	}
 	if ev, ok := v.Take(ev); ok {
 		w.tell([]directory.Event{ev})

@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// station is a member with its server, which outlives the one or the other.
+// A station is a member with its server. Each of the two can be replaced without the other.
 type station struct {
 	t   *testing.T
 	cfg Config
@@ -49,7 +49,7 @@ func newStation(t *testing.T, n resource.NodeID, change func(*Config), join ...*
 		}
 	}, of...)
 	s.cfg = s.c.cfg
-	s.cfg.Bind = s.c.Addr() // also the next time
+	s.cfg.Bind = s.c.Addr() // the next member of the station binds it too
 	s.srv.Attach(s.c)
 	return s
 }
@@ -107,7 +107,7 @@ func meet(t *testing.T, ss ...*station) {
 	together(t, cs...)
 }
 
-// watcher watches at a station, and checks that what it is told is in order.
+// A watcher watches at a station, and checks that the events are in order.
 type watcher struct {
 	t      *testing.T
 	events chan directory.Event
@@ -164,7 +164,7 @@ func (w *watcher) take(ev directory.Event) {
 	}
 }
 
-// want waits for events in any order, and for no other.
+// want waits for the given events in any order. Any other event is an error.
 func (w *watcher) want(kind directory.EventKind, ids ...resource.GID) {
 	w.t.Helper()
 	for limit := time.After(60 * time.Second); len(ids) > 0; {
@@ -194,8 +194,8 @@ var lamp = resource.Attrs{"type": "lamp"}
 
 func lamps() *resource.List { return pattern(resource.Match{"type": "lamp"}, "name") }
 
-// A watch tells what all members hold, then Synced, then what happens anywhere;
-// what a member had that leaves is gone, and there again when it is back.
+// A watch tells what all members have, then Synced, then what changes on any node. When a member
+// leaves, its resources are gone. When it is back, they appear again.
 func TestWatch(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
@@ -239,7 +239,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Resources are watched by their identifiers, wherever they are.
+// Resources are watched by their identifiers, on whichever node they are.
 func TestWatchIDs(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -272,8 +272,7 @@ func TestWatchIDs(t *testing.T) {
 	w.none("in the end")
 }
 
-// A member's directory is replaced: the watchers are told only what is
-// different afterwards.
+// When a member's directory is replaced, the watchers are told only the differences.
 func TestWatchThroughRestart(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -294,7 +293,7 @@ func TestWatchThroughRestart(t *testing.T) {
 	if err := db.Delete(gone); err != nil {
 		t.Fatal(err)
 	}
-	late := stays[0] // its context takes its time to offer it again
+	late := stays[0] // its context offers it again late
 	if err := db.Delete(late); err != nil {
 		t.Fatal(err)
 	}
@@ -307,8 +306,8 @@ func TestWatchThroughRestart(t *testing.T) {
 	w.none("what stayed")
 }
 
-// A watch at a directory that has just come waits for the members it is about
-// to meet, before it says Synced.
+// A watch at a directory that has just started waits for the members that it is about to meet,
+// before it says Synced.
 func TestWatchNewcomer(t *testing.T) {
 	a := newStation(t, 1, nil)
 	id := a.put(1, lamp)
@@ -318,7 +317,7 @@ func TestWatchNewcomer(t *testing.T) {
 	w.want(directory.Synced, resource.GID{})
 }
 
-// A server may be attached to its cluster when it is watched already.
+// A server may be attached to its cluster while it is watched.
 func TestWatchBeforeAttach(t *testing.T) {
 	a := newStation(t, 1, nil)
 	id := a.put(1, lamp)
@@ -333,8 +332,8 @@ func TestWatchBeforeAttach(t *testing.T) {
 	w.want(directory.Appeared, id)
 }
 
-// A member that takes a stream and says nothing on it holds no watch up for
-// long, and is called again.
+// A member that accepts a stream and is silent does not delay a watch for long, and is called
+// again.
 func TestWatchSilentMember(t *testing.T) {
 	a := newStation(t, 1, nil)
 	var calls atomic.Int32
@@ -342,7 +341,7 @@ func TestWatchSilentMember(t *testing.T) {
 	silent := func(nc net.Conn) {
 		if calls.Add(1) == 1 {
 			_, _ = nc.Read(make([]byte, 1000))
-			for { // until it hangs up
+			for { // until the caller closes the stream
 				if _, err := nc.Read(make([]byte, 1000)); err != nil {
 					nc.Close()
 					return
@@ -362,7 +361,7 @@ func TestWatchSilentMember(t *testing.T) {
 	}
 }
 
-// A member cannot speak of what is not its own: neither make it up nor end it.
+// A member cannot report resources of another node: neither make them up nor end them.
 func TestWatchLiar(t *testing.T) {
 	liar := newStation(t, 1, nil)
 	a := newStation(t, 2, nil, liar)
@@ -376,11 +375,11 @@ func TestWatchLiar(t *testing.T) {
 	_, _ = db.Put(id, id.Context(), pattern(lamp))
 	_, _ = db.Put(id.WithSerial(7), id.Context(), pattern(lamp))
 	_ = db.Delete(id)
-	w.want(directory.Appeared, liar.put(1, lamp)) // after all that
+	w.want(directory.Appeared, liar.put(1, lamp)) // sent after all the lies
 	w.none("lies")
 }
 
-// Strangers, and whoever takes us for another, get no word.
+// A program that is no member, or that addresses another member or life, gets no answer.
 func TestStreamStrangers(t *testing.T) {
 	key := func(c *Config) { c.Keys = [][]byte{[]byte("0123456789abcdef")} }
 	a := newStation(t, 1, key)
@@ -415,11 +414,10 @@ func TestStreamStrangers(t *testing.T) {
 	}
 	id := b.put(1, lamp)
 	w := a.watch(lamps())
-	w.want(directory.Appeared, id) // members are
+	w.want(directory.Appeared, id) // members are let in
 }
 
-// Many watches of a node share one stream to each member, which ends with the
-// last of them.
+// Many watches of a node share one stream to each member, which ends with the last of them.
 func TestWatchesShareStream(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -473,16 +471,15 @@ func TestWatchesShareStream(t *testing.T) {
 	}
 }
 
-// Resources come, change and go at all members while streams break and members
-// leave and return. In the end every watch knows what there is, and what it
-// was told was in order.
+// Resources come, change and go at all members while streams break and members leave and return. In
+// the end every watch knows all resources that exist, and its events were in order.
 func TestWatchChurn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	a := newStation(t, 1, nil)
 	ss := []*station{a, newStation(t, 2, nil, a), newStation(t, 3, nil, a)}
-	for _, s := range ss { // all know whom to join again
+	for _, s := range ss { // each has the addresses to join again
 		s.cfg.Join = []string{ss[0].cfg.Bind, ss[1].cfg.Bind, ss[2].cfg.Bind}
 	}
 	meet(t, ss...)
@@ -523,7 +520,7 @@ func TestWatchChurn(t *testing.T) {
 			} else {
 				s.c.Close()
 			}
-			for range r.IntN(5) { // meanwhile
+			for range r.IntN(5) { // changes while the member is gone
 				id := resource.MakeGID(s.cfg.Node, 1, next)
 				if _, err := db.Put(id, id.Context(), pattern(lamp)); err != nil {
 					t.Fatal(err)
@@ -579,8 +576,7 @@ func TestWatchChurn(t *testing.T) {
 	t.Logf("%d resources at the end, %d in all, %d streams", len(want), next, ss[0].called()+ss[1].called()+ss[2].called())
 }
 
-// A watch that nobody reads costs the others nothing, and its memory is bounded
-// by what it watches.
+// A watch that is not read costs other watches nothing. Its memory is bounded by what it watches.
 func TestWatchSlowReader(t *testing.T) {
 	a := newStation(t, 1, nil)
 	b := newStation(t, 2, nil, a)
@@ -631,7 +627,7 @@ func TestWatchSlowReader(t *testing.T) {
 	}
 }
 
-// Watches that come and go while a member cannot be called pile up nowhere.
+// Watches that come and go while a member cannot be called leave no orders behind.
 func TestWatchesWithoutStream(t *testing.T) {
 	a := member(t, 1, nil)
 	b := member(t, 2, nil, a) // which serves no streams
@@ -644,7 +640,7 @@ func TestWatchesWithoutStream(t *testing.T) {
 		a.Watch(lamps(), w)()
 		w.Close()
 	}
-	// While a stream is up, until the other has hung up, they are kept.
+	// Orders are kept only while a stream is up, until the peer has closed it.
 	eventually.True(t, "what cannot be ordered is not kept", func() bool {
 		a.watches.mu.Lock()
 		defer a.watches.mu.Unlock()

@@ -42,8 +42,8 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 	}
 }
 
-// Each way of asking everybody finds what one holds and denies what none does,
-// with a group and without, asked by somebody who sleeps and by one who polls.
+// Each strategy finds what one member has and denies what none has, with a group and without. Some
+// members sleep while they wait, and some poll.
 func TestWays(t *testing.T) {
 	port, err := freeaddr.Port()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestWays(t *testing.T) {
 				var cs []*Cluster
 				for i := range resource.NodeID(5) {
 					var join []*Cluster
-					if i > 0 && group == "" { // with one they find each other
+					if i > 0 && group == "" { // with a group, they find each other
 						join = cs[:1]
 					}
 					cs = append(cs, member(t, i+1, func(c *Config) {
@@ -79,7 +79,7 @@ func TestWays(t *testing.T) {
 				for _, c := range cs {
 					denies(t, c, resource.Match{"at": "nowhere"})
 				}
-				// Once all know each other's floor, a cast is one packet.
+				// When all members know each other's floor, a cast is one packet.
 				before := cs[0].count.sent.Load()
 				denies(t, cs[0], resource.Match{"at": "nowhere"})
 				cast := way == strategy.Broadcast || way == strategy.Auto
@@ -93,8 +93,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// The key of a cluster is replaced under questions, of which none fails; who
-// has but the old one stays outside.
+// The key of a cluster is replaced while questions are asked, and none of them fails. A node with
+// only the old key stays outside.
 func TestSetKeys(t *testing.T) {
 	key := func(ks ...string) (of [][]byte) {
 		for _, k := range ks {
@@ -153,7 +153,7 @@ func TestSetKeys(t *testing.T) {
 	}
 }
 
-// away says whether at has heard that the member which ended will be back.
+// away reports whether at has heard that the member who, which ended, will be back.
 func away(t *testing.T, at, who *Cluster) (away bool) {
 	t.Helper()
 	eventually.True(t, "it is seen to be away, or dead", func() bool {
@@ -166,9 +166,9 @@ func away(t *testing.T, at, who *Cluster) (away bool) {
 	return away
 }
 
-// What a member holds that is away for a moment is waited for, and found when
-// it is back; the question ends with ErrPartial when patience does, and with a
-// no that is definite when the member is dead.
+// A question waits for a member that is away for a moment, and finds what it has when it is back.
+// The question ends with ErrPartial when the patience is over, and with a definite no when the
+// member is dead.
 func TestAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
 	a := member(t, 1, nil)
@@ -208,7 +208,7 @@ func TestAway(t *testing.T) {
 	}()
 	c = anew(t, c, nil, a)
 	put(t, c, 1, resource.Attrs{"at": "c"})
-	// What it has may come a moment after it is back: then the no was right.
+	// The resource may come a moment after its member is back: then the no was right.
 	if err := <-found; err != nil && !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("waited for: %v", err)
 	}
@@ -221,7 +221,7 @@ func TestAway(t *testing.T) {
 	denies(t, b, resource.Match{"at": "c"})
 }
 
-// However patient a member is, who asks decides how long he waits.
+// However patient a member is, the caller's context limits the wait.
 func TestPatience(t *testing.T) {
 	for _, poll := range []time.Duration{0, 50 * time.Microsecond} {
 		a := member(t, 1, func(c *Config) { c.Patience, c.Poll = time.Hour, poll })
@@ -241,7 +241,7 @@ func TestPatience(t *testing.T) {
 			_, err := a.Find(t.Context(), pattern(resource.Match{"at": "b"}))
 			done <- err
 		}()
-		time.Sleep(10 * time.Millisecond) // it may not have begun; the answer is the same
+		time.Sleep(10 * time.Millisecond) // the question may not have begun; the result is the same
 		a.Close()
 		if err := <-done; !errors.Is(err, directory.ErrClosed) {
 			t.Errorf("closed meanwhile: %v", err)
@@ -249,14 +249,14 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A member that has the key and answers what nobody asked, or says what is no
-// packet, or of the wrong range or node, changes nobody's answers.
+// A member that has the key sends answers to questions that were not asked, invalid packets, and
+// packets about a wrong range or node. No answer changes by that.
 func TestLiar(t *testing.T) {
 	a := member(t, 1, nil)
 	b, liar := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, liar)
 	id := put(t, b, 1, resource.Attrs{"at": "b"})
-	const found, none = 2, 3 // package search's
+	const found, none = 2, 3 // those of package search
 	rnd := rand.New(rand.NewPCG(3, 4))
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
@@ -284,7 +284,7 @@ func TestLiar(t *testing.T) {
 				junk[i] = byte(rnd.Uint32())
 			}
 			say(junk)
-			say(append([]byte{byte(16 + n%8)}, junk...)) // of summaries
+			say(append([]byte{byte(16 + n%8)}, junk...)) // messages about summaries
 			ask := search.Packet{Type: 1, Fan: 2, ID: search.ID{Asker: 3, N: n}, Hi: 1<<64 - 1, Body: junk}
 			say(ask.Append(nil))
 			liar.port.Send(out...)

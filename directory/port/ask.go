@@ -10,36 +10,37 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// An asker is a socket for questions, apart from the port proper. Answers come
-// back to it. While somebody polls it, it is in no set, so that an answer wakes
-// nobody: who waits for it reads it himself. If that takes too long it is put
-// into the Poller, and left there for as long as an answer may come, while
-// others ask from another one.
+// An asker is a socket for questions, apart from the port's main socket. Answers come back to it.
+// While a goroutine polls it, it is not in the Poller: the goroutine reads the answer itself, and
+// the answer wakes no other goroutine. If the answer takes too long, the asker is added to the
+// Poller, and stays there for as long as an answer may come. The next question uses another asker
+// meanwhile.
 type asker struct {
 	*socket
-	late time.Time    // until when it is in the Poller; zero: it is not
-	last *net.UDPAddr // whom it asked last
-	same int          // how often now
+	late time.Time    // until when it stays in the Poller; zero: it is not in it
+	last *net.UDPAddr // the address that was asked last; nil: none, or several
+	same int          // how often last was asked in a row
 }
 
-// steady is how often one member is asked from a socket before the two are
-// connected, which spares the kernel looking for the way each time.
+// steady is how many questions in a row go from a socket to one member before the socket is
+// connected to it. The kernel then does not look up the route for each datagram.
 const steady = 16
 
 const (
-	soon       = 16                    // times that a socket is read before it is late
-	lateTime   = 20 * time.Millisecond // how long an answer is waited for at the socket that asked: then who asked asks again
+	soon = 16 // reads of a socket between two looks at the clock
+	// lateTime is how long an answer is awaited at the socket that asked. After that the question
+	// is asked again.
+	lateTime   = 20 * time.Millisecond
 	mostAskers = 16
 )
 
-// askers are those there are, of who has locked asking.
+// askers holds all askers. Port.asking guards it.
 type askers struct{ all []*asker }
 
-// Ask is Send, and then reads what comes back until done, for d at most. Of
-// several that ask at a time one reads; the others, and he for whom d was not
-// enough, are served by the keeper. Where it takes longer than an answer does
-// that is polled for, it calls late, once; in any case before it returns without
-// an answer.
+// Ask is Send, and then reads what comes back until done reports true, for d at most. If several
+// goroutines ask at a time, one reads. The keeper serves the rest, and the one for which d was not
+// enough. Ask calls late once if an answer takes longer than usual, and in any case before it
+// returns without an answer.
 func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	if !p.asking.TryLock() {
 		p.Send(out...)
@@ -61,7 +62,7 @@ func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	p.polling.Store(true)
 	defer p.polling.Store(false)
 	p.sendTo(k.socket, only, saysData, out)
-	var begun time.Time // looked at only where it takes long
+	var begun time.Time // zero until an answer takes long
 	for i := 1; !done(); i++ {
 		k.Ready(subsys.Readable)
 		if i%soon != 0 {
@@ -81,7 +82,7 @@ func (p *Port) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	}
 }
 
-// only is to whom all goes, nil if that is not one.
+// only returns the peer to which all of out goes, or nil if out is not one datagram to its port.
 func (p *Port) only(out []Out) *peer {
 	if len(out) != 1 || out[0].At != nil {
 		return nil
@@ -89,8 +90,8 @@ func (p *Port) only(out []Out) *peer {
 	return p.peer(out[0].To)
 }
 
-// asker is one to which no answer will come any more and which can send there,
-// anywhere if only is nil; nil if there is none.
+// asker returns an asker to which no answer will come any more, and which can send to only, or
+// anywhere if only is nil. It returns nil if there is none. p.asking must be held.
 func (p *Port) asker(a *askers, only *peer) *asker {
 	var to *net.UDPAddr
 	if only != nil {
@@ -115,7 +116,7 @@ func (p *Port) asker(a *askers, only *peer) *asker {
 		return k
 	}
 	if len(a.all) == mostAskers {
-		// Those connected with somebody else are of no use for this.
+		// An asker connected with another member is of no use here.
 		i := slices.IndexFunc(a.all, func(k *asker) bool { return k.to != nil && !now.Before(k.late) })
 		if i < 0 {
 			return nil

@@ -10,11 +10,12 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// askAgain is how often a member is asked for its floor.
+// askAgain is how often a member is asked for its floor: the number from which on its casts are
+// taken.
 const askAgain = 50 * time.Millisecond
 
-// Cast sends to all members with one datagram. Who does not know yet from which
-// number on casts are to be taken asks, and does not hear this one.
+// Cast sends payload to all members with one datagram. A member that does not know this port's
+// floor yet asks for it, and does not receive this datagram. Without a group, Cast does nothing.
 func (p *Port) Cast(payload []byte) {
 	if p.group == nil || len(payload) > MaxPayload {
 		return
@@ -23,6 +24,7 @@ func (p *Port) Cast(payload []byte) {
 	p.shout(kindCast, p.casts.Add(1), payload, k, &p.castOut, "cast", uint64(p.cfg.Self), p.epoch)
 }
 
+// shout sends a datagram to the group.
 func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, what string, of ...uint64) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -32,6 +34,8 @@ func (p *Port) shout(kind byte, n uint64, payload []byte, k *keys, s *seals, wha
 	p.flush(w, p.main)
 }
 
+// heardCast handles a cast that has opened. It passes a new one at or above the floor to Receive.
+// If the floor is not known, it asks the sender for it.
 func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
 	from.mu.Lock()
 	ask, first := false, false
@@ -55,9 +59,9 @@ func (p *Port) heardCast(from *peer, n uint64, size int, plain []byte) {
 	}
 }
 
-// Beacon tells whoever hears the group that this member is there, and at which
-// port: the host is where it comes from. It is not protected against being
-// replayed, since all it leads to is that somebody tries to join there.
+// Beacon tells all that listen to the group that this member is there, and its port; the host is
+// where the datagram comes from. A recorded beacon may be replayed: it only leads to an attempt to
+// join.
 func (p *Port) Beacon() {
 	if p.group == nil {
 		return
@@ -65,9 +69,10 @@ func (p *Port) Beacon() {
 	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", p.groupTo)
 }
 
-// beacon is what a beacon says.
+// beacon returns the payload of a beacon.
 func (p *Port) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(p.adv.Port)) }
 
+// heardBeacon handles a beacon that has opened.
 func (p *Port) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {
 	if len(plain) < 2 {
 		return

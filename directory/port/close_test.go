@@ -16,8 +16,8 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// descriptors says what is open, each as the kernel names its kind, but for
-// pipes: the runtime keeps those by which it splices, until it collects.
+// descriptors returns the kinds of the open descriptors, sorted, as the kernel names them. Pipes
+// are left out: the Go runtime keeps those it uses for splice until a garbage collection.
 func descriptors(t testing.TB) (kinds []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/self/fd/*")
@@ -27,7 +27,7 @@ func descriptors(t testing.TB) (kinds []string) {
 	for _, fd := range all {
 		to, err := os.Readlink(fd)
 		if err != nil {
-			continue // what listed them
+			continue // the descriptor of the listing itself
 		}
 		if kind, _, _ := strings.Cut(to, "["); kind != "pipe:" {
 			kinds = append(kinds, kind)
@@ -37,15 +37,15 @@ func descriptors(t testing.TB) (kinds []string) {
 	return kinds
 }
 
-// Close may come at any moment, from several at once: it returns, nothing is
-// called afterwards, and nothing is left.
+// Close may be called at any moment, and concurrently. It returns, no callback is called
+// afterwards, and no descriptor is left.
 func TestCloseDuringEverything(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
 		rounds = 50
 	}
 	sec := mutual(t)
-	{ // what the runtime opens once
+	{ // opens what the Go runtime opens once
 		n := start(t, 1, nil)
 		n.Close()
 	}
@@ -90,7 +90,7 @@ func TestCloseDuringEverything(t *testing.T) {
 			func(x, y *node) {
 				_, _ = x.Gossip().WriteTo([]byte{gossipByte}, y.Addr().String())
 				if c, err := net.Dial("tcp", y.Addr().String()); err == nil {
-					_, _ = c.Write([]byte{gossipByte}) // of which nobody takes care here
+					_, _ = c.Write([]byte{gossipByte}) // there is no memberlist that takes it
 					c.Close()
 				}
 			},

@@ -1,70 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package port is the one port, UDP and TCP, at which a member of a cluster is
-// reached: gossip, the datagrams of searches and the streams between
-// directories share it, told apart by their first byte.
+// Package port is the one port, UDP and TCP, of a member of a cluster. Gossip, the datagrams of
+// searches and the streams between directories share it. Their first byte tells them apart.
 //
 //	                                                 ┌──► Receive
 //	datagram ─── 'R'  sealed, counted, seen once ────┤
 //	                                                 └──► Gossip
 //
 //	                     ┌ 244  memberlist's ──────────────► Gossip
-//	stream   ─── (TLS) ──┤
-//	                     └ else ours ──────────────────────► Stream
+//	stream   ─── (TLS) ──┤ 'L'  large, sealed, seen once ──► Receive
+//	                     └ else ───────────────────────────► Stream
 //
 // # Datagrams
 //
-// Each is sealed with AES-256-GCM under a key that only its sender's and its
-// receiver's present lives share: it is derived from the cluster's key, the
-// cluster's name, and number and epoch of both, where an epoch is drawn at
-// random when a port is opened and told by gossip. So what was recorded before
-// either of them restarted opens nothing, and what was recorded since is caught
-// by a window over the counter that is in each. Whatever does not open is
-// dropped without an answer: who does not know the key learns nothing, not even
-// that somebody is there. In a cluster without a key a checksum takes the
-// place of the cipher, seeded by what would have been the key: it catches
-// accidents and former lives, not attackers.
+// Each datagram is sealed with AES-256-GCM, under a key that only the present lives of its sender
+// and its receiver share. The key is derived from the cluster's key, the cluster's name, and the
+// number and epoch of both. An epoch is drawn at random when a port is opened, and told by gossip.
+// So a datagram recorded before either of them restarted does not open. A datagram recorded later
+// is caught by a window over the counter that is in each. A datagram that does not open is dropped
+// without an answer: a program without the key does not even learn that a member is there.
 //
-// A cast goes to all members at once, by multicast or broadcast, under a key of
-// its sender's life alone. A receiver takes casts only from a number on that
-// the sender has told it between the two of them.
+// In a cluster without a key, a checksum takes the place of the cipher. Its seed is what would have
+// been the key. It catches accidents and former lives, and no attackers.
 //
-// Gossip, memberlist's datagrams, is sealed for the present lives of sender and
-// receiver as well, by a key of its own, and goes to members that are parted from
-// too: memberlist tells the dead that they are, so that they can deny it. A
-// recorded rumour of a death would be believed otherwise: memberlist numbers what
-// is said of a member from 1 in each of its lives. What memberlist seals itself
-// adds nothing in datagrams. In streams it keeps out a program that has a
-// certificate and not the key.
+// A cast goes to all members at once, by multicast or broadcast, under a key of its sender's life
+// alone. A receiver takes casts only from a number on that the sender has told it in a datagram
+// between the two.
 //
-// Before two members know each other's lives they say hello: a datagram to an
-// address, which a member answers, sealed with a key of all members. A recorded
-// hello is answered too, with as many bytes, and changes nothing. What a member
-// knows of the others comes by a stream then. A member that another takes for
-// its former life is told by a beacon that somebody is there ([Port.Knock]).
+// Gossip, memberlist's datagrams, is sealed for the present lives of sender and receiver as well,
+// by a key of its own. It also goes to members that were parted from: memberlist tells the dead
+// that they are dead, so that they can deny it. Without this seal, a recorded rumour of a death
+// would be believed: memberlist numbers what is said of a member from 1 in each of its
+// lives. memberlist's own seal adds nothing in datagrams. In streams it keeps out a program that
+// has a certificate and not the key.
 //
-// Members are parted from and met again in the same lives, whenever one is taken
-// for dead in error: counters go on, and what was heard stays heard.
+// Before two members know each other's lives, they say hello: a datagram to an address, which a
+// member answers, sealed with a key of all members. A recorded hello is answered too, with as many
+// bytes, and changes nothing. The members then exchange what they know by a stream. A member that
+// another one addresses in its former life learns by a beacon that a member is there
+// ([Port.Knock]).
 //
-// All who know the key are equals: any of them could say that it is another.
-// The key keeps strangers out, not members that lie.
+// Members are parted from and met again in the same lives, whenever one is taken for dead in error.
+// Counters then go on, and what was heard stays heard.
+//
+// All members that know the key are equal: any of them could pretend to be another one. The key
+// keeps strangers out, and not members that lie.
 //
 // # Streams
 //
-// Where there is a key all streams are TLS's, also memberlist's, which would
-// answer a stranger otherwise: who cannot show that it is a member is cut without
-// a word. What is inside is told apart by its first byte.
+// If there is a key, all streams use TLS. That includes memberlist's, which would otherwise answer
+// a stranger. A stream whose caller cannot show that it is a member is closed without a reply. The
+// first byte inside TLS tells the streams apart.
 //
-// A stranger has two seconds to show who he is, and there is room for so many;
-// then the oldest goes, so that a member always gets in. What is too large for
-// a datagram goes by a stream of its own, sealed and counted as a datagram is,
-// whether there is TLS or not; its length is believed when its head has been
-// opened, and costs no memory before the bytes come.
+// A stranger has two seconds to show that it is a member. The number of strangers is limited:
+// beyond the limit the oldest gives way, so that a member always gets in.
 //
-// # Who reads
+// A payload that is too large for a datagram goes by a stream of its own. It is sealed and counted
+// as a datagram is, with and without TLS. Its length is believed when its head has been opened, and
+// costs no memory before the bytes come.
 //
-// The sockets are in a [subsys.Poller]. Normally its keeper reads them, parked
-// in the runtime's poller while nothing comes. Who waits for an answer and is
-// willing to spend a processor on it reads them himself ([Port.Ask]); the
-// gate is shut meanwhile so that his packet does not wake the keeper as well.
+// # Reading
+//
+// The sockets are in a [subsys.Poller]. Normally its keeper reads them, and parks in the Go runtime
+// while nothing comes. A goroutine that waits for an answer, and may spend a processor on that,
+// reads a socket itself ([Port.Ask]). That socket is not in the Poller meanwhile, so an answer does
+// not wake the keeper too.
 package port

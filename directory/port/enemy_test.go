@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recorder stands between a port and the others: it keeps what is sent to it,
-// and sends it on.
+// A recorder stands between a port and its peers: it keeps what they send to the port, and passes
+// it on.
 type recorder struct {
 	udp *net.UDPConn
 	tcp *net.TCPListener
 	to  *node
 	mu  sync.Mutex
 	got [][]byte // datagrams
-	str [][]byte // streams, what the one who dialled said
+	str [][]byte // streams, the bytes from the dialling side
 }
 
 func record(t *testing.T, to *node) *recorder {
@@ -95,7 +95,7 @@ func (r *recorder) kept() (datagrams, streams [][]byte) {
 	return append([][]byte(nil), r.got...), append([][]byte(nil), r.str...)
 }
 
-// stranger sends from a socket of its own and counts what comes back.
+// An enemy sends from a socket of its own and counts what comes back.
 type enemy struct {
 	*net.UDPConn
 	t testing.TB
@@ -110,7 +110,7 @@ func hostile(t testing.TB) *enemy {
 	return &enemy{c, t}
 }
 
-// send sends all, not faster than they are read, and waits until they were.
+// send sends datagrams no faster than the port reads them, and waits until the port has judged all.
 func (e *enemy) send(to *node, bs ...[]byte) {
 	e.t.Helper()
 	judged := func() uint64 {
@@ -128,8 +128,8 @@ func (e *enemy) send(to *node, bs ...[]byte) {
 	}
 }
 
-// heard is how many bytes came back. All that could has: what was sent was
-// judged, and answers are sent before the next is.
+// heard returns a count above 0 if any bytes came back. All replies are there: the port has judged
+// what was sent, and it replies to a datagram before it reads the next one.
 func (e *enemy) heard() (bytes int) {
 	b := make([]byte, 4096)
 	_ = e.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 		return b
 	}
 	var all [][]byte
-	for n := range roomEach + 1 { // random, some with our heads
+	for n := range roomEach + 1 { // random, some with valid heads
 		b := junk(n)
 		if n > 0 && n%3 == 0 {
 			b[0] = magic
@@ -181,7 +181,8 @@ func TestSilence(t *testing.T) {
 	for n := range valid { // truncated
 		all = append(all, valid[:n])
 	}
-	for bit := range len(valid) * 8 { // bits flipped; but not into our own cast, which is not judged
+	// One bit is flipped. No flip makes the port itself the sender, whose casts are not judged.
+	for bit := range len(valid) * 8 {
 		b := bytes.Clone(valid)
 		b[bit/8] ^= 1 << (bit % 8)
 		all = append(all, b)
@@ -215,7 +216,7 @@ func TestSilence(t *testing.T) {
 		t.Errorf("received %d, sent %d, foreign %d, replayed %d of %d", c.Received.Load(), c.Sent.Load(), c.Foreign.Load(), c.Replayed.Load(), len(all)+1)
 	}
 	before := c.Foreign.Load()
-	e.send(b, append([]byte{gossipByte}, junk(100)...)) // memberlist judges nothing of a stranger
+	e.send(b, append([]byte{gossipByte}, junk(100)...)) // memberlist does not see datagrams of a stranger
 	if n := len(b.packets); n > 0 || c.Foreign.Load() != before+1 {
 		t.Errorf("%d packets of a stranger are memberlist's, %d foreign", n, c.Foreign.Load()-before)
 	}
@@ -225,8 +226,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A datagram sent on by somebody else as his own leads no answer to another
-// machine: it is the sealed sender that is answered.
+// A host that passes a datagram on as its own does not make the port answer another machine: the
+// answer goes to the sealed sender.
 func TestAnswersStayAtHome(t *testing.T) {
 	p := start(t, 1, nil)
 	p.Meet(2, 5, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 99})
@@ -263,7 +264,9 @@ func TestReplays(t *testing.T) {
 	defer air.close()
 	a.Meet(2, b.Epoch(), rb.addr())
 	b.Meet(1, a.Epoch(), ra.addr())
-	early := map[string]bool{} // casts: whether they were heard. Who does not know the floor yet drops them, and may be brought them later
+	// early holds casts, and whether they were heard. A member that does not know the floor yet
+	// drops them, so they may be heard later, when they are replayed.
+	early := map[string]bool{}
 	eventually.True(t, "the floor is told", func() bool {
 		name := fmt.Sprint("early ", len(early))
 		early[name] = false
@@ -284,7 +287,7 @@ func TestReplays(t *testing.T) {
 		db, sb := rb.kept()
 		return len(da) >= 21 && len(db) >= 21 && len(sb) == 20
 	})
-	hear := func(n *node, last string) { // until that comes
+	hear := func(n *node, last string) { // receives until last comes
 		for name := ""; name != last; {
 			name = string(n.next(t).p)
 			if _, is := early[name]; is {
@@ -317,7 +320,7 @@ func TestReplays(t *testing.T) {
 		}
 		d := bytes.Clone(air.ms[0].Buffers[0][:n])
 		casts[d[1]]++
-		if d[1] == kindCast { // beacons may be said again, it says
+		if d[1] == kindCast { // beacons may be replayed, as Beacon says
 			toB = append(toB, d)
 		}
 	}
@@ -372,7 +375,7 @@ func TestReplays(t *testing.T) {
 		if e.heard() > 0 {
 			t.Errorf("%s: something is answered", what)
 		}
-		// Who does not know the floor asks the member itself, seldom.
+		// A member that does not know the floor asks the casting member, and seldom.
 		if n := x.count.Sent.Load() - sx + y.count.Sent.Load() - sy; n > 4 {
 			t.Errorf("%s: %d datagrams sent", what, n)
 		}
@@ -396,7 +399,7 @@ func TestReplays(t *testing.T) {
 	again("both started anew", a2, b2)
 }
 
-// A member that jumps with its counters harms nobody but itself.
+// A member that jumps with its counters harms no member but itself.
 func TestCounterJumps(t *testing.T) {
 	a, b, c := start(t, 1, nil), start(t, 2, nil), start(t, 3, nil)
 	know(a, b, c)
@@ -419,8 +422,8 @@ func TestCounterJumps(t *testing.T) {
 	}
 }
 
-// Strangers that hold connections, open or dripping, keep no member out, and
-// hold no more than there is room for.
+// Strangers that hold connections, silent or dripping bytes, do not keep a member out, and do not
+// take more than the room for strangers.
 func TestHalfOpen(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		sec := TLS{}
@@ -439,16 +442,16 @@ func TestHalfOpen(t *testing.T) {
 			held = append(held, c)
 			switch i % 4 {
 			case 1:
-				_, _ = c.Write([]byte{gossipByte}) // nobody takes it here
+				_, _ = c.Write([]byte{gossipByte}) // there is no memberlist that takes it
 			case 2:
 				_, _ = c.Write([]byte{largeByte, magic, kindLarge})
 			case 3:
-				_, _ = c.Write([]byte{0x16, 3, 1, 0xff, 0xff}) // a long hello
+				_, _ = c.Write([]byte{0x16, 3, 1, 0xff, 0xff}) // a long TLS hello
 			}
 			if sealed || i%4 != 3 {
 				continue
 			}
-			c.Close() // bare, it is a stream like any
+			c.Close() // without TLS, it is a stream like any
 		}
 		if n := b.waiting.Len(); n > maxPending {
 			t.Errorf("%d strangers", n)
@@ -467,17 +470,18 @@ func TestHalfOpen(t *testing.T) {
 			t.Error(err)
 		}
 		c.Close()
-		// Each is shut out in time, however it drips, and hears nothing.
+		// Each stranger is closed in time, however slowly it drips, and gets no reply.
 		var drip sync.WaitGroup
 		for i, c := range held {
 			if i%4 == 1 {
-				continue // memberlist's, which has no deadline before it is taken
+				continue // memberlist's, which has no deadline before memberlist takes it
 			}
 			drip.Go(func() {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(patience))
 				for b := make([]byte, 1); ; time.Sleep(200 * time.Millisecond) {
-					if sealed || i%4 == 2 { // else it says nothing: bare, any other byte makes it a stream
+					// The rest is silent: without TLS, any other byte makes a stream of a user.
+					if sealed || i%4 == 2 {
 						if _, err := c.Write([]byte{0}); err != nil {
 							return
 						}
@@ -502,8 +506,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// However many connections a stranger opens, and however fast, a connection from
-// another address keeps its place.
+// However many connections a stranger opens, and however fast, a connection from another address
+// keeps its place.
 func TestStrangersGiveWay(t *testing.T) {
 	p := start(t, 2, nil).Port
 	from := func(ip string) (*stranger, *closing) {
@@ -525,7 +529,7 @@ func TestStrangersGiveWay(t *testing.T) {
 	}
 }
 
-// closing is a connection from some address.
+// A closing is a connection from a given address.
 type closing struct {
 	net.Conn
 	at     net.Addr
@@ -535,8 +539,7 @@ type closing struct {
 func (c *closing) RemoteAddr() net.Addr { return c.at }
 func (c *closing) Close() error         { c.closed = true; return c.Conn.Close() }
 
-// Lengths that lie cost what was sent, and are not believed; what is wrong with
-// a stream is not heard.
+// Wrong lengths cost what was sent, and are not believed. A stream with an error is not received.
 func TestLyingStreams(t *testing.T) {
 	b := start(t, 2, nil)
 	b.Meet(1, 11, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
@@ -607,8 +610,8 @@ func TestLyingStreams(t *testing.T) {
 	}
 }
 
-// A member that takes connections and never reads holds up neither the others
-// nor Close, and only so much waits for it.
+// A member that accepts connections and never reads delays neither other members nor Close, and
+// only a limited number of payloads waits for it.
 func TestNeverReads(t *testing.T) {
 	deaf, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// target is a port whose life is always the same, that knows member 1.
+// target returns a port whose life is always the same, and which knows member 1. sealed seals as
+// member 1 does.
 func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, plain []byte) []byte) {
 	n, err := try(2, func(c *Config) {
 		c.Cluster = "lab"
@@ -44,9 +45,8 @@ func someSeeds(sealed func(byte, uint64, []byte) []byte) (valid [][]byte) {
 	}
 }
 
-// FuzzDatagram gives a port bytes off the network, as they are and, so that the
-// seal is no wall, sealed by a member that lies. As they are nothing of them is
-// heard that a member has not sealed.
+// FuzzDatagram gives a port any bytes as a datagram, and the same bytes sealed by a lying member,
+// so that they pass the seal. Without the seal, nothing is received that a member has not sealed.
 func FuzzDatagram(f *testing.F) {
 	n, _, sealed := target(f)
 	valid := someSeeds(sealed)
@@ -71,7 +71,7 @@ func FuzzDatagram(f *testing.F) {
 		c := &n.count
 		foreign, heard := c.Foreign.Load(), c.Received.Load()
 		n.datagram(bytes.Clone(b), from)
-		ours := len(b) >= overhead && b[0] == magic && senderOf(b) == 2 // as if our own cast
+		ours := len(b) >= overhead && b[0] == magic && senderOf(b) == 2 // looks like the port's own cast
 		if !genuine && !ours && c.Foreign.Load() != foreign+1 || !genuine && c.Received.Load() != heard {
 			t.Fatalf("%x is believed", b)
 		}
@@ -92,8 +92,8 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzStream gives a port what a stream begins with, as it is and behind a head
-// that a member has sealed.
+// FuzzStream gives a port any bytes as a stream, and the same bytes behind a head that a member has
+// sealed.
 func FuzzStream(f *testing.F) {
 	n, _, sealed := target(f)
 	count := uint64(0)

@@ -17,15 +17,18 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// gossipByte is how memberlist's streams begin if it has a label.
+// gossipByte begins memberlist's streams if memberlist has a label.
 const gossipByte = 244
 
-// Gossip is the port as memberlist sees it. A label must be set. Datagrams reach
-// the members that the port was told of (Gossips), and no others.
+// Gossip returns the port as a transport for memberlist. memberlist must have a label. Datagrams
+// reach only the members that the port was told of (Gossips).
 func (p *Port) Gossip() memberlist.NodeAwareTransport { return gossip{p} }
 
+// gossip is the port as a memberlist.NodeAwareTransport.
 type gossip struct{ p *Port }
 
+// advertised returns the address that other members are told: that of the listener, with a private
+// address of this machine if the listener has every address.
 func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	if !at.IP.IsUnspecified() {
 		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone}, nil
@@ -37,8 +40,8 @@ func advertised(host string, at *net.TCPAddr) (*net.UDPAddr, error) {
 	return &net.UDPAddr{IP: ip, Port: at.Port}, nil
 }
 
-// private is the private address of the interface that leads outside; nil if
-// there is none.
+// private returns a private address of this machine, or nil. It prefers the interface of the
+// default route.
 func private(only4 bool) net.IP {
 	all, err := sockaddr.GetPrivateInterfaces()
 	if err != nil {
@@ -54,8 +57,8 @@ func private(only4 bool) net.IP {
 	return nil
 }
 
-// network says which family is listened to: with no host, that of the address
-// that is told to others, because casts go out by the same socket.
+// network returns the network to listen to. With no host, it has the family of the address that
+// other members are told, because casts go out by the same socket.
 func network(host string) string {
 	ip := net.ParseIP(host)
 	if host == "" {
@@ -76,9 +79,8 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 	return g.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress seals a datagram for the present life of a member. To a member
-// that is not known it is lost, as if the network had lost it: memberlist asks
-// over a stream then.
+// WriteToAddress seals a datagram for the present life of a member. To an unknown member the
+// datagram is lost, as if in the network: memberlist then asks over a stream.
 func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	to := g.p.gossipTo(a)
 	if to == nil || len(b) > MaxPayload {
@@ -107,31 +109,32 @@ func (g gossip) StreamCh() <-chan net.Conn           { return g.p.streams }
 // Shutdown implements memberlist.Transport. The port outlives memberlist.
 func (g gossip) Shutdown() error { return nil }
 
-// A gossiper is a member in the life that gossip goes to and comes from. It
-// outlives Part: memberlist gossips to the dead too, so that a member that is
-// wrongly taken for dead can say that it lives.
+// A gossiper is a member in the life that gossip goes to and comes from. It outlives Part:
+// memberlist gossips to the dead too, so that a member that is wrongly taken for dead can deny it.
 type gossiper struct {
 	life
 	addr    *net.UDPAddr
 	out, in seals
 
 	mu       sync.Mutex
-	replaced bool // and nothing of this life is new any more
+	replaced bool // nothing of this life is new any more
 	seen     replay
 }
 
 // gossipers are the members that gossip goes to and comes from.
 type gossipers struct {
-	sent atomic.Uint64 // the counter: one for all, so that no key sees a number twice
+	// sent is the counter. All members share it, so that no key seals two datagrams with one
+	// number.
+	sent atomic.Uint64
 
 	mu   sync.RWMutex
 	of   map[resource.NodeID]*gossiper
-	at   map[string]*gossiper // the same by address
-	past map[life]uint64      // the highest counter heard of lives that others have replaced
+	at   map[string]*gossiper // the members in of, by address
+	past map[life]uint64      // the highest counter heard of lives that were replaced
 }
 
-// Gossips makes another member known to gossip: who it is, in which life, and
-// where. Gossip of its former lives is not heard any more.
+// Gossips makes another member known to gossip: its number, the epoch of its life and its address.
+// Gossip of its former lives is not heard any more.
 func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == p.cfg.Self {
 		return
@@ -158,8 +161,8 @@ func (p *Port) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	g.of[node], g.at[at] = m, m
 }
 
-// ForgetGossip forgets a member: nothing of it is heard, and nothing is sent to it,
-// until Gossips makes it known again. What was heard of its life is remembered.
+// ForgetGossip forgets a member: its gossip is not heard, and no gossip is sent to it, until
+// Gossips makes it known again. The highest counter that was heard of its life is kept.
 func (p *Port) ForgetGossip(node resource.NodeID) {
 	g := &p.gossipers
 	g.mu.Lock()
@@ -169,8 +172,8 @@ func (p *Port) ForgetGossip(node resource.NodeID) {
 	}
 }
 
-// forget remembers of a life what was heard: the key of a life that is met again
-// is the same. g.mu must be held.
+// forget removes m, and keeps the highest counter that was heard of its life: if the life is met
+// again, its key is the same. g.mu must be held.
 func (g *gossipers) forget(m *gossiper) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {
@@ -182,7 +185,7 @@ func (g *gossipers) forget(m *gossiper) {
 	if m.seen.top == 0 {
 		return
 	}
-	for l := range g.past { // any: so many are no accident
+	for l := range g.past { // any life: so many are no accident
 		if len(g.past) < mostPast {
 			break
 		}
@@ -191,7 +194,7 @@ func (g *gossipers) forget(m *gossiper) {
 	g.past[m.life] = m.seen.top
 }
 
-// gossipTo returns the member that memberlist means: by name where it gives one.
+// gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.
 func (p *Port) gossipTo(a memberlist.Address) *gossiper {
 	g := &p.gossipers
 	g.mu.RLock()
@@ -204,12 +207,14 @@ func (p *Port) gossipTo(a memberlist.Address) *gossiper {
 	return g.at[a.Addr]
 }
 
+// gossipFrom returns the gossiper of a node, or nil.
 func (p *Port) gossipFrom(node resource.NodeID) *gossiper {
 	p.gossipers.mu.RLock()
 	defer p.gossipers.mu.RUnlock()
 	return p.gossipers.of[node]
 }
 
+// sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
 func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
 	k := p.keys.Load()
 	a := to.out.get(k, 0, "gossip", uint64(p.cfg.Self), p.epoch, uint64(to.node), to.epoch)
@@ -221,8 +226,8 @@ func (p *Port) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
 	return bytes, err
 }
 
-// heardGossip gives memberlist a datagram, if it opens under the i-th key and is
-// new.
+// heardGossip passes a datagram to memberlist, if the datagram opens under the i-th key and is new.
+// It reports whether the datagram opened.
 func (p *Port) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	m, n, size := p.gossipFrom(senderOf(b)), counterOf(b), len(b)
 	if m == nil {

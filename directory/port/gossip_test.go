@@ -19,16 +19,15 @@ import (
 	"github.com/rocl-go/rocl/internal/ratelog"
 )
 
-// gossips makes two ports known to each other's gossip.
+// gossips makes two ports known to each other's gossip. at is the address of b.
 func gossips(a, b *node, at *net.UDPAddr) {
 	a.Gossips(b.cfg.Self, b.Epoch(), at)
 	b.Gossips(a.cfg.Self, a.Epoch(), a.Addr())
 }
 
-// Gossip reaches a member in its present life, whether or not its port was told
-// to part from it. What was recorded of it is not heard again: not at once, not
-// when the sender was replaced and is met again, not by a member that was started
-// anew, and not from a sender that was.
+// Gossip reaches a member in its present life, also when its port was told to part from it.
+// Recorded gossip is not heard again at once. Nor is it heard when its sender was replaced and is
+// met again, by a member that was started anew, or from a sender that was.
 func TestGossip(t *testing.T) {
 	for name, change := range map[string]func(*Config){"with a key": keyed("key"), "without": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -103,15 +102,15 @@ func TestGossip(t *testing.T) {
 	}
 }
 
-// Hello is answered by members of the cluster and by nobody else, and the port
-// that is asked says that a stranger asked, but not each time.
+// Hello is answered by members of the cluster only. A port that a stranger asks logs that, but not
+// each time.
 func TestHello(t *testing.T) {
 	ctx := context.Background()
 	a, b := start(t, 1, keyed("key")), start(t, 2, keyed("key"))
 	if err := a.Hello(ctx, b.Addr()); err != nil {
 		t.Error(err)
 	}
-	twin := start(t, 1, keyed("key")) // of our number, at another place
+	twin := start(t, 1, keyed("key")) // with the same number, at another address
 	if err := a.Hello(ctx, twin.Addr()); err != nil {
 		t.Errorf("a node of the same number: %v", err)
 	}
@@ -151,8 +150,7 @@ func TestGoldenGossip(t *testing.T) {
 	}
 }
 
-// Strangers that are refused again and again, by streams and by packets, fill no
-// log.
+// Strangers that are refused again and again, by streams and by packets, do not fill the log.
 func TestRefusedIsLimited(t *testing.T) {
 	var log lines
 	b := start(t, 2, func(c *Config) {
@@ -165,7 +163,7 @@ func TestRefusedIsLimited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc.Close() // who it is has not been said
+		nc.Close() // closed before it has shown that it is a member
 	}
 	e := hostile(t)
 	junk := append([]byte{magic, kindHello}, make([]byte, 60)...)
@@ -175,7 +173,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	}
 	e.send(b, all...)
 	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
-	b.Close() // all that will be written was
+	b.Close() // all lines are written then
 	for _, line := range []string{"port: stream refused", "port: gossip refused"} {
 		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {
 			t.Errorf("%q: %d lines for %d strangers, want %d", line, n, flood, ratelog.Burst)
@@ -183,7 +181,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	}
 }
 
-// lines is a log that several goroutines write.
+// lines is a log that several goroutines write to.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer

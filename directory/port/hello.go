@@ -15,9 +15,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A hello asks whether a member of the cluster is at an address, before the two
-// know each other's lives. So a recorded one is answered too, with as many bytes;
-// it changes nothing.
+// A hello asks whether a member of the cluster is at an address, before the two know each other's
+// lives. A recorded hello is answered too, with as many bytes. It changes nothing.
 //
 //	asks or answers u8 | token u64
 const (
@@ -31,13 +30,13 @@ const (
 
 var errSilent = errors.New("port: no answer")
 
-// hellos are the questions that wait for an answer.
+// hellos are the calls of Hello that wait for an answer.
 type hellos struct {
 	mu   sync.Mutex
 	wait map[uint64]chan struct{} // by token
 }
 
-// Hello returns nil if a member of the cluster answers at addr, whichever it is.
+// Hello returns nil if any member of the cluster answers at addr.
 func (p *Port) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	token, heard := random(), make(chan struct{})
 	p.hellos.mu.Lock()
@@ -67,12 +66,14 @@ func (p *Port) Hello(ctx context.Context, addr *net.UDPAddr) error {
 	return errSilent
 }
 
+// random returns 64 random bits.
 func random() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// sayHello sends a hello that asks or answers.
 func (p *Port) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 	plain := binary.LittleEndian.AppendUint64([]byte{what}, token)
 	return p.tell(kindHello, plain, &p.helloOut, "hello", to)
@@ -89,7 +90,7 @@ func (p *Port) tell(kind byte, plain []byte, s *seals, what string, to *net.UDPA
 	return err
 }
 
-// heardHello works on a hello if it opens under the i-th key.
+// heardHello handles a hello, and reports whether it opens under the i-th key.
 func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	plain, ok := open(b, p.hellosIn.get(k, i, "hello"))
 	if !ok || len(plain) != helloLen {
@@ -109,15 +110,15 @@ func (p *Port) heardHello(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	return true
 }
 
-// refused says that a hello did not open: nothing else tells an operator that
-// the name of the cluster or a key is wrong.
+// refused logs that a hello did not open: nothing else tells an operator that the cluster's name or
+// a key is wrong.
 func (p *Port) refused(from *net.UDPAddr, sender resource.NodeID) {
 	p.often.Info(netsource.Of(from), "port: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
 }
 
-// Knock tells whoever is at an address that this member is there, and at which
-// port: a member that was started anew there knows nobody, perhaps, and cannot
-// open what is sealed for its former life.
+// Knock tells the program at an address that this member is there, and at which port. A member that
+// was started anew there may know no other member, and cannot open what is sealed for its former
+// life.
 func (p *Port) Knock(addr *net.UDPAddr) {
 	_ = p.tell(kindBeacon, p.beacon(), &p.beacons, "beacon", addr)
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// MaxPayload is what one datagram carries, in bytes: with every head it stays
-// below what any Ethernet takes whole.
+// MaxPayload is what one datagram carries, in bytes. With every head, the datagram fits into one
+// frame of any Ethernet.
 const MaxPayload = 1232
 
-// MaxLarge is what is sent at a time at all, in bytes.
+// MaxLarge limits one payload, in bytes. A payload above MaxPayload goes by a stream.
 const MaxLarge = 4 << 20
 
 // Errors of this package.
@@ -37,21 +37,26 @@ var (
 	ErrClosed  = errors.New("port: closed")
 )
 
-// Config is what a port needs. Self, Receive and Stream are required. Receive
-// may be called concurrently; what it is given is lent for the call.
+// Config has the settings of a port. Self, Receive and Stream are required. Receive may be called
+// concurrently; its arguments are lent for the call.
 type Config struct {
 	Self    resource.NodeID
-	Bind    string                                                // HOST:PORT
-	Cluster string                                                // its name
-	Keys    [][]byte                                              // of the cluster: the first seals, all open
-	Group   string                                                // HOST:PORT of a multicast group or a broadcast address for casts; may be empty
-	TLS     TLS                                                   // how streams are sealed
-	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte) // at: where an answer is awaited; nil: at the port
-	Stream  func(net.Conn)                                        // has a goroutine of its own, and closes the conn
-	Beacon  func(node resource.NodeID, addr *net.UDPAddr)         // somebody is there; may be nil
-	Spin    time.Duration                                         // how long the keeper goes on reading after a datagram, before it parks
+	Bind    string   // HOST:PORT
+	Cluster string   // the name of the cluster
+	Keys    [][]byte // of the cluster: the first seals, all open
+	// Group is HOST:PORT of a multicast group or a broadcast address for casts. It may be empty.
+	Group string
+	TLS   TLS // how streams are sealed
+	// Receive gets a payload. at is where the sender awaits an answer; nil means at its port.
+	Receive func(from resource.NodeID, at *net.UDPAddr, p []byte)
+	// Stream gets a stream of another member, in a goroutine of its own. It must close the
+	// connection.
+	Stream func(net.Conn)
+	// Beacon is called when a beacon says that a member is at addr. It may be nil.
+	Beacon  func(node resource.NodeID, addr *net.UDPAddr)
+	Spin    time.Duration // how long the keeper reads on after an answer, before it parks
 	Logger  *slog.Logger
-	Opening context.Context // bounds Open, which may look Bind's name up; nil: nothing does
+	Opening context.Context // bounds Open, which may look Bind's name up; nil: no bound
 }
 
 // A Port is open until Close. Its methods may be called concurrently.
@@ -70,11 +75,11 @@ type Port struct {
 	adv     *net.UDPAddr
 
 	poller *subsys.Poller
-	asking sync.Mutex // of who asks
+	asking sync.Mutex // held while a goroutine reads in Ask; guards askers
 	askers askers
 
-	polling  atomic.Bool   // he reads the answers himself
-	answered atomic.Uint64 // questions of others who do so
+	polling  atomic.Bool   // a goroutine reads the answers in Ask
+	answered atomic.Uint64 // answers sent to sockets of askers
 
 	casts   atomic.Uint64
 	castOut seals
@@ -84,26 +89,28 @@ type Port struct {
 	hellos             hellos
 	helloOut, hellosIn seals
 
+	// mu guards peers, past and base. It is also held while life ends, and while a large payload
+	// begins.
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
 	past  map[life]uint64 // the highest counter heard of those that were parted from
 	base  uint64          // above all counters used towards them
 
-	large   chan struct{} // streams under way with what is too large for a datagram
+	large   chan struct{} // one slot for each stream under way with a large payload
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	waiting *subsys.Strangers
 	life    context.Context
 	end     context.CancelFunc
 	busy    sync.WaitGroup
-	once    sync.Once // Close
+	once    sync.Once // guards close
 }
 
 // Counters count what a port has done.
 type Counters struct {
-	Sent, SentBytes         atomic.Uint64 // datagrams of ours
-	Received, ReceivedBytes atomic.Uint64 // likewise, that opened
-	Foreign                 atomic.Uint64 // of senders unknown, or forged
+	Sent, SentBytes         atomic.Uint64 // datagrams and large payloads, without gossip, hellos and beacons
+	Received, ReceivedBytes atomic.Uint64 // the same, received: those that open and are new
+	Foreign                 atomic.Uint64 // of unknown senders, or forged
 	Replayed                atomic.Uint64
 
 	GossipSent, GossipSentBytes         atomic.Uint64 // memberlist's datagrams
@@ -113,7 +120,7 @@ type Counters struct {
 	Streams, StreamsRefused atomic.Uint64
 }
 
-// Open binds the port. Nothing is heard before Start.
+// Open binds the port. The port hears nothing before Start.
 func Open(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: map[life]uint64{},
 		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: map[life]uint64{}}, hellos: hellos{wait: map[uint64]chan struct{}{}},
@@ -123,7 +130,7 @@ func Open(cfg Config) (*Port, error) {
 	}
 	var b [8]byte
 	_, _ = rand.Read(b[:])
-	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // not 0
+	p.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // never 0
 	p.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
 	p.life, p.end = context.WithCancel(context.Background())
 	if err := p.open(); err != nil {
@@ -133,13 +140,14 @@ func Open(cfg Config) (*Port, error) {
 	return p, nil
 }
 
-// Start begins to hear.
+// Start starts the goroutines that read the sockets and accept streams.
 func (p *Port) Start() {
 	p.busy.Add(2)
 	go p.keep()
 	go p.accept()
 }
 
+// open binds the TCP and UDP sockets and joins the group.
 func (p *Port) open() error {
 	host, _, err := net.SplitHostPort(p.cfg.Bind)
 	if err != nil {
@@ -152,7 +160,7 @@ func (p *Port) open() error {
 	if opening == nil {
 		opening = context.Background()
 	}
-	// A port of the kernel's choice for TCP may be taken for UDP: try others.
+	// The port that the kernel chooses for TCP may be taken for UDP: try another one.
 	for try := 0; ; try++ {
 		ln, err := new(net.ListenConfig).Listen(opening, network(host), p.cfg.Bind)
 		if err != nil {
@@ -189,16 +197,17 @@ func (p *Port) open() error {
 	return p.poller.Add(p.group.fd, p.group)
 }
 
-// Epoch is that of the port's life, which the others must know: see Meet.
+// Epoch returns the epoch of the port's life, which the other members must know: see Meet.
 func (p *Port) Epoch() uint64 { return p.epoch }
 
-// Addr is where others reach the port.
+// Addr returns the address at which other members reach the port.
 func (p *Port) Addr() *net.UDPAddr { return p.adv }
 
-// SetKeys replaces the keys of the cluster.
+// SetKeys replaces the keys of the cluster: the first seals, all open.
 func (p *Port) SetKeys(of [][]byte) { p.keys.Store(newKeys(p.cfg.Cluster, of)) }
 
-// Meet makes another member known: who it is, in which life, and where.
+// Meet makes another member known: its number, the epoch of its life and its address. If another
+// life or address of the member was known, that is parted from.
 func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == p.cfg.Self {
 		return
@@ -218,7 +227,8 @@ func (p *Port) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	p.peers[node] = to
 }
 
-// Part forgets a member.
+// Part forgets a member: its datagrams do not open, and none is sent to it, until Meet makes it
+// known again.
 func (p *Port) Part(node resource.NodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,13 +236,13 @@ func (p *Port) Part(node resource.NodeID) {
 }
 
 const (
-	mostPast = 1 << 16 // lives of members remembered that were parted from
-	margin   = 1 << 20 // for what is being sent to one that is just parted from
+	mostPast = 1 << 16 // lives of members parted from that are remembered
+	margin   = 1 << 20 // for datagrams under way to a member that is being parted from
 )
 
-// part forgets a member. It may be met again in the same life, and the key
-// between us is the same then: no counter may be used twice, and none be
-// believed twice. p.mu is held.
+// part forgets a member. The member may be met again in the same life, in which the key between the
+// two is the same. No counter may then be used twice, and none be accepted twice. p.mu must be
+// held.
 func (p *Port) part(node resource.NodeID) {
 	old := p.peers[node]
 	if old == nil {
@@ -246,7 +256,7 @@ func (p *Port) part(node resource.NodeID) {
 	if old.seen.top == 0 {
 		return
 	}
-	for l := range p.past { // any: so many come of no accident
+	for l := range p.past { // any life: so many are no accident
 		if len(p.past) < mostPast {
 			break
 		}
@@ -255,16 +265,17 @@ func (p *Port) part(node resource.NodeID) {
 	p.past[old.life] = old.seen.top
 }
 
+// peer returns the peer of a node, or nil if the node is not known.
 func (p *Port) peer(node resource.NodeID) *peer {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.peers[node]
 }
 
-// keep reads the sockets. It goes on for a while after it has answered somebody
-// who polls, with the sockets out of the set, which makes what comes cheaper;
-// then it parks. While somebody polls in this process it does not: two that spin
-// here would take the processor from the one that is to answer.
+// keep is the keeper of the sockets: it reads them until the port closes. After it has answered a
+// goroutine that polls, it reads on for a while (spin), and then parks. While a goroutine of this
+// process polls, it does not spin: two spinning goroutines would take the processor from the one
+// that is to answer.
 func (p *Port) keep() {
 	defer p.busy.Done()
 	for {
@@ -282,6 +293,9 @@ func (p *Port) keep() {
 	}
 }
 
+// spin reads the sockets until no question of a polling peer has been answered for cfg.Spin, or a
+// goroutine of this process polls. The sockets are not in the Poller meanwhile, which makes reading
+// cheaper.
 func (p *Port) spin() {
 	all := []*socket{p.main}
 	if p.group != nil {
@@ -301,7 +315,7 @@ func (p *Port) spin() {
 		if p.life.Err() != nil {
 			break
 		}
-		p.poller.Poll() // who asked and did not wait is in the set still
+		p.poller.Poll() // an asker that was left in the Poller may have an answer
 		now := time.Now()
 		if n := p.answered.Load(); n != answered {
 			last, answered = now, n
@@ -310,13 +324,13 @@ func (p *Port) spin() {
 		}
 	}
 	for _, s := range all {
-		if err := p.poller.Add(s.fd, s); err != nil { // it was there before
+		if err := p.poller.Add(s.fd, s); err != nil { // it was in the set before
 			p.log.Error("port: watching a socket again", "err", err)
 		}
 	}
 }
 
-// datagram works on what a socket has read.
+// datagram handles a datagram that a socket has read. b is lent for the call.
 func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	switch {
 	case len(b) >= overhead && b[0] == magic:
@@ -326,6 +340,7 @@ func (p *Port) datagram(b []byte, from *net.UDPAddr) {
 	}
 }
 
+// ours handles a datagram with this package's head, under each key that may have sealed it.
 func (p *Port) ours(b []byte, from *net.UDPAddr) {
 	k := p.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return p.opened(b, k, i, from) }) {
@@ -336,14 +351,16 @@ func (p *Port) ours(b []byte, from *net.UDPAddr) {
 	}
 }
 
-// opened works on a datagram if it opens under the i-th key.
+// opened handles a datagram, and reports whether it opens under the i-th key.
 func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	sender, n := senderOf(b), counterOf(b)
 	if b[1] == kindHello {
-		return p.heardHello(b, k, i, from) // also of another node that has our number: it must not pass in silence
+		// A hello of another node with this node's number is handled too: that conflict must be
+		// seen.
+		return p.heardHello(b, k, i, from)
 	}
 	if sender == p.cfg.Self {
-		return b[1] != kindOne // our own cast
+		return b[1] != kindOne // this port's own cast or beacon
 	}
 	if b[1] == kindBeacon {
 		plain, ok := open(b, p.beacons.get(k, i, "beacon"))
@@ -370,8 +387,8 @@ func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 			return true
 		}
 		p.received(len(b))
-		// Only what is sealed is sure: who sent it on as his own has no answer sent
-		// to another machine.
+		// Only the sealed part is certain. A host that passes a datagram on as its own must not
+		// have the answer sent to another machine.
 		if from.Port == from1.addr.Port || !from.IP.Equal(from1.addr.IP) {
 			from = nil
 		}
@@ -388,7 +405,8 @@ func (p *Port) opened(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	return false
 }
 
-// from and to are the ciphers of what is for one member alone.
+// from and to return the ciphers for datagrams between this member and m alone: from opens, to
+// seals.
 func (p *Port) from(m *peer, k *keys, i int) cipher.AEAD {
 	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(p.cfg.Self), p.epoch)
 }
@@ -402,13 +420,14 @@ func (p *Port) received(bytes int) {
 	p.count.ReceivedBytes.Add(uint64(bytes))
 }
 
-// What a datagram from one to one begins with.
+// The first byte of a datagram's plain text, from one member to one.
 const (
-	saysData  = iota // what the port's user sends
-	saysFloor        // u64: take my casts from this number on
+	saysData  = iota // a payload of the port's user
+	saysFloor        // u64: take the sender's casts from this number on
 	asksFloor
 )
 
+// one handles a new datagram from one member to this one. b is lent for the call.
 func (p *Port) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
 	switch says {
 	case saysData:
@@ -425,26 +444,27 @@ func (p *Port) one(from *peer, at *net.UDPAddr, says byte, b []byte) {
 	}
 }
 
-// An Out is a datagram to be sent.
+// An Out is a payload to be sent.
 type Out struct {
 	To      resource.NodeID
-	At      *net.UDPAddr // where it is awaited; nil: at the member's port
+	At      *net.UDPAddr // where the receiver awaits it; nil: at the member's port
 	Payload []byte       // at most MaxLarge bytes, lent for the call
 }
 
-// Send sends datagrams, many with one system call, and what is larger by a stream
-// of its own. What goes to a member that is not known, or is longer than
-// MaxLarge, is dropped; so may be any other on its way.
+// Send sends payloads: several datagrams with one system call, and each larger payload by a stream
+// of its own. A payload to an unknown member, or of more than MaxLarge bytes, is dropped. Any other
+// one may get lost on its way.
 func (p *Port) Send(out ...Out) { p.send(p.main, saysData, out) }
 
+// send sends payloads, each with the first byte says, through the socket by.
 func (p *Port) send(by *socket, says byte, out []Out) { p.sendTo(by, nil, says, out) }
 
-// sendTo is send, all to one peer if it is given.
+// sendTo is send, but sends everything to only if that is not nil.
 func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
 	k := p.keys.Load()
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
-	var large, copied []byte // the same goes to many, often
+	var large, copied []byte // often the same payload goes to many members
 	for i := range out {
 		to := only
 		if to == nil {
@@ -478,6 +498,7 @@ func (p *Port) sendTo(by *socket, only *peer, says byte, out []Out) {
 	p.flush(w, by)
 }
 
+// flush sends what w has gathered, and counts it.
 func (p *Port) flush(w *writer, by *socket) {
 	if w.n == 0 {
 		return
@@ -490,14 +511,15 @@ func (p *Port) flush(w *writer, by *socket) {
 	}
 }
 
-// Close ends everything; Receive, Stream and Beacon are not called afterwards.
+// Close ends the port. Receive, Stream and Beacon are not called afterwards.
 func (p *Port) Close() error {
 	p.once.Do(p.close)
 	return nil
 }
 
+// close ends the port's goroutines, waits for them, and then closes the sockets.
 func (p *Port) close() {
-	p.mu.Lock() // nothing new begins
+	p.mu.Lock() // no stream or large payload begins any more
 	p.end()
 	p.mu.Unlock()
 	if p.ln != nil {
@@ -511,13 +533,14 @@ func (p *Port) close() {
 	p.shut()
 }
 
+// shut closes the sockets, including those of askers, and the Poller.
 func (p *Port) shut() {
 	for _, s := range []*socket{p.main, p.group} {
 		if s != nil {
 			s.close()
 		}
 	}
-	p.asking.Lock() // he who polls sees the end
+	p.asking.Lock() // a goroutine in Ask sees the end
 	defer p.asking.Unlock()
 	for _, k := range p.askers.all {
 		k.close()
@@ -528,7 +551,7 @@ func (p *Port) shut() {
 	}
 }
 
-// hostPort is addr as memberlist writes it.
+// hostPort returns addr in the form that memberlist uses.
 func hostPort(addr *net.UDPAddr) string {
 	return net.JoinHostPort(addr.IP.String(), strconv.Itoa(addr.Port))
 }

@@ -33,14 +33,14 @@ type heard struct {
 	p    []byte
 }
 
-// node is a port that keeps what it hears.
+// A node is a port that keeps what it receives.
 type node struct {
 	*Port
 	got     chan heard
 	beacons chan heard
 }
 
-const patience = 20 * time.Second // for what must come
+const patience = 20 * time.Second // the longest wait for what must come
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
@@ -68,7 +68,7 @@ func try(self resource.NodeID, change func(*Config)) (*node, error) {
 			default:
 			}
 		},
-		Stream: func(c net.Conn) { // says again what it hears
+		Stream: func(c net.Conn) { // echoes what it reads
 			_, _ = io.Copy(c, c)
 			c.Close()
 		},
@@ -83,7 +83,7 @@ func try(self resource.NodeID, change func(*Config)) (*node, error) {
 	return n, err
 }
 
-// know makes all known to each other.
+// know makes all nodes known to each other.
 func know(ns ...*node) {
 	for _, a := range ns {
 		for _, b := range ns {
@@ -103,8 +103,8 @@ func (n *node) next(t testing.TB) heard {
 	}
 }
 
-// none fails if something came that nobody should have heard. What would have
-// come before the fence has come: datagrams over loopback keep their order.
+// none fails the test if n has received a payload. A payload that was under way has come when the
+// fence comes: datagrams over the loopback interface keep their order.
 func (n *node) none(t testing.TB, fence *node) {
 	t.Helper()
 	mark := []byte("fence " + fmt.Sprint(rand.Text()))
@@ -135,7 +135,7 @@ func keyed(k ...string) func(*Config) {
 	}
 }
 
-// mutual is TLS in which both prove that they know one key.
+// mutual returns TLS in which both sides prove that they have the same key.
 func mutual(t testing.TB) TLS {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -172,8 +172,8 @@ func mutual(t testing.TB) TLS {
 	}
 }
 
-// Everything a port does, with and without keys and TLS, over both families,
-// read by a keeper that parks and by one that spins.
+// All that a port does works with and without keys and TLS, over both address families, with a
+// keeper that parks and with one that spins.
 func TestTogether(t *testing.T) {
 	for _, bind := range []string{"127.0.0.1:0", "[::1]:0"} {
 		if c, err := net.ListenPacket("udp", bind); err != nil {
@@ -204,7 +204,7 @@ func TestTogether(t *testing.T) {
 
 func exchange(t *testing.T, ns []*node) {
 	a, b, c := ns[0], ns[1], ns[2]
-	// Sizes at every edge; of those too large nothing is heard.
+	// Payloads at each limit of size arrive. Those that are too large do not.
 	bytesSent := uint64(0)
 	sizes := []int{0, 1, MaxPayload - 1, MaxPayload, MaxPayload + 1, 70_000, MaxLarge}
 	for _, size := range sizes {
@@ -231,7 +231,7 @@ func exchange(t *testing.T, ns []*node) {
 	}
 	b.none(t, a)
 
-	// More than one system call's worth.
+	// More datagrams than one system call sends.
 	var out []Out
 	for i := range 3 * writeBatch {
 		out = append(out, Out{To: 2, Payload: []byte{byte(i)}})
@@ -293,8 +293,8 @@ func exchange(t *testing.T, ns []*node) {
 	}
 }
 
-// Many ask at once, while others send and what some asked is answered late.
-// Every answer is heard, though only one of them reads at a time.
+// Many goroutines ask at once, while other ones send, and some answers are late. Every answer is
+// received, though only one of the goroutines reads at a time.
 func TestAskAtOnce(t *testing.T) {
 	for _, spin := range []time.Duration{0, 100 * time.Microsecond} {
 		var waiting sync.Map // number → chan
@@ -315,7 +315,7 @@ func TestAskAtOnce(t *testing.T) {
 			c.Spin = spin
 			c.Receive = func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 				if len(p) == 1 {
-					return // chatter
+					return // noise
 				}
 				o := Out{To: from, At: at, Payload: bytes.Clone(p)}
 				if p[len(p)-1]%8 == 0 {
@@ -368,8 +368,8 @@ func TestAskAtOnce(t *testing.T) {
 	}
 }
 
-// An answer that is late is heard though another has asked since, and been
-// answered, and nobody asks any more.
+// A late answer is received, though another question was asked and answered since, and no goroutine
+// asks any more.
 func TestLateAnswer(t *testing.T) {
 	for _, spin := range []time.Duration{0, time.Hour} { // the keeper parks, or reads on
 		a, b := start(t, 1, func(c *Config) { c.Spin = spin }), start(t, 2, nil)
@@ -393,7 +393,7 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// A flood of what is nobody's keeps neither Ask nor Close.
+// A flood of foreign datagrams delays neither Ask nor Close.
 func TestFlood(t *testing.T) {
 	a, b := start(t, 1, func(c *Config) { c.Spin = time.Hour }), start(t, 2, nil)
 	know(a, b)
@@ -429,7 +429,7 @@ func TestFlood(t *testing.T) {
 	flood.Wait()
 }
 
-// While a key is replaced both open; then the old one alone opens nothing.
+// While a key is replaced both keys open. Then the old one alone opens nothing.
 func TestRotation(t *testing.T) {
 	old, both, fresh := [][]byte{[]byte("old")}, [][]byte{[]byte("old"), []byte("new")}, [][]byte{[]byte("new")}
 	turned := [][]byte{fresh[0], old[0]}
@@ -466,8 +466,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A member in a new life is heard as soon as that is known; what was of its old
-// life is not.
+// A member in a new life is heard as soon as that life is known. Datagrams of its old life are not.
 func TestNewLife(t *testing.T) {
 	a, b := start(t, 1, nil), start(t, 2, nil)
 	know(a, b)
@@ -492,14 +491,14 @@ func TestNewLife(t *testing.T) {
 	b.none(t, a.asIfKnownTo(b))
 }
 
-// asIfKnownTo is a, met by b anew: b is in nobody's list any more.
+// asIfKnownTo returns n, which meets b again: no node knows b any more.
 func (n *node) asIfKnownTo(b *node) *node {
 	n.Meet(b.cfg.Self, b.Epoch(), b.Addr())
 	return n
 }
 
-// global6 is an IPv6 address of an interface that carries multicast, which the
-// loopback interface does not by itself.
+// global6 returns an IPv6 address of an interface that carries multicast, which the loopback
+// interface does not by itself.
 func global6() string {
 	ifs, _ := net.Interfaces()
 	for _, i := range ifs {
@@ -513,8 +512,8 @@ func global6() string {
 	return "::1"
 }
 
-// Casts are heard once by each that knows the caster, from the second on:
-// several ports of one machine, a multicast group and a broadcast address.
+// Casts are received once by each port that knows the caster, as soon as it knows the caster's
+// floor. The ports are on one machine, with a multicast group or a broadcast address.
 func TestCast(t *testing.T) {
 	for what, v := range map[string]struct{ bind, group string }{
 		"multicast":                 {"127.0.0.1:0", "239.77.66.55:"},
@@ -556,7 +555,7 @@ func TestCast(t *testing.T) {
 			}
 			a.Cast([]byte("nobody knows me"))
 			know(ns...)
-			a.Cast(make([]byte, MaxPayload+1)) // not sent
+			a.Cast(make([]byte, MaxPayload+1)) // too large: not sent
 			floors := func(n *node) bool {
 				p := n.peer(1)
 				p.mu.Lock()

@@ -23,18 +23,20 @@ import (
 //
 //	'R' | kind u8 | key u16 | sender u64 | counter u64 | sealed
 //
-// little-endian; key says which of the cluster's keys, for the time in which
-// there are several.
+// All numbers are little-endian. key tells which of the cluster's keys sealed it, while there are
+// several.
 const (
 	magic    = 'R'
 	headLen  = 20
-	overhead = headLen + 16 // with the seal
+	overhead = headLen + 16 // with the tag of the seal
 
-	kindOne    = 1 // from one member to one
-	kindCast   = 2 // to all
-	kindBeacon = 3 // to whoever is there, also to those who know nobody yet
+	kindOne  = 1 // from one member to one
+	kindCast = 2 // to all members
+	// A beacon goes to any member at an address or in the group, also to members that know no other
+	// yet.
+	kindBeacon = 3
 	kindLarge  = 4 // begins a stream to one member
-	kindBody   = 5 // what the stream carries
+	kindBody   = 5 // the payload of that stream
 	kindGossip = 6 // memberlist's, from one member to one
 	kindHello  = 7 // to an address: is a member there?
 )
@@ -42,14 +44,14 @@ const (
 // window is how many datagrams may overtake one another.
 const window = 1 << 13
 
-// A replay remembers which counters have been. The zero value has seen none.
-// Counters begin above 0.
+// A replay remembers which counters were used. The zero value has seen none. Counters begin above
+// 0.
 type replay struct {
 	top  uint64
 	seen [window / 64]uint64
 }
 
-// first says whether n is new, and remembers it.
+// first reports whether n is new, and remembers it.
 func (r *replay) first(n uint64) bool {
 	switch {
 	case n == 0 || n <= r.top && r.top-n >= window:
@@ -70,7 +72,7 @@ func (r *replay) first(n uint64) bool {
 	return true
 }
 
-// upTo says that all up to n have been.
+// upTo marks all counters up to n as used.
 func (r *replay) upTo(n uint64) {
 	r.top = n
 	for i := range r.seen {
@@ -78,14 +80,16 @@ func (r *replay) upTo(n uint64) {
 	}
 }
 
-// keys are the cluster's, the one that seals first.
+// keys are the cluster's keys. The first seals.
 type keys struct {
 	tags  []uint16
 	bytes [][]byte
-	alike bool // two have one tag
-	none  bool // there is no key: what is sent is checked, not sealed
+	alike bool // two keys have the same tag
+	none  bool // there is no key: datagrams are checked, not sealed
 }
 
+// newKeys returns the keys for datagrams, derived from the keys of a cluster and its name. If of is
+// empty, the one key is derived from the name alone.
 func newKeys(cluster string, of [][]byte) *keys {
 	k := &keys{none: len(of) == 0}
 	if k.none {
@@ -102,8 +106,8 @@ func newKeys(cluster string, of [][]byte) *keys {
 	return k
 }
 
-// each tries f with the keys that b may be sealed under, and says whether one was
-// the right one.
+// each calls f with the keys that may have sealed b, until f reports true, and reports whether it
+// did.
 func (k *keys) each(b []byte, f func(b []byte, i int) bool) bool {
 	tag := binary.LittleEndian.Uint16(b[2:])
 	for i := range k.tags {
@@ -121,6 +125,7 @@ func (k *keys) each(b []byte, f func(b []byte, i int) bool) bool {
 	return false
 }
 
+// derive returns a key derived from key, for the purpose what and the numbers of.
 func derive(key []byte, what string, of ...uint64) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(what))
@@ -132,7 +137,7 @@ func derive(key []byte, what string, of ...uint64) []byte {
 	return h.Sum(nil)
 }
 
-// cipher is what seals under a key derived from one of k's.
+// cipher returns the cipher of a key that was derived from one of k's.
 func (k *keys) cipher(key []byte) cipher.AEAD {
 	if k.none {
 		return checksum(binary.LittleEndian.Uint64(key))
@@ -140,11 +145,10 @@ func (k *keys) cipher(key []byte) cipher.AEAD {
 	return aead(key)
 }
 
-// A checksum takes the place of a cipher in a cluster without a key: AES would
-// hide nothing from anybody who knows the cluster's name, and costs as much as a
-// fifth of the way. What was damaged, or meant for another life or cluster, is
-// told from the rest all the same: all that goes into a key goes into the seed.
-// The seal is XXH64 of the nonce, head and datagram, and eight zero bytes.
+// A checksum takes the place of a cipher in a cluster without a key. AES would hide nothing from a
+// program that knows the cluster's name, and would cost time. A damaged datagram, or one for
+// another life or cluster, is detected all the same: what otherwise goes into the key goes into the
+// seed. The seal is XXH64 of nonce, head and datagram, and eight zero bytes.
 type checksum uint64
 
 func (c checksum) NonceSize() int { return nonceLen }
@@ -177,6 +181,7 @@ func (c checksum) Open(b, nonce, sealed, head []byte) ([]byte, error) {
 
 var errChecksum = errors.New("port: checksum")
 
+// aead returns AES-256-GCM with a key of 32 bytes.
 func aead(key []byte) cipher.AEAD {
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -189,12 +194,13 @@ func aead(key []byte) cipher.AEAD {
 	return a
 }
 
-// seals are the ciphers of one direction, one for each key of the cluster, made
-// when they are first needed. Those for keys that were replaced are forgotten.
+// seals are the ciphers of one direction, one for each key of the cluster, made when first needed.
+// The ciphers of replaced keys are forgotten.
 type seals struct{ last [2]atomic.Pointer[cipherOf] }
 
+// A cipherOf is a cipher with the key that it was made for.
 type cipherOf struct {
-	key []byte // the cluster's, by identity
+	key []byte // the cluster's, compared by identity
 	cipher.AEAD
 }
 
@@ -209,7 +215,7 @@ func (s *seals) get(k *keys, i int, what string, of ...uint64) cipher.AEAD {
 	return c
 }
 
-// A life is what a key between two members lasts for.
+// A life names a member between two restarts. A key between two members lasts for their lives.
 type life struct {
 	node  resource.NodeID
 	epoch uint64
@@ -225,21 +231,21 @@ type peer struct {
 	out, in, cast seals
 
 	mu        sync.Mutex
-	parted    bool // and nothing of it is new any more
+	parted    bool // nothing of it is new any more
 	seen      replay
 	seenCast  replay
 	castFrom  uint64 // 0: not told yet
 	askedCast time.Time
 }
 
-// first says whether n is new of what the peer says to us alone.
+// first reports whether n is a new counter of the datagrams from the peer to this member alone.
 func (p *peer) first(n uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.parted && p.seen.first(n)
 }
 
-// seal appends the datagram with plain to b.
+// seal appends the datagram with the payload plain to b.
 func seal(b []byte, a cipher.AEAD, kind byte, tag uint16, from resource.NodeID, n uint64, plain []byte) []byte {
 	at := len(b)
 	b = append(b, magic, kind)
@@ -251,10 +257,11 @@ func seal(b []byte, a cipher.AEAD, kind byte, tag uint16, from resource.NodeID, 
 	return a.Seal(b, nonce(b[end:end+nonceLen], n), plain, b[at:])
 }
 
-// A nonce is four zero bytes and the counter. It is written where there is room
-// behind a datagram: anywhere else it would be garbage for each.
+// A nonce is four zero bytes and the counter. It is written into the capacity behind a datagram:
+// elsewhere each nonce would be garbage.
 const nonceLen = 12
 
+// nonce writes the nonce for counter n into b, which has nonceLen bytes.
 func nonce(b []byte, n uint64) []byte {
 	clear(b[:4])
 	binary.LittleEndian.PutUint64(b[4:], n)
@@ -265,8 +272,8 @@ func nonce(b []byte, n uint64) []byte {
 func senderOf(b []byte) resource.NodeID { return resource.NodeID(binary.LittleEndian.Uint64(b[4:])) }
 func counterOf(b []byte) uint64         { return binary.LittleEndian.Uint64(b[12:]) }
 
-// open opens a datagram in place: if it fails, the datagram is lost. What b has
-// room for behind the datagram is written to.
+// open opens a datagram in place. If that fails, the datagram is destroyed. The capacity behind the
+// datagram is written to.
 func open(b []byte, a cipher.AEAD) ([]byte, bool) {
 	var spare []byte
 	if n := len(b); cap(b)-n >= nonceLen {

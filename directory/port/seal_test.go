@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The window against a model that remembers everything.
+// The window agrees with a model that remembers every counter.
 func TestReplayModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r replay
@@ -65,7 +65,7 @@ func TestReplayEdges(t *testing.T) {
 	}
 }
 
-// What docs/PROTOCOL.md draws.
+// Datagrams are as docs/PROTOCOL.md shows them.
 func TestGolden(t *testing.T) {
 	k := newKeys("lab", [][]byte{[]byte("a key of 16 byte")})
 	one := aead(derive(k.bytes[0], "one", 1, 0x1111, 2, 0x2222))
@@ -89,8 +89,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A datagram opens as it was sealed, and not if any bit of it is another, or
-// any byte is missing or too many.
+// A datagram opens as it was sealed. It does not open with any bit flipped, any bytes missing or
+// one added.
 func TestSealed(t *testing.T) {
 	for _, k := range []*keys{newKeys("", nil), newKeys("", [][]byte{[]byte("key")})} {
 		testSealed(t, k.cipher(derive(k.bytes[0], "one", 1, 2, 3, 4)))
@@ -124,7 +124,7 @@ func testSealed(t *testing.T, a cipher.AEAD) {
 	}
 }
 
-// Each of cluster, key, kind and life makes another key.
+// Each of cluster, key, kind and life makes a different key.
 func TestKeysDiffer(t *testing.T) {
 	seen := map[string]string{}
 	add := func(what string, key []byte) {
@@ -147,7 +147,7 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
-// Two keys may have one tag: what the first does not open the second may.
+// Two keys may have the same tag: a datagram that the first does not open is tried with the second.
 func TestTwinTags(t *testing.T) {
 	k := newKeys("", [][]byte{[]byte("old"), []byte("new")})
 	if k.alike {
@@ -168,8 +168,8 @@ func TestTwinTags(t *testing.T) {
 	}
 }
 
-// However often two part and meet in the same lives, no counter is used twice,
-// nor believed twice; another life begins anew.
+// However often two members part and meet in the same lives, no counter is used or accepted twice.
+// Another life begins anew.
 func TestPartAndMeet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &Port{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
@@ -210,7 +210,7 @@ func TestPartAndMeet(t *testing.T) {
 	})
 }
 
-// What is under way on a peer that is parted from meanwhile is not new.
+// A datagram that was under way on a peer when it was parted from is not new.
 func TestPartedMeanwhile(t *testing.T) {
 	p := &Port{peers: map[resource.NodeID]*peer{}, past: map[life]uint64{}}
 	at := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
@@ -227,7 +227,7 @@ func TestPartedMeanwhile(t *testing.T) {
 	if m := p.peer(1); m.first(5) || !m.first(6) {
 		t.Error("5 was, 6 was not")
 	}
-	for n := range resource.NodeID(mostPast + 10) { // those remembered are bounded
+	for n := range resource.NodeID(mostPast + 10) { // the number of lives remembered is limited
 		p.Meet(2+n, 1, at)
 		p.peer(2 + n).first(1)
 		p.Part(2 + n)

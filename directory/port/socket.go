@@ -19,48 +19,50 @@ import (
 )
 
 const (
-	readBatch  = 16   // datagrams one system call reads
-	writeBatch = 64   // likewise, writes
-	roomEach   = 2048 // for one datagram; a longer one is none of ours
+	readBatch  = 16   // datagrams that one system call reads
+	writeBatch = 64   // datagrams that one system call writes
+	roomEach   = 2048 // bytes for one datagram; a longer one is not a member's
 	kernelRoom = 4 << 20
 )
 
-// A batcher reads and writes many datagrams with one system call. Both packages
-// of x/net have one, over the same type of message.
+// A batcher reads and writes many datagrams with one system call. Both packages of x/net have one,
+// with the same type of message.
 type batcher interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// socket is a UDP socket that is not in the runtime's poller: who reads it asks
-// it, or the Poller it is in. It implements subsys.Source.
+// A socket is a UDP socket that is not in the Go runtime's poller. Its reader calls Ready, or the
+// Poller that it is in does. It implements subsys.Source.
 type socket struct {
-	net.UDPConn // nothing: what x/net knows a UDP socket by
+	net.UDPConn // empty; x/net recognizes a UDP socket by it
 	fd          int
 	at          *net.UDPAddr
 	is4         bool
-	more        bool // the last time there was one
+	more        bool // the last Ready found a datagram
 	io          batcher
 	ms          []ipv4.Message
 	handle      func(b []byte, from *net.UDPAddr)
-	rmu         sync.Mutex   // one reads at a time
-	wmu         sync.RWMutex // against closing while writing
+	rmu         sync.Mutex   // held by the goroutine that reads
+	wmu         sync.RWMutex // held to write, and exclusively to close
 	closed      bool
-	to          *net.UDPAddr // with whom it is connected; nil: nobody
-	last        *net.UDPAddr // from where the last datagram came; nobody changes it
+	to          *net.UDPAddr // the address it is connected to; nil: not connected
+	last        *net.UDPAddr // the address that the last datagram came from; never modified
 	lastRaw     [unix.SizeofSockaddrInet6]byte
 }
 
-// raw lets x/net call upon the descriptor. It never waits.
+// raw lets x/net use the descriptor. It never waits.
 type raw struct{ fd int }
 
 func (r raw) Control(f func(uintptr)) error    { f(uintptr(r.fd)); return nil }
 func (r raw) Read(f func(uintptr) bool) error  { f(uintptr(r.fd)); return nil }
 func (r raw) Write(f func(uintptr) bool) error { f(uintptr(r.fd)); return nil }
 
-// SyscallConn shadows that of the empty UDPConn.
+// SyscallConn shadows the method of the empty UDPConn.
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return raw{s.fd}, nil }
 
+// newSocket binds a UDP socket. shared lets several sockets bind one address, as those of a group
+// do.
 func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	s := &socket{at: at, is4: at.IP.To4() != nil}
 	family, to := unix.AF_INET6, unix.Sockaddr(nil)
@@ -105,21 +107,21 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	return s, nil
 }
 
-// LocalAddr shadows that of the empty UDPConn: x/net puts it into errors.
+// LocalAddr shadows the method of the empty UDPConn: x/net puts the address into errors.
 func (s *socket) LocalAddr() net.Addr { return s.at }
 
-// Ready implements subsys.Source. Most often there is one datagram or none, and
-// whoever polls asks all the time: so the first is read by itself, which is
-// half the price, and batches begin where there was another right behind.
+// Ready implements subsys.Source. Mostly there is one datagram or none, and a polling goroutine
+// asks all the time. So the first datagram is read by itself, which costs half as much. Batches
+// begin if another one is right behind it.
 //
-// Who finds somebody else reading lets him: that one either reads until nothing
-// is left, or adds the socket to the Poller again, which tells of what is there.
+// If another goroutine is reading, Ready returns at once. That goroutine either reads until nothing
+// is left, or adds the socket to the Poller again, which reports what is there to read.
 func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 	if !s.rmu.TryLock() {
 		return 0, false
 	}
 	from, n, e := s.readOne()
-	if e == unix.EAGAIN { // which who polls hears most
+	if e == unix.EAGAIN { // the most frequent result for a polling goroutine
 		s.more = false
 		s.rmu.Unlock()
 		return 0, false
@@ -139,13 +141,13 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 	return s.readMore()
 }
 
-// readMore reads what is behind the first datagram.
+// readMore reads the datagrams behind the first one.
 func (s *socket) readMore() (handled int, again bool) {
 	handled = 1
 	for range 8 {
 		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)
 		if err != nil {
-			// EAGAIN; else what the network said of something sent before.
+			// EAGAIN, or an error that the network reported about an earlier datagram.
 			s.more = goesOn(err)
 			return handled, s.more
 		}
@@ -157,14 +159,14 @@ func (s *socket) readMore() (handled int, again bool) {
 		}
 		handled += n
 	}
-	return handled, true // others want to be read as well
+	return handled, true // other sockets have to be read too
 }
 
-// goesOn says whether there may be more to read behind an error.
+// goesOn reports whether there may be more to read behind an error.
 func goesOn(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
 
-// readOne reads one datagram into the first message, and returns its length,
-// which may be more than there was room for.
+// readOne reads one datagram into the first message. It returns the datagram's length, which may
+// exceed the size of the buffer.
 func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	var sa [unix.SizeofSockaddrInet6]byte
 	size := uint32(len(sa))
@@ -174,7 +176,7 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	if e != 0 {
 		return nil, 0, e
 	}
-	if s.last == nil || sa != s.lastRaw { // mostly it is the same again
+	if s.last == nil || sa != s.lastRaw { // mostly the sender is the same again
 		s.last = &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
 		if s.is4 {
 			s.last.IP = net.IPv4(sa[4], sa[5], sa[6], sa[7]).To4()
@@ -194,7 +196,7 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 			switch {
 			case e == 0:
 				return nil
-			case e != unix.ECONNREFUSED || try > 0: // that is what became of an earlier one
+			case e != unix.ECONNREFUSED || try > 0: // an earlier datagram was refused
 				return e
 			}
 		}
@@ -222,7 +224,8 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 	return nil
 }
 
-// connect has the socket send to one address, and hear it, alone.
+// connect makes the socket send to one address alone, and receive from it alone. If that fails, the
+// socket stays unconnected.
 func (s *socket) connect(to *net.UDPAddr) {
 	var sa unix.Sockaddr
 	if ip := to.IP.To4(); s.is4 && ip != nil {
@@ -230,15 +233,15 @@ func (s *socket) connect(to *net.UDPAddr) {
 	} else if to.Zone == "" && len(to.IP) == net.IPv6len {
 		sa = &unix.SockaddrInet6{Port: to.Port, Addr: [16]byte(to.IP)}
 	} else {
-		return // it does without
+		return // the socket stays unconnected
 	}
 	if unix.Connect(s.fd, sa) == nil {
 		s.to = to
 	}
 }
 
-// join makes a socket that hears what is sent to the group, and lets s send
-// there, over the interface that has the address ip.
+// join makes a socket that receives what is sent to the group, and lets s send there, over the
+// interface with the address ip.
 func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	ifi, err := interfaceOf(ip)
 	if err != nil {
@@ -254,7 +257,7 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	if !group.IP.IsMulticast() { // a broadcast address
 		at.IP = net.IPv4zero
 	} else if group.IP.IsLinkLocalMulticast() && !s.is4 && at.Zone == "" {
-		at.Zone = ifi.Name // there is such a group on each link
+		at.Zone = ifi.Name // each link has such a group
 	}
 	g, err := newSocket(&at, true)
 	if err != nil {
@@ -279,6 +282,7 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	return g, nil
 }
 
+// interfaceOf returns the interface that has the address ip.
 func interfaceOf(ip net.IP) (*net.Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -298,6 +302,7 @@ func interfaceOf(ip net.IP) (*net.Interface, error) {
 	return nil, fmt.Errorf("no interface has the address %s", ip)
 }
 
+// close closes the descriptor once, when no goroutine writes.
 func (s *socket) close() {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
@@ -307,7 +312,7 @@ func (s *socket) close() {
 	}
 }
 
-// writer gathers datagrams for one system call.
+// A writer gathers datagrams for one system call.
 type writer struct {
 	ms    []ipv4.Message
 	n     int
@@ -322,6 +327,8 @@ var writers = sync.Pool{New: func() any {
 	return w
 }}
 
+// next adds a datagram to the address to, and returns its message. The caller sets the first
+// buffer. w must not be full.
 func (w *writer) next(to *net.UDPAddr) *ipv4.Message {
 	m := &w.ms[w.n]
 	m.Addr = to
@@ -329,8 +336,8 @@ func (w *writer) next(to *net.UDPAddr) *ipv4.Message {
 	return m
 }
 
-// flush sends what was gathered. A datagram that the kernel refuses does not
-// keep back those behind it. It returns how many went, and their bytes.
+// flush sends the datagrams that were gathered. A datagram that the kernel refuses does not keep
+// back those behind it. flush returns how many were sent, and their bytes.
 func (w *writer) flush(s *socket) (sent, bytes int, err error) {
 	ms := w.ms[:w.n]
 	w.n = 0

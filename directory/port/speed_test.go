@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkRound is what a question and its answer cost both ports, one
-// goroutine being both; BenchmarkBare the same datagrams without them.
+// BenchmarkRound measures what a question and its answer cost both ports, in one goroutine.
+// BenchmarkBare measures the same datagrams without ports.
 func BenchmarkRound(b *testing.B) {
 	var got int
 	answer := make([]byte, 60)
@@ -36,7 +36,7 @@ func BenchmarkRound(b *testing.B) {
 	for b.Loop() {
 		want++
 		x.Send(Out{To: 2, Payload: answer})
-		y.main.more, x.main.more = false, false // as one who polls finds nothing in between
+		y.main.more, x.main.more = false, false // as for a goroutine that polls and finds nothing in between
 		y.main.Ready(subsys.Readable)
 		x.main.Ready(subsys.Readable)
 		if got != want {

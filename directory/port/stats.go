@@ -2,7 +2,7 @@
 
 package port
 
-// Stats are the present figures of Counters.
+// Stats are the figures of Counters at one time.
 type Stats struct {
 	Sent, SentBytes                     uint64
 	Received, ReceivedBytes             uint64
@@ -10,7 +10,7 @@ type Stats struct {
 	GossipReceived, GossipReceivedBytes uint64
 	Foreign, Replayed, GossipDropped    uint64
 	Streams, StreamsRefused             uint64
-	Members                             int // that are known
+	Members                             int // members that are known
 	Gossipers                           int // members that gossip goes to and comes from
 }
 

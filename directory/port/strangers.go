@@ -9,19 +9,20 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A stranger is a stream whose caller has not shown yet who it is, or one of
-// memberlist's, which does not tell us when it has. There is room for maxPending;
-// then one gives way, see [subsys.Strangers].
+// A stranger is a stream whose caller has not shown yet that it is a member. memberlist's streams
+// stay strangers, because memberlist does not report when a caller has. There is room for
+// maxPending strangers; then one gives way, see [subsys.Strangers].
 type stranger struct {
 	net.Conn
 	place *subsys.Stranger
 }
 
+// stranger takes up a connection, for which the oldest stranger may have to give way.
 func (p *Port) stranger(c net.Conn) *stranger {
 	return &stranger{c, p.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
 }
 
-// known says that it has shown who it is.
+// known notes that the caller has shown that it is a member.
 func (n *stranger) known() { n.place.Done() }
 
 func (n *stranger) Close() error {

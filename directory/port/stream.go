@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	helloTime  = 2 * time.Second // for a stranger to show who he is
+	helloTime  = 2 * time.Second // for a stranger to show that it is a member
 	maxPending = 256             // strangers at a time
 )
 
-// TLS is how streams are sealed, memberlist's among them; without it they are
-// not. Each function shakes hands over a stream, which stays the port's if that
-// fails, and returns what is said inside.
+// TLS has the functions that seal streams, memberlist's among them. Without them streams are not
+// sealed. Each function shakes hands over a stream and returns the connection inside. If it fails,
+// the port closes the stream.
 type TLS struct {
 	Client, Server func(context.Context, net.Conn) (net.Conn, error)
 }
 
+// accept accepts streams until the port closes, and greets each in a goroutine of its own.
 func (p *Port) accept() {
 	defer p.busy.Done()
 	for {
@@ -59,12 +60,12 @@ func (p *Port) accept() {
 	}
 }
 
-// greet finds out whose a stream is, lets him prove that he may, and hands it to
-// whom it is for.
+// greet lets the caller of a stream prove that it is a member, reads the stream's first byte, and
+// hands the stream to its user. If it returns an error, the caller must close s.
 func (p *Port) greet(s *stranger) error {
 	_ = s.SetDeadline(time.Now().Add(helloTime))
 	var c net.Conn = s
-	if p.cfg.TLS.Server != nil { // before anything is believed, or said by us
+	if p.cfg.TLS.Server != nil { // before anything is believed, or said by this member
 		var err error
 		if c, err = p.cfg.TLS.Server(p.life, s); err != nil {
 			return err
@@ -78,7 +79,7 @@ func (p *Port) greet(s *stranger) error {
 	switch first {
 	case gossipByte:
 		select {
-		case p.streams <- c: // it is memberlist's now, which sets its own deadline
+		case p.streams <- c: // memberlist owns the stream now, and sets its own deadline
 			return nil
 		case <-p.life.Done():
 			return ErrClosed
@@ -93,12 +94,14 @@ func (p *Port) greet(s *stranger) error {
 	return nil
 }
 
-// peeked gives back what was read to see whose it is.
+// A peeked is a connection whose first byte was read to learn its user. Read returns that byte
+// again.
 type peeked struct {
 	net.Conn
 	first []byte
 }
 
+// peek reads the first byte of c, and returns a connection that yields it again.
 func peek(c net.Conn) (net.Conn, byte, error) {
 	var first [1]byte
 	_, err := io.ReadFull(c, first[:])
@@ -114,8 +117,8 @@ func (c *peeked) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Dial opens a stream to a member. Its first byte says whose it is: it is
-// neither of those that the port takes for itself.
+// Dial opens a stream to a member. The first byte written names the user of the stream. It must be
+// neither of the two that the port takes itself.
 func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) {
 	to := p.peer(node)
 	if to == nil {
@@ -124,6 +127,7 @@ func (p *Port) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error)
 	return p.dial(ctx, to)
 }
 
+// dial opens a stream to a member, within helloTime.
 func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	if p.life.Err() != nil {
 		return nil, ErrClosed
@@ -137,7 +141,7 @@ func (p *Port) dial(ctx context.Context, to *peer) (net.Conn, error) {
 	return c, nil
 }
 
-// DialAddr opens a stream to an address, sealed if streams are.
+// DialAddr opens a stream to an address. It is sealed if streams are.
 func (p *Port) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
@@ -152,8 +156,8 @@ func (p *Port) DialAddr(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// What is too large for a datagram has a stream of its own, sealed as two
-// datagrams would be, with counters that follow each other:
+// A payload that is too large for a datagram has a stream of its own. It is sealed as two
+// datagrams, whose counters follow each other:
 //
 //	largeByte | head: length u32 | body
 const (
@@ -165,6 +169,8 @@ const (
 
 var errForeign = errors.New("port: forged, replayed, or of nobody known")
 
+// hearLarge receives a payload by the stream c, passes it to Receive, and closes s. If it returns
+// an error, the caller must close s.
 func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 	var head [1 + largeHead]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -186,7 +192,7 @@ func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 	}
 	s.known()
 	_ = c.SetDeadline(time.Now().Add(largeTime))
-	var b bytes.Buffer // grows as the bytes come: an announced length alone costs nothing
+	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
 	if _, err := io.CopyN(&b, c, overhead+int64(size)); err != nil {
 		return err
 	}
@@ -200,7 +206,7 @@ func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 		p.count.Foreign.Add(1)
 		return errForeign
 	}
-	s.Close() // who sends waits for it
+	s.Close() // the sender waits for it
 	if p.life.Err() == nil {
 		p.count.Streams.Add(1)
 		p.received(len(head) + len(body))
@@ -209,7 +215,7 @@ func (p *Port) hearLarge(s *stranger, c net.Conn) error {
 	return nil
 }
 
-// openPart opens a part of a stream; from is nil if it does not open.
+// openPart opens a part of a stream. from is nil if the part does not open.
 func (p *Port) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 	m := p.peer(senderOf(b))
 	if m == nil || b[0] != magic || b[1] != kind {
@@ -225,7 +231,7 @@ func (p *Port) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 	return from, plain
 }
 
-// sendLarge sends, in its own time, what it may keep.
+// sendLarge sends a payload in a goroutine of its own. The payload must not change afterwards.
 func (p *Port) sendLarge(to *peer, payload []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -234,7 +240,7 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 	}
 	if to.large.Add(1) > mostLarge {
 		to.large.Add(-1)
-		return // as the network drops what is too much
+		return // dropped, as by a network that is overloaded
 	}
 	p.busy.Add(1)
 	go func() {
@@ -256,6 +262,7 @@ func (p *Port) sendLarge(to *peer, payload []byte) {
 	}()
 }
 
+// writeLarge sends a payload by a stream, and returns the bytes written.
 func (p *Port) writeLarge(to *peer, payload []byte) (int, error) {
 	c, err := p.dial(p.life, to)
 	if err != nil {
@@ -274,8 +281,8 @@ func (p *Port) writeLarge(to *peer, payload []byte) (int, error) {
 	if _, err := c.Write(b); err != nil {
 		return 0, err
 	}
-	// Closed with something unread, as TLS has, a socket throws away what it has
-	// not sent yet: so the other side closes first.
+	// If a socket is closed with unread bytes, as TLS has them, it throws away what it has not sent
+	// yet. So the other side closes first.
 	_, _ = c.Read(make([]byte, 1))
 	return len(b), nil
 }

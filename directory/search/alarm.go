@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// An alarm is something to be done at a time. Those of a node stand in a heap:
-// a search of 10,000 nodes has as many, and each packet asks for the earliest.
+// An alarm calls ring at a time. The alarms of a node are in a heap: a search of 10,000 nodes has
+// as many, and each packet asks for the earliest.
 type alarm struct {
 	at    time.Time
-	order uint64 // of two for one time the older is first, so that runs repeat
+	order uint64 // of two alarms for one time the older rings first, so that runs repeat
 	place int    // in the heap, plus one; 0: not set
 	ring  func(now time.Time)
 }
 
+// alarms are the alarms of a node, as a heap.
 type alarms struct {
 	heap []*alarm
 	made uint64
@@ -46,7 +47,7 @@ func (a *alarms) Pop() any {
 	return x
 }
 
-// set has x ring at a time, in place of the one it had.
+// set makes x ring at a time, in place of the time it had.
 func (a *alarms) set(x *alarm, at time.Time) {
 	a.stop(x)
 	a.made++
@@ -54,13 +55,14 @@ func (a *alarms) set(x *alarm, at time.Time) {
 	heap.Push(a, x)
 }
 
+// stop unsets x.
 func (a *alarms) stop(x *alarm) {
 	if x.place > 0 {
 		heap.Remove(a, x.place-1)
 	}
 }
 
-// next is the earliest; zero if there is none.
+// next returns the earliest time, or zero if no alarm is set.
 func (a *alarms) next() time.Time {
 	if len(a.heap) == 0 {
 		return time.Time{}
@@ -68,7 +70,7 @@ func (a *alarms) next() time.Time {
 	return a.heap[0].at
 }
 
-// ring does what is due.
+// ring rings the alarms that are due.
 func (a *alarms) ring(now time.Time) {
 	for len(a.heap) > 0 && !now.Before(a.heap[0].at) {
 		heap.Pop(a).(*alarm).ring(now)

@@ -10,7 +10,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A trace is bounded, and a search without one costs nothing for it.
+// A trace is bounded, and a search without one allocates nothing for it.
 func TestTraceBounds(t *testing.T) {
 	tr := &Trace{Steps: make([]Step, maxSteps)}
 	tr.asked(time.Time{}, HowFlat, 1)
@@ -28,7 +28,7 @@ func TestTraceBounds(t *testing.T) {
 	}
 }
 
-// That a node is busy is no answer of it.
+// A busy head has not answered.
 func TestTraceHeard(t *testing.T) {
 	now := time.Unix(1, 0)
 	tr := &Trace{}
@@ -47,7 +47,7 @@ func TestTraceHeard(t *testing.T) {
 	}
 }
 
-// What one datagram does not carry is not cast: nobody would hear it, and each
+// A question that does not fit into one datagram is not cast: no node would hear it, and each would
 // be taken for silent.
 func TestCastTooLarge(t *testing.T) {
 	for size, casts := range map[int]int{100: 1, 101: 0} {
@@ -65,7 +65,7 @@ func TestCastTooLarge(t *testing.T) {
 	}
 }
 
-// A node that is named more than once among those to be asked is asked as one.
+// SearchAmong asks a node that is named more than once as if it were named once.
 func TestAmongNamedTwice(t *testing.T) {
 	now, sent := time.Unix(1, 0), map[resource.NodeID]int{}
 	n := NewNode(Config{

@@ -12,37 +12,35 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Messages about summaries, told from packets of questions by their first byte.
+// Messages about summaries. Their first byte differs from those of packets of questions.
 const (
-	msgDelta   = 16 + iota // epoch u32, version u32, keys u32 …: what was added to that version
+	msgDelta   = 16 + iota // epoch u32, version u32, keys u32 …: the keys that were added to that version
 	msgSummary             // the whole summary
-	msgWant                // epoch u32, version u32: send me what came after this version
+	msgWant                // epoch u32, version u32: asks for what came after this version
 )
 
 const (
 	msgHead  = 9   // of a delta or a want
-	maxDelta = 256 // keys that one packet tells of
-	again    = 16  // calls of Spread after which the version is told again where there is no news
+	maxDelta = 256 // keys in one packet
+	again    = 16  // calls of Spread without news after which the version is told again
 	crowd    = 250 // members up to which the interval is as configured
 )
 
-// IsFilter says whether a message is for Filters, rather than a [Packet].
+// IsFilter reports whether a message is for Filters, and not a [Packet].
 func IsFilter(message []byte) bool { return len(message) > 0 && message[0] >= msgDelta }
 
-// Interval is how often to call Spread in a cluster of so many: the heads of
-// packets would be most of what many members say, if they said it as often as
-// a few do.
+// Interval returns how often to call Spread in a cluster of so many members. At the rate of a small
+// cluster, the heads of packets would be most of the traffic of a large one.
 func Interval(base time.Duration, members int) time.Duration {
 	return base * time.Duration(max(members, crowd)) / crowd
 }
 
-// Filters are what the members of a cluster say they hold, and what this one
-// says: summaries, spread in batches. No answer depends on them. What got lost
-// is seen by the numbers of what comes next, and asked for. Like a Node it has
-// neither sockets nor clock, and is called by one goroutine at a time.
+// Filters has the summaries of the members of a cluster, this one's among them. Summaries are
+// spread in batches, and no answer depends on them. A lost message shows in the numbers of the next
+// one, and is asked for. Filters has neither sockets nor clock, and must not be used concurrently.
 type Filters struct {
-	of   []theirs // in order of node
-	turn int      // where May begins, so that among many it is not always the same who are asked
+	of   []theirs // sorted by node
+	turn int      // where May begins, so that among many members not always the same are asked
 
 	own    *Summary
 	recent []uint32 // the last keys added
@@ -52,19 +50,21 @@ type Filters struct {
 	wants  map[resource.NodeID]version
 }
 
+// theirs is the summary of another member.
 type theirs struct {
 	node resource.NodeID
 	*Summary
 }
 
+// A version says how much of which summary a member has.
 type version struct{ epoch, n uint32 }
 
-// NewFilters begins with nothing.
+// NewFilters returns Filters without summaries of other members.
 func NewFilters() *Filters {
 	return &Filters{own: NewSummary(nil, 1), anew: true, wants: map[resource.NodeID]version{}}
 }
 
-// Add says that a resource has appeared here, or has changed.
+// Add adds a resource of this member that has appeared or changed.
 func (f *Filters) Add(l *resource.List) {
 	keys(l, func(k uint32) {
 		if f.own.add(k) {
@@ -76,16 +76,16 @@ func (f *Filters) Add(l *resource.List) {
 	}
 }
 
-// Stale says that it is time for Renew.
+// Stale reports whether Renew is due.
 func (f *Filters) Stale(members int) bool { return f.own.Stale(members) }
 
-// Renew replaces this member's summary. All that is here has to be in it: what
-// appears while it is made is added again afterwards.
+// Renew replaces this member's summary. s must have all resources of this member. A resource that
+// appears while s is made is to be added again afterwards.
 func (f *Filters) Renew(s *Summary) {
 	f.own, f.recent, f.said, f.anew = s, nil, s.Version, true
 }
 
-// Met says that a member has come, or gone.
+// Met notes that a member has come (alive), or has gone.
 func (f *Filters) Met(id resource.NodeID, alive bool) {
 	if alive {
 		f.wants[id] = version{}
@@ -97,11 +97,12 @@ func (f *Filters) Met(id resource.NodeID, alive bool) {
 	}
 }
 
+// find returns the place of a member in f.of, and reports whether it has one.
 func (f *Filters) find(id resource.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(f.of, id, func(t theirs, id resource.NodeID) int { return cmp.Compare(t.node, id) })
 }
 
-// Of is what a member says it holds; nil if it has not said.
+// Of returns the summary of a member, or nil if it has sent none.
 func (f *Filters) Of(id resource.NodeID) *Summary {
 	if i, ok := f.find(id); ok {
 		return f.of[i].Summary
@@ -109,8 +110,9 @@ func (f *Filters) Of(id resource.NodeID) *Summary {
 	return nil
 }
 
-// May lists members whose summary has all that a pattern names, as many as a
-// Node asks first. Nobody's has what only the system sees.
+// May returns members whose summary has all that a pattern names, at most as many as a Node asks
+// first. It returns none for a pattern with attributes that only the system sees, which no summary
+// has.
 func (f *Filters) May(pattern *resource.List) (who []resource.NodeID) {
 	if pattern.Len() == 0 || resource.SeesSystem(pattern) {
 		return nil
@@ -128,18 +130,17 @@ func (f *Filters) May(pattern *resource.List) (who []resource.NodeID) {
 	return who
 }
 
-// Spread tells the other members what is new, and those that lack something
-// what they lack.
+// Spread sends the other members what is new, and sends members that lack something what they lack.
 func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send func(to resource.NodeID, message []byte)) {
-	// After the last news, and then now and again, an empty delta lets those see
-	// it who have missed something.
+	// After the last news, and then now and again, an empty delta lets members notice that they
+	// have missed something.
 	news := f.own.Version != f.said
 	var whole, delta [][]byte
 	if news || f.quiet%again == 0 {
 		delta = f.delta(f.said)
 	}
 	wants := f.wants
-	f.wants = map[resource.NodeID]version{} // what is heard while sending is for the next time
+	f.wants = map[resource.NodeID]version{} // a want that is heard while sending is for the next call
 	if f.quiet++; news || f.anew || len(wants) > 0 {
 		f.quiet = 0
 	}
@@ -169,8 +170,8 @@ func (f *Filters) Spread(members []resource.NodeID, self resource.NodeID, send f
 	f.said, f.anew = f.own.Version, false
 }
 
-// delta tells what came after a version, in packets; nil if the whole summary
-// is the better way.
+// delta returns packets with the keys that came after a version, or nil if the whole summary is
+// better.
 func (f *Filters) delta(after uint32) (packets [][]byte) {
 	n := int64(f.own.Version) - int64(after)
 	if n < 0 || n > int64(len(f.recent)) || n > int64(f.own.worth()) {
@@ -191,13 +192,14 @@ func (f *Filters) delta(after uint32) (packets [][]byte) {
 	}
 }
 
+// head9 returns the head of a delta or a want.
 func head9(kind byte, epoch, version uint32) []byte {
 	b := binary.LittleEndian.AppendUint32([]byte{kind}, epoch)
 	return binary.LittleEndian.AppendUint32(b, version)
 }
 
-// Hear works on a message from a member, and gives what is to be said back.
-// The message is not kept.
+// Hear handles a message from a member, and returns the reply to it, or nil. It does not keep
+// message.
 func (f *Filters) Hear(from resource.NodeID, message []byte) (reply []byte, err error) {
 	if len(message) == 0 {
 		return nil, fmt.Errorf("%w: empty", ErrMalformed)
@@ -239,7 +241,7 @@ func (f *Filters) Hear(from resource.NodeID, message []byte) (reply []byte, err 
 	return nil, nil
 }
 
-// Bytes is what the summaries take in memory, about.
+// Bytes returns the approximate size of all summaries in memory.
 func (f *Filters) Bytes() (n int) {
 	for i := range f.of {
 		n += f.of[i].Bytes() + 16

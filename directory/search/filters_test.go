@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// filterNode is what one node holds, and its filters.
+// A filterNode is a node with what it holds and its filters.
 type filterNode struct {
 	*searchtest.Node
 	holds   map[string]bool
@@ -45,10 +45,9 @@ type inFlight struct {
 	message  []byte
 }
 
-// There is no wrong no because of a filter: whatever becomes of the messages
-// about summaries, and whenever nodes begin anew, a search for what exists
-// finds it and for what does not denies it. And when the messages arrive again,
-// the summaries come to have all there is.
+// A filter never causes a wrong no. Whatever happens to the messages about summaries, and whenever
+// nodes begin anew, a search finds what exists and denies what does not. When messages arrive
+// again, the summaries come to have everything.
 func TestNoWrongNo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := searchtest.New(searchtest.Config{

@@ -15,102 +15,117 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultFan   = 16
-	Flat         = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
-	DefaultHop   = 20 * time.Millisecond
-	MostCast     = 128 // others up to whom Auto casts, if it can: they all answer at once (docs/SCALING.md says why so many)
-	MostFlat     = 64  // others up to whom Auto asks each: for more a tree is sooner where a hop is quick
-	DefaultTries = 5   // where one packet of twenty is lost, one living node of 100,000 is not reached
+	DefaultFan = 16
+	Flat       = 1<<16 - 1 // the fan-out of a tree with one level, of up to so many nodes
+	DefaultHop = 20 * time.Millisecond
+	// MostCast is the largest number of other members for which Auto casts, if it can. They all
+	// answer at once (docs/SCALING.md gives the reason for the number).
+	MostCast = 128
+	// MostFlat is the largest number of other members for which Auto asks each. For more of them a
+	// tree is faster if a hop is quick.
+	MostFlat = 64
+	// DefaultTries is the default of Config.Tries. With it, if one packet of twenty is lost, one
+	// living node of 100,000 is not reached.
+	DefaultTries = 5
 )
 
 const (
-	castFan    = 1                    // of a question that each who hears it answers for itself
-	keepDone   = 5 * time.Second      // how long a finished part is remembered, for those who ask again
-	maxJobs    = 1 << 14              // parts under way for others; beyond it they are not taken
-	maxFirst   = 8                    // nodes asked because of their summaries before everybody
-	firstTries = 2                    // of them
-	maxFailed  = 128                  // named in one packet
-	maxBusy    = 1 << 8               // times that a head may say so of one part
-	pace       = 5 * time.Microsecond // for which one packet keeps the sender of many
+	castFan = 1 // of a question that each receiving node answers for itself
+	// keepDone is how long a finished part is remembered, in case it is asked for again.
+	keepDone   = 5 * time.Second
+	maxJobs    = 1 << 14              // parts under way for other nodes; further ones are not taken
+	maxFirst   = 8                    // nodes asked because of their summaries before all nodes are asked
+	firstTries = 2                    // times that these are asked
+	maxFailed  = 128                  // nodes named in one packet
+	maxBusy    = 1 << 8               // times that a head may say of one part that it is busy
+	pace       = 5 * time.Microsecond // time that sending one packet takes, if many are sent
 )
 
-// Config is what a Node needs. Self, Members, Local and Send are required.
+// Config has the settings of a Node. Self, Members, Local and Send are required.
 type Config struct {
-	Self     resource.NodeID
-	Members  func() []resource.NodeID                               // all live nodes with Self, in order; not changed afterwards
-	Local    func(question []byte) (answer []byte, ok bool)         // which is valid until the next
-	Send     func(to resource.NodeID, p *Packet)                    // p is lent for the call
-	May      func(search uint64, question []byte) []resource.NodeID // whose summary has it, a few of them; may be nil
-	Cast     func(p *Packet)                                        // sends to all; nil if the network cannot
-	Room     int                                                    // bytes that a cast carries, what does not fit is asked of Each; 0: any
+	Self resource.NodeID
+	// Members returns all live nodes with Self, in order. The result must not change afterwards.
+	Members func() []resource.NodeID
+	// Local returns this node's answer, which is valid until the next call.
+	Local func(question []byte) (answer []byte, ok bool)
+	// Send sends p, which is lent for the call.
+	Send func(to resource.NodeID, p *Packet)
+	// May returns a few nodes whose summary has what the question asks for. It may be nil.
+	May func(search uint64, question []byte) []resource.NodeID
+	// Cast sends p to all nodes. It is nil if the network cannot.
+	Cast func(p *Packet)
+	// Room is how many bytes a cast carries; 0: any number. Larger questions go without a cast.
+	Room     int
 	Strategy strategy.Strategy
-	Fan      int              // 0: DefaultFan
-	Hop      time.Duration    // what one hop there and back takes at most, mostly; 0: DefaultHop
-	Now      func() time.Time // for a Search without a time; nil: time.Now
-	Tries    int              // of one node, before it counts as failed; 0: DefaultTries
+	Fan      int // fan-out of trees; 0: DefaultFan
+	// Hop is the longest time that one hop there and back mostly takes; 0: DefaultHop.
+	Hop   time.Duration
+	Now   func() time.Time // for a Search without a time; nil: time.Now
+	Tries int              // of one node, before it counts as failed; 0: DefaultTries
 }
 
-// A Result is how a search ended.
+// A Result tells how a search ended.
 type Result struct {
 	Found   bool
-	From    resource.NodeID // who answered
+	From    resource.NodeID // the node that gave the answer
 	Answer  []byte
-	Covered int               // nodes that said no
+	Covered int               // nodes that have no answer; if all nodes were asked, this one too
 	Failed  []resource.NodeID // nodes that could not be asked: a no is definite if there are none
 }
 
-// Definite says that nothing is left to ask.
+// Definite reports whether no node is left that could have an answer.
 func (r *Result) Definite() bool { return r.Found || len(r.Failed) == 0 }
 
-// An Asker is told, once, how his search has ended.
+// An Asker is told, once, how its search has ended.
 type Asker interface{ Over(Result) }
 
-// Func is an Asker that is no more than that.
+// Func is a function that serves as an Asker.
 type Func func(Result)
 
 // Over implements Asker.
 func (f Func) Over(r Result) { f(r) }
 
-// A Node is one member's part in all searches. Its methods are called by one
-// goroutine at a time.
+// A Node is one member's part in all searches. It has no lock: its methods must not be called
+// concurrently.
 type Node struct {
 	cfg  Config
 	next uint64
 	jobs map[key]*job
-	byID map[ID][]*job // of these, those not done
+	byID map[ID][]*job // those jobs that are not done
 	own  map[uint64]*own
 	due  alarms
-	sum  uint64 // of Self
+	sum  uint64 // checksum of Self
 	lent Packet
 	free []*own // to be used again
 }
 
-// mostFree is how many searches that have ended are kept to be used again: for a
-// question that is answered in microseconds garbage is much of the price.
+// mostFree limits the ended searches that are kept to be used again: for a question that is
+// answered in microseconds, garbage would be much of the cost.
 const mostFree = 64
 
-// key names a part: who asks for it tells ours from theirs.
+// A key names a part. from, the node that asked for the part, is Self for the part of a search of
+// this node.
 type key struct {
 	id     ID
 	lo, hi resource.NodeID
 	from   resource.NodeID
 }
 
-// own is a search of this node.
+// An own is a search of this node.
 type own struct {
 	id       uint64
 	question []byte
 	asker    Asker
-	trace    *Trace            // nil: nobody wants to know
+	trace    *Trace            // nil: not traced
 	first    []resource.NodeID // nodes asked because of their summaries, and not heard of
-	only     bool              // first is everybody there is: one
+	only     bool              // first has the one other node that exists
 	one      [1]resource.NodeID
 	tries    int
 	late     alarm
-	cover    *job // the second half
+	cover    *job // the job that asks further nodes; nil before
 }
 
-// job is a part that this node covers, for another or for a search of its own.
+// A job is a part that this node covers, for another node or for a search of its own.
 type job struct {
 	key
 	fan      int
@@ -119,23 +134,23 @@ type job struct {
 	covered  uint32
 	sum      uint64
 	failed   []resource.NodeID
-	reply    *Packet // once it is done
-	forget   alarm   // and then
+	reply    *Packet // set when the job is done
+	forget   alarm   // removes the job after that
 	own      *own
 }
 
-// part is a range of which a head was asked.
+// A part is a range of nodes whose head was asked.
 type part struct {
-	members []resource.NodeID // as we know them
+	members []resource.NodeID // as this node knows them
 	tries   int               // since the head was last heard of
-	busy    int               // times it said so
-	late    alarm             // when patience ends
+	busy    int               // times the head said that it is busy
+	late    alarm             // when the head is asked again
 }
 
 func (p *part) head() resource.NodeID { return p.members[0] }
 func (p *part) last() resource.NodeID { return p.members[len(p.members)-1] }
 
-// NewNode makes a node.
+// NewNode returns a node without searches.
 func NewNode(cfg Config) *Node {
 	if cfg.Fan < 2 {
 		cfg.Fan = DefaultFan
@@ -150,19 +165,20 @@ func NewNode(cfg Config) *Node {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// A node that was started anew must not repeat its numbers: others may still
-	// have the answers to its last questions ready.
+	// A node that was started anew must not repeat its numbers: other nodes may still have the
+	// answers to its last questions.
 	return &Node{cfg: cfg, sum: sum(cfg.Self), next: rand.Uint64(), jobs: map[key]*job{}, byID: map[ID][]*job{}, own: map[uint64]*own{}}
 }
 
+// sum returns the checksum of one node.
 func sum(n resource.NodeID) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(n))
 	return xxhash.Sum64(b[:])
 }
 
-// Checksum returns a checksum of a list of nodes, which is never 0. Lists in
-// different orders have the same one.
+// Checksum returns a checksum of a list of nodes, which is never 0. It does not depend on the order
+// of the list.
 func Checksum(nodes []resource.NodeID) uint64 {
 	var all uint64
 	for _, n := range nodes {
@@ -171,25 +187,25 @@ func Checksum(nodes []resource.NodeID) uint64 {
 	return max(all, 1)
 }
 
-// Search asks all other nodes and tells by the end of it once. The caller has looked at
-// what it holds itself. It returns a number for Cancel. Without a time, Begun
-// has to be called when what it sends has gone.
+// Search asks all other nodes, and calls by.Over once when the search ends. The caller has looked
+// before at what this node holds. Search returns a number for Cancel. If now is zero, the caller
+// must call Begun when the datagrams of the search are sent.
 func (n *Node) Search(now time.Time, question []byte, by Asker) uint64 {
 	return n.SearchTraced(now, question, nil, by)
 }
 
-// Begun says when a search without a time has begun. A clock, and an alarm, cost
-// as much as a question: so they are had while it is under way.
+// Begun tells when a search without a time has begun. A clock and an alarm cost as much as a
+// question: so they are read and set while the question is under way.
 func (n *Node) Begun(now time.Time, id uint64) {
 	if s := n.own[id]; s != nil && s.cover == nil && s.late.place == 0 {
 		n.due.set(&s.late, now.Add(n.cfg.Hop))
 	}
 }
 
-// SearchTraced is Search that tells t, until the search is over, what happens.
+// SearchTraced is Search that records in t, until the search ends, what happens. t may be nil.
 func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) uint64 {
 	s := n.begin(question, t, by)
-	if all := n.cfg.Members(); len(all) == 2 { // nobody to choose from
+	if all := n.cfg.Members(); len(all) == 2 { // there are no nodes to choose from
 		s.one[0], s.only = all[0], true
 		if all[0] == n.cfg.Self {
 			s.one[0] = all[1]
@@ -202,11 +218,12 @@ func (n *Node) SearchTraced(now time.Time, question []byte, t *Trace, by Asker) 
 			}
 		}
 	}
-	id := s.id // s may have ended when it has begun
+	id := s.id // s may have ended in askFirst
 	n.askFirst(now, s)
 	return id
 }
 
+// begin returns a new search of this node, which asks no node yet.
 func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 	var s *own
 	if k := len(n.free); k > 0 {
@@ -221,9 +238,9 @@ func (n *Node) begin(question []byte, t *Trace, by Asker) *own {
 	return s
 }
 
-// SearchAmong asks some nodes alone, each by itself: who holds the identifier it
-// minted, or did not answer before. A node that is named twice is asked as one. It is
-// otherwise as SearchTraced; t may be nil.
+// SearchAmong asks only the nodes in who, each by itself: the node that minted an identifier, or
+// nodes that did not answer before. A node that is named twice is asked once. Otherwise SearchAmong
+// is like SearchTraced.
 func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte, t *Trace, by Asker) uint64 {
 	s := n.begin(question, t, by)
 	id, j := s.id, n.ours(s)
@@ -243,7 +260,7 @@ func (n *Node) SearchAmong(now time.Time, who []resource.NodeID, question []byte
 	return id
 }
 
-// Asker is whose search has the number, nil if it has ended.
+// Asker returns the Asker of the search with the number id, or nil if that has ended.
 func (n *Node) Asker(id uint64) Asker {
 	if s := n.own[id]; s != nil {
 		return s.asker
@@ -251,14 +268,14 @@ func (n *Node) Asker(id uint64) Asker {
 	return nil
 }
 
-// Cancel forgets a search; its asker is told nothing.
+// Cancel forgets a search. Its Asker is not told.
 func (n *Node) Cancel(id uint64) {
 	if s := n.own[id]; s != nil {
 		n.end(s)
 	}
 }
 
-// end forgets a search of our own; s is another's from then on.
+// end forgets a search of this node. Another search may use s from then on.
 func (n *Node) end(s *own) {
 	delete(n.own, s.id)
 	n.due.stop(&s.late)
@@ -272,7 +289,7 @@ func (n *Node) end(s *own) {
 	}
 }
 
-// ours begins the one part of a search of our own.
+// ours begins the one job of a search of this node. Its range is all nodes.
 func (n *Node) ours(s *own) *job {
 	j := &job{key: key{ID{n.cfg.Self, s.id}, 0, 1<<64 - 1, n.cfg.Self}, fan: n.cfg.Fan, question: s.question, own: s}
 	s.cover = j
@@ -280,6 +297,7 @@ func (n *Node) ours(s *own) *job {
 	return j
 }
 
+// add takes up a job.
 func (n *Node) add(j *job) {
 	j.parts = map[resource.NodeID]*part{}
 	j.forget.ring = func(time.Time) { delete(n.jobs, j.key) }
@@ -287,7 +305,7 @@ func (n *Node) add(j *job) {
 	n.byID[j.id] = append(n.byID[j.id], j)
 }
 
-// rest says that j asks nobody any more.
+// rest ends the waiting of j for its parts.
 func (n *Node) rest(j *job) {
 	for _, p := range j.parts {
 		n.due.stop(&p.late)
@@ -301,6 +319,7 @@ func (n *Node) rest(j *job) {
 	}
 }
 
+// drop forgets a job.
 func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
@@ -309,7 +328,7 @@ func (n *Node) drop(j *job) {
 	}
 }
 
-// askFirst asks those whose summaries have it, or everybody if there are none.
+// askFirst asks the nodes whose summaries have what is searched, or all nodes if there are none.
 func (n *Node) askFirst(now time.Time, s *own) {
 	if s.tries > 0 {
 		for _, m := range s.first {
@@ -322,7 +341,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	}
 	if len(s.first) > 0 && s.tries < tries {
 		s.tries++
-		if !now.IsZero() { // else Begun does
+		if !now.IsZero() { // otherwise Begun sets it
 			n.due.set(&s.late, now.Add(n.cfg.Hop))
 		}
 		for _, m := range s.first {
@@ -332,7 +351,8 @@ func (n *Node) askFirst(now time.Time, s *own) {
 		return
 	}
 	if s.only {
-		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)}) // which may be s.one
+		// The slice is cloned because s.first may be s.one.
+		n.over(s, Result{Covered: 2 - len(s.first), Failed: slices.Clone(s.first)})
 		return
 	}
 	if now.IsZero() {
@@ -356,8 +376,8 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	n.settle(now, j)
 }
 
-// choose returns the strategy by which a search with s asks a number of other members a question of
-// some bytes.
+// choose returns the strategy by which a search asks. s is the configured one, others the number of
+// other members, and bytes the size of the question.
 func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy {
 	canCast := n.cfg.Cast != nil && (n.cfg.Room == 0 || head+bytes <= n.cfg.Room)
 	if s == strategy.Auto {
@@ -375,10 +395,11 @@ func (n *Node) choose(s strategy.Strategy, others, bytes int) strategy.Strategy 
 	return s
 }
 
+// count counts m as covered by j.
 func (n *Node) count(j *job, m resource.NodeID) { j.covered++; j.sum ^= sum(m) }
 
-// others are the members of j's range but for this node, and for the asker: it
-// has looked.
+// others returns the members of j's range without this node, and without the asker, which has
+// looked already.
 func (n *Node) others(j *job) []resource.NodeID {
 	all := n.cfg.Members()
 	lo, _ := slices.BinarySearch(all, j.lo)
@@ -413,12 +434,12 @@ func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
 	n.cfg.Cast(&Packet{Type: typeAsk, Fan: castFan, ID: j.id, Hi: 1<<64 - 1, Body: j.question})
 }
 
-// await expects the head of a part to be heard of.
+// await waits for the head of a part, until the alarm p.late.
 func (n *Node) await(now time.Time, j *job, p *part) {
 	p.tries++
 	p.late.ring = func(now time.Time) { n.again(now, j, p) }
 	j.parts[p.head()] = p
-	// Those asked later are sent to later, and answer later.
+	// A node that is asked later is sent to later, and answers later.
 	n.due.set(&p.late, now.Add(n.cfg.Hop+2*pace*time.Duration(len(j.parts))))
 }
 
@@ -429,8 +450,8 @@ func (n *Node) ask(now time.Time, j *job, p *part) {
 	n.send(p.head(), Packet{Type: typeAsk, Fan: uint16(j.fan), ID: j.id, Lo: p.head(), Hi: p.last(), Body: j.question})
 }
 
-// Timeless says that Receive does not look at the time for this packet: most are
-// so, and a clock costs as much as a question.
+// Timeless reports whether Receive ignores the time for the packet p. Most packets are so, and a
+// clock costs as much as a question.
 func (n *Node) Timeless(p *Packet) bool {
 	switch p.Type {
 	case typeAsk:
@@ -442,7 +463,7 @@ func (n *Node) Timeless(p *Packet) bool {
 	return false
 }
 
-// Receive works on a packet from another node. What it holds is not kept.
+// Receive handles a packet from another node. It keeps nothing of p.
 func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	switch p.Type {
 	case typeAsk:
@@ -452,15 +473,16 @@ func (n *Node) Receive(now time.Time, from resource.NodeID, p *Packet) {
 	}
 }
 
+// asked handles an ask of another node.
 func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	if p.Fan == castFan {
 		p.Lo, p.Hi, p.Fan = n.cfg.Self, n.cfg.Self, Flat
 	}
 	k := key{p.ID, p.Lo, p.Hi, from}
 	if p.Lo == p.Hi {
-		// Which most are: nothing of it is remembered.
+		// Most questions are like this. Nothing is remembered of them.
 	} else if j := n.jobs[k]; j != nil {
-		if j.reply != nil { // it was lost
+		if j.reply != nil { // the reply was lost
 			n.send(from, *j.reply)
 		} else {
 			n.send(from, k.packet(Packet{Type: typeBusy, Fan: p.Fan}))
@@ -476,7 +498,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 		return
 	}
 	if len(n.jobs) >= maxJobs {
-		return // who asks will ask again, or somebody else
+		return // the asking node will ask again, or will ask another node
 	}
 	j := &job{key: k, fan: int(p.Fan), question: slices.Clone(p.Body)}
 	n.add(j)
@@ -485,7 +507,7 @@ func (n *Node) asked(now time.Time, from resource.NodeID, p *Packet) {
 	n.settle(now, j)
 }
 
-// answered works on an answer to something this node asked.
+// answered handles an answer to something that this node asked.
 func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	if s := n.own[p.ID.N]; s != nil && p.ID.Asker == n.cfg.Self {
 		s.trace.heard(now, from, p)
@@ -527,7 +549,8 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 			j.sum ^= p.Sum
 			j.failed = append(j.failed, p.Failed...)
 		} else {
-			// It sees other members than we do: who it has not seen we ask.
+			// The head knows other members than this node. This node asks those that the head has
+			// not covered.
 			n.count(j, from)
 			n.cover(now, j, q.members[1:])
 		}
@@ -536,11 +559,11 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 	}
 }
 
-// settle ends j if nothing is left of it.
+// settle finishes j if no part of it is left.
 func (n *Node) settle(now time.Time, j *job) {
 	if len(j.parts) == 0 && j.reply == nil {
 		if len(j.failed) > maxFailed && j.own == nil {
-			// More than a packet names: who asked has to find out himself. It
+			// These are more than a packet names, so the asking node has to find out itself. It
 			// sees that only this node is covered.
 			j.covered, j.sum, j.failed = 0, 0, nil
 			n.count(j, n.cfg.Self)
@@ -549,7 +572,7 @@ func (n *Node) settle(now time.Time, j *job) {
 	}
 }
 
-// finish answers who asked for j.
+// finish sends p to the node that asked for j, or ends the search of this node that j belongs to.
 func (n *Node) finish(now time.Time, j *job, p Packet) {
 	if s := j.own; s != nil {
 		n.over(s, Result{Found: p.Type == typeFound, Answer: p.Body, Covered: int(j.covered) - len(j.failed), Failed: j.failed})
@@ -563,38 +586,39 @@ func (n *Node) finish(now time.Time, j *job, p Packet) {
 	n.send(j.from, p)
 }
 
-// packet is p, about a part.
+// packet returns p with the fields that name the part k.
 func (k *key) packet(p Packet) Packet {
 	p.ID, p.Lo, p.Hi = k.id, k.lo, k.hi
 	return p
 }
 
-// send lends Send a packet that is not made anew for each.
+// send lends p to cfg.Send. All calls use one packet in n, so that none is allocated.
 func (n *Node) send(to resource.NodeID, p Packet) {
 	n.lent = p
 	n.cfg.Send(to, &n.lent)
 	n.lent = Packet{}
 }
 
+// over ends a search of this node, and then tells its Asker.
 func (n *Node) over(s *own, r Result) {
 	by := s.asker
 	n.end(s)
 	by.Over(r)
 }
 
-// Tick works on what was not answered in time.
+// Tick handles what was not answered in time.
 func (n *Node) Tick(now time.Time) { n.due.ring(now) }
 
-// Next is when Tick is due; zero if nothing is under way.
+// Next returns when Tick is due, or zero if nothing is under way.
 func (n *Node) Next() time.Time { return n.due.next() }
 
-// Pending counts what the node has not forgotten: parts covered for others, or
-// just done, and searches of its own.
+// Pending returns how many parts of other nodes, under way or just done, and how many own searches
+// the node remembers.
 func (n *Node) Pending() (parts, searches int) { return len(n.jobs), len(n.own) }
 
-// again goes on with a part whose head has been silent: it is asked once more,
-// for a packet was lost, and then the part is cut and others are asked, the
-// head by itself. A head that is heard of is waited for.
+// again handles a part whose head has been silent. The head is asked once more, because a packet
+// may have been lost. After some tries the part is cut: the head is asked for itself alone, and
+// other nodes for the rest. While a head is heard of, it is waited for.
 func (n *Node) again(now time.Time, j *job, p *part) {
 	delete(j.parts, p.head())
 	j.trace().silent(p.head())

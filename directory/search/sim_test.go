@@ -15,8 +15,8 @@ import (
 
 func gold(q []byte) ([]byte, bool) { return []byte("gold"), string(q) == "gold" }
 
-// A search takes an ask and an answer of each node; who has it is named, however
-// far down the tree; and filters that are all wrong cost time, not the answer.
+// A search takes an ask and an answer of each node. The node that has the answer is named, however
+// far down the tree it is. Filters that are all wrong cost time, and not the answer.
 func TestCost(t *testing.T) {
 	for _, n := range []int{10, 100, 1000} {
 		for _, fan := range []int{2, 16, search.Flat} {
@@ -53,9 +53,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// Whatever is lost and whoever is dead or unknown to others: a yes is found
-// unless its holders cannot be reached, a definite no is true, and a no names
-// those that were not asked.
+// Packets are lost, nodes are dead, and nodes do not know each other. A match is found unless its
+// holders cannot be reached, a definite no is true, and a no names the nodes that were not asked.
 func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 60).Draw(t, "nodes")
@@ -71,7 +70,7 @@ func TestFaults(t *testing.T) {
 			id := m.ID
 			m.Dead = id != asker && rapid.IntRange(0, 9).Draw(t, "dead") == 0
 			live[id] = !m.Dead
-			if rapid.IntRange(0, 3).Draw(t, "blind") == 0 && id != asker { // it has not heard of some
+			if rapid.IntRange(0, 3).Draw(t, "blind") == 0 && id != asker { // it has not heard of some nodes
 				m.View = slices.DeleteFunc(slices.Clone(s.IDs), func(o resource.NodeID) bool { return o != id && s.Rand.IntN(5) == 0 })
 			}
 		}

@@ -17,26 +17,29 @@ import (
 )
 
 const (
-	wrong      = 0.01    // how often a full summary of a small cluster says that it may have what it has not
-	rightest   = 1e-5    // and of a large one, at least
-	growth     = 1.5     // a summary's room, in what is there when it is made
-	least      = 64      // attributes of room
+	// wrong is how often a full summary of a small cluster wrongly says that it may have an
+	// attribute.
+	wrong = 0.01
+	// rightest is the same for a large cluster, at least.
+	rightest   = 1e-5
+	growth     = 1.5     // capacity of a new summary, in units of its content
+	least      = 64      // attributes that each summary has room for
 	maxSummary = 8 << 20 // bits, 1 MiB
 	maxHashes  = 32      // of one attribute
 )
 
-// A Summary says which attributes a node may hold. It only grows: what is
-// gone stays in it until the node makes a new one. Not for concurrent use.
+// A Summary tells which attributes a node may hold. It only grows: attributes that are gone stay in
+// it until the node makes a new one. It is not for concurrent use.
 type Summary struct {
-	Epoch   uint32 // which of the node's summaries this is, by chance
+	Epoch   uint32 // which of the node's summaries this is; random
 	Version uint32 // how many attributes were added
 	filter  *bloom.BloomFilter
 	room    uint // attributes it was made for
 }
 
-// NewSummary makes a summary of what a node holds, with room to grow. The more
-// members the cluster has, the fewer may be suspected wrongly: of all, about
-// one by a full summary.
+// NewSummary makes a summary of the resources that a node holds, with room to grow. The more
+// members the cluster has, the rarer a wrong suspicion must be: about one member of all is
+// suspected wrongly if the summaries are full.
 func NewSummary(all iter.Seq[*resource.List], members int) *Summary {
 	var there []uint32
 	if all != nil {
@@ -59,14 +62,14 @@ func NewSummary(all iter.Seq[*resource.List], members int) *Summary {
 	return s
 }
 
-// wrongAmong is how often a full summary may be wrong in a cluster of so many.
+// wrongAmong returns how often a full summary may be wrong in a cluster of so many members.
 func wrongAmong(members int) float64 {
 	return min(wrong, max(rightest, 1/float64(max(members, 1))))
 }
 
-// keys yields the hashes of the known attributes of a list: of name and value
-// together, which is what a pattern knows. 32 bits are told wrongly apart less
-// often than a filter is wrong, and are half of what travels otherwise.
+// keys yields the hashes of the known attributes of a list. A hash is of name and value together,
+// which is what a pattern knows. 32 bits collide less often than a filter is wrong, and halve what
+// travels.
 func keys(l *resource.List, yield func(uint32)) {
 	wire := l.Wire()
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
@@ -74,7 +77,7 @@ func keys(l *resource.List, yield func(uint32)) {
 	}
 }
 
-// add says whether k was not in yet, which is what others have to be told.
+// add adds k, and reports whether k is new, so that other nodes have to be told.
 func (s *Summary) add(k uint32) bool {
 	if s.filter.TestOrAdd(binary.LittleEndian.AppendUint32(nil, k)) {
 		return false
@@ -83,23 +86,24 @@ func (s *Summary) add(k uint32) bool {
 	return true
 }
 
-// Stale says that a new summary is due: there is more in this one than it was
-// made for, or far more members than it is right for.
+// Stale reports whether a new summary is due: this one has more attributes than it was made for, or
+// the cluster has far more members than its error rate suits.
 func (s *Summary) Stale(members int) bool {
 	return uint(s.Version) > s.room || float64(s.filter.K()) < 0.75*math.Log2(1/wrongAmong(members)) && s.filter.Cap() < maxSummary
 }
 
-// worth is how many keys are better told one by one than by the whole summary:
-// those of half its size, or of a packet.
+// worth returns how many keys are better sent one by one than as a whole summary: as many as fill
+// half its size, or one packet.
 func (s *Summary) worth() int { return max(maxDelta, int(s.filter.Cap()/64)) }
 
-// May says whether a node with this summary may hold what the pattern asks for.
+// May reports whether a node with this summary may hold what the pattern asks for.
 func (s *Summary) May(pattern *resource.List) bool { return s.may(newProbe(pattern)) }
 
-// A probe is where a filter is looked into for a pattern: for each attribute
-// the hashes, worked out once for thousands of filters.
+// A probe has the hashes by which a filter is tested for each attribute of a pattern. They are
+// computed once for thousands of filters.
 type probe [][]uint64
 
+// newProbe returns the probe for a pattern.
 func newProbe(pattern *resource.List) (p probe) {
 	keys(pattern, func(k uint32) {
 		p = append(p, bloom.Locations(binary.LittleEndian.AppendUint32(nil, k), maxHashes))
@@ -107,6 +111,7 @@ func newProbe(pattern *resource.List) (p probe) {
 	return p
 }
 
+// may is May with a probe.
 func (s *Summary) may(p probe) bool {
 	for _, at := range p {
 		if !s.filter.TestLocations(at[:s.filter.K()]) {
@@ -116,8 +121,9 @@ func (s *Summary) may(p probe) bool {
 	return true
 }
 
-// apply takes the keys that came after a version. It says whether they fit:
-// else what is missing has to be asked for. What is there already does no harm.
+// apply adds the keys that came after version from, and reports whether they fit to the summary. If
+// they do not, the caller has to ask for what is missing. Keys that are in the summary already do
+// no harm.
 func (s *Summary) apply(epoch, from uint32, fresh []uint32) bool {
 	if epoch != s.Epoch || from > s.Version {
 		return false
@@ -131,15 +137,15 @@ func (s *Summary) apply(epoch, from uint32, fresh []uint32) bool {
 	return true
 }
 
-// Bytes is the size of the summary in memory, about.
+// Bytes returns the approximate size of the summary in memory.
 func (s *Summary) Bytes() int { return int(s.filter.Cap()+63)/64*8 + 96 }
 
-// ErrSummary says that bytes are no summary.
+// ErrSummary is returned for bytes that are no summary.
 var ErrSummary = errors.New("search: malformed summary")
 
 const summaryHead = 20
 
-// Append writes the summary to b:
+// Append appends the summary to b:
 //
 //	epoch u32 | version u32 | room u32 | hashes u32 | bits u32 | words × u64
 func (s *Summary) Append(b []byte) []byte {
@@ -152,7 +158,7 @@ func (s *Summary) Append(b []byte) []byte {
 	return b
 }
 
-// ParseSummary reads what Append wrote.
+// ParseSummary reads a summary that Append wrote.
 func ParseSummary(b []byte) (*Summary, error) {
 	if len(b) < summaryHead {
 		return nil, fmt.Errorf("%w: %d bytes", ErrSummary, len(b))

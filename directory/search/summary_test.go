@@ -29,8 +29,8 @@ func workers(t *testing.T, from, to int) iter.Seq[*resource.List] {
 	}
 }
 
-// A summary has what was put into it, also when it was written and read, and
-// has little else, the less the more members there are.
+// A summary has what was added to it, also after it was written and read. It has little else: the
+// less the more members there are.
 func TestSummary(t *testing.T) {
 	for _, c := range []struct{ members, wrongly int }{{1, 60}, {10_000, 3}} {
 		a := NewSummary(workers(t, 0, 700), c.members)
@@ -77,7 +77,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// However much a node holds, its summary is one that others read.
+// However much a node holds, other nodes can read its summary.
 func TestSummaryOfMuch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a million resources")
@@ -95,7 +95,7 @@ func TestSummaryOfMuch(t *testing.T) {
 	}
 }
 
-// Deltas that are old, doubled or overlap do no harm, and a gap is seen.
+// Deltas that are old, repeated or overlapping do no harm, and a gap is noticed.
 func TestApply(t *testing.T) {
 	a := NewSummary(nil, 1)
 	b, err := ParseSummary(a.Append(nil))
@@ -153,7 +153,7 @@ func FuzzFilters(f *testing.F) {
 	})
 }
 
-// Among many that may have it, it is not always the same who are asked.
+// Of many nodes that may have a match, not always the same are asked.
 func TestMayTakesTurns(t *testing.T) {
 	f, seen := NewFilters(), map[resource.NodeID]bool{}
 	what := list(t, resource.Attrs{"type": "gpu"})

@@ -15,9 +15,10 @@ const (
 	HowSummary = "summary"   // alone: its summary has what is searched
 	HowTree    = "tree"      // as the head of a part
 	HowFlat    = "unicast"   // alone: its part has no other node
-	HowCast    = "broadcast" // with all others, by one packet
+	HowCast    = "broadcast" // with all other nodes, by one packet
 )
 
+// byCover returns how a head that covers so many members is asked.
 func byCover(members int) string {
 	if members > 1 {
 		return HowTree
@@ -25,41 +26,40 @@ func byCover(members int) string {
 	return HowFlat
 }
 
-// What a node that was asked did, as far as who asked knows.
+// What a node that was asked did, as far as the asking node knows.
 const (
-	Unheard = ""       // nothing, before the search ended
-	Found   = "found"  // it has an answer, or one below it
+	Unheard = ""       // no answer before the search ended
+	Found   = "found"  // it has an answer, or a node below it has
 	None    = "none"   // neither it nor any node below it has one
-	Silent  = "silent" // nothing in time
+	Silent  = "silent" // no answer in time
 )
 
-// maxSteps bounds what a trace keeps.
+// maxSteps bounds the steps that a trace keeps.
 const maxSteps = 1 << 16
 
-// A Trace tells how one search of this node went. It is the view of who asked:
-// of what happens below a head it knows the sum that the head told. It may be
-// read once the search has ended.
+// A Trace tells how one search of this node went, as the asking node sees it: of what happens below
+// a head, it has the sums that the head told. It may be read when the search has ended.
 type Trace struct {
-	Everybody bool              // set before: ask everybody, whatever summaries say
+	Everybody bool              // set before the search: ask all nodes, whatever summaries say
 	Strategy  strategy.Strategy // set before the search; Auto: that of Config
 	Steps     []Step
-	More      int // steps that were too many
+	More      int // steps that were not kept, because there are too many
 }
 
 // A Step is one question to one node.
 type Step struct {
 	Node            resource.NodeID
 	How             string
-	Members         int       // whom it was to cover, itself among them
-	Asked, Heard    time.Time // Heard is zero if it was not
+	Members         int       // number of nodes that it was to cover, itself among them
+	Asked, Heard    time.Time // Heard is zero if no answer came
 	Outcome         string
-	Covered, Failed int    // of a none: nodes that said so, nodes that could not be asked
+	Covered, Failed int    // of a none: nodes that said no, and nodes that could not be asked
 	Answer          []byte // of a found
 
-	last resource.NodeID // whom it was to cover
+	last resource.NodeID // the last node that it was to cover
 }
 
-// A nil Trace takes what it is told and keeps nothing.
+// The methods of a nil Trace keep nothing.
 
 func (t *Trace) everybody() bool { return t != nil && t.Everybody }
 
@@ -71,6 +71,7 @@ func (t *Trace) strategyOr(s strategy.Strategy) strategy.Strategy {
 	return t.Strategy
 }
 
+// asked records a question to members[0] to cover members.
 func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	switch {
 	case t == nil:
@@ -81,7 +82,7 @@ func (t *Trace) asked(now time.Time, how string, members ...resource.NodeID) {
 	}
 }
 
-// latest is the last question to a node of which ok says so.
+// latest returns the last step to the given node for which ok reports true, or nil.
 func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
 	if t == nil {
 		return nil
@@ -94,8 +95,8 @@ func (t *Trace) latest(who resource.NodeID, ok func(*Step) bool) *Step {
 	return nil
 }
 
-// heard tells of an answer. A no that is late counts for nothing, as in the
-// search; a yes ends the search however late it is.
+// heard records an answer. A no that is late counts for nothing, as in the search. A found ends the
+// search however late it is.
 func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 	found := p.Type == typeFound
 	if p.Type == typeBusy {
@@ -114,13 +115,14 @@ func (t *Trace) heard(now time.Time, from resource.NodeID, p *Packet) {
 	s.Covered = max(int(p.Covered)-s.Failed, 0)
 }
 
+// silent records that the node did not answer the last question in time.
 func (t *Trace) silent(who resource.NodeID) {
 	if s := t.latest(who, func(s *Step) bool { return s.Outcome == Unheard }); s != nil {
 		s.Outcome = Silent
 	}
 }
 
-// trace is that of the search j is a part of, if it is ours.
+// trace returns the trace of this node's search that j is a part of, or nil.
 func (j *job) trace() *Trace {
 	if j.own == nil {
 		return nil

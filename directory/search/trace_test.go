@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// traced is a search with a trace, and checks what must always be so of one: it
-// has a step for each node that the asker asked, and what became of it.
+// traced runs a search with a trace, and checks what must hold for every trace: it has a step for
+// each node that the asker asked, with the result.
 func traced(t interface {
 	Errorf(string, ...any)
 	Fatalf(string, ...any)
@@ -81,7 +81,7 @@ func seven(cast bool) *searchtest.Sim {
 	return searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Cast: cast, Seed: 1})
 }
 
-// A trace tells of each question how it was put and what came of it.
+// A trace tells how each question was put and what its result was.
 func TestTrace(t *testing.T) {
 	s := seven(false)
 	asker := s.Nodes[3]
@@ -93,7 +93,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("a tree of two: %+v", tr.Steps)
 	}
 
-	// A summary that is wrong, then everybody; and without summaries.
+	// A summary that is wrong, then all nodes; and without summaries.
 	asker.May = func([]byte) []resource.NodeID { return s.IDs[:1] }
 	for _, c := range []struct {
 		tr   search.Trace
@@ -102,8 +102,8 @@ func TestTrace(t *testing.T) {
 		{search.Trace{Strategy: strategy.Tree}, []string{"summary none", "tree none", "tree none"}},
 		{search.Trace{Strategy: strategy.Tree, Everybody: true}, []string{"tree none", "tree none"}},
 		{search.Trace{Strategy: strategy.Unicast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},
-		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                               // they are few
-		{search.Trace{Strategy: strategy.Broadcast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot
+		{search.Trace{Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)},                               // there are few nodes
+		{search.Trace{Strategy: strategy.Broadcast, Everybody: true}, slices.Repeat([]string{"unicast none"}, 6)}, // the network cannot cast
 	} {
 		traced(t, s, asker, &c.tr)
 		if !slices.Equal(outcomes(&c.tr), c.want) {
@@ -111,14 +111,14 @@ func TestTrace(t *testing.T) {
 		}
 	}
 
-	// A summary that is right spares the rest.
+	// A summary that is right saves the other questions.
 	s.Nodes[0].Has = gold
 	tr = &search.Trace{Strategy: strategy.Tree}
 	if r := traced(t, s, asker, tr); !r.Found || !slices.Equal(outcomes(tr), []string{"summary found"}) {
 		t.Errorf("%+v, %q", r, outcomes(tr))
 	}
 
-	// The dead are asked as often as it takes, and named.
+	// A dead node is asked up to the limit of tries, and named.
 	dead := s.Nodes[6]
 	dead.Dead = true
 	among := func(who resource.NodeID) searchtest.Outcome {
@@ -132,13 +132,13 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%q, want %q; %+v", outcomes(tr), want, r)
 	}
 
-	// Nobody is asked for a node that is not a member.
+	// For a node that is not a member, no node is asked.
 	if r := among(1 << 48); len(tr.Steps) != 0 || len(r.Failed) != 1 {
 		t.Errorf("%+v, %+v", tr.Steps, r)
 	}
 }
 
-// A cast has a step for each who was to hear it; who is silent is asked alone.
+// A cast has a step for each node that should hear it. A node that is silent is asked by itself.
 func TestTraceCast(t *testing.T) {
 	s := seven(true)
 	asker := s.Nodes[3]
@@ -167,12 +167,12 @@ func TestTraceCast(t *testing.T) {
 	}
 }
 
-// A head that says it is busy has not answered: it is waited for and asked
-// again, and the answer is that to the last question.
+// A head that says that it is busy has not answered. It is waited for and asked again, and its
+// answer belongs to the last question.
 func TestTraceBusy(t *testing.T) {
 	s := searchtest.New(searchtest.Config{Nodes: 7, Fan: 2, Hop: time.Millisecond, Patience: 20 * time.Millisecond, Strategy: strategy.Tree, Seed: 1})
 	asker := s.Nodes[0]
-	// Below the head of 1 to 3 there is one who is dead, and the head waits for it.
+	// A node below the head of 1 to 3 is dead, and the head waits for it.
 	s.Nodes[3].Dead = true
 	tr := &search.Trace{}
 	r := traced(t, s, asker, tr)
@@ -191,7 +191,7 @@ func TestTraceBusy(t *testing.T) {
 	}
 }
 
-// Whatever is lost and whoever is dead: see traced for what must be so.
+// Packets are lost and nodes are dead: traced checks what must hold all the same.
 func TestTraceUnderFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 60).Draw(t, "nodes")

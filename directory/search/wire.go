@@ -10,10 +10,10 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// ErrMalformed says that bytes are no packet of this protocol.
+// ErrMalformed is returned for bytes that are no packet of this protocol.
 var ErrMalformed = errors.New("search: malformed packet")
 
-// ID names one question: who asked, and the how-manieth it was.
+// ID names one question: the node that asks, and a number that this node uses once.
 type ID struct {
 	Asker resource.NodeID
 	N     uint64
@@ -21,29 +21,29 @@ type ID struct {
 
 // Packet types.
 const (
-	typeAsk   = 1 + iota // cover [Lo,Hi] for me
+	typeAsk   = 1 + iota // cover [Lo,Hi] for the sender
 	typeFound            // an answer
 	typeNone             // all of [Lo,Hi] say no
-	typeBusy             // asked again: [Lo,Hi] is being covered
+	typeBusy             // the answer to a repeated ask: [Lo,Hi] is being covered
 )
 
-// A Packet is what one node says to another about one question and one range:
+// A Packet is what one node sends to another about one question and one range:
 //
 //	type u8 | zero u8 | fan u16 | asker u64 | n u64 | lo u64 | hi u64 | body
 //
-//	ask    body: the question, bytes of the one who asks
-//	found  body: who has it u64, the answer
+//	ask    body: the question, bytes of the asking program
+//	found  body: the node that has it u64, the answer
 //	none   body: covered u32, failed u32, checksum u64, failed × u64; if bit 31 of covered
 //	       is set, a checksum u64 of all members that the sender knows is before failed
 //	busy   no body
 //
-// fan is 1 in an ask that was sent to everybody: each answers for itself alone.
-// All little-endian. Most packets are about one node alone, and between it and
-// the asker; these are short (AppendTo):
+// fan is 1 in an ask that was sent to all nodes: each answers for itself alone. All numbers are
+// little-endian. Most packets are about one node alone, and travel between that node and the asker.
+// These have a short form (AppendTo):
 //
 //	type u8 | one u8 | fan u16 | n u64 | body
 //
-// where found does not say by whom.
+// in which a found does not name the node.
 type Packet struct {
 	Type   uint8
 	Fan    uint16
@@ -51,11 +51,11 @@ type Packet struct {
 	Lo, Hi resource.NodeID
 	Body   []byte // of ask and found
 
-	From resource.NodeID // of found
+	From resource.NodeID // of found: the node that has the answer
 
 	Covered uint32
 	Sum     uint64
-	Known   uint64 // [Checksum] of the members that the sender knows; 0: it does not say
+	Known   uint64 // [Checksum] of the members that the sender knows; 0: not told
 	Failed  []resource.NodeID
 }
 
@@ -67,10 +67,10 @@ const (
 	shortHead = 12
 )
 
-// Size is at least what Append writes, in bytes.
+// Size returns at least the number of bytes that Append writes.
 func (p *Packet) Size() int { return head + 32 + len(p.Body) + 8*len(p.Failed) }
 
-// Append writes p to b.
+// Append appends p to b.
 func (p *Packet) Append(b []byte) []byte {
 	b = append(b, p.Type, 0, byte(p.Fan), byte(p.Fan>>8))
 	for _, v := range []uint64{uint64(p.ID.Asker), p.ID.N, uint64(p.Lo), uint64(p.Hi)} {
@@ -82,8 +82,8 @@ func (p *Packet) Append(b []byte) []byte {
 	return p.appendBody(b)
 }
 
-// AppendTo is Append of what self says to another node: shorter where they have
-// nothing to do with third ones.
+// AppendTo appends p, which self sends to another node, to b. It uses the short form if p is about
+// these two nodes alone.
 func (p *Packet) AppendTo(b []byte, self, to resource.NodeID) []byte {
 	asker, asked := self, to
 	if p.Type != typeAsk {
@@ -96,6 +96,7 @@ func (p *Packet) AppendTo(b []byte, self, to resource.NodeID) []byte {
 	return p.appendBody(binary.LittleEndian.AppendUint64(b, p.ID.N))
 }
 
+// appendBody appends what follows the head of p.
 func (p *Packet) appendBody(b []byte) []byte {
 	switch p.Type {
 	case typeAsk, typeFound:
@@ -119,7 +120,7 @@ func (p *Packet) appendBody(b []byte) []byte {
 	return b
 }
 
-// Parse reads what Append wrote. Body is a view of b.
+// Parse reads a packet that Append wrote. Body is a view of b.
 func (p *Packet) Parse(b []byte) error {
 	if len(b) < head || b[1] != 0 {
 		return fmt.Errorf("%w: no head", ErrMalformed)
@@ -138,7 +139,7 @@ func (p *Packet) Parse(b []byte) error {
 	return p.parseBody()
 }
 
-// ParseFrom reads what AppendTo wrote, sent by from to self.
+// ParseFrom reads a packet that AppendTo wrote, sent by from to self. Body is a view of b.
 func (p *Packet) ParseFrom(b []byte, from, self resource.NodeID) error {
 	if len(b) < shortHead || b[1] != 1 {
 		return p.Parse(b)
@@ -154,6 +155,7 @@ func (p *Packet) ParseFrom(b []byte, from, self resource.NodeID) error {
 	return p.parseBody()
 }
 
+// parseBody reads what follows the head of p, which Body holds, and checks p.
 func (p *Packet) parseBody() error {
 	if p.Type < typeAsk || p.Type > typeBusy || p.Lo > p.Hi || p.Fan < castFan || p.Fan == castFan && p.Type != typeAsk {
 		return fmt.Errorf("%w: type %d, range %x to %x, fan %d", ErrMalformed, p.Type, p.Lo, p.Hi, p.Fan)
@@ -191,5 +193,5 @@ func (p *Packet) parseBody() error {
 	return nil
 }
 
-// Question is what p asks, if it does.
+// Question returns what p asks, and reports whether p is an ask.
 func (p *Packet) Question() ([]byte, bool) { return p.Body, p.Type == typeAsk }

@@ -40,7 +40,7 @@ func FuzzPacket(f *testing.F) {
 			return
 		}
 		again := p.AppendTo(nil, resource.NodeID(from), 5)
-		if string(again) != string(b) && len(again) >= len(b) { // what could be short need not be
+		if string(again) != string(b) && len(again) >= len(b) { // a packet that could be short need not be
 			t.Fatalf("%x is written as %x", b, again)
 		}
 		if err := q.ParseFrom(again, resource.NodeID(from), 5); err != nil || !reflect.DeepEqual(p, q) {

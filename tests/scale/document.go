@@ -19,7 +19,7 @@ import (
 //go:embed scaling.md
 var text string
 
-// Document writes the figures into the text.
+// Document returns docs/SCALING.md: the template scaling.md with the figures.
 func (f *Figures) Document() ([]byte, error) {
 	t, err := template.New("scaling").Funcs(template.FuncMap{
 		"ways":   func() []Way { return Ways },
@@ -110,6 +110,7 @@ func (f *Figures) Document() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// cost returns the figures of a case, which the document names.
 func (f *Figures) cost(nodes int, way string, k Case) (Cost, error) {
 	c, ok := f.Cost[nodes][way][k]
 	if !ok {
@@ -129,6 +130,7 @@ func caseNamed(name string) (Case, error) {
 	return c, nil
 }
 
+// millis writes a duration in milliseconds.
 func millis(d time.Duration) string {
 	digits := 2
 	if d >= 10*time.Millisecond {
@@ -137,7 +139,7 @@ func millis(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/1e6, 'f', digits, 64)
 }
 
-// thousands writes a number as people read it.
+// thousands writes a number with commas between groups of three digits.
 func thousands(x any) string {
 	var s string
 	switch x := x.(type) {

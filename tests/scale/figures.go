@@ -4,10 +4,10 @@ package scale
 
 import "time"
 
-// Sizes of clusters that are looked at.
+// Sizes are the numbers of nodes that are measured.
 var Sizes = []int{10, 100, 1000, 10_000}
 
-// Cases that are looked at, by what the document calls them.
+// Cases that are measured, by the names that the document gives them.
 var (
 	No        = Case{}
 	Found     = Case{Exists: true}
@@ -21,22 +21,24 @@ var (
 
 var cases = []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying}
 
+// allWays returns the ways, the automatic ones included.
 func allWays() []Way { return append([]Way{Auto, AutoAlone}, Ways...) }
 
-// Figures are what the document says.
+// Figures are the results that the document shows.
 type Figures struct {
 	Cost   map[int]map[string]map[Case]Cost // by nodes and name of the way
 	Burst  map[string]map[[2]int]Burst      // by name of the way, and nodes and searches at once
-	Upkeep map[int][2]Upkeep                // by nodes: without loss, and at 5 %
+	Upkeep map[int][2]Upkeep                // by nodes: without loss, and with 5 % loss
 }
 
-// BurstSizes and AtOnce are where bursts of searches are looked at.
+// BurstSizes and AtOnce are the numbers of nodes, and of searches at once, for which bursts are
+// measured.
 var (
 	BurstSizes = []int{33, 65, 97, 129, 193, 257, 385}
 	AtOnce     = []int{1, 2, 4}
 )
 
-// Measure gets them. It takes some minutes.
+// Measure computes the figures, which takes some minutes. It calls say before each part.
 func Measure(say func(nodes int, what string)) (*Figures, error) {
 	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}, Burst: map[string]map[[2]int]Burst{}, Upkeep: map[int][2]Upkeep{}}
 	for _, w := range []Way{Cast, Each, Tree16} {

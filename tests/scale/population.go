@@ -12,11 +12,11 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// attributes each resource has, and shares with no other: the worst case for a
-// summary.
+// attributes lists the attributes of each resource. No two resources share a value, which is the
+// worst case for a summary.
 var attributes = [...]string{"name", "serial", "address", "build"}
 
-// described is resource i of a node, changed so often.
+// described returns resource i of a node after a number of changes.
 func described(node, i, changes int) *resource.List {
 	l := new(resource.List)
 	value := fmt.Sprintf("%d-%d-%d", node, i, changes)
@@ -36,23 +36,26 @@ func pattern(name string) *resource.List {
 	return l
 }
 
-// holder is a node that holds resources and says so.
+// A holder is a node that holds resources and has a summary of them.
 type holder struct {
 	node    int
 	changes []int // of each resource
 	summary *search.Filters
 }
 
+// newHolder returns a node that holds a number of resources, in a cluster of members nodes.
 func newHolder(node, holds, members int) *holder {
 	h := &holder{node: node, changes: make([]int, holds), summary: search.NewFilters()}
 	h.renew(members)
 	return h
 }
 
+// renew makes a new summary.
 func (h *holder) renew(members int) {
 	h.summary.Renew(search.NewSummary(h.everything(), members))
 }
 
+// everything yields all resources of h.
 func (h *holder) everything() iter.Seq[*resource.List] {
 	return func(yield func(*resource.List) bool) {
 		for i := range h.changes {
@@ -63,25 +66,28 @@ func (h *holder) everything() iter.Seq[*resource.List] {
 	}
 }
 
+// one returns resource i of h as it is now.
 func (h *holder) one(i int) *resource.List { return described(h.node, i, h.changes[i]) }
 
-// change lets a resource vanish and another appear.
+// change replaces a resource by another one.
 func (h *holder) change(i int) {
 	h.changes[i]++
 	h.summary.Add(h.one(i))
 }
 
-// age changes so many resources that the summary is used up by the share.
+// age changes so many resources that the given share of the summary's room for growth is used up.
 func (h *holder) age(share float64) {
-	// A new summary has room for half as much again as there is.
+	// A new summary has room for half as many attributes again as there are.
 	for n := int(share * float64(len(h.changes)) / 2); n > 0; n-- {
 		h.change(n % len(h.changes))
 	}
 }
 
-// question as package cluster writes it: a kind, an identifier, the pattern.
+// question returns the question for a name, in the format of package cluster: a kind, an
+// identifier, the pattern.
 func question(name string) []byte { return append(make([]byte, 17), pattern(name).Wire()...) }
 
+// asked returns the pattern of a question.
 func asked(question []byte) *resource.List {
 	l, err := resource.View(question[17:])
 	if err != nil {
@@ -90,7 +96,7 @@ func asked(question []byte) *resource.List {
 	return &l
 }
 
-// answer is what a holder says to a question.
+// answer returns the answer of a holder to a question.
 func answer(node int, question []byte) []byte {
 	id := resource.MakeGID(resource.NodeID(node+1), 1, 1)
 	return directory.AppendAnswer(nil, &database.Record{ID: id, Owner: id.Context(), Revision: 1, Attrs: *asked(question)}, new(resource.List))

@@ -37,7 +37,8 @@ func cluster(t *testing.T, nodes, resources, searches int) *Cluster {
 	return c
 }
 
-// What the issue asks of a search in 10,000 nodes with a million resources.
+// A search among 10,000 nodes with a million resources stays within its limits of time and
+// messages.
 func TestSearchTargets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("10,000 nodes")
@@ -67,8 +68,7 @@ func TestSearchTargets(t *testing.T) {
 	}
 }
 
-// All ways give true answers, whatever is lost or dies, and cost what the
-// formulas say.
+// All ways give true answers, whatever is lost or dies, and cost what the formulas say.
 func TestWays(t *testing.T) {
 	sizes, ways := []int{10, 100, 1000}, allWays()
 	if testing.Short() {
@@ -105,8 +105,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// Auto goes the way that the document says, also where it changes; and up to
-// there a node may search twice at once and nothing is lost for want of room.
+// Auto chooses the way that the document says, also at the sizes where the way changes. Up to these
+// sizes, two searches of a node at once lose no packet for lack of room.
 func TestAuto(t *testing.T) {
 	for _, most := range []int{1, search.MostFlat, search.MostCast} {
 		for _, n := range []int{most + 1, most + 2} {
@@ -134,8 +134,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// The page can be written, and the one in docs is of the present constants:
-// else "make scaling" is due.
+// The page can be written, and the one in docs has the present constants. If it has not, run "make
+// scaling".
 func TestPage(t *testing.T) {
 	f := &Figures{Cost: map[int]map[string]map[Case]Cost{}}
 	for _, n := range Sizes {
@@ -167,7 +167,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// What the issue asks of the upkeep of filters.
+// The upkeep of filters stays within its limits of traffic and memory.
 func TestUpkeepTargets(t *testing.T) {
 	nodes, resources, lasts := 1000, Resources, 5*time.Minute
 	if testing.Short() {

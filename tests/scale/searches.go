@@ -16,41 +16,49 @@ import (
 
 // What is assumed of machines and network.
 const (
-	Resources = 1_000_000 // in the whole cluster
+	// Resources is the number of resources in the whole cluster.
+	Resources = 1_000_000
 
-	Hop  = 500 * time.Microsecond // one way
-	Work = 5 * time.Microsecond   // of a packet, at each end
+	// Hop is the time of a packet, one way.
+	Hop = 500 * time.Microsecond
+	// Work is the time that a packet takes at each end.
+	Work = 5 * time.Microsecond
 
-	// Queue is how many small packets can wait at a socket; more are lost. A kernel with its
-	// defaults grants 416 KiB: 512 of them over the loopback interface, which takes 832 bytes
-	// for each, and 184 if a driver takes 2,304.
+	// Queue is how many small packets can wait at a socket. Further ones are lost. A kernel with
+	// its defaults grants 416 KiB: 512 packets over the loopback interface, which takes 832 bytes
+	// for each, and 184 packets if a driver takes 2,304.
 	Queue = 256
 
-	UDP   = 28 // bytes of IP and UDP around a packet
-	Seal  = 36 // package port's head and seal
-	Says  = 1  // what it says it is
+	// UDP is the size of the heads of IP and UDP, in bytes.
+	UDP = 28
+	// Seal is the size of the head and seal of package port, in bytes.
+	Seal = 36
+	// Says is the size of the first byte inside, in bytes, which tells the kind of a payload.
+	Says = 1
+	// Heads is the size of all that is around a packet, in bytes.
 	Heads = UDP + Seal + Says
 
-	holders = 3    // that have what is searched for
-	dying   = 0.01 // of the nodes, in the first milliseconds of a search
+	holders = 3    // nodes that have what is searched for
+	dying   = 0.01 // share of the nodes, in the first milliseconds of a search
 
-	pace = 5 * time.Microsecond // package search's: for which an asker allows, for each packet
+	// pace is that of package search: the time that an asker allows for each packet.
+	pace = 5 * time.Microsecond
 )
 
-// A Way is how everybody is asked.
+// A Way is a strategy to ask all nodes, with its settings.
 type Way struct {
 	Name string
 	By   strategy.Strategy
 	Fan  int
-	Cast bool // one packet can go to all
+	Cast bool // one packet can go to all nodes
 }
 
-// Ways that there are.
+// The ways that are measured, and Ways, the list of those that are not automatic.
 var (
 	Cast   = Way{"broadcast", strategy.Broadcast, 0, true}
 	Each   = Way{"unicast", strategy.Unicast, 0, false}
 	Tree4  = Way{"tree of 4", strategy.Tree, 4, false}
-	Tree16 = Way{"tree of 16", strategy.Tree, 16, false} // as is the default
+	Tree16 = Way{"tree of 16", strategy.Tree, 16, false} // the default fan-out
 	Tree64 = Way{"tree of 64", strategy.Tree, 64, false}
 
 	Auto      = Way{"auto", strategy.Auto, 0, true}
@@ -59,8 +67,8 @@ var (
 	Ways = []Way{Cast, Each, Tree4, Tree16, Tree64}
 )
 
-// Takes is the way that is gone in a cluster of so many nodes: what package
-// search chooses, said once more, which the test compares.
+// Takes returns the way that auto chooses in a cluster of so many nodes, or w itself if w is not
+// automatic. It repeats the rule of package search, and the test compares the two.
 func (w Way) Takes(nodes int) Way {
 	switch others := nodes - 1; {
 	case w.By != strategy.Auto:
@@ -73,7 +81,7 @@ func (w Way) Takes(nodes int) Way {
 	return Tree16
 }
 
-// Time is how long a definite no takes by the formula.
+// Time returns how long a definite no takes, by the formula.
 func (w Way) Time(nodes int) time.Duration {
 	w = w.Takes(nodes)
 	others := nodes - 1
@@ -86,7 +94,7 @@ func (w Way) Time(nodes int) time.Duration {
 	return Time(others, search.Flat, Hop, Work)
 }
 
-// Messages of a definite no.
+// Messages returns the packets of a definite no, by the formula.
 func (w Way) Messages(nodes int) int {
 	w = w.Takes(nodes)
 	others := nodes - 1
@@ -96,51 +104,51 @@ func (w Way) Messages(nodes int) int {
 	return 2 * others
 }
 
-// A Case is what is searched for, and what goes wrong.
+// A Case tells what is searched for, and what goes wrong.
 type Case struct {
 	Exists, Filters bool
 	Loss            float64
 	Dying           bool
 }
 
-// A Cost is that of several searches.
+// A Cost is the cost of several searches.
 type Cost struct {
 	P50, P99 time.Duration
 	Messages float64 // of one search, on average
 	Most     int
 	Bytes    float64 // of one search, with all heads
-	Heard    float64 // of them, as often as they are received
-	Packets  float64 // sent and received by all
+	Heard    float64 // as Bytes, but counted once for each receiver
+	Packets  float64 // sent and received by all nodes
 	Busiest  float64 // packets in and out of the node that has most of them
 	Wrong    int     // answers that are not true
-	Definite int     // of Searches
+	Definite int     // number of searches with a definite result
 	Searches int
 }
 
-// Rate is the bytes a second that a node sends and receives where the whole
-// cluster searches so often. What is cast is received by all.
+// Rate returns the bytes per second that a node sends and receives if the whole cluster makes so
+// many searches per second. A cast is received by all nodes.
 func (c Cost) Rate(nodes int, searches float64) float64 {
 	return (c.Bytes + c.Heard) * searches / float64(nodes)
 }
 
-// KibRate is that in KiB.
+// KibRate is Rate in KiB per second.
 func (c Cost) KibRate(nodes int, searches float64) float64 { return c.Rate(nodes, searches) / 1024 }
 
-// PacketRate is the packets a second that a node then sends and receives.
+// PacketRate returns the packets per second that a node then sends and receives.
 func (c Cost) PacketRate(nodes int, searches float64) float64 {
 	return c.Packets * searches / float64(nodes)
 }
 
-// A Cluster has nodes that hold the resources and have told of them.
+// A Cluster has nodes that hold the resources and have sent their summaries.
 type Cluster struct {
 	Nodes   int
-	filters *search.Filters // what each knows of the others
+	filters *search.Filters // what each node knows of the other nodes
 	where   map[string][]int
 	names   []string
 	sim     searchtest.Config
 }
 
-// NewCluster fills a cluster for so many different searches.
+// NewCluster returns a cluster with resources for so many different searches.
 func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 	c := &Cluster{Nodes: nodes, filters: search.NewFilters(), where: map[string][]int{}}
 	c.sim = searchtest.Config{Nodes: nodes, Hop: Hop, Work: Work, Queue: Queue, Head: Heads, Seed: 1}
@@ -158,7 +166,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 	var err error
 	for i, id := range ids {
 		h := newHolder(i, resources/nodes, nodes)
-		h.age(rnd.Float64()) // for some the summary is new, others are about to make another
+		h.age(rnd.Float64()) // some summaries are new, some are about to be replaced
 		for _, name := range has[i] {
 			h.summary.Add(pattern(name))
 		}
@@ -171,7 +179,7 @@ func NewCluster(nodes, resources, searches int) (*Cluster, error) {
 	return c, err
 }
 
-// Searches runs searches of one case.
+// Searches runs n searches of one case.
 func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 	cfg := c.sim
 	cfg.Strategy, cfg.Fan, cfg.Cast, cfg.Loss, cfg.Seed = w.By, w.Fan, w.Cast, k.Loss, 3
@@ -205,7 +213,7 @@ func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 		}
 		s.Reset()
 		o := s.Search(asker, question(name))
-		if err := s.Drain(); err != nil { // what is under way still counts
+		if err := s.Drain(); err != nil { // packets under way still count
 			return cost, err
 		}
 		took = append(took, o.Took)
@@ -231,7 +239,7 @@ func (c *Cluster) Searches(w Way, k Case, n int) (cost Cost, err error) {
 	return cost, nil
 }
 
-// cluster has the nodes answer what they hold.
+// cluster returns a simulation whose nodes answer for what they hold.
 func (c *Cluster) cluster(cfg searchtest.Config) *searchtest.Sim {
 	s := searchtest.New(cfg)
 	for i, m := range s.Nodes {
@@ -246,8 +254,8 @@ func (c *Cluster) cluster(cfg searchtest.Config) *searchtest.Sim {
 	return s
 }
 
-// true says whether a result is: what is found is there, a definite no is of
-// what does not exist, and without loss only the dead are named.
+// true reports whether a result is true. What is found must exist, a definite no must be of what
+// does not exist, and without loss only dead nodes may be named as failed.
 func (c *Cluster) true(s *searchtest.Sim, k Case, r search.Result, where []int) bool {
 	if r.Found {
 		return slices.ContainsFunc(where, func(i int) bool { return s.Nodes[i].ID == r.From })
@@ -265,9 +273,9 @@ func (c *Cluster) true(s *searchtest.Sim, k Case, r search.Result, where []int) 
 	return true
 }
 
-// Time is how long a definite no of so many other nodes takes: for each level
-// of the tree the packets to its heads one after the other, a hop there and one
-// back, and what the ends work on the last of them.
+// Time returns how long a definite no of so many other nodes takes. Each level of the tree sends
+// packets to its heads one after the other. Then come a hop there and one back, and the work of
+// both ends on the last packet.
 func Time(others, fan int, hop, work time.Duration) time.Duration {
 	if others <= 0 {
 		return 0
@@ -277,8 +285,8 @@ func Time(others, fan int, hop, work time.Duration) time.Duration {
 	return time.Duration(heads)*work + 2*hop + 3*work + Time(size-1, fan, hop, work)
 }
 
-// Switch is the size of a cluster from which on a tree says no sooner than
-// asking all.
+// Switch returns the smallest cluster, larger than the fan-out, in which a tree is faster to say no
+// than asking every node.
 func Switch(fan int, hop, work time.Duration) int {
 	for n := fan + 1; ; n++ {
 		if Time(n-1, fan, hop, work) < Time(n-1, search.Flat, hop, work) {
@@ -287,15 +295,15 @@ func Switch(fan int, hop, work time.Duration) int {
 	}
 }
 
-// Hops and Works are networks and machines that the choice has to suit.
+// Hops and Works are the networks and machines that the choice has to suit.
 var (
 	Hops  = []time.Duration{50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, Hop}
 	Works = []time.Duration{2 * time.Microsecond, Work, 10 * time.Microsecond}
 )
 
-// Regret is how many times as long a no takes at worst, in any of those
-// networks and at any size, as by the better way: all are asked by the asker up
-// to so many others, beyond them it is a tree of 16.
+// Regret returns how many times as long as by the better way a no takes, in the worst of those
+// networks and sizes. By the rule that it examines, the asker asks up to most other nodes itself,
+// and uses a tree of 16 beyond.
 func Regret(most int) (worst float64) {
 	for _, h := range Hops {
 		for _, w := range Works {
@@ -312,11 +320,10 @@ func Regret(most int) (worst float64) {
 	return worst
 }
 
-// A Burst is what becomes of searches that one node begins at once, for what
-// nobody has.
+// A Burst is the result of searches that one node begins at once, for what no node has.
 type Burst struct {
-	Lost int           // packets, for which there was no room at their receiver
-	Took time.Duration // until the last of them ended
+	Lost int           // packets for which their receiver had no room
+	Took time.Duration // until the last search ended
 }
 
 // Bursts runs so many searches at once in a cluster that holds nothing.

@@ -16,36 +16,47 @@ import (
 )
 
 const (
-	Spread  = 5 * time.Second // as package cluster has it
-	Changes = 0.01            // of the resources, each minute
+	// Spread is the interval of summaries, that of package cluster.
+	Spread = 5 * time.Second
+	// Changes is the share of the resources that changes in a minute.
+	Changes = 0.01
 
-	packet    = 1232           // bytes of a message that go in a packet, port.MaxPayload; more go by a stream of their own
-	stream    = 1 + 2*Seal + 4 // bytes around it: a byte that says so, its length sealed, and its own seal
-	segment   = 1448           // bytes of a stream that go in a packet
-	tcp       = 52             // around them
-	handshake = 6              // packets of a stream without bytes
-	calm      = 18             // intervals without change or loss, after which everything is known to all
-	listeners = 8              // nodes at which it is counted; each hears all others
+	// packet is how many bytes of a message fit in a packet: port.MaxPayload. Larger ones go by a
+	// stream.
+	packet = 1232
+	// stream counts the bytes around a message in a stream: the first byte, its sealed length, and
+	// its own seal.
+	stream    = 1 + 2*Seal + 4
+	segment   = 1448 // bytes of a stream in one packet
+	tcp       = 52   // bytes of heads around them
+	handshake = 6    // packets of a stream without bytes
+	// calm is the number of intervals without change or loss after which every node must know
+	// everything.
+	calm      = 18
+	listeners = 8 // nodes at which it is counted; each hears all other nodes
 )
 
-// Upkeep is what it takes that each knows what the others hold.
+// Upkeep is the cost of keeping each node informed of what the other nodes hold.
 type Upkeep struct {
 	Nodes    int
 	Interval time.Duration
 	Loss     float64
 
-	Rate, Peak         float64 // bytes a second that a node receives with all heads: on average, and in the worst interval of one
-	Keys, Heads, Whole float64 // of Rate: what is new, what is around it, summaries made anew
-	Packets            float64 // a second
-	Held               int     // bytes of memory for the summaries of the others
-	Joining            int     // bytes that a node receives when it comes
-	Missing            int     // of every eighth resource those that a listener does not know of, once it was calm
+	// Rate and Peak are bytes per second that a node receives with all heads: on average, and in
+	// the worst interval of a node.
+	Rate, Peak         float64
+	Keys, Heads, Whole float64 // parts of Rate: what is new, what is around it, and summaries made anew
+	Packets            float64 // per second
+	Held               int     // bytes of memory for the summaries of the other nodes
+	Joining            int     // bytes that a node receives when it joins
+	// Missing counts, of every eighth resource, those that a listener does not know of at the end.
+	Missing int
 }
 
-// Kib is the rate in KiB.
+// Kib returns Rate in KiB per second.
 func (u Upkeep) Kib() float64 { return u.Rate / 1024 }
 
-// cost is what a message is on the wire.
+// cost returns the bytes and packets of a message on the network.
 func cost(message []byte) (bytes, packets int) {
 	n := len(message)
 	if n <= packet {
@@ -53,12 +64,12 @@ func cost(message []byte) (bytes, packets int) {
 	}
 	n += stream
 	packets = (n + segment - 1) / segment
-	// Of each two packets one is acknowledged, and who sends one stream receives
-	// of another.
+	// One of two packets is acknowledged. A node that sends a stream receives another one.
 	return n + tcp*(packets+packets/2+handshake), packets
 }
 
-// Keep lets a cluster change for a while, and spread what is new.
+// Keep runs a cluster for the time lasts, in which it changes and spreads what is new, and returns
+// the cost.
 func Keep(nodes, resources int, loss float64, lasts time.Duration) (Upkeep, error) {
 	u := Upkeep{Nodes: nodes, Loss: loss, Interval: search.Interval(Spread, nodes)}
 	ids := searchtest.New(searchtest.Config{Nodes: nodes}).IDs
@@ -71,7 +82,7 @@ func Keep(nodes, resources int, loss float64, lasts time.Duration) (Upkeep, erro
 	}
 	var all []*holder
 	var err error
-	in := make([]int, hear) // bytes, of one interval
+	in := make([]int, hear) // bytes of one interval
 	var count func(to int, message []byte)
 	spread := func(h *holder, lost float64) {
 		h.summary.Spread(ids[:hear], ids[h.node], func(id resource.NodeID, message []byte) {
@@ -161,7 +172,7 @@ func Keep(nodes, resources int, loss float64, lasts time.Duration) (Upkeep, erro
 	return u, err
 }
 
-// listener is the one at a node, nil if there is none.
+// listener returns the listener at a node, or nil.
 func listener(heard []*search.Filters, node int) *search.Filters {
 	if node < len(heard) {
 		return heard[node]
@@ -169,6 +180,7 @@ func listener(heard []*search.Filters, node int) *search.Filters {
 	return nil
 }
 
+// heap returns the bytes in use on the heap, after a garbage collection.
 func heap() int {
 	var m runtime.MemStats
 	runtime.GC()
@@ -177,7 +189,7 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// poisson draws how many of so many on average.
+// poisson draws a number of events with the given mean.
 func poisson(rnd *rand.Rand, mean float64) (n int) {
 	for t := rnd.ExpFloat64(); t < mean; t += rnd.ExpFloat64() {
 		n++

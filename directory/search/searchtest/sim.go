@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package searchtest runs searches of many nodes in virtual time: the machine
-// of package search as it is, in a network that takes time, has room for so
-// much and loses some. There is one queue of events and one random source, so
-// that a seed is a history and a figure is exact.
+// Package searchtest runs searches of many nodes in virtual time. It uses the nodes of package
+// search as they are, in a network with delays, queues of limited length and losses. There is one
+// queue of events and one random source: a seed determines all that happens, and every figure is
+// exact.
 package searchtest
 
 import (
@@ -23,27 +23,27 @@ import (
 type Config struct {
 	Nodes    int
 	Fan      int           // of package search
-	Patience time.Duration // its Hop
+	Patience time.Duration // the Hop of package search
 	Hop      time.Duration // one way
-	Work     time.Duration // for which a packet keeps its sender, and then its receiver, from the next
+	Work     time.Duration // for which a packet occupies its sender, and then its receiver
 	Queue    int           // packets that wait at a receiver, more are lost; 0: any number
 	Head     int           // bytes around each packet
-	Loss     float64       // of packets
-	Cast     bool          // one packet can go to all
+	Loss     float64       // share of the packets that are lost
+	Cast     bool          // one packet can go to all nodes
 	Strategy strategy.Strategy
 	Seed     uint64
 }
 
 // A Sim is a cluster.
 type Sim struct {
-	Nodes []*Node // in order of ID
+	Nodes []*Node // sorted by ID
 	IDs   []resource.NodeID
 	Rand  *rand.Rand
 	Loss  float64
 
-	Sent, Bytes int // packets since the beginning, or Reset
-	Heard       int // bytes that were received, of one packet to many as often as it was
-	Lost        int // packets for which there was no room at their receiver
+	Sent, Bytes int // packets, and their bytes, since New or Reset
+	Heard       int // bytes that were received; a packet to many nodes counts once for each
+	Lost        int // packets for which their receiver had no room
 
 	cfg   Config
 	now   time.Time
@@ -52,13 +52,13 @@ type Sim struct {
 	seq   int
 }
 
-// A Node is a member. What it has and believes can be set at any time.
+// A Node is a member. Its exported fields can be set at any time.
 type Node struct {
 	*search.Node
 	ID   resource.NodeID
-	Has  func(question []byte) (answer []byte, ok bool) // nil: nothing
-	May  func(question []byte) []resource.NodeID        // nil: nobody
-	View []resource.NodeID                              // nil: all
+	Has  func(question []byte) (answer []byte, ok bool) // nil: the node has nothing
+	May  func(question []byte) []resource.NodeID        // nil: no nodes
+	View []resource.NodeID                              // the members that it knows; nil: all
 	Dead bool
 
 	Out, In int // packets
@@ -67,13 +67,13 @@ type Node struct {
 	wake            time.Time
 }
 
-// New makes a cluster whose members have numbers by chance.
+// New makes a cluster. Its members have random numbers, which depend on cfg.Nodes alone.
 func New(cfg Config) *Sim {
 	s := &Sim{
 		cfg: cfg, now: time.Unix(0, 0), Loss: cfg.Loss,
 		Rand: rand.New(rand.NewPCG(cfg.Seed, 7)), byID: map[resource.NodeID]*Node{},
 	}
-	numbers := rand.New(rand.NewPCG(uint64(cfg.Nodes), 11)) // the same whatever the seed
+	numbers := rand.New(rand.NewPCG(uint64(cfg.Nodes), 11)) // the same for every seed
 	for len(s.Nodes) < cfg.Nodes {
 		id := resource.NodeID(numbers.Uint64N(1<<48-1) + 1)
 		if s.byID[id] != nil {
@@ -117,10 +117,10 @@ func New(cfg Config) *Sim {
 	return s
 }
 
-// ByID is the member with a number, nil if there is none.
+// ByID returns the member with a number, or nil.
 func (s *Sim) ByID(id resource.NodeID) *Node { return s.byID[id] }
 
-// transmit sends one packet; to several, it is one datagram to many.
+// transmit sends one packet. With several receivers it is one datagram to all of them.
 func (s *Sim) transmit(m *Node, p *search.Packet, to ...resource.NodeID) {
 	wire := p.Append(nil)
 	s.Sent++
@@ -137,6 +137,7 @@ func (s *Sim) transmit(m *Node, p *search.Packet, to ...resource.NodeID) {
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -166,7 +167,7 @@ func (s *Sim) arrive(m *Node, from resource.NodeID, wire []byte) {
 	})
 }
 
-// arm sees to it that the node's Tick is called when it is due.
+// arm schedules the call of the node's Tick for when it is due.
 func (s *Sim) arm(m *Node) {
 	at := m.Next()
 	if at.IsZero() || !m.wake.IsZero() && !at.Before(m.wake) {
@@ -185,18 +186,19 @@ func (s *Sim) arm(m *Node) {
 	})
 }
 
-// An Outcome is how a search ended, and when.
+// An Outcome tells how a search ended, and how long it took.
 type Outcome struct {
 	search.Result
 	Took time.Duration
 }
 
-// Search runs one search to its end, but not all that it has begun: see Drain.
+// Search runs one search to its end, though not all that the search has begun: see Drain.
 func (s *Sim) Search(from *Node, question []byte) Outcome {
 	return s.Await(from, func(now time.Time, done func(search.Result)) { from.Search(now, question, search.Func(done)) })
 }
 
-// Await is Search for whatever way of searching from that begin chooses.
+// Await is Search for a search of from that begin starts. begin calls done when the search has
+// ended.
 func (s *Sim) Await(from *Node, begin func(now time.Time, done func(search.Result))) (o Outcome) {
 	begun, over := s.now, false
 	begin(s.now, func(r search.Result) { o.Result, over = r, true })
@@ -210,11 +212,11 @@ func (s *Sim) Await(from *Node, begin func(now time.Time, done func(search.Resul
 	return o
 }
 
-// After has something happen in a while.
+// After calls do after the time d.
 func (s *Sim) After(d time.Duration, do func()) { s.at(s.now.Add(d), do) }
 
-// Drain lets everything happen that is under way. It says if a living node
-// remembers anything then.
+// Drain lets everything happen that is under way. It returns an error if a living node remembers
+// anything then.
 func (s *Sim) Drain() error {
 	for s.step() {
 	}
@@ -226,7 +228,7 @@ func (s *Sim) Drain() error {
 	return nil
 }
 
-// Reset begins the counts anew.
+// Reset sets the counts to zero.
 func (s *Sim) Reset() {
 	s.Sent, s.Bytes, s.Heard, s.Lost = 0, 0, 0, 0
 	for _, m := range s.Nodes {
@@ -234,11 +236,13 @@ func (s *Sim) Reset() {
 	}
 }
 
+// at calls do at a time.
 func (s *Sim) at(t time.Time, do func()) {
 	s.seq++
 	heap.Push(&s.queue, &event{t, s.seq, do})
 }
 
+// step runs the next event, and reports false if there is none.
 func (s *Sim) step() bool {
 	if len(s.queue) == 0 {
 		return false

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scaling measures what a large cluster costs, in virtual time, and
-// writes docs/SCALING.md and docs/scaling.svg. Run it by "make scaling".
+// Command scaling measures what a large cluster costs, in virtual time, and writes docs/SCALING.md
+// and docs/scaling.svg. Run it by "make scaling".
 package main
 
 import (
@@ -49,15 +49,14 @@ func run(to string) error {
 	return os.WriteFile(filepath.Join(to, "scaling.svg"), picture, 0o644)
 }
 
-// colours of scale.Ways.
+// colours has the colour of each of scale.Ways.
 var colours = []color.Color{
 	color.RGBA{R: 0xe6, G: 0x9f, A: 0xff},
 	color.RGBA{R: 0xd5, G: 0x5e, A: 0xff}, color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff},
 	color.RGBA{G: 0x72, B: 0xb2, A: 0xff}, color.RGBA{G: 0x9e, B: 0x73, A: 0xff},
 }
 
-// draws puts the times beside the messages: formulas as lines, what was
-// simulated as points.
+// draws plots the times beside the messages: formulas as lines, simulated figures as points.
 func draws(f *scale.Figures) ([]byte, error) {
 	times := axes("time to a definite no", "ms")
 	if err := shade(times, "what auto takes, with a group", formula(scale.Auto)); err != nil {
@@ -99,7 +98,7 @@ func draws(f *scale.Figures) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// formula is the time to a no by nodes, close enough for a jump to be one.
+// formula returns the time to a no by nodes, with points close enough to show a jump as one.
 func formula(w scale.Way) (line plotter.XYs) {
 	last := 1
 	for x := 2.0; x <= 20_000; x *= 1.005 {
@@ -111,7 +110,7 @@ func formula(w scale.Way) (line plotter.XYs) {
 	return line
 }
 
-// shade draws a broad line, for others to be drawn over.
+// shade adds a broad line, over which other lines are drawn.
 func shade(p *plot.Plot, name string, line plotter.XYs) error {
 	l, err := plotter.NewLine(line)
 	if err != nil {
