@@ -28,7 +28,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// Errors of this package, wrapped with what was being done to what.
+// Errors of this package. Functions wrap them with the operation and its object.
 var (
 	// ErrClosed is returned when the context, or the resource, has been closed in this process.
 	ErrClosed = errors.New("rocl: closed")
@@ -64,10 +64,10 @@ type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err 
 // it did not reach its mailbox, or was there unread when the resource was deleted or its context
 // closed. A message that was in the mailbox of a process that is killed is not reported.
 type Undelivered struct {
-	From, To resource.GID
-	Tag      uint64
-	Bytes    int
-	Err      error // matches ErrGone, ErrUnreachable or ErrClosed
+	From, To resource.GID // the origin and the target of the message
+	Tag      uint64       // the number that the sender gave the message
+	Bytes    int          // the length of the payload
+	Err      error        // matches ErrGone, ErrUnreachable or ErrClosed
 }
 
 // reportsMost is how many reports may wait for Config.Undelivered.
@@ -79,13 +79,14 @@ const MaxKeys = wire.MaxKeys
 // Trust says with which contexts a context links: those of the same cluster that know one of the
 // keys. A change of Trust does not end existing links.
 type Trust struct {
-	Cluster string
+	Cluster string   // the name of the cluster
 	Keys    [][]byte // from the directory; keys beyond MaxKeys are not used
 	// Over returns why there may be no link with a context over a transport, or nil if there may be
 	// one. A nil Over allows all transports.
 	Over func(peer resource.GID, transport string) error
 }
 
+// over returns why there may be no link with peer over a transport, or nil.
 func (t *Trust) over(peer resource.GID, transport string) error {
 	if t.Over == nil {
 		return nil
@@ -112,15 +113,15 @@ func (t *Trust) admits(o *Trust, peer resource.GID) error {
 
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.
 type Config struct {
-	Self        resource.GID
-	Pool        *buffers.Pool
-	Resolve     Resolver
-	Trust       func() Trust  // called at each handshake; nil: no cluster and no key
-	Rules       *Rules        // the transports that messages use; nil: by the order of the ports
-	Poll        Polling       // a value that Check allows
-	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
-	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
-	Logger      *slog.Logger
+	Self        resource.GID            // the identifier of the context
+	Pool        *buffers.Pool           // the memory of messages
+	Resolve     Resolver                // finds the addresses of other contexts
+	Trust       func() Trust            // called at each handshake; nil: no cluster and no key
+	Rules       *Rules                  // the transports that messages use; nil: by the order of the ports
+	Poll        Polling                 // a value that Check allows
+	Mailbox     int                     // default byte limit of a mailbox; 0: 16 MiB
+	GiveUp      time.Duration           // how long a peer may be unreachable; 0: 10 s
+	Logger      *slog.Logger            // may be called with locks held; nil: no log
 	Ended       func(peer resource.GID) // called without locks held when a link with peer has ended; may be nil
 	Undelivered func(Undelivered)       // called by a goroutine of its own, one call at a time; may be nil
 }
@@ -333,18 +334,21 @@ func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool)
 	return err
 }
 
+// hasBegunClosing reports whether Close has been called.
 func (d *Dispatcher) hasBegunClosing() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.closing
 }
 
+// mailbox returns the mailbox of the resource with the given serial, or nil.
 func (d *Dispatcher) mailbox(serial uint32) *Mailbox {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.boxes[serial]
 }
 
+// forget takes a mailbox that is closed from the table.
 func (d *Dispatcher) forget(m *Mailbox) {
 	d.mu.Lock()
 	if d.boxes[m.serial] == m {
@@ -398,6 +402,7 @@ func (d *Dispatcher) inBackground(f func()) {
 	d.running.Go(f)
 }
 
+// eachLink calls f for each link. No lock is held during the calls.
 func (d *Dispatcher) eachLink(f func(*link)) {
 	d.mu.RLock()
 	ls := make([]*link, 0, len(d.links))
@@ -418,6 +423,7 @@ func (d *Dispatcher) flushAcks() {
 	}
 }
 
+// random64 returns a random number.
 func random64() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

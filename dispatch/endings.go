@@ -27,6 +27,7 @@ type ending struct {
 // owner guards it: Mailbox.mu or link.mu.
 type endings struct{ first, last *ending }
 
+// push appends e to the list.
 func (l *endings) push(e *ending) {
 	e.in, e.prev = l, l.last
 	if l.last != nil {

@@ -131,6 +131,7 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 	return err
 }
 
+// dispatcher returns the context that sends over the flow.
 func (f *Flow) dispatcher() *Dispatcher {
 	if f.mb != nil {
 		return f.in.from.(*Dispatcher)
@@ -275,6 +276,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 // A span is the least and the greatest of some limits; zeros mean that there are none.
 type span struct{ least, most uint64 }
 
+// add adds the limit n.
 func (s *span) add(n uint64) {
 	if s.least == 0 || n < s.least {
 		s.least = n

@@ -78,6 +78,7 @@ type link struct {
 	ack       [1]subsys.Frame // the frame of an acknowledgement; the writer uses it
 }
 
+// newLink returns a link that has no connection yet.
 func newLink(d *Dispatcher, key linkKey) *link {
 	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
 	l.life = life.New(random64(), key.peer, key.theirs)
@@ -371,6 +372,7 @@ func (l *link) bury() {
 	l.mu.Lock()
 }
 
+// context returns the peer: the link is the origin of its messages.
 func (l *link) context() resource.GID { return l.peer }
 
 // refuse tells the peer that a message from it was in vain.

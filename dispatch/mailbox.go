@@ -85,6 +85,7 @@ func (m *Mailbox) expect(in *inflow, c uint64) bool {
 	return !m.closed
 }
 
+// isClosed reports whether the mailbox is closed. mu must not be held.
 func (m *Mailbox) isClosed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,6 +158,7 @@ type Mailbox struct {
 	callsNone bool   // the resource begins no further calls; the mu of calls.box guards it
 }
 
+// newMailbox returns an empty mailbox with a limit in charged bytes.
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	m := &Mailbox{d: d, serial: serial, limit: limit}
 	if serial&Bounded == 0 {
@@ -701,7 +703,8 @@ func (m *Mailbox) leaveWith(msg *Message) *Message {
 	return m.left(msg, who, grant)
 }
 
-// left tells the sender who of the credit that a message has left behind. mu must not be held.
+// left tells a sender, with the account who, of the credit that msg has left behind. mu must not be
+// held.
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	if msg.d != nil { // the message is in no parcel
 		msg.isHeld = true

@@ -4,14 +4,14 @@ package dispatch
 
 import "github.com/rocl-go/rocl/resource"
 
-// A receive checks the first message, and usually takes it. A receive with selectors that passes over
-// more than a few messages puts them into chains. There is a chain for each origin, each tag, or
-// each pair of both, according to what the receive selects by. From then on receives find messages
-// by the chains, and check one by one only the messages behind those. So a message is passed over
-// once, and a mailbox that is received from in order has no chains.
+// A receive checks the first message, and usually takes it. A receive with selectors that passes
+// over more than a few messages puts them into chains. There is a chain for each origin, each tag,
+// or each pair of both, according to what the receive selects by. From then on receives find
+// messages by the chains, and check one by one only the messages behind those. So a message is
+// passed over once, and a mailbox that is received from in order has no chains.
 //
-// Some selectors have no chain, such as a range of tags. For these the matcher remembers the message
-// up to which nothing matches.
+// Some selectors have no chain, such as a range of tags. For these the matcher remembers the
+// message up to which nothing matches.
 
 const (
 	passedFew   = 8   // messages that a receive passes over each time without chains

@@ -25,6 +25,7 @@ const (
 	PollAlways
 )
 
+// String returns the name of the policy.
 func (p PollPolicy) String() string {
 	switch p {
 	case PollAdaptive:
@@ -39,7 +40,7 @@ func (p PollPolicy) String() string {
 
 // Polling says what a waiting goroutine does before it sleeps. The zero value is the default.
 type Polling struct {
-	Policy PollPolicy
+	Policy PollPolicy // whether a waiting goroutine polls
 	// Budget is the longest time that PollAdaptive polls before it sleeps, at most MaxBudget; 0
 	// means 50 µs.
 	Budget time.Duration

@@ -101,6 +101,7 @@ func (w *waiter) wake(was uint32) {
 // A waitlist is an intrusive list of waiters, first come first served.
 type waitlist struct{ first, last *waiter }
 
+// push appends w to the list.
 func (l *waitlist) push(w *waiter) {
 	w.listed, w.next, w.prev = true, nil, l.last
 	if l.last != nil {
@@ -111,6 +112,7 @@ func (l *waitlist) push(w *waiter) {
 	l.last = w
 }
 
+// remove takes w, which is in the list, out of it.
 func (l *waitlist) remove(w *waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -125,6 +127,7 @@ func (l *waitlist) remove(w *waiter) {
 	w.next, w.prev, w.listed = nil, nil, false
 }
 
+// fireAll removes all waiters and fires them.
 func (l *waitlist) fireAll() {
 	for l.first != nil {
 		w := l.first
@@ -156,6 +159,7 @@ type progress struct {
 	parkedFirst *waiter
 }
 
+// waiter returns an unused waiter. doneWaiting gives it back.
 func (d *Dispatcher) waiter() *waiter {
 	return d.waiters.Get().(*waiter)
 }

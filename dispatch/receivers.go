@@ -2,10 +2,10 @@
 
 package dispatch
 
-// receivers are the waiters of a mailbox for messages, first come first served. A message that comes
-// is compared with the first few receivers. If it passes over more of them, these are put into
-// queues by the key of what they select. After that a message checks only the four queues that may
-// have a receiver for it. A receiver is passed over once, so a thousand receivers that wait for
+// receivers are the waiters of a mailbox for messages, first come first served. A message that
+// comes is compared with the first few receivers. If it passes over more of them, these are put
+// into queues by the key of what they select. After that a message checks only the four queues that
+// may have a receiver for it. A receiver is passed over once, so a thousand receivers that wait for
 // different replies delay no message.
 type receivers struct {
 	waitlist

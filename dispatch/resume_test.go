@@ -285,6 +285,8 @@ func hasWaiters(f *Flow) bool {
 	return f.waiters.first != nil
 }
 
+// A receiver that never reads stops its senders at its mailbox's limit. Senders to other mailboxes
+// are not affected.
 func TestSlowReceiver(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

@@ -494,7 +494,8 @@ func TestByeBehindAWriter(t *testing.T) {
 	}
 }
 
-// A context that says goodbye has closed, though the peer lets go while the goodbye is written.
+// A context that says goodbye has closed, though the peer ends the link while the goodbye is
+// written.
 func TestByeAndRefused(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})

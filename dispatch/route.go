@@ -54,6 +54,7 @@ type route struct {
 	net       netip.Prefix // the network of these addresses; the zero value: all
 }
 
+// newRoutes returns a route for each port, in the same order.
 func newRoutes(ports []subsys.Port) (out []route) {
 	for _, p := range ports {
 		out = append(out, route{Port: p, transport: transportOf(p.Addr())})
@@ -247,7 +248,7 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 // through dials addrs over routes, until l has a connection other than from, which may be nil, or
 // has ended. It tries only the routes that are shunned if shunned is true, and only the other
 // routes if not. Each address has patience to answer. failed has the routes that could not be
-// dialled at all, with their errors. err is the last address's error, or one that deniesDeath.
+// dialled at all, with their errors. err is the last address's error, or an error that deniesDeath.
 func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
 	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
@@ -328,7 +329,7 @@ func (d *Dispatcher) complain(route string) bool {
 // A Route describes the transport of a link, or of a passage within the process, and the messages
 // that it has carried.
 type Route struct {
-	Peer      resource.GID `json:"peer"`
+	Peer      resource.GID `json:"peer"`             // the other context
 	Lane      int          `json:"lane"`             // 0: the common lane
 	Theirs    bool         `json:"theirs,omitempty"` // the lane is one of the peer's rules
 	Transport string       `json:"transport"`        // "" while there is no connection
@@ -363,6 +364,7 @@ func (d *Dispatcher) Routes() (all []Route) {
 	return all
 }
 
+// route describes the link for Routes.
 func (l *link) route() Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -53,7 +53,7 @@ func payload(i int) []byte {
 }
 
 // A context with less memory than the waiting messages need stops its senders. No connection is
-// lost, and nothing is read over and over. An empty mailbox is reached, and when receivers
+// lost, and nothing is read again and again. An empty mailbox is reached, and when receivers
 // continue, all messages arrive in order.
 func TestMemoryBelowWhatWaits(t *testing.T) {
 	const messages = 600 // 7 MB

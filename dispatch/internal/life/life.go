@@ -57,6 +57,7 @@ const (
 
 var stateNames = [...]string{"detached", "dialling", "found", "attached", "waiting", "resting", "moving", "broken", "dying", "dead"}
 
+// String returns the name of the state, as in the drawing.
 func (s State) String() string { return stateNames[s] }
 
 // An Action is what a link has to do after an event. Actions are bits.

@@ -46,6 +46,7 @@ func (ln *Line) Put() uint64 { return ln.put }
 // Gone returns how many messages have been queued and are no longer in the line.
 func (ln *Line) Gone() uint64 { return ln.put - uint64(ln.waiting()) }
 
+// waiting returns how many messages are in the line.
 func (ln *Line) waiting() int { return len(ln.msgs) - ln.first }
 
 // lines are the part of a session that has no numbers yet.

@@ -159,6 +159,7 @@ func (r *Refuse) Parse(b []byte) error {
 	return nil
 }
 
+// appendGID appends the encoded identifier to b.
 func appendGID(b []byte, g resource.GID) []byte {
 	var w [16]byte
 	resource.PutGID(w[:], g)
