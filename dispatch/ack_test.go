@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// An acknowledgement that comes due while somebody writes is owed still: the
-// frames in the writer's hands may be the last, and the peer's window full.
+// An acknowledgement that comes due while another goroutine writes is still owed: the frames in the
+// writer's hands may be the last ones, and the peer's window full.
 func TestAckGivesWay(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
@@ -26,7 +26,7 @@ func TestAckGivesWay(t *testing.T) {
 	}
 }
 
-// expectFrom lets l have received the frames before n, of which the peer has not been told.
+// expectFrom makes l count the frames before n as received, of which the peer has not been told.
 func expectFrom(t *testing.T, l *link, n uint32) {
 	t.Helper()
 	for i := range n {

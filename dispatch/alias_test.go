@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// An alias is a transport by another name, without what only some conns can do: messages
-// go over it whole.
+// An alias is a transport by another name, without the abilities that only some connections have:
+// messages go over it whole.
 type alias struct {
 	subsys.Transport
 	name string

@@ -44,7 +44,7 @@ func callBytes(ctx context.Context, m *Mailbox, to *Flow, p []byte) error {
 
 // Requests of many goroutines go in batches.
 func TestCallsGoInBatches(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as where other threads get no processor
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as if other threads got no processor
 	var sends atomic.Int64
 	w := newWorld()
 	a := w.node(t, 1, alias{Transport: tcp.New(), name: "counted", send: func(int) { sends.Add(1) }})
@@ -71,8 +71,8 @@ func TestCallsGoInBatches(t *testing.T) {
 	}
 }
 
-// The requests of one goroutine that has many calls in flight go in batches, and so do the replies of
-// one that answers them.
+// The requests of one goroutine that has many calls in flight go in batches. So do the replies of a
+// goroutine that answers them.
 func TestStartedCallsGoInBatches(t *testing.T) {
 	var requests, replies atomic.Int64
 	w := newWorld()
@@ -122,7 +122,7 @@ func TestPollerWritesReplies(t *testing.T) {
 			}
 			msg := requestAt(t, mb)
 			in := msg.in
-			in.l.mu.Lock() // paced, without the flusher: it would write in the end
+			in.l.mu.Lock() // paced, but not among the flusher's links: the flusher would write in the end
 			in.l.stream.slot = 1
 			in.l.mu.Unlock()
 			b.streams.slots[0].Store(in.l)
@@ -151,7 +151,7 @@ func TestPollerWritesReplies(t *testing.T) {
 	}
 }
 
-// A goroutine that is to write what is queued, while another one writes, leaves it to that one.
+// A goroutine that is to write queued frames while another one writes leaves them to that one.
 func TestFlushWhileWriting(t *testing.T) {
 	writes, goesOn := make(chan struct{}), make(chan struct{})
 	var blocks atomic.Bool
@@ -186,7 +186,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	}
 	send("connects")
 	receive("connects")
-	to.l.mu.Lock() // a paced link, without the flusher: it would write in the end
+	to.l.mu.Lock() // a paced link that is not among the flusher's: the flusher would write in the end
 	to.l.stream.slot = 1
 	to.l.mu.Unlock()
 	a.streams.slots[0].Store(to.l)
@@ -204,9 +204,10 @@ func TestFlushWhileWriting(t *testing.T) {
 	writer.Wait()
 }
 
-// A message that was received goes to another goroutine: that runs before the receiver polls.
+// A message that was received goes to another goroutine. That goroutine runs before the receiver
+// polls.
 func TestHandedOverGoesFirst(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // which says what runs when
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // makes the order in which goroutines run known
 	w := newWorld()
 	tr := transports()["tcp"]
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
@@ -245,7 +246,8 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	}
 }
 
-// However calls end, no goroutine stays counted as woken: those that poll would give way to it.
+// In whatever way calls end, no goroutine remains counted as woken: goroutines that poll would give
+// way to it.
 func TestWokenAreCounted(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -278,7 +280,7 @@ func TestWokenAreCounted(t *testing.T) {
 	}
 }
 
-// parkedWaiter returns a waiter among the parked.
+// parkedWaiter returns a waiter in the list of parked waiters.
 func parkedWaiter(d *Dispatcher) *waiter {
 	w := d.waiter()
 	w.state.Store(parked)
@@ -286,7 +288,7 @@ func parkedWaiter(d *Dispatcher) *waiter {
 	return w
 }
 
-// The token is offered to a waiter that is parked still, not to one that has been fired.
+// The token is offered to a waiter that is still parked, not to a waiter that has been fired.
 func TestTokenIsOfferedToParked(t *testing.T) {
 	d := newWorld().node(t, 1, transports()["tcp"])
 	waits, isFired := parkedWaiter(d), parkedWaiter(d) // the last one is the first in the list
@@ -305,8 +307,8 @@ func TestTokenIsOfferedToParked(t *testing.T) {
 	}
 }
 
-// A goroutine that gives way parks until the last woken goroutine has run, and no other waiter is
-// offered the token meanwhile.
+// A goroutine that gives way parks until the last woken goroutine has run. Meanwhile the token is
+// offered to no other waiter.
 func TestGiveWay(t *testing.T) {
 	d := newWorld().node(t, 1, transports()["tcp"])
 	other := parkedWaiter(d)

@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A round trip of 64 bytes between two contexts of one process. rocl bench
-// measures the same beside a bare loop.
+// A round trip of 64 bytes between two contexts of one process. rocl bench measures the same beside
+// a bare loop.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, tr := range []string{"inproc", "tcp", "shm"} {
 		b.Run(tr, func(b *testing.B) {
@@ -46,8 +46,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// A call of 64 bytes between two contexts of one process, whose server replies in its loop:
-// beside BenchmarkRoundTrip it says what calls cost beyond messages. rocl bench call measures
+// A call of 64 bytes between two contexts of one process. The server replies in its loop. The
+// difference to BenchmarkRoundTrip is what calls cost beyond messages. rocl bench call measures
 // both between two processes.
 func BenchmarkCall(b *testing.B) {
 	for _, tr := range []string{"inproc", "tcp", "shm"} {
@@ -109,8 +109,8 @@ func echo(ctx context.Context, from *Mailbox, back *Flow, pool *buffers.Pool) er
 	return back.Send(ctx, 1, 0, p)
 }
 
-// What a round trip over shared memory costs both sides, one goroutine being
-// both: nobody waits.
+// The cost of a round trip over shared memory for both sides. One goroutine is both sides, so no
+// goroutine waits.
 func BenchmarkPath(b *testing.B) {
 	for name, size := range map[string]int{"small": 64, "lent": 1 << 20, "large": 64 << 20} {
 		b.Run(name, func(b *testing.B) {
@@ -143,7 +143,7 @@ func BenchmarkPath(b *testing.B) {
 	}
 }
 
-// One way, as fast as it goes.
+// Messages in one direction, as fast as possible.
 func BenchmarkStream(b *testing.B) {
 	w := newWorld()
 	x, y := w.node(b, 1, tcp.New()), w.node(b, 2, tcp.New())

@@ -9,20 +9,20 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A context may send a resource FirstCredit before it has been granted anything. That spares
-// a round trip, and a mailbox may hold so much of each sending context beyond its limit. For
-// a mailbox of ten messages that is far too much. So a bounded mailbox grants no first
-// credit: a sender asks before its first message. Both sides know that from the resource's
-// serial, of which the highest bit is set.
+// A context may send FirstCredit to a resource before it has been granted anything. That saves a
+// round trip, and a mailbox may hold as much of each sending context beyond its limit. For a
+// mailbox of ten messages that is far too much. So a bounded mailbox grants no first credit: a
+// sender asks before its first message. Both sides know that from the resource's serial, which has
+// its highest bit set.
 //
-// A limit in messages is one in bytes: each message is charged a unit at least, of which as
-// many as there may be messages fill the limit. The sender learns the unit with the first
-// credit, which is the unit or more.
+// A limit in messages becomes a limit in bytes. Each message is charged at least a unit, and as
+// many units as messages allowed make the limit. The sender learns the unit with its first credit,
+// which is the unit or more.
 //
-// A peer of an older version does not know the bit. It has FirstCredit here too, and is
-// charged without the unit.
+// A peer of an older version does not know the bit. It has FirstCredit with a bounded mailbox too,
+// and is charged without the unit.
 
-// Bounded is set in the serials of resources whose mailboxes are bounded: see
+// Bounded is set in the serials of resources with bounded mailboxes; see
 // [Dispatcher.BoundedMailbox].
 const Bounded = 1 << 31
 
@@ -35,15 +35,14 @@ func firstCredit(dst uint32) uint64 {
 	return FirstCredit
 }
 
-// BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded
-// must be set. It holds at most the given bytes, and messages if that is not 0, from all
-// senders together, those of older versions apart: a message that does not fit waits at its
-// sender. 0 bytes is the default.
+// BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded must be
+// set. The mailbox holds at most bytes, and, if messages is not 0, at most so many messages. The
+// limits are for all senders together, except senders of older versions. A message that does not
+// fit waits at its sender. 0 bytes means the default.
 //
-// There are two exceptions. A message that is longer than the limit, or that does not fit
-// because of credit that other senders have and do not use, is let in while the mailbox is
-// empty. And while a receiver waits for what is not stored, the limit is doubled: see
-// [Mailbox.Recv].
+// There are two exceptions. A message that is longer than the limit, or that does not fit because
+// of credit that other senders have and do not use, is let in while the mailbox is empty. And while
+// a receiver waits for a message that is not stored, the limit is doubled; see [Mailbox.Recv].
 func (d *Dispatcher) BoundedMailbox(serial uint32, bytes, messages int) (*Mailbox, error) {
 	if serial&Bounded == 0 {
 		return nil, fmt.Errorf("dispatch: bounded mailbox %d: the serial lacks the bit", serial)
@@ -55,17 +54,17 @@ func (d *Dispatcher) BoundedMailbox(serial uint32, bytes, messages int) (*Mailbo
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := uint64(messages)
-	if d.memory > 0 { // or fewer messages would fill the memory
+	if d.memory > 0 { // otherwise fewer messages would fill the memory
 		m.limit = min(m.limit, d.memory/4)
 	}
-	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more at a time
+	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more credit at a time
 	m.limit = n * m.unit
 	m.share(0)
 	return m, nil
 }
 
-// setUnit notes the least that messages to a bounded mailbox are charged, which a Credit
-// says. It reports false if the payload is not that. mu must be held.
+// setUnit notes the least that messages to a bounded mailbox are charged, which a Credit frame
+// tells. It reports false if the payload is no valid unit. mu must be held.
 func (l *link) setUnit(f *subsys.Frame) bool {
 	if f.Dst&Bounded == 0 || len(f.Data) != 8 {
 		return false
@@ -81,14 +80,14 @@ func (l *link) setUnit(f *subsys.Frame) bool {
 	return true
 }
 
-// terms are those of an inflow: they do not change once it has entered its mailbox.
+// terms are the conditions for an inflow: they do not change once it has entered its mailbox.
 type terms struct {
 	first      uint64 // what the sender may have sent before it was granted anything
 	unit       uint64 // the least that a message is charged
-	hasEntered bool   // they are known
+	hasEntered bool   // first and unit are known
 }
 
-// termsOf returns the terms of a context that begins to send. mu is held.
+// termsOf returns the terms for a context that begins to send. mu must be held.
 func (m *Mailbox) termsOf(in *inflow) terms {
 	if m.serial&Bounded == 0 || in.l != nil && !in.l.asksFirst.Load() {
 		return terms{first: FirstCredit}
@@ -99,5 +98,5 @@ func (m *Mailbox) termsOf(in *inflow) terms {
 // charge returns what a message of n bytes is charged.
 func (t *terms) charge(n int) uint64 { return max(charge(n), t.unit) }
 
-// step returns what credit that nobody waits for is a multiple of: less is of no use.
+// step returns the number that credit for no waiting sender is a multiple of: less is of no use.
 func (t *terms) step() uint64 { return max(t.unit, 1) }

@@ -23,7 +23,7 @@ func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *M
 	return m
 }
 
-// A mailbox of ten messages makes a fast sender wait after ten, whatever their size.
+// A mailbox of ten messages makes a fast sender wait after ten messages, whatever their size.
 func TestMailboxMessages(t *testing.T) {
 	for name, tr := range transports() {
 		for _, size := range []int{0, 100, 300_000} {
@@ -68,8 +68,8 @@ func TestMailboxMessages(t *testing.T) {
 	}
 }
 
-// The limits of a mailbox hold with many sending contexts, some of which keep credit and do
-// not use it, but for one message. All messages arrive in order.
+// The limits of a mailbox hold, except for one message, with many sending contexts, some of which
+// keep credit and do not use it. All messages arrive in order.
 func TestBoundedManySenders(t *testing.T) {
 	for name, tr := range transports() {
 		for what, limit := range map[string]struct{ bytes, messages int }{
@@ -190,8 +190,8 @@ func TestBoundedTrySend(t *testing.T) {
 	}
 }
 
-// A mailbox is full of messages that nobody selects: the receive gets twice as many, and then
-// fails.
+// A mailbox is full of messages that no receive selects. The receive lets in twice as many, and
+// then fails.
 func TestBoundedStuck(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestBoundedStuck(t *testing.T) {
 	}
 }
 
-// A peer that does not know bounded mailboxes has the first credit of other mailboxes, and is
-// not charged by the message.
+// A peer that does not know bounded mailboxes has the first credit of other mailboxes, and is not
+// charged by the message.
 func TestBoundedOlderPeer(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -240,7 +240,7 @@ func TestBoundedOlderPeer(t *testing.T) {
 	}
 }
 
-// What a Credit says a message is charged must make sense.
+// An invalid unit in a Credit frame is refused.
 func TestHostileUnit(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]

@@ -11,23 +11,25 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 )
 
-// A budget keeps the mailboxes of a context whose memory is bounded from promising
-// more than it has: a quarter of the memory, and beyond that FirstCredit for each
-// sending context and mailbox, and one message at a time that does not fit. Twice of
-// what is promised and has not come is reserved, since buffers may be almost twice as
-// long as what lies in them: the program and what it sends cannot use it. An eighth is
-// reserved in any case, so that acknowledgements are read whatever else there is.
+// A budget keeps the mailboxes of a context from promising more than the context's memory. They may
+// promise a quarter of the memory. In addition they may promise FirstCredit for each sending
+// context and mailbox, and one message at a time that does not fit.
 //
-// A message from within the process lies in the buffer of its sender, and needs none of the
-// receiver's memory. So the budget does not count it: only its mailbox's limit bounds it.
+// Twice the bytes that are promised and have not come are reserved, since buffers may be almost
+// twice as long as the messages in them. The program, and what it sends, cannot use that memory. An
+// eighth is reserved in any case, so that acknowledgements can always be read.
+//
+// A message from within the process lies in its sender's buffer, and needs none of the receiver's
+// memory. So the budget does not count it: only its mailbox's limit bounds it.
 type budget struct {
 	pool     *buffers.Pool
-	memory   uint64                 // the limit of the pool; 0: none, and nothing is counted
-	promised atomic.Int64           // by all mailboxes
-	over     atomic.Pointer[inflow] // the one sender with a grant beyond the quarter
-	hungry   atomic.Bool            // a sender may wait for what other mailboxes have promised
+	memory   uint64                 // the limit of the pool; 0: no limit, and nothing is counted
+	promised atomic.Int64           // bytes that all mailboxes have promised
+	over     atomic.Pointer[inflow] // the one sender with a grant beyond the quarter; nil: none
+	hungry   atomic.Bool            // a sender may wait for credit that other mailboxes have promised
 }
 
+// init sets the pool, and reserves the eighth for arriving frames.
 func (b *budget) init(p *buffers.Pool) {
 	b.pool, b.memory = p, uint64(p.Limit())
 	if b.memory > 0 {
@@ -38,7 +40,7 @@ func (b *budget) init(p *buffers.Pool) {
 // counts reports whether messages of in need memory of the budget.
 func (b *budget) counts(in *inflow) bool { return b.memory > 0 && in.l != nil }
 
-// unpromised is how much may still be promised to in.
+// unpromised returns how much may still be promised to in.
 func (b *budget) unpromised(in *inflow) uint64 {
 	if !b.counts(in) {
 		return 1<<64 - 1
@@ -46,19 +48,19 @@ func (b *budget) unpromised(in *inflow) uint64 {
 	return uint64(max(min(b.pool.Unused()/2, int64(b.memory/4)-b.promised.Load()), 0))
 }
 
-// overpromised reports whether more than that has been promised, for messages of in.
+// overpromised reports whether more than the quarter has been promised, for messages of in.
 func (b *budget) overpromised(in *inflow) bool {
 	return b.counts(in) && b.promised.Load() > int64(b.memory/4)
 }
 
-// isTooLarge reports whether the memory is too small for what in needs beside what is
-// stored of it.
+// isTooLarge reports whether the memory is too small for the message that in needs credit for,
+// beside the stored messages of in.
 func (d *Dispatcher) isTooLarge(in *inflow) bool {
 	return d.counts(in) && in.need-in.consumed > d.memory/4*3
 }
 
-// fits reports whether in may be the one with a grant beyond the quarter, also in place
-// of another of m. What is longer than three quarters of the memory never can.
+// fits reports whether in may be the one sender with a grant beyond the quarter, or may replace
+// another sender to m as that. A message longer than three quarters of the memory never fits.
 func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	if !d.counts(in) {
 		return true
@@ -74,7 +76,7 @@ func (d *Dispatcher) fits(m *Mailbox, in *inflow) bool {
 	return true
 }
 
-// reserved returns a buffer for n bytes that come, of the memory that is kept for them.
+// reserved returns a buffer for n bytes that arrive, from the memory that is kept for them.
 func (b *budget) reserved(n int) (*buffers.Buffer, error) {
 	buf, err := b.pool.GetReserved(n)
 	if err != nil {
@@ -83,13 +85,13 @@ func (b *budget) reserved(n int) (*buffers.Buffer, error) {
 	return buf, nil
 }
 
-// lacksMemory reports whether a message of n bytes may have to wait for memory that the
-// program or other messages use. A buffer may be almost twice as long as what lies in it.
+// lacksMemory reports whether a message of n bytes may have to wait for memory that the program or
+// other messages use. A buffer may be almost twice as long as the message in it.
 func (b *budget) lacksMemory(n uint64) bool {
 	return b.memory > 0 && b.pool.Unused() < 2*int64(n)
 }
 
-// promises counts what the mailbox has promised in more, or less. mu is held.
+// promises adds more, which may be negative, to what the mailbox has promised. mu must be held.
 func (m *Mailbox) promises(in *inflow, more int64) {
 	if m.closed {
 		return
@@ -104,7 +106,8 @@ func (m *Mailbox) promises(in *inflow, more int64) {
 	}
 }
 
-// comes counts what may still come to the mailbox from in. mu is held.
+// comes adds more, which may be negative, to what may still come to the mailbox from in. mu must be
+// held.
 func (m *Mailbox) comes(in *inflow, more int64) {
 	if d := m.d; d.counts(in) && !m.closed {
 		m.coming += more
@@ -112,7 +115,7 @@ func (m *Mailbox) comes(in *inflow, more int64) {
 	}
 }
 
-// noMore drops what the mailbox, which closes, has promised. mu is held.
+// noMore drops what the mailbox has promised, because it closes. mu must be held.
 func (m *Mailbox) noMore() {
 	m.promise = 0
 	d := m.d
@@ -125,7 +128,7 @@ func (m *Mailbox) noMore() {
 	d.feed()
 }
 
-// overEnds notes that no sender has a grant beyond the limit. mu is held.
+// overEnds notes that no sender has a grant beyond the limit. mu must be held.
 func (m *Mailbox) overEnds() {
 	if in := m.over; in != nil {
 		m.over = nil
@@ -135,13 +138,14 @@ func (m *Mailbox) overEnds() {
 	}
 }
 
-// feed lets all mailboxes grant what has become possible. It takes no lock.
+// feed makes all mailboxes grant the credit that has become possible. It takes no lock.
 func (d *Dispatcher) feed() {
 	if d.hungry.Load() && d.hungry.CompareAndSwap(true, false) {
 		go d.feedAll()
 	}
 }
 
+// feedAll makes all mailboxes grant credit. It runs in a goroutine of its own.
 func (d *Dispatcher) feedAll() {
 	d.mu.RLock()
 	boxes := slices.Collect(maps.Values(d.boxes))
@@ -149,7 +153,7 @@ func (d *Dispatcher) feedAll() {
 	for _, m := range boxes {
 		m.mu.Lock()
 		if len(m.needy) > 0 {
-			d.hungry.Store(true) // before it is seen what fits
+			d.hungry.Store(true) // set before it is seen what fits
 		}
 		m.nextNeedy()
 	}

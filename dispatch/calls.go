@@ -16,9 +16,9 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A call is a request and the wait for its reply. The request is an ordinary message that
-// has the number of the call with it. The reply goes to a mailbox that each context has for
-// the replies to its calls, with that number as its tag:
+// A call is a request and the wait for its reply. The request is an ordinary message, sent with the
+// number of the call. The reply goes to a mailbox that each context has for the replies to its
+// calls, with that number as its tag:
 //
 //	caller                                      receiver of the request
 //	------                                      -----------------------
@@ -28,8 +28,8 @@ import (
 //	Pending.Wait                                Mailbox.Reply
 //	  table: wakes the waiter ◄──────────────── sends Data to the serial Replies
 //
-// The mailbox for replies stores nothing: what comes is handed to the caller, or dropped. So
-// a reply needs no room in the caller's mailbox, and uses no credit of its other messages.
+// The mailbox for replies stores nothing: a reply is handed to the caller, or dropped. So a reply
+// needs no room in the caller's mailbox, and uses no credit of its other messages.
 //
 // A call ends with an error when its target ends (Flow.OnEnd, once for all calls over one
 // flow), when the receiver releases the request without a reply (TypeNoReply), and when the
@@ -39,55 +39,54 @@ import (
 const LastSerial uint32 = wire.Replies - 1
 
 var (
-	// ErrNoReply is returned by a call whose request was received and released without a
-	// reply.
+	// ErrNoReply is returned by a call whose request was received and released without a reply.
 	ErrNoReply = errors.New("rocl: request released without a reply")
-	// ErrNotCall is returned where a message is replied to that is no request of a call, or
+	// ErrNotCall is returned when a reply is sent to a message that is no request of a call, or
 	// that has its reply.
 	ErrNotCall = errors.New("rocl: message waits for no reply")
-	// ErrUnsupported is returned where the peer is of a version that lacks what was asked for.
+	// ErrUnsupported is returned when the peer's version lacks what was asked for.
 	ErrUnsupported = errors.New("rocl: peer lacks the feature")
 )
 
 const (
-	callsKept = 1024        // unused entries of the table of calls that are kept for the next ones
-	endKept   = time.Second // for which the end of a target is watched, at least, after its last call
+	callsKept = 1024        // entries above which the table of calls is freed when no call is in flight
+	endKept   = time.Second // how long, at least, the end of a target is watched after its last call
 )
 
 // calls are the calls of a context that wait for their replies.
 type calls struct {
-	box *Mailbox // to which replies go; its mu guards the rest, and what calls keep in flows
+	box *Mailbox // the mailbox for replies; its mu guards the fields below, and what calls keep in flows
 
 	table    []call
 	free     uint32 // the first unused entry, counted from 1; 0: none
 	inFlight int
 	begun    uint32             // calls so far, without 0 when it overflows
-	watched  map[*Flow]struct{} // whose end is watched
+	watched  map[*Flow]struct{} // flows to targets, the end of which is watched
 	sweeper  *time.Timer        // calls sweep; nil until first set
 	isSet    bool               // the sweeper is set
 	late     uint64             // replies that were dropped, because no call waited for them
-	landings atomic.Int32       // calls whose reply has a landing
+	landings atomic.Int32       // calls that have a landing for the reply
 }
 
-// A call is an entry of the table. Its number has its place, counted from 1, in the lower
-// half, and how many calls there had been above: no two calls have the same one.
+// A call is an entry of the table. The lower half of a call's number is the entry's place, counted
+// from 1. The upper half is how many calls there had been, so no two calls have the same number.
 type call struct {
 	w          *waiter  // nil: the entry is not used
-	m          *Mailbox // of the calling resource
+	m          *Mailbox // the mailbox of the calling resource
 	f          *Flow
 	tag        uint64
-	into       *landing // of the reply; nil: none
+	into       *landing // the landing of the reply; nil: none
 	begun      uint32
-	next, prev uint32 // among the calls over one flow; unused entries: next in the free list
+	next, prev uint32 // neighbours among the calls over one flow; in unused entries, next in the free list
 }
 
-// callsOver is what a flow knows of the calls over it. Guarded by the mu of calls.box.
+// callsOver is what a flow knows of the calls over it. The mu of calls.box guards it.
 type callsOver struct {
 	first     uint32 // entry of the table, counted from 1
 	isWatched bool
-	isUsed    bool        // since the sweeper looked last
-	ended     error       // the target has ended
-	cancel    func() bool // of OnEnd
+	isUsed    bool        // a call was made since the sweeper looked last
+	ended     error       // why the target has ended; nil: it has not
+	cancel    func() bool // cancels the OnEnd of the watch
 }
 
 // target returns the resource to which the flow leads.
@@ -98,7 +97,7 @@ func (f *Flow) target() resource.GID {
 	return f.l.peer.WithSerial(f.dst)
 }
 
-// A Pending is a call whose request has been accepted. Wait must be called, once.
+// A Pending is a call whose request has been accepted. Wait must be called once.
 type Pending struct {
 	calls  *calls
 	w      *waiter
@@ -107,12 +106,12 @@ type Pending struct {
 }
 
 // Request sends the message in b as the request of a call from the resource of m. It waits as
-// Flow.Send does, and fails with the same errors; and with ErrUnsupported if the peer is of a
-// version without calls. While no connection to the peer has been made it waits for the first
-// one, until ctx ends.
+// Flow.Send does, and fails with the same errors. It fails with ErrUnsupported if the peer's
+// version has no calls. While no connection to the peer has been made, it waits for the first one,
+// until ctx ends.
 //
-// b stays the caller's, whether Request fails or not. After it has succeeded other goroutines
-// may read the buffer: its bytes must not be changed before it is released, unless
+// b stays the caller's, whether Request fails or not. After Request has succeeded, other goroutines
+// may read the buffer. Its bytes must not be changed before it is released, unless
 // [buffers.Buffer.Refs] is 1.
 func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.Buffer) (Pending, error) {
 	p, err := m.begin(ctx, f, tag, nil)
@@ -131,13 +130,14 @@ func (m *Mailbox) RequestBytes(ctx context.Context, f *Flow, tag uint64, data []
 	return m.requestBytes(ctx, f, tag, data, nil)
 }
 
-// RequestInto is RequestBytes for a reply whose payload is to lie in dst, if it is not longer. dst
-// is the library's until Wait returns: then it has the payload of the reply, or may have been
-// written to in vain.
+// RequestInto is RequestBytes for a reply whose payload is to lie in dst, if dst is long enough.
+// dst belongs to the library until Wait returns. Then dst has the payload of the reply, or may have
+// been written to in vain.
 func (m *Mailbox) RequestInto(ctx context.Context, f *Flow, tag uint64, data, dst []byte) (Pending, error) {
 	return m.requestBytes(ctx, f, tag, data, &landing{mem: dst})
 }
 
+// requestBytes is RequestBytes; into is the landing of the reply, or nil.
 func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []byte, into *landing) (Pending, error) {
 	p, err := m.begin(ctx, f, tag, into)
 	if err != nil {
@@ -171,8 +171,8 @@ func (d *Dispatcher) copied(p []byte) (*buffers.Buffer, error) {
 	return b, err
 }
 
-// ask is Send of the request of a call. It leaves b to the caller: the library takes a
-// reference of its own.
+// ask is Send for the request of a call. It leaves b to the caller: the library takes a reference
+// of its own.
 func (f *Flow) ask(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, number)
@@ -184,7 +184,7 @@ func (f *Flow) ask(ctx context.Context, src uint32, tag uint64, b *buffers.Buffe
 	return err
 }
 
-// begin enters a call into the table.
+// begin enters a call into the table, and watches the end of its target.
 func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64, into *landing) (Pending, error) {
 	c := &m.d.calls
 	for {
@@ -213,7 +213,7 @@ func (m *Mailbox) begin(ctx context.Context, f *Flow, tag uint64, into *landing)
 	}
 }
 
-// watch has the calls over f ended when its target ends.
+// watch makes the end of f's target end the calls over f.
 func (c *calls) watch(ctx context.Context, f *Flow) error {
 	cancel, err := f.OnEnd(ctx, func(err error) { c.endOver(f, err) })
 	if err != nil {
@@ -234,13 +234,14 @@ func (c *calls) watch(ctx context.Context, f *Flow) error {
 		cancel = nil
 	}
 	c.box.mu.Unlock()
-	if cancel != nil { // another goroutine was quicker
+	if cancel != nil { // another goroutine has begun to watch
 		cancel()
 	}
 	return nil
 }
 
-// sweep ends the watch of targets that have not been called lately.
+// sweep ends the watch of targets that have not been called lately. It runs in the sweeper's
+// goroutine.
 func (c *calls) sweep() {
 	var unused []func() bool
 	c.box.mu.Lock()
@@ -262,8 +263,8 @@ func (c *calls) sweep() {
 	}
 }
 
-// add enters a call, and returns its number. mu of the box must be held, as for all that
-// follows.
+// add enters a call, and returns its number. The mu of the box must be held, as for the methods
+// up to reply.
 func (c *calls) add(e call) (number uint64) {
 	i := c.free
 	if i == 0 {
@@ -329,8 +330,8 @@ func (c *calls) fail(i uint32, err error) {
 	w.fire()
 }
 
-// reply hands a reply to its caller. It drops one for which no call waits, or that is of
-// another resource than was called.
+// reply hands a reply to its caller. It drops a reply for which no call waits, or that comes from a
+// resource other than the call's target.
 func (c *calls) reply(msg *Message) {
 	i := c.find(msg.tag)
 	if i == 0 || c.table[i-1].f.target() != msg.from {
@@ -346,7 +347,7 @@ func (c *calls) reply(msg *Message) {
 	w.fire()
 }
 
-// landing returns the landing of the reply of target to a call, or nil.
+// landing returns the landing of the reply of target to a call, or nil. mu must not be held.
 func (c *calls) landing(number uint64, target resource.GID) *landing {
 	c.box.mu.Lock()
 	defer c.box.mu.Unlock()
@@ -356,8 +357,8 @@ func (c *calls) landing(number uint64, target resource.GID) *landing {
 	return nil
 }
 
-// discard drops a message that has just come. Its sender hears of the credit that this gives
-// back with the next grant, or when it asks for some. mu must be held.
+// discard drops a message that has just come. Its sender is told of the credit that this gives back
+// with the next grant, or when it asks for credit. mu must be held.
 func (m *Mailbox) discard(msg *Message) {
 	c := msg.in.charge(len(msg.data))
 	m.stored -= c
@@ -371,8 +372,8 @@ func (m *Mailbox) discard(msg *Message) {
 	msg.Release()
 }
 
-// end ends a call to target with an error, if it waits. mu must not be held, as for all that
-// follows.
+// end ends a call to target with an error, if the call waits. The mu of the box must not be held,
+// as for all functions below.
 func (c *calls) end(number uint64, target resource.GID, err error) {
 	c.box.mu.Lock()
 	if i := c.find(number); i != 0 && c.table[i-1].f.target() == target {
@@ -393,8 +394,8 @@ func (c *calls) endOver(f *Flow, err error) {
 	c.box.mu.Unlock()
 }
 
-// endOf ends the calls of a mailbox that is being closed, which begins no others. That of the
-// replies ends all.
+// endOf ends the calls of a mailbox that is being closed, which begins no further calls. Closing
+// the mailbox for replies ends all calls.
 func (c *calls) endOf(m *Mailbox) {
 	c.box.mu.Lock()
 	m.callsNone = true
@@ -419,7 +420,8 @@ func (p Pending) abandon() {
 	p.calls.box.d.doneWaiting(p.w)
 }
 
-// take takes the call from the table, if it is there: then its waiter is not fired any more.
+// take takes the call from the table, if it is still in it. After that its waiter is not fired any
+// more.
 func (p Pending) take() {
 	p.calls.box.mu.Lock()
 	if i := p.calls.find(p.number); i != 0 {
@@ -436,8 +438,8 @@ func (p Pending) clear() {
 }
 
 // Wait returns the reply, which belongs to the caller until Release. Its tag is that of the
-// request. Wait fails with ErrGone, ErrUnreachable, ErrNoReply, ErrClosed, or the cause of
-// ctx's end. A reply that comes as ctx ends is returned; one that comes later is dropped.
+// request. Wait fails with ErrGone, ErrUnreachable, ErrNoReply, ErrClosed, or the cause of ctx's
+// end. A reply that comes as ctx ends is returned; a later reply is dropped.
 func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	d := p.calls.box.d
 	err := d.wait(ctx, p.w)
@@ -462,8 +464,8 @@ func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	return nil, err
 }
 
-// Cancel ends the call, unless it has ended or its reply has come: Wait returns cause. Any goroutine
-// may call Cancel, at any time, also after Wait has returned.
+// Cancel ends the call, unless it has ended or its reply has come. Then Wait returns cause. Any
+// goroutine may call Cancel, at any time, also after Wait has returned.
 func (p Pending) Cancel(cause error) {
 	c := p.calls
 	c.box.mu.Lock()
@@ -473,9 +475,9 @@ func (p Pending) Cancel(cause error) {
 	c.box.mu.Unlock()
 }
 
-// request is what a message that is the request of a call knows of it.
+// request is the part of a message that is the request of a call.
 type request struct {
-	call  uint64 // the number; 0: the message is no request
+	call  uint64 // the number of the call; 0: the message is no request
 	state atomic.Uint32
 }
 
@@ -486,17 +488,18 @@ const (
 	replied
 )
 
-// IsCall reports whether the message is the request of a call. Its sender waits for a reply,
-// until the message has been replied to or released.
+// IsCall reports whether the message is the request of a call. The sender of a request waits for a
+// reply, until the message has been replied to or released.
 func (m *Message) IsCall() bool { return m.call != 0 }
 
-// forgo makes the message none whose sender waits.
+// forgo makes the message an ordinary one, for which no sender waits.
 func (m *Message) forgo() {
 	m.call = 0
 	m.state.Store(unreplied)
 }
 
-// isDone tells the sender of a request that is released whether a reply is to come.
+// isDone is called when a request is released. If no reply has been sent, it tells the sender that
+// none comes.
 func (m *Message) isDone() {
 	number, in, state := m.call, m.in, m.state.Load()
 	m.forgo()
@@ -505,14 +508,14 @@ func (m *Message) isDone() {
 	}
 }
 
-// Reply sends the message in b as the reply to the request msg, from the resource to which
-// that came. The caller gets it with the request's tag. Reply does not release msg. It may be
-// called by any goroutine, and waits as Flow.Send does. If it fails, b stays the caller's and
-// msg may be replied to again.
+// Reply sends the message in b as the reply to the request msg, from the resource that received
+// msg. The caller gets it with the request's tag. Reply does not release msg. Any goroutine may
+// call Reply. It waits as Flow.Send does. If it fails, b stays the caller's and msg may be replied
+// to again.
 //
-// Reply fails with ErrNotCall if msg is no request, or has its reply; and with ErrGone, or
-// ErrUnreachable, if the caller's context is known to have ended. Otherwise a reply to a call
-// that has ended is dropped, and is not reported as undelivered.
+// Reply fails with ErrNotCall if msg is no request, or has its reply. It fails with ErrGone or
+// ErrUnreachable if the caller's context is known to have ended. Otherwise a reply to a call that
+// has ended is dropped, and is not reported as undelivered.
 func (m *Mailbox) Reply(ctx context.Context, msg *Message, b *buffers.Buffer) error {
 	return m.reply(ctx, msg, b.Bytes(), b)
 }
@@ -522,6 +525,7 @@ func (m *Mailbox) ReplyBytes(ctx context.Context, msg *Message, p []byte) error 
 	return m.reply(ctx, msg, p, nil)
 }
 
+// reply is Reply; p is the payload of b, or, if b is nil, to be copied.
 func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.Buffer) error {
 	if msg.call == 0 || msg.in.dispatcher() != m.d || !msg.state.CompareAndSwap(unreplied, replying) {
 		return ErrNotCall
@@ -532,7 +536,7 @@ func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.
 		err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)
 	}
 	if !isNew && ctx.Err() == nil && (errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable)) {
-		in.replies.CompareAndSwap(f, nil) // its link may have ended, and the caller live
+		in.replies.CompareAndSwap(f, nil) // the link of f may have ended while the caller lives
 		if f, _, err = in.back(); err == nil {
 			err = f.answer(ctx, in.dst, msg.call, msg.tag, p, b)
 		}
@@ -545,7 +549,7 @@ func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.
 	return nil
 }
 
-// dispatcher returns the context that receives.
+// dispatcher returns the context that receives the messages of in.
 func (in *inflow) dispatcher() *Dispatcher {
 	if in.l != nil {
 		return in.l.d
@@ -553,7 +557,8 @@ func (in *inflow) dispatcher() *Dispatcher {
 	return in.mb.d
 }
 
-// back returns the flow to the replies of the sender's context.
+// back returns the flow to the replies of the sender's context. isNew reports whether it was not
+// known before.
 func (in *inflow) back() (f *Flow, isNew bool, err error) {
 	if f := in.replies.Load(); f != nil {
 		return f, false, nil
@@ -610,7 +615,7 @@ func (f *Flow) answer(ctx context.Context, src uint32, number, tag uint64, p []b
 	return err
 }
 
-// give is Send over this lane.
+// give is Send over the lane of f.
 func (f *Flow) give(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, nil, 0)
 	if copied {
@@ -619,8 +624,8 @@ func (f *Flow) give(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	return err
 }
 
-// mayCall waits until it is known whether the peer understands calls, and fails if it does
-// not. mu must be held; mayCall releases it while it waits.
+// mayCall waits until it is known whether the peer understands calls, and fails if it does not. mu
+// must be held; mayCall releases it while it waits.
 func (l *link) mayCall(ctx context.Context) error {
 	for !l.hasMet && !l.life.HasEnded() {
 		l.act(l.life.Wanted())
@@ -637,13 +642,13 @@ func (l *link) mayCall(ctx context.Context) error {
 	return nil
 }
 
-// copyCall is copy of a request, directly behind the frame with the number of its call. mu
-// must be held.
+// copyCall is copy for a request, directly behind the frame with the number of its call. mu must be
+// held.
 func (l *link) copyCall(h *subsys.Header, p []byte, number uint64) bool {
 	if len(p) > session.Inline {
 		return false
 	}
-	if !l.s.Fits(2*subsys.HeaderLen + len(p)) { // both or none
+	if !l.s.Fits(2*subsys.HeaderLen + len(p)) { // both frames or none
 		b, err := l.d.cfg.Pool.Get(l.s.RunLen())
 		if err != nil {
 			return false
@@ -673,7 +678,7 @@ func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
 	l.post()
 }
 
-// unanswered ends the call of a context of this process.
+// unanswered ends the call of a context of this process, the request of which gets no reply.
 func (d *Dispatcher) unanswered(in *inflow, _ uint32, number uint64, why byte) {
 	target := in.mb.d.self.WithSerial(in.dst)
 	d.calls.end(number, target, whyNoReply(why, target))
@@ -687,13 +692,14 @@ func whyNoReply(why byte, target resource.GID) error {
 	return fmt.Errorf("%w: by %v", ErrNoReply, target)
 }
 
-// A coming is the call whose request is the next frame. The zero value is none.
+// A coming is the call that the next frame is the request of. The zero value is none.
 type coming struct {
 	dst, src uint32
 	number   uint64
 }
 
-// onCall notes the number of the call whose request is the next frame. The token must be held.
+// onCall notes the number of the call that the next frame is the request of. The token must be
+// held.
 func (l *link) onCall(f *subsys.Frame) error {
 	if f.Tag == 0 || len(f.Data) > 0 {
 		return fmt.Errorf("%w: call number %d, with %d bytes", ErrProtocol, f.Tag, len(f.Data))
@@ -702,8 +708,8 @@ func (l *link) onCall(f *subsys.Frame) error {
 	return nil
 }
 
-// called returns the number of the call of which f is the request; 0: it is none. The token
-// must be held.
+// called returns the number of the call that f is the request of, or 0 if f is no request. The
+// token must be held.
 func (l *link) called(f *subsys.Frame) (number uint64, err error) {
 	c := l.coming
 	if c.number == 0 && f.Flags&wire.FlagCall == 0 {
@@ -716,7 +722,7 @@ func (l *link) called(f *subsys.Frame) (number uint64, err error) {
 	return c.number, nil
 }
 
-// onNoReply ends a call. The token must be held.
+// onNoReply ends a call that gets no reply. The token must be held.
 func (l *link) onNoReply(f *subsys.Frame) error {
 	if len(f.Data) != 1 {
 		return fmt.Errorf("%w: the end of a call with %d bytes", ErrProtocol, len(f.Data))
@@ -726,8 +732,8 @@ func (l *link) onNoReply(f *subsys.Frame) error {
 	return nil
 }
 
-// notDelivered answers a message for a resource that does not exist. call is the number of the
-// call if it is a request. The token must be held.
+// notDelivered answers a message for a resource that does not exist. If the message is a request,
+// call is the number of the call. The token must be held.
 func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) {
 	if call != 0 {
 		l.answer(wire.TypeNoReply, dst, src, call, wire.WhyGone)
@@ -736,8 +742,9 @@ func (l *link) notDelivered(dst, src uint32, tag uint64, size int, call uint64) 
 	l.answer(wire.TypeGone, dst, src, tag, lost(src, size)...)
 }
 
-// isReported reports whether a message that is not delivered is reported as that. A call says
-// by itself that it has failed, and nobody waits for a reply to a context that has ended.
+// isReported reports whether a message is reported if it is not delivered. A request is not,
+// because its call returns an error. A reply is not, because no call of a context that has ended
+// waits for it.
 func isReported(h *subsys.Header) bool {
 	return h.Flags&wire.FlagCall == 0 && h.Dst != wire.Replies
 }

@@ -95,7 +95,7 @@ func unreported(t *testing.T) func(*Config) {
 	return func(c *Config) { c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) } }
 }
 
-// A pair of contexts over each transport, with a mailbox each.
+// pairs runs f for each transport, with a pair of contexts that have a mailbox each.
 func pairs(t *testing.T, f func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox)) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +166,8 @@ func TestCallKeepsBuffer(t *testing.T) {
 	})
 }
 
-// Calls of many goroutines, both ways at once, to a server with a goroutine for each request:
-// each gets its own reply.
+// Many goroutines call in both directions at once a server with a goroutine for each request. Each
+// call gets its own reply.
 func TestCallsConcurrent(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		const goroutines, each = 200, 20
@@ -218,7 +218,7 @@ func TestCallsConcurrent(t *testing.T) {
 	})
 }
 
-// A resource calls itself, and another one of its context.
+// A resource calls itself, and another resource of its context.
 func TestCallOwn(t *testing.T) {
 	pairs(t, func(t *testing.T, a, _ *Dispatcher, ma, _ *Mailbox) {
 		other := box(t, a, 2, 0)
@@ -238,7 +238,8 @@ func TestCallOwn(t *testing.T) {
 	})
 }
 
-// hundreds begins calls that their target receives, or not, and does not reply to.
+// hundreds begins calls that their target does not reply to. receives says whether the target
+// receives the requests.
 func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n int) {
 	t.Helper()
 	n, ended = 500, make(chan error, 500)
@@ -267,8 +268,8 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 	}
 }
 
-// Calls end as their target is deleted, whether it has received the requests or not, and
-// nothing is reported as undelivered.
+// Calls end when their target is deleted, whether it has received the requests or not. Nothing is
+// reported as undelivered.
 func TestCallServerDeleted(t *testing.T) {
 	for _, receives := range []bool{false, true} {
 		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
@@ -319,7 +320,7 @@ func (w *world) kill(d *Dispatcher) {
 	}
 }
 
-// Calls end as the calling resource is deleted, or its context closed. Others go on.
+// Calls end when the calling resource is deleted, or its context is closed. Other calls continue.
 func TestCallCallerCloses(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		ended, n := hundreds(t, ma, mb, true)
@@ -354,7 +355,7 @@ func TestCallCallerCloses(t *testing.T) {
 	})
 }
 
-// Nobody is called: the error says so, and nothing is reported.
+// The target of a call does not exist: the error says so, and nothing is reported.
 func TestCallNobody(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, _ *Mailbox) {
 		for _, size := range []int{0, 20_000, 1 << 20} {
@@ -417,8 +418,8 @@ func TestCallReleased(t *testing.T) {
 	})
 }
 
-// A request has one reply, from any goroutine, and by any mailbox of its context. What is
-// replied to twice, or is no request, is an error at the server.
+// A request has one reply, from any goroutine, and by any mailbox of its context. A second reply,
+// or a reply to a message that is no request, is an error at the server.
 func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -432,7 +433,7 @@ func TestReplyOnce(t *testing.T) {
 		}
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
-		large := make([]byte, 10<<20) // more than there is credit for, at first
+		large := make([]byte, 10<<20) // more than the first credit
 		if err := mb.ReplyBytes(over, msg, large); !errors.Is(err, context.Canceled) && err != nil {
 			t.Error(err)
 		}
@@ -479,8 +480,8 @@ func TestReplyOnce(t *testing.T) {
 	})
 }
 
-// A call that is cancelled ends at once, with the cause. Its reply is dropped and gives its
-// credit back: many times more than a sender is granted does not stop the server.
+// A call that is cancelled ends at once, with the cause. Its reply is dropped and gives its credit
+// back: replies many times the credit of a sender do not stop the server.
 func TestCallCancelled(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -517,7 +518,8 @@ func TestCallCancelled(t *testing.T) {
 	})
 }
 
-// Cancel ends a call from another goroutine. It changes nothing where the reply has come, or Wait has returned.
+// Cancel ends a call from another goroutine. It changes nothing if the reply has come, or if Wait
+// has returned.
 func TestCallCancelledByOther(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -550,7 +552,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		}
 		msg.Release()
 		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
-		p.Cancel(cause) // of a call that has ended
+		p.Cancel(cause) // the call has ended
 		second.Cancel(cause)
 		reply, err := second.Wait(soon(t))
 		if err != nil {
@@ -562,7 +564,7 @@ func TestCallCancelledByOther(t *testing.T) {
 	})
 }
 
-// Calls that are cancelled as their replies come return one or the other, and leave nothing.
+// Calls that are cancelled as their replies come return the cause or the reply, and leave nothing.
 func TestCallCancelledAsReplied(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -600,7 +602,7 @@ func TestReplyToDead(t *testing.T) {
 		}
 		first, second := requestAt(t, mb), requestAt(t, mb)
 		ma.Close()
-		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // to a resource that is deleted: no error
+		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // the resource is deleted: no error
 			t.Fatal(err)
 		}
 		if err := a.Close(soon(t)); err != nil {
@@ -617,7 +619,7 @@ func TestReplyToDead(t *testing.T) {
 	})
 }
 
-// A caller whose mailbox is full, because it receives nothing, gets its replies, small and large.
+// A caller with a full mailbox, which receives nothing, gets its replies, small and large.
 func TestCallFullMailbox(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -692,7 +694,7 @@ func TestCallLanes(t *testing.T) {
 	ma.Close()
 }
 
-// A peer of a version without calls is told nothing that it does not understand.
+// A peer of a version without calls is sent nothing that it does not understand.
 func TestCallUnsupported(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}
@@ -715,7 +717,7 @@ func TestCallUnsupported(t *testing.T) {
 	noCalls(t, d, 0)
 }
 
-// While no connection was made a request waits, until its time is over or the link has ended.
+// While no connection has been made, a request waits until its time is over or the link has ended.
 func TestCallBeforeConnection(t *testing.T) {
 	w := newWorld()
 	a := w.node(t, 1, tcp.New(), unreported(t))
@@ -739,7 +741,7 @@ func TestCallBeforeConnection(t *testing.T) {
 	noCalls(t, a, 0)
 }
 
-// What a hostile peer sends about calls cuts the connection, or is ignored.
+// Frames about calls from a hostile peer cut the connection, or are ignored.
 func TestHostileCalls(t *testing.T) {
 	h := func(seq uint32, typ, flags uint8, dst uint32, tag uint64, data ...byte) subsys.Frame {
 		return subsys.Frame{Header: subsys.Header{Type: typ, Flags: flags, Seq: seq, Dst: dst, Src: 5, Tag: tag, Len: uint32(len(data))}, Data: data}
@@ -788,8 +790,9 @@ func TestHostileCalls(t *testing.T) {
 		}
 	}
 
-	// Replies and ends of calls that are not, or are another resource's, change nothing, and
-	// keep nothing. Nor do flags without a meaning, or requests to the serial for replies.
+	// Replies and ends of calls that do not exist, or that belong to another resource, change
+	// nothing and keep nothing. The same holds for flags without a meaning, and for requests to the
+	// serial for replies.
 	d := newWorld().node(t, 3, tcp.New())
 	m := box(t, d, 1, 0)
 	c := &fakeConn{}
@@ -832,7 +835,7 @@ func TestHostileCalls(t *testing.T) {
 	}
 	reply.Release()
 
-	// A flood of requests is bounded by the credit of their target.
+	// The credit of their target bounds a flood of requests.
 	box(t, d, 2, 0)
 	for range FirstCredit / 64 {
 		comes(call(0, 2, 5), 9)
@@ -868,8 +871,8 @@ func TestUnreadEnds(t *testing.T) {
 	}
 }
 
-// A small call takes no more locks than two messages do, and one to enter it into the table
-// in place of receiving the reply.
+// A small call takes no more locks than two messages. One lock enters it into the table, in place
+// of the lock to receive the reply.
 func TestLocksOfCall(t *testing.T) {
 	if !lock.IsWatched {
 		t.Skip("locks are counted in a build with the tag rocldebug")
@@ -905,7 +908,7 @@ func TestLocksOfCall(t *testing.T) {
 	}
 }
 
-// The end of a target is watched while it is called, and for some time after.
+// The end of a target is watched while calls to it are made, and for some time after.
 func TestCallWatch(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -942,7 +945,7 @@ func TestCallWatch(t *testing.T) {
 	})
 }
 
-// The frames of docs/PROTOCOL.md.
+// The frames are those of docs/PROTOCOL.md.
 func TestGoldenCall(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}
@@ -995,7 +998,7 @@ func cutCalls(t *testing.T, after int64) {
 				return
 			}
 			got.Add(1)
-			if msg.Tag()%5 != 4 { // else its caller is told that there is no reply
+			if msg.Tag()%5 != 4 { // otherwise the caller is told that there is no reply
 				_ = mb.ReplyBytes(context.Background(), msg, reversed(msg.Bytes()))
 			}
 			msg.Release()
@@ -1038,8 +1041,8 @@ func cutCalls(t *testing.T, after int64) {
 	rb.ln.Close()
 }
 
-// A server that is killed after any number of bytes ends the calls to it, also those whose
-// request or reply has come in part.
+// A server that is killed after any number of bytes ends the calls to it, also if their request or
+// reply has come in part.
 func TestCallKilledAnywhere(t *testing.T) {
 	step := int64(37)
 	switch {
@@ -1070,7 +1073,7 @@ func killCalls(t *testing.T, after int64) {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				if r.cuts.Load() < 1 {
-					die() // what came over the connection before was all
+					die() // nothing comes over the connection after the cut
 				}
 				m, err := called(soon(t), ma, f, uint64(i), make([]byte, g*100))
 				if err != nil {

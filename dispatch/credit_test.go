@@ -23,8 +23,8 @@ func promised(mb *Mailbox) uint64 {
 	return mb.promise
 }
 
-// Of many senders whose messages exceed the mailbox's limit, one at a time is
-// granted the credit for its message.
+// The messages of many senders exceed the mailbox's limit. One sender at a time is granted the
+// credit for its message.
 func TestOneOversizeGrant(t *testing.T) {
 	const senders, limit, large = 20, 1 << 20, 8 << 20
 	for name, tr := range transports() {
@@ -60,8 +60,8 @@ func TestOneOversizeGrant(t *testing.T) {
 	}
 }
 
-// A sender that is granted credit beyond the mailbox's limit and does not use it
-// gives it back, so that the next sender gets credit.
+// A sender that is granted credit beyond the mailbox's limit and does not use it gives it back, so
+// that the next sender gets credit.
 func TestOversizeGrantGivenBack(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
 			fa, fc := flow(t, a, mb), flow(t, c, mb)
-			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+			if err := fc.try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
 				t.Fatal(err)
 			}
 			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -78,7 +78,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			gaveUp := make(chan error, 1)
 			go func() { gaveUp <- fa.try(ctx, 1, 8*FirstCredit) }()
 			needed(t, mb)
-			// The grant is made while the sender gives up: it arrives when nobody waits.
+			// The grant is made while the sender gives up: it arrives when no sender waits.
 			mb.mu.Lock()
 			in := mb.needy[0]
 			mb.give(in)
@@ -112,12 +112,12 @@ func needed(t *testing.T, mb *Mailbox) {
 	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.needy) == 1 })
 }
 
-// grantUnused has a sender of a granted credit beyond the limit of mb, an empty mailbox,
-// and keeps the grant from it, as if the sender's process had been stopped. What becomes of
-// the message is sent on the channel.
+// grantUnused makes the mailbox mb, which is empty, grant a sender of a credit beyond its limit. It
+// keeps the grant from the sender, as if the sender's process had been stopped. The result of the
+// sender's message is sent on the channel.
 func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent chan error) {
 	t.Helper()
-	if err := flow(t, a, mb).try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+	if err := flow(t, a, mb).try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
 		t.Fatal(err)
 	}
 	eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -132,8 +132,8 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	return in, sent
 }
 
-// A sender that is granted credit beyond the mailbox's limit, and of which nothing comes
-// while another one waits, loses its link. The other one's message is let in.
+// A sender is granted credit beyond the mailbox's limit, and nothing comes from it while another
+// sender waits. It loses its link, and the other sender's message is let in.
 func TestOversizeGrantNotUsed(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -163,8 +163,7 @@ func TestOversizeGrantNotUsed(t *testing.T) {
 	}
 }
 
-// The same where the credit was granted by another mailbox of a context whose memory is
-// bounded.
+// The same holds if the credit was granted by another mailbox of a context with bounded memory.
 func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -180,8 +179,7 @@ func TestOversizeGrantOfMemoryNotUsed(t *testing.T) {
 	take(t, other, Tag(2))
 }
 
-// A sender keeps its grant while this context's memory is used up: its message may wait
-// for memory.
+// A sender keeps its grant while this context's memory is used up: its message may wait for memory.
 func TestOversizeGrantWithoutMemory(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -212,8 +210,8 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	eventually.True(t, "the end of its link", in.l.ended)
 }
 
-// A sender keeps its grant while something of its message comes, however slowly, while no
-// other sender waits, and while its message waits for a receiver.
+// A sender keeps its grant while its message comes, however slowly, while no other sender waits,
+// and while its message waits for a receiver.
 func TestOversizeGrantInUse(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -257,8 +255,8 @@ func TestOversizeGrantInUse(t *testing.T) {
 	take(t, mb, Tag(2))
 }
 
-// A message that is larger than the context's memory lets in keeps no other message
-// waiting, also where receivers never wait.
+// A message that is larger than the context's memory can hold makes no other message wait, even if
+// receivers never wait.
 func TestTooLargeForMemoryKeepsNobody(t *testing.T) {
 	w := newWorld()
 	tr := transports()["tcp"]
@@ -278,12 +276,12 @@ func TestTooLargeForMemoryKeepsNobody(t *testing.T) {
 	<-gaveUp
 }
 
-// A grant that arrives after its sender has given up is given back also where other
-// senders have asked for other credit meanwhile.
+// A grant that arrives after its sender has given up is given back, even if other senders have
+// asked for other credit meanwhile.
 func TestEarlierGrantGivenBack(t *testing.T) {
 	for name, second := range map[string]struct {
 		size  int
-		waits bool // when the first one gives up, else it asks and gives up afterwards
+		waits bool // it waits when the first sender gives up; otherwise it asks and gives up afterwards
 	}{
 		"smaller waits":    {4 * FirstCredit, true},
 		"larger gives up":  {12 * FirstCredit, false},
@@ -295,7 +293,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			mb := box(t, b, 1, FirstCredit)
 			fa, fc := flow(t, a, mb), flow(t, c, mb)
-			if err := fc.try(brief(t), 0, 60_000); err != nil { // keeps all else waiting
+			if err := fc.try(brief(t), 0, 60_000); err != nil { // it makes all other messages wait
 				t.Fatal(err)
 			}
 			eventually.True(t, "the first message", func() bool { n, _ := mb.Len(); return n == 1 })
@@ -357,8 +355,8 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 	}
 }
 
-// A mailbox that is full of one sender's messages still takes FirstCredit of
-// another's, as often as they are received.
+// A mailbox that is full of one sender's messages still takes FirstCredit of another sender's, as
+// often as they are received.
 func TestFirstCreditWhileFull(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -401,8 +399,8 @@ func TestFirstCreditWhileFull(t *testing.T) {
 	}
 }
 
-// A receiver that waits for one sender gets that sender's message also where the
-// message needs more credit than FirstCredit and others' messages fill the mailbox.
+// A receiver that waits for one sender gets that sender's message, even if the message needs more
+// credit than FirstCredit and messages of other senders fill the mailbox.
 func TestLargeFromOneWhileFull(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -417,7 +415,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 			for i := range 3 {
 				sent := make(chan error, 1)
 				go func() { sent <- fa.try(brief(t), 1, 4*FirstCredit) }()
-				if i == 0 { // the need comes before the receiver, then at any time
+				if i == 0 { // first the need comes before the receiver, then at any time
 					needed(t, mb)
 				}
 				take(t, mb, From(a.self.WithSerial(1)))
@@ -429,8 +427,7 @@ func TestLargeFromOneWhileFull(t *testing.T) {
 	}
 }
 
-// needs counts what senders ask for, whatever the order in which they ask, give
-// up and leave.
+// The needs of senders are counted correctly, in whatever order they ask, give up and leave.
 func TestGrantsAreCounted(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
@@ -464,8 +461,8 @@ func TestGrantsAreCounted(t *testing.T) {
 	}
 }
 
-// A peer that gives back credit it has not is cut, and one that gives back credit
-// as the mailbox grants more keeps what it was granted last.
+// A peer that gives back credit that it does not have is cut off. A peer that gives back credit
+// while the mailbox grants more keeps what it was granted last.
 func TestGiveBack(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
@@ -479,7 +476,7 @@ func TestGiveBack(t *testing.T) {
 		}
 		return l.control(&f)
 	}
-	if err := say(1<<19, 0); err != nil { // asks
+	if err := say(1<<19, 0); err != nil { // asks for credit
 		t.Fatal(err)
 	}
 	in := l.inflow(1)
@@ -503,8 +500,8 @@ func TestGiveBack(t *testing.T) {
 	mb.Close()
 }
 
-// What a peer is told of its credit does not fall, and is never more than it was
-// granted, in whatever order those who grant it come to say so.
+// The credit that a peer is told does not fall, and is never more than its grant, in whatever order
+// the goroutines that grant it tell it.
 func TestCreditToldInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
@@ -533,7 +530,7 @@ func TestCreditToldInOrder(t *testing.T) {
 		}
 	}
 	in := l.inflow(1)
-	late, err := mb.needs(in, 2*FirstCredit) // granted, and not yet told
+	late, err := mb.needs(in, 2*FirstCredit) // granted, and not told yet
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +547,7 @@ func TestCreditToldInOrder(t *testing.T) {
 	mb.Close()
 }
 
-// A receiver that waits for what does not come lets its mailbox grow by one message
+// A receiver that waits for a message that does not come lets its mailbox grow by one message
 // beyond the limit, and no further.
 func TestLimitWhileReceiverWaits(t *testing.T) {
 	for name, tr := range transports() {
@@ -592,8 +589,8 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 	}
 }
 
-// A receiver that waits for one sender by name gets its large message also while
-// another's, beyond the limit, is stored.
+// A receiver that waits for one sender by name gets its large message even while another sender's
+// message, beyond the limit, is stored.
 func TestLargeFromOneBehindLarge(t *testing.T) {
 	for name, tr := range transports() {
 		for memory, change := range map[string]func(*Config){"": func(*Config) {}, " of little memory": small(4 << 20)} {
@@ -625,8 +622,8 @@ func TestLargeFromOneBehindLarge(t *testing.T) {
 	}
 }
 
-// A sender of large messages asks for credit behind their pieces: the mailbox does not
-// grant it before it has the ones before.
+// A sender of large messages asks for credit behind their pieces. The mailbox does not grant the
+// credit before it has the earlier messages.
 func TestNeedBehindPieces(t *testing.T) {
 	const large, messages = 8 << 20, 4
 	a, b, g, _ := gated(t, tcp.New(), 1<<19)

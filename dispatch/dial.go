@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	shakeBriefly   = 500 * time.Millisecond // in place of shakeTimeout,
-	longAttempt    = 4                      // but for one attempt of so many
-	backoffMost    = 200 * time.Millisecond // between attempts
-	resolveTimeout = 500 * time.Millisecond // for the directory, where addresses are known
+	shakeBriefly   = 500 * time.Millisecond // the patience of most attempts, in place of shakeTimeout
+	longAttempt    = 4                      // one of so many attempts has the patience shakeTimeout
+	backoffMost    = 200 * time.Millisecond // the longest pause between attempts
+	resolveTimeout = 500 * time.Millisecond // how long the directory has to answer, if addresses are known
 )
 
-// awaitMost is the time for which a link that cannot dial its peer leaves the peer to dial,
-// although the directory says that the peer's node is dead.
+// awaitMost is how long a link that cannot dial its peer waits for the peer to dial, although the
+// directory says that the peer's node is dead.
 const awaitMost = shakeTimeout + resolveTimeout
 
-// ErrNodeDead is returned by a [Resolver] when the directory says that the context's node
-// is dead. The context may live if only its directory has ended, so the link dials the known
-// addresses once before it ends. ErrNodeDead matches ErrGone.
+// ErrNodeDead is returned by a [Resolver] when the directory says that the context's node is dead.
+// The context may live if only its directory has ended, so the link dials the known addresses once
+// before it ends. ErrNodeDead matches ErrGone.
 var ErrNodeDead = fmt.Errorf("%w: its node is dead", ErrGone)
 
-// connect is the searcher that dials, until the link has a connection, from whichever side,
-// or has ended. It ends within GiveUp, whatever does not answer: the directory or the peer.
+// connect is the searcher that dials, until the link has a connection, from either side, or has
+// ended. It ends within GiveUp, even if neither the directory nor the peer answers.
 func (l *link) connect() {
 	defer l.d.running.Done()
 	ctx, cancel := context.WithTimeout(l.d.life, l.d.cfg.GiveUp)
@@ -40,9 +40,8 @@ func (l *link) connect() {
 	began := time.Now()
 	backoff := time.Millisecond
 	for attempt := 0; !l.ended(); attempt++ {
-		// A peer that is cut off answers from one moment to the next. Short
-		// attempts find that out soon; the long ones between are for peers far
-		// away.
+		// A peer that was cut off answers from one moment to the next. Short attempts notice that
+		// soon. The long attempts between them are for distant peers.
 		patience := shakeTimeout
 		if attempt%longAttempt != 0 {
 			patience = shakeBriefly
@@ -74,9 +73,8 @@ func (l *link) connect() {
 	}
 }
 
-// addresses asks the directory for the peer's addresses. If it does not answer
-// in time, the addresses of the last answer are used. They are also returned with
-// ErrNodeDead.
+// addresses asks the directory for the peer's addresses. If it does not answer in time, the
+// addresses of the last answer are used. They are also returned with ErrNodeDead.
 func (l *link) addresses(ctx context.Context) ([]string, error) {
 	l.mu.Lock()
 	known := l.addrs
@@ -96,18 +94,18 @@ func (l *link) addresses(ctx context.Context) ([]string, error) {
 		return addrs, nil
 	case known != nil && ask.Err() != nil && ctx.Err() == nil && !errors.Is(err, ErrGone):
 		return known, nil
-	case errors.Is(err, ErrNodeDead) && len(addrs) > 0: // of another link with the peer
+	case errors.Is(err, ErrNodeDead) && len(addrs) > 0: // the addresses come from another link with the peer
 		known = addrs
 	}
 	return known, fmt.Errorf("finding context %v: %w", l.peer, err)
 }
 
-// try goes once through the peer's addresses, cheapest transport first, with
-// patience for each. What broke at once lately comes last. It reports whether the route
-// that was found is the best one. The connect of which it is an attempt began at began.
+// try tries each of the peer's addresses once, on the best route first, with patience for each.
+// Routes that broke at once lately come last. try reports whether the route that it found is the
+// best one. began is when the connect that calls try began.
 //
-// The error matches ErrGone if the peer has ended. Where the directory says that the peer's
-// node is dead, that needs an attempt to which nobody has answered.
+// The error matches ErrGone if the peer has ended. If the directory says that the peer's node is
+// dead, the error matches ErrGone only after an attempt without an answer.
 func (l *link) try(ctx context.Context, patience time.Duration, began time.Time) (isBest bool, err error) {
 	addrs, err := l.addresses(ctx)
 	dead := error(nil)
@@ -146,14 +144,13 @@ func (l *link) try(ctx context.Context, patience time.Duration, began time.Time)
 	return l.isBest(routes, addrs, failed), nil
 }
 
-// deniesDeath reports whether a peer of which an attempt failed with err may live although
-// its node is said to be dead: it has refused the link, or the attempt has not left this
-// machine.
+// deniesDeath reports whether a peer may live although its node is said to be dead, given the error
+// err of an attempt: the peer has refused the link, or the attempt has not left this machine.
 func deniesDeath(err error) bool {
 	return errors.Is(err, ErrRefused) || slices.ContainsFunc(localErrors, func(e error) bool { return errors.Is(err, e) })
 }
 
-// localErrors are those of an attempt that this machine has not let begin.
+// localErrors are the errors of attempts that failed on this machine.
 var localErrors = []error{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL,
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EACCES, syscall.EPERM, buffers.ErrLimit,

@@ -13,13 +13,12 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A directory that does not answer keeps no link alive: a peer that was never
-// reached, and one that went, are given up in time, and what was accepted is
-// reported.
+// A directory that does not answer keeps no link alive. A peer that was never reached, and a peer
+// that has gone, are given up in time, and accepted messages are reported.
 func TestGiveUpWithoutDirectory(t *testing.T) {
 	for _, everLinked := range []bool{false, true} {
 		w := newWorld()
-		silent := make(chan struct{}) // closed: the directory does not answer any more
+		silent := make(chan struct{}) // when closed, the directory answers no longer
 		told := make(chan Undelivered, 10)
 		giveUp := 100 * time.Millisecond
 		if everLinked { // enough for a slow machine to make the link
@@ -63,8 +62,8 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 	}
 }
 
-// While the directory does not answer, a link resumes over the addresses at
-// which its peer was reached last.
+// While the directory does not answer, a link resumes over the addresses at which its peer was
+// reached last.
 func TestResumesWithoutDirectory(t *testing.T) {
 	w := newWorld()
 	silent := make(chan struct{})
@@ -81,7 +80,7 @@ func TestResumesWithoutDirectory(t *testing.T) {
 		}
 	})
 	b := w.node(t, 2, tcp.New(), func(c *Config) {
-		c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it dials nobody
+		c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
 	})
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
@@ -93,8 +92,8 @@ func TestResumesWithoutDirectory(t *testing.T) {
 	talk(t, a, b, mb, 2)
 }
 
-// What had been delivered to a receiver that is killed is not reported, read or
-// unread. What had been accepted and not delivered is.
+// Messages that had been delivered to a receiver that is killed are not reported, whether received
+// or not. Messages that had been accepted and not delivered are.
 func TestDeliveredIsNotReported(t *testing.T) {
 	w := newWorld()
 	told := make(chan Undelivered, 100)

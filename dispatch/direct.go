@@ -15,40 +15,39 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Contexts of one process, and the resources of one context, need no link: Send puts a
-// message into the mailbox of its target, in the sender's buffer, with the mailbox's lock
-// alone. The credit is that of any sender. What a link has for broken connections is not
-// needed, since there is none that could break.
+// Contexts of one process, and the resources of one context, need no link. Send puts a message into
+// the mailbox of its target, in the sender's buffer, and takes only the mailbox's lock. The credit
+// is that of any sender. No connection can break, so nothing is acknowledged or retransmitted.
 
-// An end counts what a context has sent to another context of its process over a lane. The
-// other context has the other end. Both send over the common lane; over another lane only
-// the context sends whose rules made it.
+// An end counts what a context has sent to another context of its process over a lane. The other
+// context has the other end. Both contexts send over the common lane. Over another lane, only the
+// context sends that has the lane's rule.
 type end struct {
 	*Dispatcher
-	addr  string  // of its port
-	key   linkKey // of the route at this context
+	addr  string  // the address of this context's port
+	key   linkKey // identifies the route at this context
 	other *end
 	since time.Time
 
-	messages, bytes atomic.Uint64 // that the context has sent
+	messages, bytes atomic.Uint64 // what this context has sent
 	_               [64]byte      // the other end counts at the same time
 }
 
-// passages are the routes of a context within the process. Guarded by Dispatcher.mu.
+// passages are the routes of a context within the process. Dispatcher.mu guards them.
 type passages struct {
 	ends  map[linkKey]*end
-	flows map[*Mailbox]*Flow // to mailboxes of the process, over the common lane
+	flows map[*Mailbox]*Flow // flows to mailboxes of the process, over the common lane
 }
 
-// directly returns the flow to the resource with serial dst of a context of this process,
-// d itself or another. It is the same one each time while the resource exists.
+// directly returns the flow to the resource with serial dst of a context of this process, d itself
+// or another. It returns the same flow each time while the resource exists.
 func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	m := o.mailbox(dst)
 	if m == nil {
 		return nil, fmt.Errorf("%w: %v", ErrGone, o.self.WithSerial(dst))
 	}
 	in := &inflow{from: d, dst: dst, mb: m}
-	m.mu.Lock() // before Close of m, which ends the flow, or after it
+	m.mu.Lock() // either before Close of m, which then ends the flow, or after it
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, in.isOver()
@@ -71,12 +70,12 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	return f, nil
 }
 
-// passage returns d's end of a lane to o, or nil if one of both contexts closes.
+// passage returns d's end of a lane to o, or nil if one of the two contexts closes.
 func (d *Dispatcher) passage(o neighbour, lane uint8) *end {
 	mine := &end{Dispatcher: d, addr: o.home, key: linkKey{peer: o.self, lane: lane}, since: time.Now()}
 	its := &end{Dispatcher: o.Dispatcher, addr: o.at, key: linkKey{peer: d.self, lane: lane, theirs: lane > 0}, since: mine.since}
 	mine.other, its.other = its, mine
-	if lane == 0 && o.self.Compare(d.self) < 0 { // one order for both: o may make the ends at the same time
+	if lane == 0 && o.self.Compare(d.self) < 0 { // both contexts use one order: o may make the ends at the same time
 		mine = its.join().other
 		mine.join()
 	} else {
@@ -90,7 +89,8 @@ func (d *Dispatcher) passage(o neighbour, lane uint8) *end {
 	return mine
 }
 
-// join adds an end to the routes of its context, unless there is one, and returns that.
+// join adds an end to the routes of its context, unless there is one already, and returns the end
+// that is there.
 func (e *end) join() *end {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +113,7 @@ func (e *end) drop() {
 	}
 }
 
-// route returns the lane as the context of the end has it.
+// route returns the lane as the context of the end sees it.
 func (e *end) route() Route {
 	k, o := e.key, e.other
 	return Route{
@@ -122,7 +122,7 @@ func (e *end) route() Route {
 	}
 }
 
-// leaveProcess ends what d has with other contexts of the process, as it closes.
+// leaveProcess ends the flows and lanes that d has with contexts of the process, as d closes.
 func (d *Dispatcher) leaveProcess() {
 	d.mu.Lock()
 	flows, ends := d.passages.flows, slices.Collect(maps.Values(d.passages.ends))
@@ -143,9 +143,9 @@ func (d *Dispatcher) leaveProcess() {
 	}
 }
 
-// deliver puts a message into the mailbox of f, a flow within the process, once there is
-// credit for it. It waits for that until ctx ends. If the message is the request of a call,
-// call is its number; then deliver leaves b to its caller.
+// deliver puts a message into the mailbox of f, a flow within the process, once there is credit for
+// it. It waits for credit until ctx ends. If the message is the request of a call, call is its
+// number; then deliver leaves b to its caller.
 func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, call uint64) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
@@ -169,8 +169,8 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	return m.admitDirect(ctx, msg, f.way)
 }
 
-// opens makes ready a flow within the process for its first message. It fails if one of both
-// ends has closed. Mailbox.mu is held.
+// opens prepares a flow within the process for its first message. It fails if one of the two ends
+// has closed. Mailbox.mu must be held.
 func (f *Flow) opens() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
@@ -188,7 +188,7 @@ func (f *Flow) opens() error {
 	return nil
 }
 
-// accept puts a message for which there is credit. way may be nil. mu is held.
+// accept puts a message that has credit into the mailbox. way may be nil. mu must be held.
 func (m *Mailbox) accept(msg *Message, way *end) {
 	c := msg.in.charge(len(msg.data))
 	msg.in.received += c
@@ -205,7 +205,7 @@ func (m *Mailbox) accept(msg *Message, way *end) {
 	m.put(msg)
 }
 
-// isOver returns the error of a sender within the process where one end has closed.
+// isOver returns the error of a sender within the process when one end has closed.
 func (in *inflow) isOver() error {
 	if in.from.(*Dispatcher).hasBegunClosing() {
 		return ErrClosed
@@ -213,8 +213,8 @@ func (in *inflow) isOver() error {
 	return fmt.Errorf("%w: %v", ErrGone, in.mb.d.self.WithSerial(in.dst))
 }
 
-// admitDirect accepts msg once there is credit for it. If it returns an error, msg is given
-// back without its buffer. mu is held on entry and on return.
+// admitDirect accepts msg once there is credit for it. If it returns an error, msg is given back
+// without its buffer. mu is held on entry and on return, and released while admitDirect waits.
 func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error {
 	in, d := msg.in, msg.in.from.(*Dispatcher)
 	w := d.waiter()
@@ -224,7 +224,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 	m.mu.Unlock()
 	err := d.wait(ctx, w)
 	m.mu.Lock()
-	isAccepted := w.msg == nil // maybe as ctx ended, or before the mailbox was closed
+	isAccepted := w.msg == nil // perhaps accepted as ctx ended, or before the mailbox was closed
 	if w.listed {
 		in.waiters.remove(w)
 	}
@@ -238,7 +238,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 	if m.closed || in.left {
 		return in.isOver()
 	}
-	if m.serveDirect(in); in.waiters.first == nil { // nobody waits any more: others may have it
+	if m.serveDirect(in); in.waiters.first == nil { // no goroutine of this sender waits any more: other senders may have the credit
 		m.unwant(in)
 		return err
 	}
@@ -246,8 +246,8 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, way *end) error
 	return err
 }
 
-// unwant takes back what a context of this process was granted for a message that it does not
-// send: others may have it. mu is held.
+// unwant takes back what a context of this process was granted for a message that it does not send:
+// other senders may have it. mu must be held.
 func (m *Mailbox) unwant(in *inflow) {
 	m.unneed(in)
 	if in.granted > in.received+in.first {
@@ -256,8 +256,8 @@ func (m *Mailbox) unwant(in *inflow) {
 	m.nextNeedySoon()
 }
 
-// serveDirect accepts the messages that wait for credit, in order, as long as there is
-// some, and asks for what the first one left lacks. mu is held.
+// serveDirect accepts the messages that wait for credit, in order, as long as there is some. Then
+// it asks for what the first remaining message lacks. mu must be held.
 func (m *Mailbox) serveDirect(in *inflow) {
 	for w := in.waiters.first; w != nil; w = in.waiters.first {
 		need := in.received + in.charge(len(w.msg.data))
@@ -272,25 +272,28 @@ func (m *Mailbox) serveDirect(in *inflow) {
 		}
 		in.waiters.remove(w)
 		m.accept(w.msg, w.way)
-		w.msg = nil // it is no longer the sender's
+		w.msg = nil // the message is no longer the sender's
 		w.fire()
 	}
 }
 
-// A Dispatcher is the origin of what it sends within the process.
+// context returns the context itself: a Dispatcher is the origin of what it sends within the
+// process.
 func (d *Dispatcher) context() resource.GID { return d.self }
 
+// credit accepts messages of this context that wait for credit of m.
 func (d *Dispatcher) credit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	m.serveDirect(in)
 	m.mu.Unlock()
 }
 
+// refuse reports a message of this context as undelivered.
 func (d *Dispatcher) refuse(in *inflow, src uint32, tag uint64, size int) {
 	d.mu.RLock()
 	isOpen := !d.closed
 	if isOpen {
-		d.running.Add(1) // Close waits for the report, or there is none
+		d.running.Add(1) // Close waits for the report; after Close there is none
 	}
 	d.mu.RUnlock()
 	if isOpen {
@@ -299,6 +302,7 @@ func (d *Dispatcher) refuse(in *inflow, src uint32, tag uint64, size int) {
 	}
 }
 
+// ends drops the flow of this context to a mailbox that is closed.
 func (d *Dispatcher) ends(in *inflow) {
 	d.mu.Lock()
 	delete(d.passages.flows, in.mb)

@@ -19,7 +19,7 @@ import (
 )
 
 // A message within the process lies in its sender's buffer, and needs none of the receiver's
-// memory: a context whose memory is bounded may send itself what fills most of it.
+// memory. A context with bounded memory may send itself messages that fill most of it.
 func TestOwnMessageNeedsNoMemory(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(16<<20))
 	mb := box(t, d, 1, 0)
@@ -44,8 +44,8 @@ func TestOwnMessageNeedsNoMemory(t *testing.T) {
 	}
 }
 
-// What may still come within the process has no memory reserved, however many the resources,
-// and what may come over links has its reserve back when the mailboxes are closed.
+// Messages that may still come within the process have no memory reserved, for any number of
+// resources. The reserve for messages over links is given back when the mailboxes are closed.
 func TestOwnMailboxesReserveNothing(t *testing.T) {
 	const memory, mailboxes = 8 << 20, 64
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(memory))
@@ -73,7 +73,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	}
 	available()
 	for _, mb := range boxes[:4] {
-		together(t, mb, 4<<10, "over", "a", "link") // beside what is the context's own
+		together(t, mb, 4<<10, "over", "a", "link") // beside the context's own messages
 	}
 	if n := d.promised.Load(); n != 4*FirstCredit {
 		t.Errorf("%d bytes of the memory are promised to four links", n)
@@ -87,8 +87,8 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	available()
 }
 
-// A sender within the process whose message exceeds the mailbox's limit does not take the
-// one grant beyond the budget, for which contexts of other processes wait.
+// A sender within the process with a message that exceeds the mailbox's limit does not take the one
+// grant beyond the budget, which contexts of other processes wait for.
 func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(8<<20))
 	mb := box(t, d, 1, FirstCredit)
@@ -102,8 +102,8 @@ func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	}
 }
 
-// Goroutines of one context that wait for credit with large messages get it one at a time:
-// the mailbox stores one message beyond its limit, not one of each.
+// Goroutines of one context that wait for credit with large messages get it one at a time. The
+// mailbox stores one message beyond its limit, not one of each goroutine.
 func TestLimitOfManyGoroutines(t *testing.T) {
 	const large, senders = 2 << 20, 6
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
@@ -129,7 +129,7 @@ func TestLimitOfManyGoroutines(t *testing.T) {
 	take(t, mb)
 	for i := range senders {
 		eventually.True(t, "a message", func() bool { n, _ := mb.Len(); return n > 0 })
-		for range 20 { // others would come now
+		for range 20 { // further messages would come now
 			time.Sleep(time.Millisecond)
 			if n, stored := mb.Len(); n != 1 || stored != charge(large) {
 				t.Fatalf("message %d: %d messages, %d bytes are stored", i, n, stored)
@@ -144,8 +144,8 @@ func TestLimitOfManyGoroutines(t *testing.T) {
 	}
 }
 
-// A Send that fails has delivered nothing, and its buffer stays the caller's; one that
-// returns nil has delivered, also where its context ends at that moment.
+// A Send that fails has delivered nothing, and its buffer stays the caller's. A Send that returns
+// nil has delivered, even if its context ends at that moment.
 func TestSendAsContextEnds(t *testing.T) {
 	const rounds, size = 300, FirstCredit
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
@@ -154,7 +154,7 @@ func TestSendAsContextEnds(t *testing.T) {
 	f := flow(t, a, mb)
 	accepted := 0
 	for i := range uint64(rounds) {
-		if err := f.SendBytes(brief(t), 1, 0, make([]byte, size/2)); err != nil { // the next one waits for it
+		if err := f.SendBytes(brief(t), 1, 0, make([]byte, size/2)); err != nil { // the next message waits for it
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -188,8 +188,9 @@ func TestSendAsContextEnds(t *testing.T) {
 	t.Logf("%d of %d were delivered", accepted, rounds)
 }
 
-// A message to a context that closes fails with ErrGone, as that to any resource that is no
-// more: ErrClosed is for the sender's own context. The route is not remembered as one.
+// A message to a context that closes fails with ErrGone, as a message to any resource that no
+// longer exists does: ErrClosed is for the sender's own context. The route to that context is not
+// remembered.
 func TestSendToClosing(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	a := w.node(t, 1, tr, ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
@@ -219,7 +220,7 @@ func TestSendToClosing(t *testing.T) {
 		fails("the first message", err)
 	}
 	closing(false)
-	exchange(t, a, one, 7, 10) // counted, though it failed before
+	exchange(t, a, one, 7, 10) // counted, though the message before failed
 	exchange(t, a, one, 7, 10)
 	sent := uint64(0)
 	for _, r := range a.Routes() {
@@ -238,7 +239,7 @@ func TestSendToClosing(t *testing.T) {
 	}
 }
 
-// A stopLog is a log handler that stops at the first line with a text.
+// A stopLog is a log handler that blocks at the first line with a text.
 type stopLog struct {
 	slog.Handler
 	text          string
@@ -258,8 +259,8 @@ func (g stopLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// No report comes after Close has returned: Close waits for those that another context of
-// the process is about to make.
+// No report comes after Close has returned: Close waits for the reports that another context of the
+// process is about to make.
 func TestReportBeforeClose(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	g := stopLog{slog.DiscardHandler, "dispatch: undelivered", make(chan struct{}), make(chan struct{}), new(sync.Once)}
@@ -302,7 +303,8 @@ func TestReportBeforeClose(t *testing.T) {
 	}
 }
 
-// A context that closes as it sends its first message to another is not kept by that one.
+// A context that closes as it sends its first message to another context is not kept by that
+// context.
 func TestClosedAtFirstMessage(t *testing.T) {
 	w, tr := newWorld(), inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
@@ -310,7 +312,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	o, _ := a.neighbour(b.self, nil)
 	locked, goOn := make(chan struct{}), make(chan struct{})
 	go func() {
-		b.mu.Lock() // the passage gets as far as that
+		b.mu.Lock() // the passage gets this far
 		close(locked)
 		<-goOn
 		b.mu.Unlock()
@@ -319,7 +321,7 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	made := make(chan *end, 1)
 	go func() { made <- a.passage(o, 0) }()
 	eventually.True(t, "the passage at its sender", func() bool { return a.Linked(b.self) })
-	a.mu.Lock() // what Close does
+	a.mu.Lock() // as Close does
 	a.closing = true
 	clear(a.passages.ends)
 	a.mu.Unlock()
@@ -336,8 +338,8 @@ func TestClosedAtFirstMessage(t *testing.T) {
 	exchange(t, a, mb, 1, 10)
 }
 
-// What is known of resources goes with them also where rules take every message elsewhere,
-// and nothing goes over their flows within the process.
+// The accounts of resources are dropped with them, even if rules send all messages over other
+// transports, and nothing goes over their flows within the process.
 func TestShortLivedResourcesElsewhere(t *testing.T) {
 	a, b := both(t, ruled(t, Rule{Over: []string{"tcp"}, Only: true}))
 	lasting := box(t, b, 1, 0)
@@ -365,8 +367,8 @@ func TestShortLivedResourcesElsewhere(t *testing.T) {
 	})
 }
 
-// Routes shows what messages have gone over, once: a lane within the process beside a common
-// link over TCP is one route, as is the link.
+// Routes shows once what messages have gone over. A lane within the process beside a common link
+// over TCP is one route, and the link is another.
 func TestRoutesOfLaneWithinProcess(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
 	a := w.node(t, 1, tcp.New(), ruled(t, Rule{Tags: []TagRange{{7, 7}}, Over: []string{"inproc"}}))
@@ -388,8 +390,8 @@ func TestRoutesOfLaneWithinProcess(t *testing.T) {
 	}
 }
 
-// Both ends of the common lane count in one place, whichever sends first; each other context
-// is told once that this one has ended, over however many lanes they talked.
+// Both ends of the common lane count in one place, whichever side sends first. Each other context
+// is told once that this one has ended, whatever the number of lanes between them.
 func TestPassages(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w, near := newWorld(), inproc.NewNetwork().Transport()
@@ -429,7 +431,7 @@ func TestPassages(t *testing.T) {
 	}
 }
 
-// Nothing is copied of an empty message.
+// Nothing is copied for an empty message.
 func TestNoCopyOfNothing(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
@@ -439,7 +441,7 @@ func TestNoCopyOfNothing(t *testing.T) {
 	}
 }
 
-// Contexts that send each other their first messages at once agree on what counts them.
+// Contexts that send each other their first messages at once agree on the ends that count them.
 func TestFirstMessagesAtOnce(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
 	const contexts, goroutines = 4, 3

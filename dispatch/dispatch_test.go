@@ -42,7 +42,7 @@ func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
 	return w.at[id], nil
 }
 
-// trusting is for Config.Trust.
+// trusting returns a function for Config.Trust.
 func trusting(cluster string, keys ...string) func() Trust {
 	t := Trust{Cluster: cluster}
 	for _, k := range keys {
@@ -102,7 +102,7 @@ func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	return f
 }
 
-// links are the transports that make connections.
+// links returns the transports that make connections.
 func links() map[string]subsys.Transport {
 	all := transports()
 	delete(all, "inproc")
@@ -167,8 +167,7 @@ func TestPingPong(t *testing.T) {
 	}
 }
 
-// Many senders, several mailboxes, all sizes: everything arrives once and in
-// order.
+// Many senders, several mailboxes, all sizes: every message arrives once and in order.
 func TestOrderAndCompleteness(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +236,7 @@ func TestSendToNobody(t *testing.T) {
 			b := w.node(t, 2, tr)
 			ctx := soon(t)
 			f, err := a.Flow(b.self, 99)
-			if name == "inproc" { // which knows at once
+			if name == "inproc" { // this transport knows at once
 				if !errors.Is(err, ErrGone) {
 					t.Error(err)
 				}

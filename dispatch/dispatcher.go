@@ -28,24 +28,24 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// Errors of this package, wrapped with what was being done to what.
+// Errors of this package. Functions wrap them with the operation and its object.
 var (
-	// ErrClosed says that the context, or the resource, has been closed here.
+	// ErrClosed is returned when the context, or the resource, has been closed in this process.
 	ErrClosed = errors.New("rocl: closed")
-	// ErrGone says that the resource a message was for does not exist any
-	// more, or its context has ended.
+	// ErrGone is returned when the resource that a message was for no longer exists, or its context
+	// has ended.
 	ErrGone = errors.New("rocl: resource is gone")
-	// ErrUnreachable says that the resource's context could not be reached.
+	// ErrUnreachable is returned when the resource's context could not be reached.
 	ErrUnreachable = life.ErrUnreachable
-	// ErrEmpty says that there is no message to receive.
+	// ErrEmpty is returned when there is no message to receive.
 	ErrEmpty = errors.New("rocl: no message")
-	// ErrTooLarge says that a message exceeds what the library carries.
+	// ErrTooLarge is returned when a message exceeds what the library carries.
 	ErrTooLarge = sentinel.New("rocl: message too large", sentinel.ErrTooLarge)
-	// ErrRefused says that a peer did not accept a link: another cluster,
-	// another version, or a wrong key.
+	// ErrRefused is returned when a peer did not accept a link: it is of another cluster, of
+	// another version, or has another key.
 	ErrRefused = wire.ErrRefused
-	// ErrProtocol says that a peer broke the rules of docs/PROTOCOL.md; the conn
-	// it came over is cut.
+	// ErrProtocol is returned when a peer broke the rules of docs/PROTOCOL.md. The connection that
+	// it used is cut.
 	ErrProtocol = wire.ErrProtocol
 )
 
@@ -56,20 +56,18 @@ const MaxMessage = 3 << 29
 // context has ended: its links end at once, whatever GiveUp is.
 //
 // ErrNodeDead matches ErrGone too, but a link ends only after it has dialled in vain. With
-// ErrNodeDead a Resolver returns the addresses that it knew last, if any. In a long
-// partition, gossip declares living nodes dead: links with their contexts end, though the
-// contexts live.
+// ErrNodeDead a Resolver returns the addresses that it knew last, if any. In a long partition,
+// gossip declares living nodes dead. Links with their contexts end, though the contexts live.
 type Resolver func(ctx context.Context, peer resource.GID) (addrs []string, err error)
 
-// Undelivered reports a message that was accepted and could not be delivered: it
-// did not reach its mailbox, as far as is known, or was there unread when the
-// resource was deleted or its context closed. A message that was in the mailbox of
-// a process that is killed is not reported.
+// Undelivered reports a message that was accepted and could not be delivered. As far as is known,
+// it did not reach its mailbox, or was there unread when the resource was deleted or its context
+// closed. A message that was in the mailbox of a process that is killed is not reported.
 type Undelivered struct {
-	From, To resource.GID
-	Tag      uint64
-	Bytes    int
-	Err      error // matches ErrGone, ErrUnreachable or ErrClosed
+	From, To resource.GID // the origin and the target of the message
+	Tag      uint64       // the number that the sender gave the message
+	Bytes    int          // the length of the payload
+	Err      error        // matches ErrGone, ErrUnreachable or ErrClosed
 }
 
 // reportsMost is how many reports may wait for Config.Undelivered.
@@ -78,16 +76,17 @@ const reportsMost = 1 << 20
 // MaxKeys is how many keys a context may have at once.
 const MaxKeys = wire.MaxKeys
 
-// Trust says whom a context links with: those of the same cluster who know one
-// of the keys. Links that exist outlive what made them possible.
+// Trust says with which contexts a context links: those of the same cluster that know one of the
+// keys. A change of Trust does not end existing links.
 type Trust struct {
-	Cluster string
-	Keys    [][]byte // from the directory; those beyond MaxKeys are not used
-	// Over says why there may be no link with a context over a transport; nil:
-	// over any.
+	Cluster string   // the name of the cluster
+	Keys    [][]byte // from the directory; keys beyond MaxKeys are not used
+	// Over returns why there may be no link with a context over a transport, or nil if there may be
+	// one. A nil Over allows all transports.
 	Over func(peer resource.GID, transport string) error
 }
 
+// over returns why there may be no link with peer over a transport, or nil.
 func (t *Trust) over(peer resource.GID, transport string) error {
 	if t.Over == nil {
 		return nil
@@ -98,8 +97,8 @@ func (t *Trust) over(peer resource.GID, transport string) error {
 	return nil
 }
 
-// admits returns why there may be no link with a peer that trusts as o says: it is of
-// another cluster, or knows none of the keys.
+// admits returns why there may be no link with a peer whose Trust is o: the peer is of another
+// cluster, or knows none of the keys. It returns nil if there may be one.
 func (t *Trust) admits(o *Trust, peer resource.GID) error {
 	if t.Cluster != o.Cluster {
 		return fmt.Errorf("%w: %v is of another cluster", ErrRefused, peer)
@@ -114,22 +113,21 @@ func (t *Trust) admits(o *Trust, peer resource.GID) error {
 
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.
 type Config struct {
-	Self        resource.GID
-	Pool        *buffers.Pool
-	Resolve     Resolver
-	Trust       func() Trust  // asked at each handshake; nil: whoever trusts anybody
-	Rules       *Rules        // over what messages go; nil: as the order of the ports is
-	Poll        Polling       // as Check allows it
-	Mailbox     int           // default byte limit of a mailbox; 0: 16 MiB
-	GiveUp      time.Duration // how long a peer may be unreachable; 0: 10 s
-	Logger      *slog.Logger
+	Self        resource.GID            // the identifier of the context
+	Pool        *buffers.Pool           // the memory of messages
+	Resolve     Resolver                // finds the addresses of other contexts
+	Trust       func() Trust            // called at each handshake; nil: no cluster and no key
+	Rules       *Rules                  // the transports that messages use; nil: by the order of the ports
+	Poll        Polling                 // a value that Check allows
+	Mailbox     int                     // default byte limit of a mailbox; 0: 16 MiB
+	GiveUp      time.Duration           // how long a peer may be unreachable; 0: 10 s
+	Logger      *slog.Logger            // may be called with locks held; nil: no log
 	Ended       func(peer resource.GID) // called without locks held when a link with peer has ended; may be nil
 	Undelivered func(Undelivered)       // called by a goroutine of its own, one call at a time; may be nil
 }
 
-// A Dispatcher is the message half of a context: its links to other contexts,
-// its mailboxes, and the progress of both. All methods may be called
-// concurrently.
+// A Dispatcher is the message half of a context: its links to other contexts, its mailboxes, and
+// the progress of both. All methods may be called concurrently.
 type Dispatcher struct {
 	cfg   Config
 	self  resource.GID
@@ -141,7 +139,7 @@ type Dispatcher struct {
 
 	progress
 	stop    chan struct{} // closed to end the goroutines
-	done    chan struct{} // closed when Close is through
+	done    chan struct{} // closed when Close has finished
 	running sync.WaitGroup
 	life    context.Context
 	end     context.CancelFunc
@@ -166,13 +164,13 @@ type Dispatcher struct {
 	reports callqueue.Queue[Undelivered]
 	// unreported counts messages of lost whose report was dropped.
 	unreported atomic.Uint64
-	past       traffic           // of links that are no more
-	strangers  *subsys.Strangers // accepted conns that have not shaken hands
+	past       traffic           // of links that have ended
+	strangers  *subsys.Strangers // accepted connections whose handshakes have not finished
 
-	complained sync.Map // transports of which was said that they do not work
+	complained sync.Map // transports that were logged as not working
 }
 
-// New makes a Dispatcher without ports; see Listen.
+// New makes a Dispatcher without ports; Listen opens them.
 func New(cfg Config) *Dispatcher {
 	if cfg.Mailbox <= 0 {
 		cfg.Mailbox = 16 << 20
@@ -213,7 +211,7 @@ func New(cfg Config) *Dispatcher {
 	return d
 }
 
-// trust is what cfg.Trust says now. Without a key everybody has the same.
+// trust returns what cfg.Trust says now. Contexts without a key have the empty key in common.
 func (d *Dispatcher) trust() (t Trust) {
 	if d.cfg.Trust != nil {
 		t = d.cfg.Trust()
@@ -225,9 +223,8 @@ func (d *Dispatcher) trust() (t Trust) {
 	return t
 }
 
-// Buffer returns a buffer of n bytes of the dispatcher's pool. It fails with
-// ErrTooLarge for more than a message may have, with ErrClosed, or as [buffers.Pool.Get]
-// does.
+// Buffer returns a buffer of n bytes of the dispatcher's pool. It fails with ErrTooLarge for more
+// than a message may have, with ErrClosed, or as [buffers.Pool.Get] does.
 func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
 	if n > MaxMessage {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, MaxMessage)
@@ -239,8 +236,8 @@ func (d *Dispatcher) Buffer(n int) (*buffers.Buffer, error) {
 	return b, err
 }
 
-// Listen opens a port of t at addr ("" for one it chooses). Ports opened
-// earlier are preferred for links.
+// Listen opens a port of t at addr, or at an address that t chooses if addr is "". Links prefer
+// ports that were opened earlier.
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	p, err := t.Listen(addr, subsys.Config{
 		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: exclusive{d},
@@ -256,14 +253,14 @@ func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	}
 	d.mu.Unlock()
 	if closing {
-		p.Close() // waits for who accepts, and he may want mu
+		p.Close() // waits for the goroutine that accepts connections, which may need mu
 		return ErrClosed
 	}
 	return nil
 }
 
-// Reconsider looks for better routes of all links, once: ports have been opened,
-// and others can know.
+// Reconsider looks once for better routes of all links. It is called when ports have been opened
+// and other contexts can know of them.
 func (d *Dispatcher) Reconsider() {
 	d.eachLink(func(l *link) {
 		l.mu.Lock()
@@ -272,7 +269,7 @@ func (d *Dispatcher) Reconsider() {
 	})
 }
 
-// Addrs are the addresses of the ports, in order of preference.
+// Addrs returns the addresses of the ports, in order of preference.
 func (d *Dispatcher) Addrs() []string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -283,8 +280,8 @@ func (d *Dispatcher) Addrs() []string {
 	return out
 }
 
-// startPoller makes the poller and its keeper on first use; nil when the
-// dispatcher is closed or descriptors ran out.
+// startPoller returns the poller, and makes it and starts its keeper on first use. It returns nil
+// when the dispatcher is closed or descriptors ran out.
 func (d *Dispatcher) startPoller() *subsys.Poller {
 	if p := d.poller.Load(); p != nil {
 		return p
@@ -305,8 +302,8 @@ func (d *Dispatcher) startPoller() *subsys.Poller {
 	return p
 }
 
-// Mailbox makes the mailbox of the resource with the given serial. limit is in
-// bytes, 0 for the default.
+// Mailbox makes the mailbox of the resource with the given serial. limit is in bytes; 0 means the
+// default.
 func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
 	if limit <= 0 {
 		limit = d.cfg.Mailbox
@@ -324,9 +321,9 @@ func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
 	return m, nil
 }
 
-// Serve gives what is sent to the resource with the given serial to handle, one
-// message at a time, in place of receivers. What handle does not accept is told
-// to be for a resource that does not exist. It may not keep the message.
+// Serve passes the messages for the resource with the given serial to handle, one at a time. The
+// resource has no receivers. If handle returns false, the sender is told that the resource does not
+// exist. handle may not keep the message.
 func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
 	m, err := d.Mailbox(serial, limit)
 	if err == nil {
@@ -337,18 +334,21 @@ func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool)
 	return err
 }
 
+// hasBegunClosing reports whether Close has been called.
 func (d *Dispatcher) hasBegunClosing() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.closing
 }
 
+// mailbox returns the mailbox of the resource with the given serial, or nil.
 func (d *Dispatcher) mailbox(serial uint32) *Mailbox {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.boxes[serial]
 }
 
+// forget takes a mailbox that is closed from the table.
 func (d *Dispatcher) forget(m *Mailbox) {
 	d.mu.Lock()
 	if d.boxes[m.serial] == m {
@@ -357,9 +357,9 @@ func (d *Dispatcher) forget(m *Mailbox) {
 	d.mu.Unlock()
 }
 
-// Flow returns the way to the resource with serial dst of context owner, to be
-// kept for as long as it works: after an error of Send matching ErrGone or
-// ErrUnreachable a new one must be asked for.
+// Flow returns a Flow to the resource with serial dst of context owner. The caller keeps it for as
+// long as it works. After an error of Send that matches ErrGone or ErrUnreachable, the caller asks
+// for a new one.
 func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 	owner = owner.Context()
 	if owner == d.self {
@@ -375,11 +375,12 @@ func (d *Dispatcher) Flow(owner resource.GID, dst uint32) (*Flow, error) {
 	return l.flow(dst), nil
 }
 
-// link is the common link with peer.
+// link returns the common link with peer.
 func (d *Dispatcher) link(peer resource.GID) (*link, error) { return d.linkOf(linkKey{peer: peer}) }
 
+// unlink takes a link that has ended from the table, and keeps its counts.
 func (d *Dispatcher) unlink(l *link) {
-	l.mu.Lock() // a goroutine that writes may count still
+	l.mu.Lock() // a goroutine that writes may still count
 	defer l.mu.Unlock()
 	l.settle()
 	d.mu.Lock()
@@ -390,7 +391,7 @@ func (d *Dispatcher) unlink(l *link) {
 	d.mu.Unlock()
 }
 
-// inBackground calls f in a goroutine for which Close waits.
+// inBackground calls f in a goroutine that Close waits for.
 func (d *Dispatcher) inBackground(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -401,6 +402,7 @@ func (d *Dispatcher) inBackground(f func()) {
 	d.running.Go(f)
 }
 
+// eachLink calls f for each link. No lock is held during the calls.
 func (d *Dispatcher) eachLink(f func(*link)) {
 	d.mu.RLock()
 	ls := make([]*link, 0, len(d.links))
@@ -413,29 +415,29 @@ func (d *Dispatcher) eachLink(f func(*link)) {
 	}
 }
 
-// flushAcks acknowledges what has come over each link and was not answered by
-// anything else.
+// flushAcks acknowledges what has come over each link and has not been acknowledged with other
+// frames.
 func (d *Dispatcher) flushAcks() {
 	if d.acksDue.Swap(false) {
 		d.eachLink((*link).flushAck)
 	}
 }
 
+// random64 returns a random number.
 func random64() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Close stops accepting, waits until everything that was accepted has been
-// acknowledged or ctx ends, tells the peers, and frees everything. It returns
-// an error naming the number of messages that could not be delivered.
+// Close stops accepting messages. It waits until everything that was accepted has been
+// acknowledged, or ctx ends. Then it tells the peers, and frees everything. It returns an error
+// with the number of messages that could not be delivered.
 //
-// Close returns after the last call of Config.Undelivered, unless that does not
-// return before ctx ends, with a grace of a second: then the reports that wait
-// are dropped, and the error says how many. Config.Undelivered may call Close,
-// which then does not wait for reports, nor for another Close. The same holds for any
-// function that package callqueue calls.
+// Close returns after the last call of Config.Undelivered, unless that does not return before ctx
+// ends, with a grace of a second. Then the reports that wait are dropped, and the error says how
+// many. Config.Undelivered may call Close, which then does not wait for reports, nor for another
+// Close. The same holds for any function that package callqueue calls.
 func (d *Dispatcher) Close(ctx context.Context) error {
 	d.mu.Lock()
 	if d.closing {
@@ -471,7 +473,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	}
 	d.running.Wait()
 	if p := d.poller.Load(); p != nil {
-		d.token.Lock() // a receiver may still be on its way out
+		d.token.Lock() // a receiver may still hold it, about to return
 		d.poller.Store(nil)
 		d.token.Unlock()
 		p.Close()

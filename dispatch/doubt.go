@@ -12,34 +12,34 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A receive that selects messages of some resources would wait for ever once these have
-// ended. So a receive that has waited for some milliseconds asks to be told of their ends
-// (OnEnd), and fails when all have. Until then it costs nothing: a timer of the mailbox looks
-// at the receivers that wait.
+// A receive that selects messages of some resources would wait for ever once these have ended. So a
+// receive that has waited for some milliseconds asks to be told of their ends (OnEnd), and fails
+// when all of them have ended. Until then it costs nothing: a timer of the mailbox checks the
+// receivers that wait.
 
-// doubtAfter is the time between two looks. A receive that was there at one look has a doubt
-// at the next.
+// doubtAfter is the time between two checks. A receiver that was in the mailbox at one check gets a
+// doubt at the next.
 const doubtAfter = 10 * time.Millisecond
 
-// doubtAgain is the time after which a resource whose context was given up is asked for again:
-// it may live, and send.
+// doubtAgain is the time after which doubt.ask is called again for a resource with a context that
+// was given up: the resource may live, and send.
 const doubtAgain = time.Second
 
-// A doubt is that of one receive, whether a message can come that it selects. Its fields but
-// the first four are guarded by m.mu.
+// A doubt belongs to one receive, and tells whether a message that it selects can still come. m.mu
+// guards its fields except the first four.
 type doubt struct {
 	m      *Mailbox
-	w      *waiter // the receiver, until isOver
+	w      *waiter // the receiver; nil once isOver is set
 	ctx    context.Context
 	end    context.CancelFunc
 	left   int           // resources that have not ended
-	undo   []func() bool // ends the waiting for them
-	again  *time.Timer   // nil: not set yet
+	undo   []func() bool // cancels the OnEnd of each of them
+	again  *time.Timer   // calls ask again; nil until first set
 	isOver bool          // the receive has returned, or is about to
 }
 
-// origins returns the resources whose messages s may select, or nil if it may select those
-// of any.
+// origins returns the resources that s may select messages of, or nil if it may select messages of
+// any resource.
 func (s *Select) origins() []resource.GID {
 	if s.more == nil || s.more.any == nil {
 		return s.froms()
@@ -59,8 +59,8 @@ func (s *Select) origins() []resource.GID {
 // namesOrigins reports whether s selects messages of some resources only.
 func (s *Select) namesOrigins() bool { return s.hasFrom || s.more != nil && s.origins() != nil }
 
-// doubts sees to it that the receivers are looked at, one of which names origins. mu must be
-// held.
+// doubts starts the checks of receivers, after a receiver that names origins has begun to wait. mu
+// must be held.
 func (m *Mailbox) doubts() {
 	if m.doubting == nil {
 		m.doubting = time.AfterFunc(doubtAfter, m.lookAtDoubts)
@@ -70,8 +70,8 @@ func (m *Mailbox) doubts() {
 	m.isDoubting = true
 }
 
-// lookAtDoubts gives a doubt to each receiver that names origins and was there at the last
-// look.
+// lookAtDoubts gives a doubt to each receiver that names origins and was in the mailbox at the last
+// check. It runs in the goroutine of the timer doubting.
 func (m *Mailbox) lookAtDoubts() {
 	var begun []*doubt
 	m.mu.Lock()
@@ -98,7 +98,7 @@ func (m *Mailbox) lookAtDoubts() {
 	m.mu.Unlock()
 }
 
-// ask asks to be told of the ends of some resources. No lock may be held.
+// ask registers for the ends of some resources. No lock may be held.
 func (u *doubt) ask(origins []resource.GID) {
 	for _, id := range origins {
 		undo, err := u.m.d.OnEnd(u.ctx, id.Context(), id.Serial(), func(err error) { u.told(id, err) })
@@ -118,8 +118,8 @@ func (u *doubt) ask(origins []resource.GID) {
 	}
 }
 
-// told notes that a resource has ended, or its context was given up. It is called with the
-// progress token held, or without.
+// told notes that a resource has ended, or its context was given up. It is called with the progress
+// token held, or without.
 func (u *doubt) told(id resource.GID, err error) {
 	m := u.m
 	m.mu.Lock()
@@ -139,7 +139,7 @@ func (u *doubt) told(id resource.GID, err error) {
 	}
 }
 
-// over ends the doubt of a receive that does not wait any more.
+// over ends the doubt of a receive that no longer waits.
 func (u *doubt) over() {
 	u.m.mu.Lock()
 	u.isOver = true

@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A receive from resources that have ended, and have left nothing that it selects, ends with
-// ErrGone: whether they end while it waits, or had ended before.
+// A receive from resources that have ended, and have left nothing that it selects, fails with
+// ErrGone. It does so whether they end while it waits, or had ended before.
 func TestRecvFromGone(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestRecvFromGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			unread := recv(From(first), Tag(9))
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // is not selected, and stays
+			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // it is not selected, and stays
 				t.Fatal(err)
 			}
 			one.Close()
@@ -99,8 +99,8 @@ func TestRecvFromGone(t *testing.T) {
 	}
 }
 
-// A receive that has a doubt ends with its message, with its context, or with its mailbox,
-// and nothing stays of the doubt.
+// A receive that has a doubt ends with its message, with its context, or with its mailbox, and
+// nothing of the doubt remains.
 func TestDoubtIsForgotten(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 	}
 }
 
-// Messages, ends, and the ends of receives race.
+// Messages, ends of resources, and ends of receives race.
 func TestDoubtRaces(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {

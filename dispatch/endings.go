@@ -13,20 +13,21 @@ import (
 
 // An ending is a function to be called when a resource has ended.
 //
-// Over a link, the peer tells of that with a Gone frame that names no message. It sends one
-// to each context that has an account with the mailbox, after the mailbox is closed. OnEnd
-// opens the account. Where the peer's context ends, so does the link, after what came over
-// its connection has been delivered. farewell.go has the order.
+// Over a link, the peer tells that with a Gone frame that names no message. The peer sends one to
+// each context that has an account with the mailbox, after the mailbox is closed. OnEnd opens the
+// account. If the peer's context ends, so does the link, after what came over its connection has
+// been delivered. farewell.go has the order.
 type ending struct {
 	call       func(error)
-	in         *endings // nil: it was called, or cancelled
+	in         *endings // the list that holds it; nil: the function was called, or cancelled
 	prev, next *ending
 }
 
-// endings is a list of functions to be called when one resource has ended. The lock of what
-// the list belongs to guards it: Mailbox.mu or link.mu.
+// endings is a list of functions to be called when one resource has ended. The lock of the list's
+// owner guards it: Mailbox.mu or link.mu.
 type endings struct{ first, last *ending }
 
+// push appends e to the list.
 func (l *endings) push(e *ending) {
 	e.in, e.prev = l, l.last
 	if l.last != nil {
@@ -56,8 +57,8 @@ func (l *endings) remove(e *ending) bool {
 	return true
 }
 
-// take empties the list, and returns the first of what was in it. The functions may be
-// called when no lock is held.
+// take empties the list, and returns its first ending, which leads to the rest. The functions may
+// be called when no lock is held.
 func (l *endings) take() *ending {
 	first := l.first
 	for e := first; e != nil; e = e.next {
@@ -67,7 +68,7 @@ func (l *endings) take() *ending {
 	return first
 }
 
-// callAll calls e and those that were taken from the list with it.
+// callAll calls e and the endings that were taken from the list with it.
 func (e *ending) callAll(err error) {
 	for e != nil {
 		next := e.next
@@ -77,19 +78,18 @@ func (e *ending) callAll(err error) {
 	}
 }
 
-// OnEnd has fn called once the flow's resource has ended, after all messages that come from
-// it have been delivered, over whatever lane and however large. The resource has ended
-// if it was deleted, if its context has been closed or given up, or if it never existed. fn
-// receives the reason, which matches ErrGone, ErrUnreachable, or ErrClosed where this context
-// closes. It may be called before OnEnd returns, by any goroutine, with the progress token
-// held: it must not block, send, or make progress.
+// OnEnd makes fn be called once the flow's resource has ended, after all messages from it have been
+// delivered, over any lane and of any size. The resource has ended if it was deleted, if its
+// context has been closed or given up, or if it never existed. fn receives the reason, which
+// matches ErrGone or ErrUnreachable, or ErrClosed if this context closes. fn may be called before
+// OnEnd returns, by any goroutine, with the progress token held. It must not block, send, or make
+// progress.
 //
-// While a function waits to be called, the link is watched: OnEnd does not depend on
-// messages being sent. cancel has fn not called any more. It reports false if fn has been
-// called, or is about to be.
+// While a function waits to be called, the link is watched: OnEnd does not depend on messages being
+// sent. cancel prevents the call of fn. It reports false if fn has been called, or is about to be.
 //
-// OnEnd waits, until ctx ends, where the link has no room for a frame. Then it returns the
-// cause, and fn is not called. A flow that is Dead may be that of a link that was given up:
+// OnEnd waits, until ctx ends, while the link has no room for a frame. If ctx ends, it returns the
+// cause, and fn is not called. A flow that is Dead may belong to a link that was given up:
 // [Dispatcher.OnEnd] looks for a new one.
 func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, err error) {
 	e := &ending{call: fn}
@@ -99,8 +99,8 @@ func (f *Flow) OnEnd(ctx context.Context, fn func(error)) (cancel func() bool, e
 	return f.l.onEnd(ctx, f.dst, e)
 }
 
-// OnEnd has fn called once the resource of the context owner with serial dst has ended, as
-// [Flow.OnEnd] does. If owner was given up before, it is looked for again.
+// OnEnd makes fn be called once the resource of the context owner with serial dst has ended, as
+// [Flow.OnEnd] does. If owner was given up before, OnEnd looks for it again.
 func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, fn func(error)) (cancel func() bool, err error) {
 	f, err := d.Flow(owner, dst)
 	if o, _ := d.neighbour(owner.Context(), nil); errors.Is(err, ErrGone) && o.Dispatcher != nil {
@@ -108,7 +108,7 @@ func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, 
 		return func() bool { return false }, nil
 	}
 	if err != nil {
-		if errors.Is(err, ErrGone) { // the context's own
+		if errors.Is(err, ErrGone) { // a resource of this context
 			fn(err)
 			return func() bool { return false }, nil
 		}
@@ -163,9 +163,9 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 			l.endings = map[uint32]*endings{}
 		}
 		l.endings[dst] = list
-		total := firstCredit(dst) // that an account has from its beginning
+		total := firstCredit(dst) // the credit that an account has from its beginning
 		if f := l.flows[dst]; f != nil {
-			total = max(f.limit, f.asked) // what it has, or has asked for
+			total = max(f.limit, f.asked) // the credit that the flow has, or has asked for
 		}
 		l.put(wire.TypeNeed, dst, 0, total)
 	}
@@ -185,8 +185,8 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 	}, nil
 }
 
-// takeEndings returns the functions that wait for the end of the peer's resource dst. mu
-// must be held.
+// takeEndings returns the functions that wait for the end of the peer's resource dst. mu must be
+// held.
 func (l *link) takeEndings(dst uint32) *ending {
 	list := l.endings[dst]
 	if list == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// onEnd returns a channel to which the end of a flow's resource is sent.
+// onEnd returns a channel that receives the end of a flow's resource.
 func onEnd(t *testing.T, f *Flow) (ended chan error, cancel func() bool) {
 	t.Helper()
 	ended = make(chan error, 2)
@@ -81,7 +81,7 @@ func TestOnEnd(t *testing.T) {
 			t.Run("never there", func(t *testing.T) {
 				f, err := a.Flow(b.self, 77)
 				if err != nil && name == "inproc" {
-					return // Flow says so at once
+					return // Flow returns the error at once
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -109,7 +109,7 @@ func TestOnEnd(t *testing.T) {
 				if err := f.SendBytes(soon(t), 1, 0, nil); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := m.Recv(soon(t)); err != nil { // so there is a connection
+				if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
 					t.Fatal(err)
 				}
 				ended, _ := onEnd(t, f)
@@ -130,7 +130,7 @@ func TestOnEnd(t *testing.T) {
 	}
 }
 
-// A resource of a context that is killed has ended, also if nothing was sent to it.
+// A resource of a context that is killed has ended, even if nothing was sent to it.
 func TestOnEndKilled(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestOnEndKilled(t *testing.T) {
 			m := box(t, b, 1, 0)
 			ended, _ := onEnd(t, flow(t, a, m))
 			answered, _ := onEnd(t, func() *Flow { f, _ := a.Flow(b.self, 99); return f }())
-			awaitEnd(t, answered, ErrGone) // so the link has a connection
+			awaitEnd(t, answered, ErrGone) // now the link has a connection
 			w.mu.Lock()
 			w.gone[b.self] = true
 			w.mu.Unlock()
@@ -151,7 +151,7 @@ func TestOnEndKilled(t *testing.T) {
 	}
 }
 
-// A context of which nothing is known has ended.
+// A context that nothing is known of has ended.
 func TestOnEndUnknown(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {

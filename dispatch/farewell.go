@@ -12,28 +12,28 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The end of a resource is told behind all that the resource has sent. A Gone frame comes
-// behind the frames that were numbered before it on its link. It would overtake large
-// messages that wait in lines, and what other lanes carry. So where there is such, the frame
-// is queued only after the peer has acknowledged it. A goroutine of the link waits for that
-// (sayGoneLater). Refusals of messages are not delayed.
+// The end of a resource is told behind all messages that the resource has sent. A Gone frame comes
+// behind the frames that were numbered before it on its link. It would overtake large messages that
+// wait in lines, and messages on other lanes. If there are such messages, the Gone frame is queued
+// only after the peer has acknowledged them. A goroutine of the link waits for that (sayGoneLater).
+// Refusals of messages are not delayed.
 //
-// The same holds where a context is told of its end that is in the process: the resource may
-// have sent to it over a link.
+// The same holds if a context of the process is told of the end: the resource may have sent to it
+// over a link.
 //
-// Where a context ends without a word, the link's end tells of its resources. What another
-// lane's connection carries is read first: the end is told once the links of all lanes with
+// If a context ends without a goodbye, the end of its link tells of its resources. What the
+// connections of other lanes carry is read first: the end is told once the links of all lanes with
 // that context have ended (mourn).
 
-// farewell is what a link has to say of resources that are gone. Guarded by link.mu.
+// farewell is what a link has to tell about resources that are gone. link.mu guards it.
 type farewell struct {
-	dsts   map[uint32]struct{} // resources whose Gone frame has to wait
+	dsts   map[uint32]struct{} // resources with a Gone frame that has to wait
 	isOwed bool                // a goroutine runs sayGoneLater
 }
 
-// sayGone queues a frame that tells the peer that the resource dst is gone, now or behind
-// what was sent to the peer before. A peer that causes more than mostAnswers frames to wait,
-// by asking for resources that do not exist, is told at once. No lock of a link may be held.
+// sayGone queues a frame that tells the peer that the resource dst is gone, now or behind what was
+// sent to the peer before. A peer may ask for resources that do not exist. If that makes more than
+// mostAnswers frames wait, the peer is told at once. No lock of a link may be held.
 func (l *link) sayGone(dst uint32) {
 	isBehind := l.d.owes(l.peer, l)
 	l.mu.Lock()
@@ -55,7 +55,8 @@ func (l *link) sayGone(dst uint32) {
 	}
 }
 
-// sayGoneLater queues the Gone frames that wait, each behind what was sent before.
+// sayGoneLater queues the Gone frames that wait, each behind what was sent before. It runs in a
+// goroutine of its own.
 func (l *link) sayGoneLater() {
 	for {
 		l.mu.Lock()
@@ -97,9 +98,9 @@ func (d *Dispatcher) lanes(peer resource.GID, yield func(*link) bool) {
 	}
 }
 
-// owes reports whether something that was sent to peer may come after what is put into its
-// process now: a frame of the link own, or, if own is nil, a call. No lock of a link may be
-// held.
+// owes reports whether something that was sent to peer may arrive later than what is passed to peer
+// now. What is passed is a frame of the link own, or, if own is nil, a function call within the
+// process. No lock of a link may be held.
 func (d *Dispatcher) owes(peer resource.GID, own *link) (owes bool) {
 	d.lanes(peer, func(l *link) bool {
 		l.mu.Lock()
@@ -127,14 +128,14 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 	return nil
 }
 
-// tellEnd calls e, and those that were taken from the same list, behind what m's context has
-// sent to that of in, which is in the process. m must be closed, or in must have left.
+// tellEnd calls e, and the endings that were taken from the same list, behind what m's context has
+// sent to the context of in, which is in the process. m must be closed, or in must have left.
 func (m *Mailbox) tellEnd(in *inflow, e *ending) {
 	o := in.from.(*Dispatcher)
 	m.d.tellNeighbour(o, e, in.isOver())
 }
 
-// tellNeighbour calls e, and those that were taken from the same list, behind what d has sent
+// tellNeighbour calls e, and the endings that were taken from the same list, behind what d has sent
 // to o, another context of the process or d itself.
 func (d *Dispatcher) tellNeighbour(o *Dispatcher, e *ending, cause error) {
 	if o == d || o.hasBegunClosing() || !d.owes(o.self, nil) {
@@ -143,7 +144,7 @@ func (d *Dispatcher) tellNeighbour(o *Dispatcher, e *ending, cause error) {
 	}
 	d.inBackground(func() {
 		if d.awaitOwed(d.life, o.self) == nil {
-			o.take() // the goroutine with the token may deliver still what it has acknowledged
+			o.take() // the goroutine with the token may still deliver what it has acknowledged
 			o.give()
 		}
 		e.callAll(cause)
@@ -152,7 +153,7 @@ func (d *Dispatcher) tellNeighbour(o *Dispatcher, e *ending, cause error) {
 
 // A grief is ends that are told once the links of all lanes with a context have ended.
 type grief struct {
-	links atomic.Int32 // of which so many live
+	links atomic.Int32 // how many of these links live
 	ended *ending
 	cause error
 }
@@ -164,9 +165,9 @@ func (g *grief) leave() {
 	}
 }
 
-// mourn calls ended, and those that were taken with it, when the links of all lanes with peer
-// have ended: one has, because of cause. It does so at once if peer need not have ended. No
-// lock of a link may be held.
+// mourn calls ended, and the endings that were taken with it, when the links of all lanes with peer
+// have ended. One link has ended because of cause. If cause does not say that peer has ended, mourn
+// calls them at once. No lock of a link may be held.
 func (d *Dispatcher) mourn(peer resource.GID, ended *ending, cause error) {
 	g := &grief{ended: ended, cause: cause}
 	g.links.Store(1)
@@ -180,7 +181,7 @@ func (d *Dispatcher) mourn(peer resource.GID, ended *ending, cause error) {
 				if l.life.State() != life.Dead {
 					g.links.Add(1)
 					l.mourned = append(l.mourned, g)
-					l.watch() // its connection may be silent,
+					l.watch() // notices if the connection is silent
 					l.act(l.life.Wanted())
 				}
 				l.mu.Unlock()

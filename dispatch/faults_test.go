@@ -21,8 +21,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A connection that is cut anywhere loses no monitor: the end of a resource is told once,
-// behind all messages of that resource, also to a monitor that is set later.
+// A connection that is cut anywhere loses no monitor. The end of a resource is told once, behind
+// all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
 	step := int64(61)
 	switch {
@@ -49,7 +49,7 @@ func cutMonitors(t *testing.T, after int64) {
 		its := box(t, b, 1+round, 0)
 		id := monitored(its)
 		const before, later, each = 100, 101, 10
-		if round != 1 { // else the first frames are the other context's
+		if round != 1 { // otherwise the first frames are the other context's
 			monitorOf(t, mine, id, before)
 		}
 		f := flow(t, b, mine)
@@ -85,7 +85,7 @@ func cutMonitors(t *testing.T, after int64) {
 	rb.ln.Close()
 }
 
-// Monitors that are set, calls that begin, and receives that wait as the context of their
+// Monitors that are set, calls that begin, and receives that wait while the context of their
 // resource is closed or killed are all told that it has ended.
 func TestContextEndsAsItIsAwaited(t *testing.T) {
 	for name, tr := range transports() {
@@ -101,7 +101,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 					b := w.node(t, 2+i, tr)
 					its := box(t, b, 1, 0)
 					id := monitored(its)
-					if i%2 == 0 { // else there is no connection yet
+					if i%2 == 0 { // otherwise there is no connection yet
 						talk(t, a, b, its, 1)
 					}
 					var all sync.WaitGroup
@@ -152,7 +152,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 						seen[msg.Tag()] = true
 						msg.Release()
 					}
-					if isKilled { // it lives on, without ports
+					if isKilled { // the context lives on, without ports
 						b.eachLink(func(l *link) { l.die(ErrUnreachable) })
 					}
 				}
@@ -163,8 +163,8 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 	}
 }
 
-// A machine that falls silent has not ended for monitors, calls and receives while only the
-// network is cut. It has when the directory says that its node is dead.
+// For monitors, calls and receives, a machine that falls silent has not ended while only the
+// network is cut. It has ended when the directory says that its node is dead.
 func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
@@ -209,10 +209,9 @@ func TestSilentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T) {
 	n.heal()
 }
 
-// A context whose node the directory takes for dead is tried once more at the addresses that
-// are known: its link resumes if it lives, as after the end of its directory alone, and has
-// ended if it does not answer, however long GiveUp is. A context without a known address has
-// ended.
+// A context with a node that the directory takes for dead is tried once more at the known
+// addresses. If it lives, as after the end of its directory alone, its link resumes. If it does not
+// answer, it has ended, however long GiveUp is. A context without a known address has ended.
 func TestContextOfDeadNode(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +243,7 @@ func TestContextOfDeadNode(t *testing.T) {
 			isEmpty(t, mine)
 			w.kill(b)
 			awaitGone(t, mine, monitored(its), 7)
-			b.eachLink(func(l *link) { l.die(ErrUnreachable) }) // it lives on, without ports
+			b.eachLink(func(l *link) { l.die(ErrUnreachable) }) // the context lives on, without ports
 
 			unknown := resource.MakeGID(1, 9, 1)
 			monitorOf(t, mine, unknown, 8)
@@ -260,9 +259,9 @@ func TestContextOfDeadNode(t *testing.T) {
 	}
 }
 
-// A node's death by the directory's word does not end links that only the peer dials: the
-// peer is left the time to dial. These are links that this side has accepted, and knows no
-// address for, and those of lanes of the peer's rules.
+// When the directory says that a node is dead, links that only the peer dials do not end: the peer
+// is left the time to dial. Such links are those that this side has accepted, and knows no address
+// for, and lanes of the peer's rules.
 func TestAcceptedLinkOfDeadNode(t *testing.T) {
 	for name, tr := range links() {
 		for _, isLane := range []bool{false, true} {
@@ -279,7 +278,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 						return addrs, fmt.Errorf("%w: %v", ErrNodeDead, id)
 					}
 				})
-				var await atomic.Int64 // until there have been so many looks, b does not dial
+				var await atomic.Int64 // b does not dial before there have been so many checks
 				var isKilled atomic.Bool
 				b := w.node(t, 2, tr, func(c *Config) {
 					c.Undelivered = func(u Undelivered) {
@@ -336,7 +335,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 	}
 }
 
-// A link that has never been told of an address dials those that the resolver returns beside
+// A link that has never been told an address dials the addresses that the resolver returns beside
 // ErrNodeDead: another link of this context has used them.
 func TestAddressesOfDeadNode(t *testing.T) {
 	w := newWorld()
@@ -350,7 +349,7 @@ func TestAddressesOfDeadNode(t *testing.T) {
 	talk(t, a, b, box(t, b, 1, 0), 1)
 }
 
-// hooked is a transport whose dials ask a function first, which may fail them.
+// hooked is a transport that calls a function before it dials. The function may make the dial fail.
 type hooked struct {
 	subsys.Transport
 	dial atomic.Pointer[func(ctx context.Context, addr string) error]
@@ -375,9 +374,9 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 	return p.Port.Dial(ctx, addr, s)
 }
 
-// A context whose node the directory takes for dead has not ended if one of its addresses
-// refuses the link, if this machine could not dial, or if GiveUp ends the attempt. It is out of
-// reach.
+// A context with a node that the directory takes for dead has not ended, but is out of reach, in
+// three cases: one of its addresses refuses the link, this machine could not dial, or GiveUp ends
+// the attempt.
 func TestNotGoneThoughNodeDead(t *testing.T) {
 	const nobody = "tcp://127.0.0.1:1"
 	for what, dial := range map[string]func(ctx context.Context, addr string) error{
@@ -416,7 +415,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 				}
 			})
 			b := w.node(t, 2, tcp.New(), func(c *Config) {
-				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it dials nobody
+				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
 			})
 			its := box(t, b, 1, 0)
 			talk(t, a, b, its, 1)
@@ -438,8 +437,8 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 	}
 }
 
-// The attempt that decides that a context of a dead node has ended has the time that one to
-// a peer far away has.
+// The attempt that decides that a context of a dead node has ended has as much time as an attempt
+// to reach a distant peer.
 func TestLastAttemptIsLong(t *testing.T) {
 	w := newWorld()
 	var isLong atomic.Bool
@@ -491,9 +490,8 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 	}
 }
 
-// A resource is closed while goroutines select messages from it, in every way that there is.
-// Each of them ends with ErrClosed, and each message that was accepted is received or
-// reported, once.
+// A resource is closed while goroutines select messages from it, in each way that exists. Each of
+// them ends with ErrClosed. Each message that was accepted is received or reported, once.
 func TestSelectWhileClosed(t *testing.T) {
 	const senders, most = 3, 1000
 	for name, tr := range transports() {
@@ -587,8 +585,8 @@ func TestSelectWhileClosed(t *testing.T) {
 	}
 }
 
-// RecvAny fails with ErrStuck when one of its mailboxes is full of what it does not select and
-// senders wait. It has lost nothing.
+// RecvAny fails with ErrStuck when one of its mailboxes is full of messages that it does not select
+// and senders wait. It has lost no message.
 func TestStuckRecvAny(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
 	for name, tr := range transports() {
@@ -617,8 +615,8 @@ func TestStuckRecvAny(t *testing.T) {
 	}
 }
 
-// Two contexts each send the other more than its mailbox holds, and select what comes last:
-// both receives fail with ErrStuck, and both go on.
+// Two contexts each send the other more than its mailbox holds, and select the message that comes
+// last. Both receives fail with ErrStuck, and both contexts continue.
 func TestStuckBothWays(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
 	for name, tr := range transports() {
@@ -650,8 +648,8 @@ func TestStuckBothWays(t *testing.T) {
 	}
 }
 
-// A request that is put back is received and replied to like any other. If its resource is
-// closed meanwhile, its call ends.
+// A request that is put back is received and replied to like any other. If its resource is closed
+// meanwhile, its call ends.
 func TestPutBackRequest(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
@@ -686,7 +684,7 @@ func TestPutBackRequest(t *testing.T) {
 	})
 }
 
-// What is sent as the context of its target closes, calls among it, leaves no goroutine that
+// Messages and calls that are sent while the context of their target closes leave no goroutine that
 // waits: each ends with one of the errors of an end.
 func TestWaitersEndWithTheirContext(t *testing.T) {
 	for name, tr := range transports() {

@@ -13,38 +13,37 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A Flow is the way from this context to one resource: the link and the
-// credit. Concurrent use is fine; messages sent one after another arrive in
-// that order, or as Rule says.
+// A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
+// fine. Messages sent one after another arrive in that order, or as Rule says.
 type Flow struct {
 	l       *link
 	dst     uint32
-	sent    uint64 // charged bytes, in all; guarded by l.mu like the rest
+	sent    uint64 // charged bytes, in all; l.mu guards this and the fields below
 	limit   uint64
 	asked   uint64 // the limit that was asked for last; 0: none
 	unit    uint64 // the least that a message is charged, as the receiver has said
-	unasked span   // limits that were asked for, may be granted yet, and no sender waits for
+	unasked span   // limits that were asked for, may still be granted, and that no sender waits for
 	gone    error
 	waiters waitlist
 	wish    wish
-	line    session.Line // messages that have no numbers yet
+	line    session.Line // messages that have no frame numbers yet
 	calls   callsOver
 
-	spread *spread // set where there are rules, in the flow of the common lane
+	spread *spread // set in the flow of the common lane, if there are rules
 
-	// Of a flow to a resource of this process, which has no link:
+	// A flow to a resource of this process has no link, but these:
 	mb   *Mailbox
 	in   *inflow
 	to   neighbour
 	lane uint8
-	way  *end // what is sent is counted there; nil before the first message, and to this very context; guarded by mb.mu
+	way  *end // the end that counts what is sent; nil before the first message, and to this context itself; mb.mu guards it
 }
 
-// goneMost is how many resources that are gone a link remembers, to refuse messages to
-// them at once. Beyond that some are told of anew.
+// goneMost is how many resources that are gone a link remembers, to refuse messages to them at
+// once. Messages to further resources are refused by the peer again.
 const goneMost = 1024
 
-// lay drops a flow whose resource is gone. mu must be held.
+// lay drops a flow whose resource is gone, and remembers the resource. mu must be held.
 func (l *link) lay(f *Flow) {
 	delete(l.flows, f.dst)
 	if l.goneDst == nil {
@@ -59,6 +58,7 @@ func (l *link) lay(f *Flow) {
 	l.goneDst[f.dst] = f.gone
 }
 
+// flow returns the flow to the resource of the peer with serial dst, and makes it if necessary.
 func (l *link) flow(dst uint32) *Flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,8 +79,8 @@ func (l *link) flow(dst uint32) *Flow {
 	return f
 }
 
-// Dead says whether the flow has failed for good: whoever remembers it should
-// ask for a new one.
+// Dead reports whether the flow has failed for good. A caller that keeps flows should then ask for
+// a new one.
 func (f *Flow) Dead() bool {
 	if f.mb != nil {
 		f.mb.mu.Lock()
@@ -92,11 +92,10 @@ func (f *Flow) Dead() bool {
 	return f.gone != nil
 }
 
-// Send accepts the message in b, which belongs to the library if nil is
-// returned, and stays the caller's otherwise. It waits until ctx ends while
-// the resource has no credit left for us. nil means that the message will be
-// delivered, in order, if both contexts live and the resource exists; if not,
-// that is reported.
+// Send accepts the message in b. If Send returns nil, b belongs to the library; otherwise b stays
+// the caller's. Send waits until ctx ends while the resource has no credit left for this context.
+// nil means that the message will be delivered, in order, if both contexts live and the resource
+// exists. A message that is not delivered is reported.
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if f.mb != nil && f.spread == nil {
 		return f.deliver(ctx, src, tag, b, 0)
@@ -108,8 +107,8 @@ func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buff
 	return err
 }
 
-// SendBytes is Send of a copy of p, which it makes where the frame lies if p
-// is small.
+// SendBytes is Send with a copy of p. If p is small, SendBytes makes the copy directly behind the
+// frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
 	if (f.mb == nil || f.spread != nil) && len(p) <= session.Inline {
 		copied, err := f.queue(ctx, src, tag, p, nil, 0)
@@ -132,6 +131,7 @@ func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) 
 	return err
 }
 
+// dispatcher returns the context that sends over the flow.
 func (f *Flow) dispatcher() *Dispatcher {
 	if f.mb != nil {
 		return f.in.from.(*Dispatcher)
@@ -139,7 +139,7 @@ func (f *Flow) dispatcher() *Dispatcher {
 	return f.l.d
 }
 
-// queue is accept over the lane that the rules say.
+// queue is accept over the lane that the rules choose.
 func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
 	if f.spread != nil {
 		return f.spread.accept(ctx, src, tag, p, b, call)
@@ -147,16 +147,16 @@ func (f *Flow) queue(ctx context.Context, src uint32, tag uint64, p []byte, b *b
 	return f.accept(ctx, src, tag, p, b, nil, call)
 }
 
-// accept queues a message, whose payload p is that of b. It says whether it
-// made a copy; if it could not and b is nil, it has done nothing. at, if it is not
-// nil, is told where the message is. If the message is the request of a call, call is its
-// number; then accept leaves b to its caller.
+// accept queues a message, whose payload p is that of b. It reports whether it made a copy. If b is
+// nil and it could not copy, it has done nothing. If at is not nil, accept stores there where the
+// message is. If the message is the request of a call, call is its number; then accept leaves b to
+// its caller.
 func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, at *watermark, call uint64) (copied bool, err error) {
 	if len(p) > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(p), MaxMessage)
 	}
 	l := f.l
-	if l == nil { // of a lane within the process
+	if l == nil { // a lane within the process
 		if b == nil {
 			return false, nil
 		}
@@ -233,8 +233,8 @@ func (f *Flow) push(src uint32, tag uint64, p []byte, b *buffers.Buffer, at *wat
 	return copied
 }
 
-// admit takes credit for c more once there is some and the session has room.
-// mu is held on entry and on return.
+// admit takes credit for c more bytes, once there is some and the session has room. mu is held on
+// entry and on return, and released while admit waits.
 func (f *Flow) admit(ctx context.Context, c uint64) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
@@ -242,7 +242,7 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 			return err
 		}
 	}
-	c = max(c, f.unit) // it may have been told meanwhile
+	c = max(c, f.unit) // the unit may have been told meanwhile
 	switch {
 	case f.gone != nil:
 		return f.gone
@@ -257,13 +257,13 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 		l.post()
 		l.mu.Lock()
 	}
-	// Who is fired from the list has been given its credit, or f has failed.
+	// A waiter that is fired has been given its credit, or f has failed.
 	l.vigil.starved++
 	l.watch()
 	err := l.await(ctx, &f.waiters, w)
 	l.vigil.starved--
 	if err != nil {
-		asks := f.serve() // the next one may need less
+		asks := f.serve() // the next sender may need less
 		if unasks := f.unask(); f.giveBack() || unasks || asks {
 			l.post()
 			l.mu.Lock()
@@ -273,9 +273,10 @@ func (f *Flow) admit(ctx context.Context, c uint64) error {
 	return f.gone
 }
 
-// A span is the least and the greatest of some limits; zeros: of none.
+// A span is the least and the greatest of some limits; zeros mean that there are none.
 type span struct{ least, most uint64 }
 
+// add adds the limit n.
 func (s *span) add(n uint64) {
 	if s.least == 0 || n < s.least {
 		s.least = n
@@ -283,7 +284,7 @@ func (s *span) add(n uint64) {
 	s.most = max(s.most, n)
 }
 
-// forget notes that no sender waits for the limit that was asked for last. mu is held.
+// forget notes that no sender waits for the limit that was asked for last. mu must be held.
 func (f *Flow) forget() {
 	if f.asked > f.limit {
 		f.unasked.add(f.asked)
@@ -291,8 +292,8 @@ func (f *Flow) forget() {
 	f.asked = 0
 }
 
-// unask tells the receiver that no sender waits any more, if that is so. It reports
-// whether there is something to write. mu is held.
+// unask tells the receiver that no sender waits any more, if that is so. It reports whether there
+// is something to write. mu must be held.
 func (f *Flow) unask() bool {
 	if f.waiters.first != nil || f.gone != nil || f.asked <= f.limit {
 		return false
@@ -302,9 +303,8 @@ func (f *Flow) unask() bool {
 	return true
 }
 
-// giveBack returns the credit that was granted to a sender which does not wait any
-// more: others may wait for it. It reports whether there is something to write. mu is
-// held.
+// giveBack returns the credit that was granted to a sender that no longer waits, because other
+// contexts may wait for it. It reports whether there is something to write. mu must be held.
 func (f *Flow) giveBack() bool {
 	u := f.unasked
 	if f.waiters.first != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
@@ -322,18 +322,18 @@ func (f *Flow) giveBack() bool {
 	return true
 }
 
-// held8 is the payload of a Need that gives credit back.
+// held8 returns the payload of a Need that gives credit back.
 func held8(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
-// serve gives what credit there is to those who wait for it, in order, and asks
-// for what the first one left lacks, behind what was sent: the receiver is to know of
-// all that. mu is held; who calls sees to it that the
-// question is written, and is told whether there is one.
+// serve gives the available credit to the senders that wait for it, in order. Then it asks for what
+// the first remaining sender lacks. The question goes behind what was sent, which the receiver must
+// know first. serve reports whether there is a question; the caller must have it written. mu must
+// be held.
 func (f *Flow) serve() (asks bool) {
 	for w := f.waiters.first; w != nil; w = f.waiters.first {
 		w.charge = max(w.charge, f.unit)
 		if need := f.sent + w.charge; need > f.limit {
-			if need != f.asked && !f.line.IsWaiting() { // less than before, if who was first has given up
+			if need != f.asked && !f.line.IsWaiting() { // need is less than before if the first sender has given up
 				f.forget()
 				f.asked, asks = need, true
 				f.l.put(wire.TypeNeed, f.dst, 0, need)

@@ -13,19 +13,18 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A message has been delivered when it is in the mailbox of its resource. Within the process
-// that is so when Send returns. Over a link it is so when the peer has acknowledged the
-// message's last frame: a peer acknowledges frames after it has worked on them, and reports
-// messages that it could not deliver before that (session.Worked). So Flush waits until the
-// last frame of each link that was accepted before is acknowledged, and then looks at what
-// was reported.
+// A message has been delivered when it is in the mailbox of its resource. Within the process that
+// is so when Send returns. Over a link it is so when the peer has acknowledged the message's last
+// frame. A peer acknowledges frames after it has worked on them, and reports messages that it could
+// not deliver before that (session.Worked). So Flush waits until the frames that each link accepted
+// before are acknowledged. Then it checks what was reported.
 
-// FlushError is returned by Flush if not all messages were delivered. It matches the errors
-// in Err with errors.Is.
+// FlushError is returned by Flush if not all messages were delivered. errors.Is matches it with the
+// errors in Err.
 type FlushError struct {
 	Undelivered int   // messages reported as undelivered
 	Waiting     int   // messages that were neither delivered nor reported when ctx ended
-	Err         error // joined: ErrGone, ErrUnreachable, ErrClosed, and the cause of ctx's end
+	Err         error // ErrGone, ErrUnreachable, ErrClosed and the cause of ctx's end, joined
 }
 
 // Error says how many messages were not delivered, and why.
@@ -47,7 +46,7 @@ func (e *FlushError) Error() string {
 // Unwrap returns Err.
 func (e *FlushError) Unwrap() error { return e.Err }
 
-// losses count messages that were reported as undelivered since the last Flush.
+// losses counts messages that were reported as undelivered since the last Flush.
 type losses struct {
 	n     atomic.Int64
 	kinds atomic.Uint32 // a bit for each of lossErrs
@@ -65,7 +64,7 @@ func (l *losses) add(err error) {
 	l.n.Add(1)
 }
 
-// take returns what was counted, and why, and begins anew.
+// take returns the count and the reasons, and sets both to zero.
 func (l *losses) take() (n int, errs []error) {
 	n = int(l.n.Swap(0))
 	if n == 0 {
@@ -80,8 +79,8 @@ func (l *losses) take() (n int, errs []error) {
 	return n, errs
 }
 
-// countLost counts a message of the resource with serial src as undelivered. Locks may be
-// held, but none below Dispatcher.mu.
+// countLost counts a message of the resource with serial src as undelivered. Locks may be held, but
+// none of Dispatcher.mu's level or below it.
 func (d *Dispatcher) countLost(src uint32, err error) {
 	d.lost.Add(1)
 	d.losses.add(err)
@@ -90,20 +89,21 @@ func (d *Dispatcher) countLost(src uint32, err error) {
 	}
 }
 
-// Flush waits until each message that any resource of the context had sent before, and that
-// was accepted, has been delivered to the mailbox of its target, or has been reported as
-// undelivered. It makes progress meanwhile. It returns nil if no message was reported as
-// undelivered since the last Flush of the context. Otherwise it fails with a *FlushError,
-// which says how many were, and matches ErrGone, ErrUnreachable or ErrClosed. If ctx ends
-// before, the *FlushError matches the cause, and says how many messages are still under way.
-// Each undelivered message is counted by one Flush of the context, and by one Flush of its
-// mailbox.
+// Flush waits until each message that any resource of the context had sent before, and that was
+// accepted, has been delivered to the mailbox of its target, or has been reported as undelivered.
+// It makes progress meanwhile.
+//
+// Flush returns nil if no message was reported as undelivered since the last Flush of the context.
+// Otherwise it fails with a *FlushError, which says how many were, and matches ErrGone,
+// ErrUnreachable or ErrClosed. If ctx ends before, the *FlushError matches the cause, and says how
+// many messages are still under way. Each undelivered message is counted by one Flush of the
+// context, and by one Flush of its mailbox.
 func (d *Dispatcher) Flush(ctx context.Context) error {
 	return d.flush(ctx, 0, &d.losses)
 }
 
-// Flush is Flush of the dispatcher for the messages that were sent in the name of the
-// mailbox's resource. After Close it fails with ErrClosed.
+// Flush is [Dispatcher.Flush] for the messages that the mailbox's resource has sent. After Close it
+// fails with ErrClosed.
 func (m *Mailbox) Flush(ctx context.Context) error {
 	if m.isClosed() {
 		return ErrClosed
@@ -117,7 +117,7 @@ func (m *Mailbox) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush is Flush for the messages of the resource with serial src; 0: of all.
+// flush is Flush for the messages of the resource with serial src; 0 means all resources.
 func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error {
 	var marks []watermark
 	hasLinks := false
@@ -137,7 +137,7 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error 
 			waiting += w.waiting(src)
 		}
 	}
-	if hasLinks { // the holder of the token may be at work on reports that came before the acknowledgement
+	if hasLinks { // the token holder may be at work on reports that came before the acknowledgement
 		d.take()
 		d.give()
 	}
@@ -151,8 +151,8 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, lost *losses) error 
 	return &FlushError{Undelivered: n, Waiting: waiting, Err: errors.Join(errs...)}
 }
 
-// underWay appends watermarks of the messages of src that are not acknowledged: one of those
-// that have numbers, and one of each line in which some wait. mu is held.
+// underWay appends watermarks of the messages of src that are not acknowledged: one for all
+// messages that have numbers, and one for each line in which some wait. mu must be held.
 func (l *link) underWay(marks []watermark, src uint32) []watermark {
 	last, found := uint32(0), false
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
@@ -181,8 +181,8 @@ func (l *link) underWay(marks []watermark, src uint32) []watermark {
 	return marks
 }
 
-// waiting returns how many messages of src, which may be 0 for all, are not acknowledged, of
-// those that the watermark is about.
+// waiting returns how many messages up to the watermark are not acknowledged. It counts those of
+// the resource with serial src; 0 means all resources.
 func (w watermark) waiting(src uint32) (n int) {
 	l := w.l
 	l.mu.Lock()
@@ -200,7 +200,7 @@ func (w watermark) waiting(src uint32) (n int) {
 			n++
 		}
 	})
-	l.s.EachNumbered(func(h *subsys.Header, seq uint32) { // they have left the line meanwhile
+	l.s.EachNumbered(func(h *subsys.Header, seq uint32) { // messages that have left the line meanwhile
 		if h.Dst == w.f.dst && (src == 0 || h.Src == src) && int32(seq-w.seq) > 0 {
 			n++
 		}
@@ -208,7 +208,7 @@ func (w watermark) waiting(src uint32) (n int) {
 	return n
 }
 
-// WaitFor makes progress while a goroutine waits for a buffer: see [buffers.Waiter].
+// WaitFor makes progress while a goroutine waits for a buffer; see [buffers.Waiter].
 func (d *Dispatcher) WaitFor(ctx context.Context, begin func(fire func()) bool, end func() (waited bool)) error {
 	w := d.waiter()
 	if !begin(w.fire) {

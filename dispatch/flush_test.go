@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// After Flush every message that was accepted before is in its mailbox: small ones, large
-// ones, those that travel in pieces and those behind them.
+// After Flush every message that was accepted before is in its mailbox: small messages, large ones,
+// messages that travel in pieces, and messages behind these.
 func TestFlush(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -49,9 +49,9 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// Flush says exactly how many of the accepted messages were not delivered because their
-// resource was gone, while the receiver's context sends acknowledgements all the time.
-// They are told once.
+// Flush says exactly how many of the accepted messages were not delivered because their resource
+// was gone, while the receiver's context sends acknowledgements all the time. It tells each of them
+// once.
 func TestFlushTellsUndelivered(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			stop := make(chan struct{})
 			ended := make(chan struct{})
 			received := make(chan struct{}, 1)
-			go func() { // its frames carry acknowledgements
+			go func() { // the frames of this goroutine carry acknowledgements
 				defer close(ended)
 				back := flow(t, b, other)
 				for {
@@ -130,8 +130,8 @@ func TestFlushTellsUndelivered(t *testing.T) {
 	}
 }
 
-// Flush fails when the peer is out of reach for too long, with the number of messages that
-// were under way.
+// Flush fails when the peer is out of reach for too long, with the number of messages that were
+// under way.
 func TestFlushUnreachable(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestFlushUnreachable(t *testing.T) {
 			me := box(t, a, 1, 0)
 			peer := resource.MakeGID(1, 2, 0)
 			w.mu.Lock()
-			w.at[peer] = nil // no address: it is looked for
+			w.at[peer] = nil // without an address, a search for the peer goes on
 			w.mu.Unlock()
 			f, err := a.Flow(peer, 1)
 			if err != nil {
@@ -171,7 +171,7 @@ func TestFlushOfOneResource(t *testing.T) {
 	tr := transports()["tcp"]
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	me, other := box(t, a, 1, 0), box(t, a, 2, 0)
-	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestFlushAsContextCloses(t *testing.T) {
 	w := newWorld()
 	a := w.node(t, 1, transports()["tcp"])
 	me := box(t, a, 1, 0)
-	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,15 +228,15 @@ func TestFlushAsContextCloses(t *testing.T) {
 	}
 }
 
-// Wait returns when the library is through with a buffer: when its message was delivered
-// over the last of the links that it was sent over, or was given up.
+// Wait returns when the library no longer needs a buffer: when its message was delivered over the
+// last of its links, or was given up.
 func TestWaitForBuffer(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 300 * time.Millisecond }), w.node(t, 2, tr)
 			mb := box(t, b, 1, 0)
-			lost, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // has no address
+			lost, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
 			if err != nil {
 				t.Fatal(err)
 			}

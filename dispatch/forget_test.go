@@ -11,8 +11,8 @@ import (
 
 var resourcesFlag = flag.Int("forget.resources", 2_000, "short-lived resources in TestShortLivedResources")
 
-// What a link knows of resources goes with them: nothing is kept of each resource that
-// was ever used.
+// The accounts of a link with resources go with the resources: the link keeps nothing of each
+// resource that was ever used.
 func TestShortLivedResources(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestShortLivedResources(t *testing.T) {
 				if err := flow(t, a, mb).try(brief(t), 0, 10); err != nil {
 					t.Fatal(err)
 				}
-				if i%2 == 0 { // else it is closed while the message comes, or is unread
+				if i%2 == 0 { // otherwise it is closed while the message comes, or is unread
 					take(t, mb)
 				}
 				mb.Close()
@@ -52,7 +52,7 @@ func TestShortLivedResources(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually.True(t, "the receiver's accounts dropped", func() bool {
-				_ = f.try(brief(t), 0, 0) // the accounts go with what comes next
+				_ = f.try(brief(t), 0, 0) // the accounts go with the next frames
 				l.d.take()
 				defer l.d.give()
 				l.mu.Lock()

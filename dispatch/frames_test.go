@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// fakeConn is a conn whose frames the test sees.
+// fakeConn is a connection that keeps its frames for the test.
 type fakeConn struct {
 	sent   []subsys.Frame
 	closed bool
@@ -32,9 +32,8 @@ func (c *fakeConn) Send(fs []subsys.Frame) (int, error) {
 	return len(fs), nil
 }
 
-// framesOf cuts fuzz bytes into frames, as a hostile peer could send them:
-// every field is theirs, only the length of the payload is true, which the
-// transport sees to.
+// framesOf cuts fuzz bytes into frames, as a hostile peer could send them. Every field comes from
+// the peer. Only the length of the payload is true, because the transport ensures that.
 func framesOf(pool *buffers.Pool, data []byte) (fs []subsys.Frame) {
 	for len(data) >= subsys.HeaderLen && len(fs) < 64 {
 		var h subsys.Header
@@ -66,8 +65,8 @@ func frameBytes(fs ...subsys.Header) []byte {
 	return out
 }
 
-// Whatever a peer sends, before the handshake or after it, there is no panic,
-// at most as much is kept as was granted, and nothing is left afterwards.
+// Whatever frames a peer sends, before the handshake or after it, there is no panic. At most as
+// many bytes are kept as were granted, and nothing remains afterwards.
 func FuzzFrames(f *testing.F) {
 	h := wire.Hello{From: resource.MakeGID(1, 2, 0), To: resource.MakeGID(3, 4, 0), Cluster: (&Trust{}).hash()}
 	hw := frameBytes(subsys.Header{Type: wire.TypeHello, Len: wire.HelloLen})

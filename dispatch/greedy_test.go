@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// A peer that asks for answers without end, and acknowledges none, loses its connection
-// before they take much memory, and each further one.
+// A peer that asks for answers without end, and acknowledges none, loses its connection before they
+// take much memory. It loses each further connection too.
 func TestAnswersAreBounded(t *testing.T) {
 	for what, ask := range map[string]subsys.Header{
 		"messages to nobody": {Type: wire.TypeData, Dst: 99, Src: 5},
@@ -35,7 +35,7 @@ func TestAnswersAreBounded(t *testing.T) {
 					if err = ep.comes(c, fs); err != nil {
 						return err
 					}
-					if c.sent = c.sent[:0]; ask.Type == wire.TypeBegin { // each ends the one before
+					if c.sent = c.sent[:0]; ask.Type == wire.TypeBegin { // each such frame ends the message before
 						ask.Dst++
 					}
 				}

@@ -22,35 +22,36 @@ import (
 
 const (
 	shakeTimeout = 2 * time.Second
-	maxPending   = 256 // accepted conns that have not attached yet
+	maxPending   = 256 // accepted connections that have not attached yet
 )
 
-// An endpoint is the sink of one conn: first it shakes hands, then it passes
-// frames to the link.
+// An endpoint is the sink of one connection. First it does the handshake, then it passes frames to
+// the link.
 type endpoint struct {
 	d         *Dispatcher
 	link      atomic.Pointer[link]
-	isCurrent atomic.Bool // the conn is that of the link
+	isCurrent atomic.Bool // the connection is that of the link
 
 	mu      lock.Mutex[levelEndpoint]
 	step    uint8 // the frame type expected next
-	trust   Trust // the acceptor's
+	trust   Trust // of the acceptor
 	cluster uint64
 	said    wire.Transcript
 	peer    resource.GID
-	lane    uint8            // the acceptor's
-	want    *link            // the dialler's,
-	from    subsys.Conn      // which it is to leave; nil: it has none
-	mine    wire.Attach      // what we said
-	outcome chan error       // the dialler's, one value
-	expiry  *time.Timer      // the acceptor's,
-	place   *subsys.Stranger // until it knows its peer
+	lane    uint8            // of the acceptor
+	want    *link            // of the dialler: the link to bind the connection to
+	from    subsys.Conn      // of the dialler: the connection that the link is to leave; nil: the link has none
+	mine    wire.Attach      // the Attach that this context has sent
+	outcome chan error       // of the dialler: gets one value, the result
+	expiry  *time.Timer      // of the acceptor: ends the handshake when its time is over
+	place   *subsys.Stranger // of the acceptor: the place among strangers, until the peer is known
 }
 
+// hash returns the number that stands for the cluster in a Hello.
 func (t *Trust) hash() uint64 { return xxhash.Sum64String(t.Cluster) }
 
-// welcome is the acceptor's beginning. Beyond maxPending an older conn that has
-// not shaken hands gives way, see subsys.Strangers.
+// welcome makes the endpoint of an accepted connection. Beyond maxPending, an older connection with
+// an unfinished handshake gives way; see subsys.Strangers.
 func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	trust := d.trust()
 	ep := &endpoint{d: d, step: wire.TypeHello, cluster: trust.hash(), said: wire.Transcript{Keys: trust.Keys}, trust: trust}
@@ -62,7 +63,7 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 			c.Close()
 		}
 	}
-	// A conn may be cut before its place is noted: its time runs out then.
+	// A connection may be cut before its place is noted: then its time runs out.
 	place := d.strangers.Add(source, func() { end("dispatch: a peer gives way to newer ones, because it has not completed the handshake") })
 	ep.mu.Lock()
 	ep.place = place
@@ -71,7 +72,7 @@ func (d *Dispatcher) welcome(c subsys.Conn) subsys.Sink {
 	return ep
 }
 
-// settle ends the time of being a stranger.
+// settle takes the connection off the strangers, and stops the timer of the handshake.
 func (ep *endpoint) settle() {
 	ep.mu.Lock()
 	t, place := ep.expiry, ep.place
@@ -83,7 +84,7 @@ func (ep *endpoint) settle() {
 	}
 }
 
-// shake dials addr and binds the conn to l, in place of from, which may be nil.
+// shake dials addr and binds the connection to l, in place of from, which may be nil.
 func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr string, from subsys.Conn) error {
 	trust := d.trust()
 	ep := &endpoint{d: d, step: wire.TypeChallenge, cluster: trust.hash(), said: wire.Transcript{Keys: trust.Keys}, want: l, from: from, peer: l.peer, outcome: make(chan error, 1)}
@@ -98,11 +99,11 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	h := wire.Hello{From: d.self, To: l.peer, Lane: l.key.lane, Cluster: ep.cluster}
 	_, _ = rand.Read(h.Nonce[:])
 	said := h.Append(nil)
-	ep.said.Said = slices.Clip(said) // which is another goroutine's from Start on
+	ep.said.Said = slices.Clip(said) // another goroutine uses said from Start on
 	c.Start()
 	if err := ep.say(c, wire.TypeHello, said); err != nil {
 		l.mu.Lock()
-		l.life.EndProposal() // where the answer came before say returned
+		l.life.EndProposal() // the answer may have come before say returned
 		l.mu.Unlock()
 		c.Close()
 		return err
@@ -112,7 +113,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	case err = <-ep.outcome:
 	case <-ctx.Done():
 		err = fmt.Errorf("dispatch: handshake with %s: %w", addr, context.Cause(ctx))
-		// It may have succeeded just now: then the link has the conn.
+		// It may have succeeded just now: then the link has the connection.
 		if ep.link.Load() != nil {
 			return nil
 		}
@@ -126,8 +127,8 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 	return err
 }
 
-// say sends one handshake frame. The dialler's first may be under way still when the answer
-// asks for the next.
+// say sends one handshake frame. mu orders the frames: the dialler's first may still be being sent
+// when the answer asks for the next.
 func (ep *endpoint) say(c subsys.Conn, typ uint8, b []byte) error {
 	f := [1]subsys.Frame{{Data: b}}
 	f[0].Type, f[0].Len = typ, uint32(len(b))
@@ -156,6 +157,7 @@ func (ep *endpoint) Frames(c subsys.Conn, fs []subsys.Frame) error {
 	return nil
 }
 
+// finish tells shake the result of the handshake, unless it has one.
 func (ep *endpoint) finish(err error) {
 	if ep.outcome != nil {
 		select {
@@ -192,7 +194,8 @@ func (ep *endpoint) Down(c subsys.Conn, err error) {
 	}
 }
 
-// hear takes the handshake one step further.
+// hear handles one frame of the handshake. The token must be held, as for the methods below that
+// handle a frame.
 func (ep *endpoint) hear(c subsys.Conn, f *subsys.Frame) error {
 	if f.Type == wire.TypeRefuse && ep.want != nil && ep.step == wire.TypeReady {
 		return ep.refused(f.Data)
@@ -211,6 +214,7 @@ func (ep *endpoint) hear(c subsys.Conn, f *subsys.Frame) error {
 	return ep.onReady(c, f.Data)
 }
 
+// onHello checks the dialler's Hello, and answers with a Challenge.
 func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	var h wire.Hello
 	if err := h.Parse(b); err != nil {
@@ -238,6 +242,7 @@ func (ep *endpoint) onHello(c subsys.Conn, b []byte) error {
 	return ep.say(c, wire.TypeChallenge, part)
 }
 
+// onChallenge checks the acceptor's Challenge, and answers with an Attach.
 func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	var ch wire.Challenge
 	if err := ch.Parse(b); err != nil {
@@ -266,6 +271,8 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 	return ep.say(c, wire.TypeAttach, part)
 }
 
+// onAttach checks the dialler's Attach. If the link admits the connection, onAttach binds it and
+// answers with Ready, otherwise with Refuse.
 func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	var a wire.Attach
 	if err := a.Parse(b); err != nil {
@@ -323,12 +330,14 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 	}
 }
 
+// refuse tells the dialler that the connection is not attached, and returns the error that ends it.
 func (ep *endpoint) refuse(c subsys.Conn, why wire.Refusal, gen uint64) error {
 	r := wire.Refuse{Why: why, Gen: gen}
 	_ = ep.say(c, wire.TypeRefuse, r.Append(nil))
 	return fmt.Errorf("%w: conn of %v not attached (%d)", ErrRefused, ep.peer, why)
 }
 
+// refused handles a Refuse frame at the dialler.
 func (ep *endpoint) refused(b []byte) error {
 	var r wire.Refuse
 	if err := r.Parse(b); err != nil {
@@ -345,6 +354,7 @@ func (ep *endpoint) refused(b []byte) error {
 	return err
 }
 
+// onReady checks the acceptor's Ready, and binds the connection to the link.
 func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	var a wire.Attach
 	if err := a.Parse(b); err != nil {
@@ -361,7 +371,7 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	if err := l.life.Confirms(&ep.mine, &a); err != nil {
 		return err
 	}
-	a.IsMove = ep.mine.IsMove // as it was for the peer
+	a.IsMove = ep.mine.IsMove // as the peer has seen it
 	if err := l.bind(ep, c, &a); err != nil {
 		return err
 	}
@@ -371,9 +381,9 @@ func (ep *endpoint) onReady(c subsys.Conn, b []byte) error {
 	return nil
 }
 
-// bind makes c, whose handshake has succeeded and whose sink is ep, the link's connection,
-// in place of an earlier one, and resumes the session where a says. mu and the token must
-// be held, and no goroutine may write.
+// bind makes c, whose handshake has succeeded and whose sink is ep, the link's connection, in place
+// of an earlier one. It resumes the session where a says. mu and the token must be held, and no
+// goroutine may write.
 func (l *link) bind(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	resume := l.s.Resume
 	if a.IsMove {

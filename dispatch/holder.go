@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// One sender at a time is granted credit beyond a mailbox's limit, and the others wait
-// until its message has been received. A sender's context uses such a grant at once, or
-// gives it back. If its process is stopped or misbehaves, nothing comes, and the grant
-// cannot be taken back: the message may be under way. So while other senders wait, the
-// mailbox looks now and then how much has come of the message. If nothing has come
-// between two looks, the link with that context is ended, as that with a context out of
-// reach. What cannot come because this context's memory is used up is waited for.
+// One sender at a time is granted credit beyond a mailbox's limit. The other senders wait until its
+// message has been received. A sender's context uses such a grant at once, or gives it back. If its
+// process is stopped or misbehaves, nothing comes, and the grant cannot be taken back: the message
+// may be under way. So while other senders wait, the mailbox checks now and then how much of the
+// message has arrived. If nothing has arrived between two checks, the link with that context is
+// ended, as the link with a context out of reach is. Time in which this context lacks memory for
+// the message does not count.
 
-// holdMost is the time between two looks.
+// holdMost returns the time between two checks.
 func (d *Dispatcher) holdMost() time.Duration { return 3 * d.cfg.GiveUp }
 
-// A suspect is a sender with a grant beyond the limit, and what has come of it. The zero
-// suspect is no sender.
+// A suspect is a sender with a grant beyond the limit, and how much of its message has arrived. The
+// zero value stands for no sender.
 type suspect struct {
 	in   *inflow
-	end  uint64 // of the grant
-	came uint64 // charged bytes and those of a message in pieces
+	end  uint64 // the end of the grant
+	came uint64 // charged bytes, including the arrived bytes of a message in pieces
 }
 
-// judgeHolder ends the link of the sender with a grant beyond the limit if nothing has
-// come of its message since the last look, and other senders wait.
+// judgeHolder ends the link of the sender with a grant beyond the limit if nothing of its message
+// has arrived since the last check, and other senders wait. It runs in the goroutine of the timer
+// judging.
 func (m *Mailbox) judgeHolder() {
 	m.mu.Lock()
 	if m.closed || len(m.needy) == 0 {
@@ -37,7 +38,7 @@ func (m *Mailbox) judgeHolder() {
 	}
 	in := m.over
 	if in == nil && m.d.memory > 0 {
-		in = m.d.over.Load() // of another mailbox
+		in = m.d.over.Load() // the sender to another mailbox, with a grant beyond the budget
 	}
 	m.mu.Unlock()
 
@@ -58,10 +59,10 @@ func (m *Mailbox) judgeHolder() {
 	}
 }
 
-// suspect returns how much has come of the message for which in was granted credit beyond
-// the limit, or the zero suspect if all of it has.
+// suspect returns how much has arrived of the message for which in was granted credit beyond the
+// limit. It returns the zero value if all of it has arrived.
 func (in *inflow) suspect() suspect {
-	if in.l == nil { // its goroutine goes on, or gives the credit back
+	if in.l == nil { // a sender of this process uses the credit, or gives it back
 		return suspect{}
 	}
 	in.l.d.take()

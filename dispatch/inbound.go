@@ -14,45 +14,45 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// An acknowledgement goes out by itself after so many frames or bytes; sooner
-// with whatever is sent, and at the latest at the next tick.
+// After ackFrames frames or ackBytes bytes, an acknowledgement is sent in a frame of its own. It
+// goes earlier with any frame that is sent, and at the latest at the next tick.
 const (
 	ackFrames = 4096
 	ackBytes  = 1 << 20
 )
 
-// mostAnswers is how many frames a peer may have caused and not acknowledged, such as
-// that a resource does not exist. A peer that reads what it is sent never has so many: of
-// its own frames at most session.MaxUnacked wait for an answer.
+// mostAnswers is how many frames a peer may have caused and not acknowledged, such as a frame that
+// says that a resource does not exist. A peer that reads what it is sent never has so many: at most
+// session.MaxUnacked of its own frames wait for an answer.
 const mostAnswers = 2 * session.MaxUnacked
 
-// mostPending is how many frames of any kind may wait for the acknowledgement of a peer that
-// goes on sending. A program that releases requests without a reply causes frames that no
-// other limit counts.
+// mostPending is how many frames of any kind may wait for the acknowledgement of a peer that keeps
+// sending. A program that releases requests without a reply causes frames that no other limit
+// counts.
 const mostPending = 1 << 20
 
-// inbound is the part of a link that works on what arrives. The holder of the progress
-// token owns it: no two connections of a link interleave, nor two lanes with one peer.
+// inbound is the part of a link that works on what arrives. The holder of the progress token owns
+// it: no two connections of a link interleave, nor two lanes with one peer.
 type inbound struct {
 	inflows  map[uint32]*inflow
 	lastFlow *inflow
 	answered bool // work has queued frames
-	// Of the frames that work has queued, so many were since the frame numbered
-	// answersFrom, which the peer has not acknowledged.
+	// answers counts the frames that work has queued since the frame numbered answersFrom, which
+	// the peer has not acknowledged.
 	answers     int
 	answersFrom uint32
 	hasLeft     bool // the mailboxes have been told that the link ends
 	parts       []part
 	coming      coming
-	whole       [1]subsys.Frame // a message of which the last piece has come
-	unacked     int             // bytes that have come since the last acknowledgement,
-	told        uint32          // which was of the frames before this one
+	whole       [1]subsys.Frame // a message that has its last piece
+	unacked     int             // bytes that have come since the last acknowledgement
+	told        uint32          // the first frame that is not acknowledged yet
 
-	gotNow  atomic.Uint64 // messages over the present connection, not yet in traffic,
-	gotNowB atomic.Uint64 // and bytes of payload
+	gotNow  atomic.Uint64 // messages over the present connection that are not in traffic yet
+	gotNowB atomic.Uint64 // their bytes of payload
 }
 
-// receive works on frames that came over c, whose sink is end.
+// receive works on frames that came over c, which has the sink end. The token must be held.
 func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
 	answered, err := l.digest(end, c, fs)
 	if answered {
@@ -65,8 +65,8 @@ func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
 	return err
 }
 
-// digest is receive up to the answers, and reports whether there are any. A frame that
-// asks for nothing but its delivery takes no lock of the link.
+// digest is receive without writing the answers, and reports whether there are any. A frame that
+// asks only for its delivery takes no lock of the link.
 func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered bool, err error) {
 	if len(l.parts) > 0 {
 		if err := l.makeReady(fs); err != nil {
@@ -111,8 +111,7 @@ func (l *link) digest(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answered
 	return l.answered, err
 }
 
-// isAckDue counts bytes that came, and reports whether they are to be acknowledged at
-// once.
+// isAckDue counts bytes that came, and reports whether they are to be acknowledged at once.
 func (l *link) isAckDue(bytes int) bool {
 	next, told := l.s.Expected(), l.s.Told()
 	if told != l.told {
@@ -126,10 +125,11 @@ func (l *link) isAckDue(bytes int) bool {
 	return unsaid >= ackFrames || l.unacked >= ackBytes && unsaid > 1 // a single message is often answered
 }
 
-// attendTo does what frames that came ask of the sending part of the link.
+// attendTo does the work on the sending part of the link that arrived frames ask for. The token
+// must be held, and not mu.
 func (l *link) attendTo() error {
 	l.mu.Lock()
-	if !l.calls() { // the writer does so otherwise
+	if !l.calls() { // otherwise the writer releases
 		l.release()
 	}
 	if l.s.Head()-l.answersFrom < 1<<31 {
@@ -145,20 +145,19 @@ func (l *link) attendTo() error {
 	ended := l.closedIn
 	l.closedIn = nil
 	l.act(l.life.Stirred(l.s.Expected(), l.s.Next()))
-	l.answered = l.s.HasQueued() // what was acknowledged may let more be numbered
+	l.answered = l.s.HasQueued() // an acknowledgement may let more frames be numbered
 	l.mu.Unlock()
 	l.forget(ended)
 	return nil
 }
 
-// answer is push for what the frames at hand ask for. The token must be held.
+// answer is push for frames that the received frames ask for. The token must be held.
 func (l *link) answer(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.push(typ, dst, src, tag, payload...)
 	l.countAnswer()
 }
 
-// countAnswer counts a frame that was queued because of what the peer sent. The token must
-// be held.
+// countAnswer counts a frame that was queued because of what the peer sent. The token must be held.
 func (l *link) countAnswer() {
 	l.answered = true
 	if l.answers++; l.answers == 1 {
@@ -168,7 +167,7 @@ func (l *link) countAnswer() {
 	}
 }
 
-// work does what fresh frames ask, in order. The token must be held.
+// work does what fresh frames ask for, in order. The token must be held.
 func (l *link) work(fs []subsys.Frame) error {
 	for i := 0; i < len(fs); {
 		f := &fs[i]
@@ -185,7 +184,7 @@ func (l *link) work(fs []subsys.Frame) error {
 		}
 		j := i + 1
 		bytes := len(f.Data)
-		whole := bytes == int(f.Len) // else its payload was skipped
+		whole := bytes == int(f.Len) // otherwise the payload was skipped
 		for call == 0 && j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst && fs[j].Flags&wire.FlagCall == 0 {
 			bytes += len(fs[j].Data)
 			j++
@@ -225,13 +224,14 @@ func (l *link) inflow(dst uint32) *inflow {
 		in = &inflow{from: l, l: l, dst: dst}
 		if mb := l.d.mailbox(dst); mb != nil && mb.admit(in) {
 			in.mb = mb
-			l.inflows[dst] = in // unknown ones are not remembered: a peer could make up many
+			l.inflows[dst] = in // unknown resources are not remembered: a peer could make up many
 		}
 	}
 	l.lastFlow = in
 	return in
 }
 
+// control works on a frame that is not a message. The token must be held.
 func (l *link) control(f *subsys.Frame) error {
 	if l.coming.number != 0 && f.Type != wire.TypeBegin && f.Type != wire.TypeAck {
 		return fmt.Errorf("%w: frame type %d where the request of a call is due", ErrProtocol, f.Type)
@@ -283,14 +283,14 @@ func (l *link) control(f *subsys.Frame) error {
 			fl.gone = fmt.Errorf("%w: %v", ErrGone, to)
 			fl.waiters.fireAll()
 			others = l.abandon(fl)
-			l.full.fireAll() // they look again, as do those who follow what was abandoned
+			l.full.fireAll() // they check again, as the senders behind the abandoned messages do
 			l.behind.fireAll()
 			l.lay(fl)
 			l.answered = true
 		}
 		isNew := f.Src != 0 && l.s.Reported(f.Dst, f.Src, f.Tag, uint32(u.Bytes))
 		var ended *ending
-		if f.Src == 0 { // else it refuses a message, and may come before others that were sent earlier
+		if f.Src == 0 { // otherwise it refuses a message, and may come before other messages that were sent earlier
 			ended = l.takeEndings(f.Dst)
 		}
 		l.mu.Unlock()
@@ -315,10 +315,10 @@ func (l *link) control(f *subsys.Frame) error {
 	return nil
 }
 
-// makeRoom judges the length of a large frame that comes over a connection, whose sink is
-// end, before memory is given to it: a message may not be longer than the credit its sender was given. It returns
-// nil for a frame whose payload is not needed: one that has come before, or one for a
-// resource that does not exist.
+// makeRoom judges the length of a large frame that comes over a connection with the sink end,
+// before memory is given to it. A message may not be longer than the credit its sender was given.
+// makeRoom returns nil for a frame with a payload that is not needed: the frame has come before, or
+// its resource does not exist. The token must be held.
 func (l *link) makeRoom(end *endpoint, h *subsys.Header) (*buffers.Buffer, error) {
 	if h.Type != wire.TypeData && h.Type != wire.TypePiece || h.Len > MaxMessage {
 		return nil, fmt.Errorf("%w: frame type %d of %d bytes", ErrProtocol, h.Type, h.Len)

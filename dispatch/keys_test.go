@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// Contexts link if they have one key in common, wherever it stands on either
-// side and whichever of them dials; else they do not.
+// Contexts link if they have one key in common, at any place on either side and whichever side
+// dials. Otherwise they do not.
 func TestSeveralKeys(t *testing.T) {
 	many := make([]string, MaxKeys)
 	for i := range many {
@@ -71,8 +71,8 @@ func TestSeveralKeys(t *testing.T) {
 	}
 }
 
-// A key that is taken away while links exist: they stay, who knows only that
-// key gets no new one, and who knows the new one does.
+// A key is taken away while links exist. The links stay. A context that knows only the old key gets
+// no new link, and a context that knows the new key does.
 func TestRotation(t *testing.T) {
 	var now atomic.Pointer[Trust]
 	set := func(keys ...string) { tr := trusting("", keys...)(); now.Store(&tr) }

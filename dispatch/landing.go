@@ -10,32 +10,32 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A landing is memory of the program in which the payload of one message is to lie. Where the
-// payload comes over a stream it is read there, if the message is large; otherwise it is copied
-// there by the goroutine that waits for the message.
+// A landing is memory of the program in which the payload of one message is to lie. If the message
+// is large and comes over a stream, its payload is read into that memory. Otherwise the goroutine
+// that waits for the message copies the payload there.
 //
 //	         take                     the last Release of the buffer
 //	vacant ─────────► taken ─────────────────────────────────────────────► vacant
 //	                    │ withdraw                                            ▲
 //	                    └─────────► moved: the rest goes to other memory ─────┘
 //
-// Connections write to the memory only while they have the buffer that take returned, and only
-// with the progress token held. So the memory is the program's again when withdraw, which takes
-// the token, returns.
+// Connections write to the memory only while they have the buffer that take returned, and only with
+// the progress token held. withdraw takes the token. So the memory belongs to the program again
+// when withdraw returns.
 type landing struct {
 	mem      []byte
-	isWanted bool  // a message that does not come to the memory is to come elsewhere; else it is dropped
-	l        *link // over which the message comes; the token must be held
+	isWanted bool  // a message that does not come to the memory is to come elsewhere; otherwise it is dropped
+	l        *link // the link that the message comes over; the token must be held
 
 	mu      sync.Mutex // no lock is taken while it is held
 	isTaken bool
 	isMoved bool
-	moved   *buffers.Buffer // with what had come; nil: there was no memory for it
-	buf     buffers.Buffer  // over mem, while it is taken
+	moved   *buffers.Buffer // a buffer with what had come; nil: there was no memory for it
+	buf     buffers.Buffer  // refers to mem while it is taken
 }
 
-// take returns a buffer over the memory for a message of n bytes, or nil if it does not fit, or
-// if a message or a connection has the memory. The token must be held.
+// take returns a buffer that refers to the memory, for a message of n bytes. It returns nil if the
+// message does not fit, or if a message or a connection has the memory. The token must be held.
 func (ld *landing) take(d *Dispatcher, l *link, n int) *buffers.Buffer {
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
@@ -71,9 +71,9 @@ func (ld *landing) withdraw(d *Dispatcher) {
 	ld.move(d)
 }
 
-// move takes the memory back: when it returns nothing writes to the memory any more, and no message
-// will be read into it. The rest of a message that is being read goes to other memory, to which what
-// has come is copied if the message is wanted. The token must be held, and no lock.
+// move takes the memory back. When it returns, nothing writes to the memory any more, and no
+// message will be read into it. The rest of a message that is being read goes to other memory, to
+// which the arrived bytes are copied if the message is wanted. The token must be held, and no lock.
 func (ld *landing) move(d *Dispatcher) {
 	ld.mu.Lock()
 	l, isTaken, n := ld.l, ld.isTaken, ld.buf.Len()
@@ -101,13 +101,13 @@ func (ld *landing) move(d *Dispatcher) {
 		ld.moved, b = b, nil
 	}
 	ld.mu.Unlock()
-	if b != nil { // nothing had the memory any more
+	if b != nil { // no message or connection had the memory any more
 		b.Release()
 	}
 }
 
-// settle has the payload of msg, which has come for ld, lie in its memory, if it fits. No lock may
-// be held, nor the token.
+// settle moves the payload of msg, which has come for ld, into ld's memory, if the payload fits and
+// is not there already. Neither a lock nor the token may be held.
 func (ld *landing) settle(d *Dispatcher, msg *Message) {
 	switch {
 	case msg.buf == &ld.buf:
@@ -123,15 +123,16 @@ func (ld *landing) settle(d *Dispatcher, msg *Message) {
 	}
 }
 
-// isInUse reports whether a message lies in the memory, or is being read there.
+// isInUse reports whether a message lies in the memory, or is being read into it.
 func (ld *landing) isInUse() bool {
 	ld.mu.Lock()
 	defer ld.mu.Unlock()
 	return ld.isTaken
 }
 
-// memory returns a buffer for the payload of n bytes of a message to dst that comes over l: over
-// the landing of the message if there is one, and else of the pool. The token must be held.
+// memory returns a buffer for the payload of n bytes of a message to dst that comes over l. The
+// buffer refers to the landing of the message if there is one, and comes from the pool otherwise.
+// The token must be held.
 func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, error) {
 	if ld := l.landing(dst, l.peer.WithSerial(src), tag); ld != nil {
 		if b := ld.take(l.d, l, n); b != nil {

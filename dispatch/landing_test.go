@@ -32,7 +32,7 @@ func replies(t *testing.T, m *Mailbox) {
 	}
 }
 
-// asksFor is a request for n bytes.
+// asksFor returns a request for n bytes.
 func asksFor(n int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(n)) }
 
 // random returns n random bytes, which are the same each time.
@@ -47,8 +47,8 @@ func lies(msg *Message, p []byte) bool {
 	return msg.Len() == 0 || len(p) > 0 && &msg.Bytes()[0] == &p[0]
 }
 
-// The payload of a reply lies in the memory that the caller has given, if it fits. Over TCP
-// large ones are read there: next to nothing is copied.
+// The payload of a reply lies in the memory that the caller has given, if it fits. Over TCP large
+// payloads are read into that memory: next to nothing is copied.
 func TestReplyLands(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -94,12 +94,13 @@ func TestReplyLands(t *testing.T) {
 	}
 }
 
-// landed starts a call, from b to a through a gate, whose reply of n bytes has come in part.
+// landed starts a call, from b to a through a gate. When it returns, the reply of n bytes has come
+// in part.
 func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (c Pending, reply, dst []byte, g *gate, ma, mb *Mailbox) {
 	t.Helper()
 	a, b, g, _ := gated(t, tr, 64<<10, change...)
 	ma, mb = box(t, a, 1, 0), box(t, b, 2, 0)
-	talk(t, a, b, mb, 1) // the connection through the gate
+	talk(t, a, b, mb, 1) // makes the connection through the gate
 	reply, dst = random(n), make([]byte, n)
 	go replies(t, ma)
 	c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(n), dst)
@@ -154,7 +155,7 @@ func TestGivenUpWhileItLands(t *testing.T) {
 	}
 }
 
-// Whatever ends a call while its reply is being read: nothing is written to the memory after that.
+// After any end of a call while its reply is being read, nothing is written to the memory.
 func TestEndsWhileItLands(t *testing.T) {
 	for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
 		for name, end := range map[string]func(*testing.T, *Mailbox, *Mailbox){
@@ -184,7 +185,7 @@ func TestEndsWhileItLands(t *testing.T) {
 	}
 }
 
-// A connection that is cut anywhere within a reply: the reply is read again, and is right.
+// If a connection is cut anywhere within a reply, the reply is read again, and is right.
 func TestLandsThroughCuts(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestLandsThroughCuts(t *testing.T) {
 			w.at[a.self] = []string{name + "://" + r.ln.Addr().String()}
 			w.at[b.self] = nil
 			w.mu.Unlock()
-			defer func() { // before the relay waits for its connections
+			defer func() { // runs before the relay waits for its connections
 				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
 					t.Error(err)
 				}

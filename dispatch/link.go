@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	pumpRounds = 32 // batches one caller writes before senders are made to batch more
+	pumpRounds = 32 // batches that one call of pump writes before senders are made to batch more
 )
 
-// A link is the reliable session between this context and one other, over one lane. It
-// outlives its connections: the session resumes over the next one. It ends when the peer
-// says goodbye, is definitely gone, or has been out of reach for too long.
+// A link is the reliable session between this context and one other, over one lane. It outlives its
+// connections: the session resumes over the next connection. The link ends when the peer says
+// goodbye, is definitely gone, or has been out of reach for too long.
 //
 // Its parts, and which goroutine may use them:
 //
@@ -35,7 +35,7 @@ type link struct {
 	d    *Dispatcher
 	peer resource.GID
 	key  linkKey
-	rule *Rule // of its lane; nil if that is the common one, or the peer's
+	rule *Rule // the rule of its lane; nil if that is the common lane, or the peer's
 
 	inbound
 	pen       atomic.Uint32
@@ -45,39 +45,40 @@ type link struct {
 	mu        lock.Mutex[levelLink]
 	s         session.Session
 	life      life.Machine
-	conn      subsys.Conn // nil: none
-	end       *endpoint   // its sink
+	conn      subsys.Conn // the connection; nil: none
+	end       *endpoint   // the sink of conn
 	writable  uint64      // counts Writable calls
-	cuts      bool        // large messages go over the connection in pieces
+	cuts      bool        // conn cuts large messages into pieces
 	unwritten sync.Cond   // signalled when a turn of writing ends; L is mu
-	awaited   int         // goroutines that wait for that
-	binders   int         // goroutines that keep others from writing, to attach another connection
+	awaited   int         // goroutines that wait for unwritten
+	binders   int         // goroutines that keep other goroutines from writing, to attach another connection
 	stream    pace
 	isLeft    bool // l is in Dispatcher.left
 	vigil     vigil
-	endMove   context.CancelFunc // of the searcher that tries better routes
+	endMove   context.CancelFunc // ends the searcher that tries better routes
 	retry     *time.Timer        // calls timeout; nil until first set
-	addrs     []string           // of the peer, as the directory said last
-	since     time.Time          // when the connection was made
-	over      string             // its transport, or that of the last one
+	addrs     []string           // the peer's addresses, as the directory said last
+	since     time.Time          // when conn was made
+	over      string             // the transport of conn, or of the connection before
 	shunned   map[string]*shunned
 	flows     map[uint32]*Flow
 	goneDst   map[uint32]error    // the latest resources of the peer that are gone
 	endings   map[uint32]*endings // by resource of the peer; see OnEnd
-	hasMet    bool                // there was a connection: it is known what the peer understands
+	hasMet    bool                // there has been a connection, so it is known what the peer understands
 	hasCalls  bool                // the peer understands calls
 	mourned   []*grief            // ends of the peer's resources that are told once this link has ended
 	farewell  farewell
-	closedIn  []*inflow // of mailboxes that were closed, still among inflows
-	met       waitlist  // senders waiting for the first connection
-	full      waitlist  // senders waiting for room in the session
-	behind    waitlist  // senders waiting for what went before to be acknowledged
-	empty     waitlist  // closers waiting for the session to be idle
+	closedIn  []*inflow // accounts of mailboxes that were closed and are still in inflows
+	met       waitlist  // senders that wait for the first connection
+	full      waitlist  // senders that wait for room in the session
+	behind    waitlist  // senders that wait for earlier frames to be acknowledged
+	empty     waitlist  // goroutines in Close that wait for the session to be idle
 	traffic   traffic
-	sentNow   uint64          // messages over the present connection, not yet in traffic
-	ack       [1]subsys.Frame // of the writer
+	sentNow   uint64          // messages over the present connection that are not in traffic yet
+	ack       [1]subsys.Frame // the frame of an acknowledgement; the writer uses it
 }
 
+// newLink returns a link that has no connection yet.
 func newLink(d *Dispatcher, key linkKey) *link {
 	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
 	l.life = life.New(random64(), key.peer, key.theirs)
@@ -87,20 +88,20 @@ func newLink(d *Dispatcher, key linkKey) *link {
 	return l
 }
 
-// attend has the next frames that arrive take mu, because a goroutine waits for an
-// acknowledgement, or memory does, or a better route waits for something to travel, or a
-// mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on with
-// the next frame that is sent, or at the next tick. mu must be held.
+// attend makes the next frames that arrive take mu. That is needed if a goroutine waits for an
+// acknowledgement, if acknowledged frames keep memory, if a better route waits for frames to
+// travel, or if a mailbox has been closed. Otherwise an acknowledgement is only noted, and acted on
+// with the next frame that is sent, or at the next tick. mu must be held.
 func (l *link) attend() { l.attention.Store(true) }
 
-// needsAttention reports whether one of these reasons is there. mu must be held.
+// needsAttention reports whether one of the reasons for attend holds. mu must be held.
 func (l *link) needsAttention() bool {
 	return l.full.first != nil || l.behind.first != nil || l.empty.first != nil ||
 		l.s.HasQueued() || l.s.HasLarge() || l.s.Pending() > mostPending || len(l.closedIn) > 0 || l.life.State() == life.Resting
 }
 
-// act does what an event asks for. mu must be held; act releases it for a while if the
-// link ends.
+// act does what life has decided after an event. mu must be held; act releases it for a while if
+// the link ends.
 func (l *link) act(do life.Action) {
 	if do&life.CancelMove != 0 {
 		l.endMove()
@@ -131,7 +132,7 @@ func (l *link) act(do life.Action) {
 	}
 }
 
-// timeout is called when the timer has fired.
+// timeout is called by the goroutine of the timer retry when it has fired.
 func (l *link) timeout() {
 	l.mu.Lock()
 	l.act(l.life.Timeout(l.s.Expected(), l.s.Next()))
@@ -141,13 +142,13 @@ func (l *link) timeout() {
 	l.mu.Unlock()
 }
 
-// waitIn waits in a list of l until fired. mu must be held; waitIn releases it while it
-// waits.
+// waitIn waits in a list of l until fired, or until ctx ends. mu must be held; waitIn releases it
+// while it waits.
 func (l *link) waitIn(ctx context.Context, list *waitlist) error {
 	w := l.d.waiter()
 	list.push(w)
 	l.attend()
-	if !l.calls() { // what was acknowledged before
+	if !l.calls() { // act on earlier acknowledgements first
 		l.release()
 	}
 	return l.await(ctx, list, w)
@@ -167,7 +168,8 @@ func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	return err
 }
 
-// copy adds a frame to the open run, if it is small. mu is held.
+// copy adds a frame to the open batch, if the frame is small. It reports whether it did. mu must be
+// held.
 func (l *link) copy(h *subsys.Header, p []byte) bool {
 	if len(p) > session.Inline {
 		return false
@@ -183,7 +185,7 @@ func (l *link) copy(h *subsys.Header, p []byte) bool {
 	return l.s.Add(h, p)
 }
 
-// put queues a control frame. mu is held.
+// put queues a control frame. mu must be held.
 func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	h := subsys.Header{Type: typ, Dst: dst, Src: src, Tag: tag, Len: uint32(len(payload))}
 	if !l.copy(&h, payload) {
@@ -191,14 +193,14 @@ func (l *link) put(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	}
 }
 
-// post has what was queued written: by the caller, by the goroutine that writes already,
-// by the next one that waits, or, once there is a connection, by the goroutine that
-// attaches it. mu must be held; post releases it.
+// post has the queued frames written. The caller writes them, or the goroutine that writes already,
+// or the next goroutine that waits. Without a connection, the goroutine that attaches one does. mu
+// must be held; post releases it.
 func (l *link) post() {
 	switch {
 	case l.conn == nil:
 		l.act(l.life.Wanted())
-	case l.paced() && !l.now(): // a goroutine that writes is not called: its batch would be small
+	case l.paced() && !l.now(): // the goroutine that writes is not told: its batch would be small
 	case l.calls() || l.pen.Load() == penFull || !l.now():
 	case l.canWrite() && l.seize():
 		isTimed := l.stream.isTimed
@@ -211,8 +213,8 @@ func (l *link) post() {
 	l.mu.Unlock()
 }
 
-// release lets go of what was acknowledged, and wakes the goroutines that wait for that.
-// mu must be held, and no goroutine may write.
+// release gives back acknowledged frames, and wakes the goroutines that wait for that. mu must be
+// held, and no goroutine may write.
 func (l *link) release() {
 	l.s.Release()
 	if l.full.first != nil && l.s.Pending() <= session.MaxUnacked/2 {
@@ -229,7 +231,7 @@ func (l *link) release() {
 	}
 }
 
-// lose lets go of the connection c, which failed, and dials again. mu must be held.
+// lose drops the connection c, which failed, and dials again. mu must be held.
 func (l *link) lose(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
@@ -240,18 +242,17 @@ func (l *link) lose(c subsys.Conn, err error) {
 	l.act(l.life.Lost())
 }
 
-// detach closes the connection. mu must be held.
+// detach drops the connection, and closes it in the background. mu must be held.
 func (l *link) detach() {
 	l.settle()
 	l.end.isCurrent.Store(false)
 	c := l.conn
 	l.conn, l.end = nil, nil
 	l.pen.CompareAndSwap(penFull, penIdle)
-	go c.Close() // it may take long to give memory back
+	go c.Close() // Close may take long to give memory back
 }
 
-// push queues a control frame, which speak writes, or the goroutine that works on what
-// arrived.
+// push queues a control frame. speak writes it, or the goroutine that works on what arrived.
 func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Lock()
 	if !l.life.HasEnded() {
@@ -260,15 +261,15 @@ func (l *link) push(typ uint8, dst, src uint32, tag uint64, payload ...byte) {
 	l.mu.Unlock()
 }
 
-// lost is the payload of a Gone that refuses a message of src: its size.
+// lost returns the payload of a Gone frame that refuses a message of src: the message's size.
 func lost(src uint32, size int) []byte {
 	if src == 0 {
-		return nil // there is nobody to be told
+		return nil // no sender is to be told
 	}
 	return binary.LittleEndian.AppendUint32(nil, uint32(size))
 }
 
-// speak writes what was pushed.
+// speak writes what push has queued.
 func (l *link) speak() {
 	l.mu.Lock()
 	if !l.life.HasEnded() && !l.s.IsQuiet() {
@@ -284,8 +285,8 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 	l.speak()
 }
 
-// tell is push of a Credit frame. It says what was granted last, so what the peer is
-// told never falls but where the peer has given credit back.
+// tell queues a Credit frame with the latest grant. So the limit that the peer is told never falls,
+// except when the peer has given credit back.
 func (l *link) tell(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -308,8 +309,7 @@ func (l *link) flushAck() {
 	l.mu.Unlock()
 }
 
-// die ends the link: flows fail with err, and what was not acknowledged is reported as
-// undelivered.
+// die ends the link: flows fail with err, and what was not acknowledged is reported as undelivered.
 func (l *link) die(err error) {
 	l.mu.Lock()
 	l.act(l.life.Ends(err))
@@ -372,16 +372,17 @@ func (l *link) bury() {
 	l.mu.Lock()
 }
 
+// context returns the peer: the link is the origin of its messages.
 func (l *link) context() resource.GID { return l.peer }
 
-// refuse tells the peer that a message of its was in vain.
+// refuse tells the peer that a message from it was in vain.
 func (l *link) refuse(in *inflow, src uint32, tag uint64, size int) {
 	l.push(wire.TypeGone, in.dst, src, tag, lost(src, size)...)
 	l.speak()
 }
 
-// ends tells the peer that a resource is gone, and lets whoever works on received
-// frames next forget the peer's account with it.
+// ends tells the peer that a resource is gone. The next goroutine that works on received frames
+// forgets the peer's account with the resource.
 func (l *link) ends(in *inflow) {
 	l.mu.Lock()
 	if l.life.HasEnded() {
@@ -395,8 +396,8 @@ func (l *link) ends(in *inflow) {
 	l.speak()
 }
 
-// forget drops the accounts with resources that are gone: serials are not used again.
-// The token must be held.
+// forget drops the accounts with resources that are gone: serials are not used again. The token
+// must be held.
 func (l *link) forget(ended []*inflow) {
 	for _, in := range ended {
 		if l.inflows[in.dst] == in {
@@ -408,7 +409,8 @@ func (l *link) forget(ended []*inflow) {
 	}
 }
 
-// leave gives the mailboxes back what they had promised to the peer.
+// leave gives back to the mailboxes the credit that the peer has not used, after the link has
+// ended. It runs in a goroutine of its own.
 func (l *link) leave() {
 	l.d.take()
 	ins := l.inflows
@@ -425,9 +427,9 @@ func (l *link) leave() {
 	}
 }
 
-// undelivered counts a message that cannot be delivered, and queues the report
-// of it. It calls nothing of the user's but the logger. Nobody waits for a reply that was not
-// delivered.
+// undelivered counts a message that cannot be delivered, and queues the report of it. It calls no
+// function of the program except the logger. A reply that was not delivered is not reported, since
+// no call waits for it.
 func (d *Dispatcher) undelivered(u Undelivered) {
 	if u.To.Serial() == wire.Replies {
 		return
@@ -466,16 +468,16 @@ func (l *link) drain(ctx context.Context) {
 // bye tells the peer that this context ends, and ends the link.
 func (l *link) bye() {
 	l.mu.Lock()
-	l.life.Leaves(ErrClosed) // the peer may let go as soon as it hears of it
+	l.life.Leaves(ErrClosed) // the peer may end the link as soon as it has the goodbye
 	if !l.life.HasEnded() {
 		l.put(wire.TypeBye, 0, 0, 0)
 	}
-	l.awaitPen() // a writer would stop at once as the link ends
+	l.awaitPen() // a goroutine that writes would stop at once as the link ends
 	l.write()
 	if l.s.IsQuiet() && l.s.Pending() == 1 {
 		_ = l.s.Acked(l.s.Sent()) // no context acknowledges a goodbye
 	}
-	l.awaitPen() // so that the link is buried here, and not after Close by another writer
+	l.awaitPen() // so that bury runs here, and not after Close in another goroutine that writes
 	l.act(l.life.Ends(ErrClosed))
 	l.mu.Unlock()
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/rocl-go/rocl/internal/lock"
 )
 
-// A small message takes four locks from Send to Recv where no goroutine contends, and two
-// within a process. The keeper's ticks add some now and then. Each message is answered: messages
-// in one direction, less than two microseconds apart, are a stream, whose flusher takes locks too.
+// A small message takes four locks from Send to Recv if no goroutine contends, and two within a
+// process. The keeper's ticks add some now and then. Each message is answered: messages in one
+// direction, less than two microseconds apart, are a stream, and its flusher takes locks too.
 func TestLocksOfMessage(t *testing.T) {
 	if !lock.IsWatched {
 		t.Skip("locks are counted in a build with the tag rocldebug")
@@ -41,14 +41,14 @@ func TestLocksOfMessage(t *testing.T) {
 	}
 }
 
-// leastLocks fails the test if one takes more than most locks.
+// leastLocks fails the test if one call of one takes more than most locks.
 func leastLocks(t *testing.T, one func(), most float64) {
 	t.Helper()
 	for range 100 {
 		one()
 	}
-	// The least of many batches: the keeper's ticks, and goroutines that begin, add to some. A batch is short,
-	// so that a tick does not fall into each of them.
+	// The least of many batches counts: the keeper's ticks, and goroutines that begin, add locks to
+	// some. A batch is short, so that a tick does not fall into each of them.
 	const times = 10
 	least, what := math.Inf(1), map[string]float64{}
 	for range 200 {

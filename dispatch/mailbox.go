@@ -15,68 +15,69 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// overhead is what a message counts against credit and mailbox limits beyond
-// its payload, so that empty messages are bounded too.
+// overhead is what a message counts against credit and mailbox limits beyond its payload. So empty
+// messages are bounded too.
 const overhead = 64
 
+// charge returns what a payload of n bytes counts against credit.
 func charge(n int) uint64 { return uint64(n) + overhead }
 
-// An inflow is what one sending context has been allowed to send to one
-// mailbox, in charged bytes since the session began. Guarded by the mailbox.
+// An inflow is the account of one sending context with one mailbox: what it may send, in charged
+// bytes since the session began. The mailbox's mu guards it.
 type inflow struct {
-	from     origin // whose messages it is about
-	l        *link  // the same, if it is one
+	from     origin // the sender's side: a link, or a context of this process
+	l        *link  // from, if it is a link; else nil
 	dst      uint32
-	mb       *Mailbox // nil: no such resource
-	home     *Mailbox // of which messages have been delivered; does not change once one has
-	granted  uint64   // may have been sent
-	received uint64   // has arrived
-	expected uint64   // is arriving: a message in pieces
-	consumed uint64   // has left the mailbox
-	need     uint64   // the sender waits for this much
-	pin      *pin     // what the last message that was stored lies in
-	waiters  waitlist // the goroutines of a sender in this process that wait for credit
+	mb       *Mailbox // nil: the resource does not exist
+	home     *Mailbox // the mailbox that messages have been delivered to; does not change after the first one
+	granted  uint64   // what the sender may have sent
+	received uint64   // what has arrived
+	expected uint64   // the charge of a message in pieces that is arriving
+	consumed uint64   // what has left the mailbox
+	need     uint64   // the sender waits for credit up to this; 0: it does not wait
+	pin      *pin     // the pin of the last message that was stored
+	waiters  waitlist // goroutines of a sender in this process that wait for credit
 	left     bool     // the link has ended
-	endings  endings  // of a sender in this process; see OnEnd
+	endings  endings  // functions of a sender in this process; see OnEnd
 	terms
 
-	replies atomic.Pointer[Flow] // to the sender's context; nil before the first
+	replies atomic.Pointer[Flow] // the flow to the replies of the sender's context; nil before the first reply
 }
 
-// An origin is whose messages an inflow is about: a link, for those of another process,
-// or a context of this one.
+// An origin is the sending side of an inflow: a link, for contexts of other processes, or a context
+// of this one.
 type origin interface {
-	// context is the sender's.
+	// context returns the sending context.
 	context() resource.GID
 	// credit tells the sender how much it has been granted.
 	credit(m *Mailbox, in *inflow)
 	// refuse tells the sender that a message of its resource src was in vain.
 	refuse(in *inflow, src uint32, tag uint64, size int)
-	// unanswered tells the sender that the request of its resource src, of the call number,
+	// unanswered tells the sender that the request of its resource src, with the call's number,
 	// gets no reply.
 	unanswered(in *inflow, src uint32, number uint64, why byte)
 	// ends tells the sender that the mailbox is closed.
 	ends(in *inflow)
 }
 
-// over says whether a message charged c exceeds what its sender was granted.
+// over reports whether a message charged c exceeds what its sender was granted.
 func (in *inflow) over(c uint64) bool {
 	if in.mb != nil {
 		in.mb.mu.Lock()
 		defer in.mb.mu.Unlock()
-		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is to be reserved
+		if !in.hasEntered && !in.mb.closed { // the first message, for which memory is reserved
 			in.mb.enter(in)
 		}
 	}
 	granted := in.granted
-	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know
+	if in.mb != nil && !in.hasEntered { // the mailbox has just been closed, which the sender does not know yet
 		granted = in.mb.termsOf(in).first
 	}
 	return in.received+in.expected+c > granted
 }
 
-// expect notes that a message charged c is arriving in pieces; 0: that it is not any
-// more. It reports whether the mailbox is open.
+// expect notes that a message charged c is arriving in pieces, or with 0 that none is. It reports
+// whether the mailbox is open.
 func (m *Mailbox) expect(in *inflow, c uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,76 +85,80 @@ func (m *Mailbox) expect(in *inflow, c uint64) bool {
 	return !m.closed
 }
 
+// isClosed reports whether the mailbox is closed. mu must not be held.
 func (m *Mailbox) isClosed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.closed
 }
 
-// A Mailbox keeps the messages of one resource until they are received: the
-// paper's message store (section 4.2), one a resource. Messages are matched by
-// origin and tag, first come first served among equals.
+// A Mailbox keeps the messages of one resource until they are received: the paper's message store
+// (section 4.2), one for each resource. Messages are selected by origin and tag. Of the messages
+// that match, the first one is received first.
 //
-// Its limit, in charged bytes, bounds what is stored: senders get credit out
-// of it and wait when there is none. While a receiver waits for what is not stored, the
-// limit is twice as large for the senders that may send it. Beyond the limit each sending
-// context may always have FirstCredit bytes that are not received yet, and one sending context
-// at a time gets the credit for a message that does not fit: when nothing is
-// stored, or when a receiver waits for what is not stored and none of that sender's
-// is. For a sender that a receiver names, it is enough that the one before has arrived.
+// The limit, in charged bytes, bounds what is stored: senders get credit out of it, and wait when
+// there is none. While a receiver waits for a message that is not stored, the limit is twice as
+// large for the senders that may send it.
+//
+// Beyond the limit, each sending context may always have FirstCredit bytes that are not received
+// yet. In addition, one sending context at a time gets the credit for a message that does not fit.
+// It gets it when nothing is stored, or when a receiver waits for a message that is not stored and
+// none of that sender's messages is. For a sender that a receiver names, it is enough that the
+// message of the sender before has arrived.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
 	limit  uint64
-	unit   uint64 // the least that a message is charged, of senders that know it; 0: overhead
+	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
 	mu         lock.Mutex[levelMailbox]
 	first      *Message
 	last       *Message
 	count      int
-	stored     uint64               // charged bytes of the messages kept
-	promise    uint64               // charged bytes granted and not yet consumed, stored ones included
-	budgeted   int64                // of promise, what the budget counts,
-	coming     int64                // and of that, what has not come
+	stored     uint64               // charged bytes of the stored messages
+	promise    uint64               // charged bytes granted and not yet consumed, including stored ones
+	budgeted   int64                // the part of promise that the budget counts
+	coming     int64                // the part of budgeted that has not arrived
 	dense      uint64               // bytes of which twice as many may be held, however little is stored
-	held       uint64               // bytes that the stored messages keep from being used again
-	pins       *pin                 // unused ones
-	pinAgain   *pin                 // of the last message that was put back
-	compacted  *Message             // the last one that compact came to,
-	swept      *Message             // and sweep,
-	sweeps     uint32               // which has been called so often
+	held       uint64               // bytes of memory that the stored messages keep from reuse
+	pins       *pin                 // unused pins
+	pinAgain   *pin                 // the pin of the last message that was put back
+	compacted  *Message             // the last message that compact came to
+	swept      *Message             // the last message that sweep came to
+	sweeps     uint32               // how often sweep has been called
 	sweeper    *time.Timer          // calls sweep; nil until first set
 	isSweeping bool                 // the sweeper is set
-	sparse     int                  // sparse pins: while there are some, the sweeper is set
-	inflows    map[*inflow]struct{} // of all contexts that send, or may
+	sparse     int                  // sparse pins; while there are any, the sweeper is set
+	inflows    map[*inflow]struct{} // accounts of all contexts that send, or may
 	flows      int                  // contexts that send
-	window     uint64               // share of each flow
-	needy      []*inflow            // senders waiting for more credit than they have, in order
+	window     uint64               // the share of each of them in the limit
+	needy      []*inflow            // senders that wait for more credit, in order
 	over       *inflow              // the one sender with a grant beyond the limit; nil: none
-	overEnd    uint64               // that grant: over ends when as much of it is consumed
-	suspect    suspect              // the sender with such a grant at the last look,
-	judging    *time.Timer          // and the next look; nil: no sender waits
+	overEnd    uint64               // the end of that grant: over becomes nil when as much is consumed
+	suspect    suspect              // the sender with such a grant when judgeHolder looked last
+	judging    *time.Timer          // calls judgeHolder; nil: no sender waits
 	stuck      stuckWatch
 	closed     bool
-	losses     losses // of messages of the resource
+	losses     losses // lost messages of the resource
 	waiters    receivers
-	matcher    *matcher // finds messages for receives with selectors; nil until one has passed over some
-	monitors   *monitor // that put a message here
-	gone       *inflow  // of those messages; nil: there has been none
+	matcher    *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
+	monitors   *monitor // monitors that put a message into this mailbox
+	gone       *inflow  // the account of those messages; nil before the first
 
 	doubting   *time.Timer // calls lookAtDoubts; nil until first set
-	isDoubting bool        // it is set
+	isDoubting bool        // doubting is set
 
-	posts  map[posting]*Posted // the first for each origin and tag; nil: none
+	posts  map[posting]*Posted // the first Posted of each origin and tag; nil: none
 	posted atomic.Int32        // how many are in posts
 
-	handle   func(*Message) bool // instead of receivers
+	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
 	handling bool
 
-	calls     *calls // of the mailbox for replies: who waits for them; else nil
-	callsNone bool   // the resource begins no calls any more; guarded by the mu of calls.box
+	calls     *calls // the calls, in the mailbox for replies; else nil
+	callsNone bool   // the resource begins no further calls; the mu of calls.box guards it
 }
 
+// newMailbox returns an empty mailbox with a limit in charged bytes.
 func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	m := &Mailbox{d: d, serial: serial, limit: limit}
 	if serial&Bounded == 0 {
@@ -167,13 +172,13 @@ func newMailbox(d *Dispatcher, serial uint32, limit uint64) *Mailbox {
 	return m
 }
 
-// FirstCredit is what a context may send to a resource before it has been
-// granted anything, in charged bytes.
+// FirstCredit is what a context may send to a resource before it has been granted anything, in
+// charged bytes.
 const FirstCredit = 64 << 10
 
-// deliver stores or hands over the data frames of one inflow, whose payloads
-// have size bytes together. It takes all of them or none. If call is not 0, there is one, the
-// request of the call of that number.
+// deliver stores or hands over data frames of one inflow, with payloads of size bytes together. It
+// takes all of them or none. If call is not 0, fs is one frame: the request of the call with that
+// number.
 func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,6 +223,8 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	return nil
 }
 
+// put hands a message that has arrived to a call, a Posted or a receiver, or stores it. mu must be
+// held.
 func (m *Mailbox) put(msg *Message) {
 	if m.calls != nil {
 		m.calls.reply(msg)
@@ -247,12 +254,12 @@ func (m *Mailbox) put(msg *Message) {
 	}
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
-		m.d.running.Add(1) // before Close, which takes mu
+		m.d.running.Add(1) // before Close waits, which takes mu first
 		go m.serve()
 	}
 }
 
-// serve hands what there is to handle, one message at a time.
+// serve passes stored messages to handle, one at a time, until none is left.
 func (m *Mailbox) serve() {
 	defer m.d.running.Done()
 	for {
@@ -272,7 +279,7 @@ func (m *Mailbox) serve() {
 	}
 }
 
-// refuse tells who sent msg that it was in vain.
+// refuse tells the sender of msg that the message was in vain.
 func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	if msg.call != 0 {
 		in.from.unanswered(in, msg.from.Serial(), msg.call, wire.WhyGone)
@@ -282,7 +289,7 @@ func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	in.from.refuse(in, msg.from.Serial(), msg.tag, msg.Len())
 }
 
-// match unlinks and returns the first message f wants.
+// match unlinks and returns the first message that f selects, or nil. mu must be held.
 func (m *Mailbox) match(f *Select) *Message {
 	msg := m.find(f)
 	if msg != nil {
@@ -317,11 +324,11 @@ func (m *Mailbox) unlink(msg *Message) {
 	m.unhold(msg)
 }
 
-// consume accounts for a message that leaves the mailbox and returns the
-// credit to tell its sender, or 0. Called with mu held.
+// consume accounts for a message that leaves the mailbox. It returns a sender to tell of new
+// credit, and that credit, or 0. mu must be held.
 func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	in := msg.in
-	if msg.isGone { // it took no credit
+	if msg.isGone { // the message took no credit
 		return nil, 0
 	}
 	c := in.charge(len(msg.data))
@@ -345,12 +352,12 @@ func (m *Mailbox) consume(msg *Message) (who *inflow, grant uint64) {
 	return in, m.grant(in)
 }
 
-// grant decides whether a sender gets more credit, and returns its new limit
-// or 0. Credit is renewed when half of it is used, so that a steady stream
-// never waits; it shrinks as more contexts share the mailbox.
+// grant decides whether a sender gets more credit, and returns its new limit or 0. Credit is
+// renewed when half of it is used, so that a steady stream never waits. The credit of each context
+// shrinks as more contexts share the mailbox. mu must be held.
 func (m *Mailbox) grant(in *inflow) uint64 {
 	window := m.window
-	out := in.granted - in.consumed // promised to this one
+	out := in.granted - in.consumed // promised to this sender
 	want := in.consumed + window
 	if in.need == 0 && want > in.granted && out <= window/2 {
 		more := want - in.granted
@@ -375,8 +382,8 @@ func (m *Mailbox) grant(in *inflow) uint64 {
 	return 0
 }
 
-// fits reports whether a waiting sender may be promised the credit it needs. What it
-// asks for lies behind what it has sent: that has arrived.
+// fits reports whether a waiting sender may be promised the credit it needs. The sender's request
+// came behind everything that it has sent, so all of that has arrived. mu must be held.
 func (m *Mailbox) fits(in *inflow) bool {
 	more, out := in.need-in.granted, in.need-in.consumed
 	switch {
@@ -390,11 +397,11 @@ func (m *Mailbox) fits(in *inflow) bool {
 	return m.stored == 0 || m.awaits(in, false) && (in.stored() == 0 || out <= m.limit)
 }
 
-// stored is how much the mailbox keeps of the sender's, charged bytes.
+// stored returns how many charged bytes of the sender the mailbox keeps.
 func (in *inflow) stored() uint64 { return in.received - in.consumed }
 
-// awaits reports whether a receiver waits for a message that in's peer may send; byName:
-// for one of no other peer.
+// awaits reports whether a receiver waits for a message that the context of in may send. With
+// byName, only receivers that name this context alone count.
 func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	for w := m.waiters.first; w != nil; w = w.next {
 		if w.sel.expects(in.from.context(), byName) {
@@ -409,13 +416,13 @@ func (m *Mailbox) awaits(in *inflow, byName bool) bool {
 	return false
 }
 
-// next returns the waiting sender whose need is met next, or nil. That is the first
-// one that the memory can have, unless a receiver waits for another one.
+// next returns the waiting sender that gets the credit it needs next, or nil. That is the first one
+// that the memory can hold, unless a receiver waits for a message of another one. mu must be held.
 func (m *Mailbox) next() *inflow {
 	isFirst := true
 	for _, in := range m.needy {
 		switch {
-		case m.d.isTooLarge(in): // others do not wait for it
+		case m.d.isTooLarge(in): // the other senders do not wait for it
 			continue
 		case (isFirst || m.awaits(in, false)) && m.fits(in):
 			return in
@@ -427,7 +434,7 @@ func (m *Mailbox) next() *inflow {
 	return nil
 }
 
-// give grants what a sender waits for, which waits no longer.
+// give grants what a sender waits for, which then waits no longer. mu must be held.
 func (m *Mailbox) give(in *inflow) uint64 {
 	m.promises(in, int64(in.need-in.granted))
 	m.comes(in, int64(in.need-in.granted))
@@ -438,19 +445,19 @@ func (m *Mailbox) give(in *inflow) uint64 {
 				m.d.over.CompareAndSwap(m.over, in)
 			}
 		} else {
-			m.overEnds() // of the one before: its message has arrived
+			m.overEnds() // of the sender before: its message has arrived
 		}
 		m.over, m.overEnd = in, in.need
 	}
 	in.granted = in.need
 	m.unneed(in)
-	if in.first == 0 { // or each message would be asked for
+	if in.first == 0 { // otherwise the sender would have to ask for each message
 		m.grant(in)
 	}
 	return in.granted
 }
 
-// unneed notes that a sender does not wait.
+// unneed notes that a sender does not wait. mu must be held.
 func (m *Mailbox) unneed(in *inflow) {
 	if in.need != 0 {
 		in.need = 0
@@ -458,8 +465,8 @@ func (m *Mailbox) unneed(in *inflow) {
 	}
 }
 
-// needs notes that a sender waits for credit up to total and returns the grant
-// it can have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
+// needs notes that a sender waits for credit up to total. It returns the grant that the sender can
+// have at once, or 0. It fails if the mailbox is closed, or the peer asks for too much.
 func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -472,22 +479,22 @@ func (m *Mailbox) needs(in *inflow, total uint64) (grant uint64, err error) {
 	default:
 		m.enter(in)
 	}
-	if total > in.granted+charge(MaxMessage) { // received is less: other senders may be about to use what they were given
+	if total > in.granted+charge(MaxMessage) { // received may be less than granted: other senders of the peer may be about to use their grants
 		return 0, ErrProtocol
 	}
 	return m.want(in, total), nil
 }
 
-// want is needs of an open mailbox. mu is held.
+// want is needs of an open mailbox. mu must be held.
 func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 	first := len(m.needy) > 0 && m.needy[0] == in
-	if total <= in.granted { // it has been told already, or waits no longer
+	if total <= in.granted { // the sender has been told already, or waits no longer
 		m.unneed(in)
 	} else {
 		if in.need == 0 {
 			m.needy = append(m.needy, in)
 		}
-		in.need = max(total, in.received+in.expected+in.unit) // its sender may not know the unit yet
+		in.need = max(total, in.received+in.expected+in.unit) // the sender may not know the unit yet
 		if m.next() == in || m.fits(in) && in.need-in.consumed <= in.first {
 			grant = m.give(in)
 		} else {
@@ -504,8 +511,8 @@ func (m *Mailbox) want(in *inflow, total uint64) (grant uint64) {
 	return grant
 }
 
-// takeBack lowers to total what a sender was granted. The sender knew of a grant of
-// held: if more has been granted since, it keeps that.
+// takeBack lowers to total what a sender was granted. The sender knew of a grant of held. If more
+// has been granted since, the sender keeps that.
 func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -523,7 +530,7 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 	return nil
 }
 
-// lower lowers to total what a sender was granted. mu is held.
+// lower lowers to total what a sender was granted. mu must be held.
 func (m *Mailbox) lower(in *inflow, total uint64) {
 	m.promises(in, -int64(in.granted-total))
 	m.comes(in, -int64(in.granted-total))
@@ -543,8 +550,9 @@ func (m *Mailbox) nextNeedySoon() {
 	}
 }
 
-// admit lists a context that may send to the mailbox. The context is promised nothing before
-// its first message is on its way: it may only wait for the end of the resource.
+// admit lists a context that may send to the mailbox, and reports false if the mailbox is closed.
+// The context is promised nothing before its first message is on its way: it may only wait for the
+// end of the resource.
 func (m *Mailbox) admit(in *inflow) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -555,7 +563,7 @@ func (m *Mailbox) admit(in *inflow) bool {
 	return true
 }
 
-// list notes a context that may send to the mailbox, for Close to tell it. mu is held.
+// list notes a context that may send to the mailbox, so that Close tells it. mu must be held.
 func (m *Mailbox) list(in *inflow) {
 	if m.inflows == nil {
 		m.inflows = map[*inflow]struct{}{}
@@ -566,8 +574,8 @@ func (m *Mailbox) list(in *inflow) {
 	}
 }
 
-// enter counts a listed context among those that send to the mailbox, which is open: its
-// first message is on its way. leave undoes that. mu is held.
+// enter counts a listed context among those that send to the mailbox, which is open: the context's
+// first message is on its way. leave undoes that. mu must be held.
 func (m *Mailbox) enter(in *inflow) {
 	in.terms, in.hasEntered = m.termsOf(in), true
 	in.granted = in.first
@@ -576,6 +584,7 @@ func (m *Mailbox) enter(in *inflow) {
 	m.share(m.flows + 1)
 }
 
+// share divides the limit among flows sending contexts. mu must be held.
 func (m *Mailbox) share(flows int) {
 	m.flows, m.window = flows, m.limit/uint64(flows+1)
 	if m.serial&Bounded == 0 {
@@ -585,9 +594,10 @@ func (m *Mailbox) share(flows int) {
 	}
 }
 
+// leave closes the account of a context that sends no more, and takes back its unused credit.
 func (m *Mailbox) leave(in *inflow) {
 	var ended *ending
-	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has any, and it closes
+	defer func() { ended.callAll(ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
 	defer m.nextNeedy()
 	m.promises(in, -int64(in.granted-in.received)) // what is stored is consumed later
@@ -605,9 +615,9 @@ func (m *Mailbox) leave(in *inflow) {
 	}
 }
 
-// nextNeedy gives those who wait their credit, in order, as long as it fits; it
-// unlocks mu. Not the first one only: he may have given up waiting meanwhile, and
-// then nothing that he sends will be consumed and let the next one have theirs.
+// nextNeedy gives the waiting senders their credit, in order, as long as it fits. It does not stop
+// after the first sender, which may have given up meanwhile: nothing that it sends would then be
+// consumed and let the next sender have credit. mu must be held; nextNeedy releases it.
 func (m *Mailbox) nextNeedy() {
 	for who := m.next(); who != nil; who = m.next() {
 		m.give(who)
@@ -618,19 +628,18 @@ func (m *Mailbox) nextNeedy() {
 	m.mu.Unlock()
 }
 
-// Recv returns the first message that every sel wants, waiting for one until
-// ctx ends; a message that arrives as ctx ends is returned or kept, never
-// lost. It returns ErrClosed once the mailbox is closed, and ErrSelect where no message
-// can match. If sel names origins, and all of these have ended and left nothing that matches,
-// it returns ErrGone, after some milliseconds.
+// Recv returns the first message that every sel selects, and waits for it until ctx ends. A message
+// that arrives as ctx ends is returned or kept, never lost. Recv returns ErrClosed once the mailbox
+// is closed, and ErrSelect if no message can match. If sel names origins, and all of these have
+// ended and left nothing that matches, it returns ErrGone, after some milliseconds.
 //
-// It fails with ErrStuck if it waits behind messages that it does not select: the mailbox,
-// whose limit is doubled meanwhile, is full of them; a context from which a message could
-// match waits for room; and for as long as Config.GiveUp nothing has come to the mailbox
-// and nothing has been received from it. Then the receive could be met only if another
-// goroutine received what is stored, or if a context that has room sent a match. It does
-// not fail if every context that its selectors name has room. No message is lost: receive
-// some of the others, and try again.
+// Recv fails with ErrStuck if it waits behind messages that it does not select. That is so when
+// three conditions hold. The mailbox is full of such messages, although its limit is doubled
+// meanwhile. A context from which a message could match waits for room. Nothing has come to the
+// mailbox or been received from it for as long as Config.GiveUp. Then the receive could succeed
+// only if another goroutine received what is stored, or if a context that has room sent a match.
+// Recv does not fail if every context that its selectors name has room. No message is lost: receive
+// some of the stored messages, and try again.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	var own Select
 	f, err := merge(sel, &own)
@@ -660,7 +669,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 
 	err = m.d.wait(ctx, w)
 	if err != nil {
-		m.mu.Lock() // it may be handed something until it is out of the list
+		m.mu.Lock() // w may be handed a message until it is out of the list
 		if w.listed {
 			m.waiters.remove(w)
 		}
@@ -687,16 +696,17 @@ func (m *Mailbox) receiving(err error) error {
 	return fmt.Errorf("rocl: receiving at %v: %w", m.d.self.WithSerial(m.serial), err)
 }
 
-// leaveWith lets msg leave the mailbox; it unlocks mu.
+// leaveWith lets msg, which is unlinked, leave the mailbox. mu must be held; leaveWith releases it.
 func (m *Mailbox) leaveWith(msg *Message) *Message {
 	who, grant := m.consume(msg)
 	m.mu.Unlock()
 	return m.left(msg, who, grant)
 }
 
-// left tells of the credit that a message has left behind.
+// left tells a sender, with the account who, of the credit that msg has left behind. mu must not be
+// held.
 func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
-	if msg.d != nil { // it has not come in a parcel
+	if msg.d != nil { // the message is in no parcel
 		msg.isHeld = true
 		msg.d.held.Add(1)
 	}
@@ -708,8 +718,8 @@ func (m *Mailbox) left(msg *Message, who *inflow, grant uint64) *Message {
 	return msg
 }
 
-// TryRecv is Recv that never waits: without a match it returns ErrEmpty. It
-// looks once at what the transports have.
+// TryRecv is Recv without waiting: if no message matches, it returns ErrEmpty. It checks once what
+// the transports have.
 func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
 	msg, err := m.lookFor(sel)
 	if err != nil {
@@ -719,15 +729,15 @@ func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
 	return m.leaveWith(msg), nil
 }
 
-// An Envelope is what is known of a message that is not received yet.
+// An Envelope describes a message that is not received yet.
 type Envelope struct {
 	From resource.GID // the resource that sent the message
 	Tag  uint64       // the number the sender gave it
 	Len  int          // the length of its payload in bytes
 }
 
-// Peek tells of the message that TryRecv would return, and leaves it in the mailbox. It fails
-// as TryRecv does. Another goroutine may receive that message next.
+// Peek describes the message that TryRecv would return, and leaves it in the mailbox. It fails as
+// TryRecv does. Another goroutine may receive that message next.
 func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
 	msg, err := m.lookFor(sel)
 	if err != nil {
@@ -738,9 +748,8 @@ func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
 	return e, nil
 }
 
-// lookFor returns the first message that matches sel, with mu held. If there is none it
-// looks once at what the transports have. If there still is none it returns an error, and mu
-// is not held.
+// lookFor returns the first message that matches sel, with mu held. If there is none, it checks
+// once what the transports have. If there still is none, it returns an error, and mu is not held.
 func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 	var own Select
 	f, err := merge(sel, &own)
@@ -764,16 +773,15 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 	}
 }
 
-// Len is the number of messages kept, and Stored their charged bytes.
+// Len returns the number of stored messages, and their charged bytes.
 func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.count, m.stored
 }
 
-// Close makes the mailbox refuse messages and lets go of those it keeps. All contexts
-// that have sent to it are told that the resource is gone.
-// Blocked receives return ErrClosed.
+// Close makes the mailbox refuse messages, and drops the stored ones. All contexts that have sent
+// to it are told that the resource is gone. Blocked receives return ErrClosed.
 func (m *Mailbox) Close() {
 	m.mu.Lock()
 	if m.closed {

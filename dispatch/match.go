@@ -4,19 +4,19 @@ package dispatch
 
 import "github.com/rocl-go/rocl/resource"
 
-// A receive looks at the first message, and mostly takes it. A receive with selectors that
-// passes over more than a few messages puts them into chains, one for each origin or tag or
-// both, according to what it selects by. From then on receives find messages by the chains,
-// and look only at messages behind those. So a message is passed over once, and a mailbox
-// that is received from in order has no chains.
+// A receive checks the first message, and usually takes it. A receive with selectors that passes
+// over more than a few messages puts them into chains. There is a chain for each origin, each tag,
+// or each pair of both, according to what the receive selects by. From then on receives find
+// messages by the chains, and check one by one only the messages behind those. So a message is
+// passed over once, and a mailbox that is received from in order has no chains.
 //
-// Selectors that no chain serves, such as a range, are remembered with the message up to
-// which nothing matches.
+// Some selectors have no chain, such as a range of tags. For these the matcher remembers the
+// message up to which nothing matches.
 
 const (
-	passedFew   = 8   // messages that a receive passes over each time
+	passedFew   = 8   // messages that a receive passes over each time without chains
 	mostKeys    = 64  // chains that a receive looks at
-	sparedSlots = 256 // that an empty mailbox keeps
+	sparedSlots = 256 // slots that an empty mailbox keeps
 	slotsAtOnce = 64
 )
 
@@ -24,7 +24,7 @@ const (
 type key struct {
 	from resource.GID
 	tag  uint64
-	kind uint64 // byFrom, byTag, byBoth: what of the rest is meant
+	kind uint64 // byFrom, byTag or byBoth: which of the other fields count
 }
 
 const (
@@ -45,8 +45,8 @@ func keyOf(kind uint64, from resource.GID, tag uint64) key {
 	return k
 }
 
-// key returns the key of the messages that s selects. Its kind is 0 if those have no single
-// key.
+// key returns the key of the messages that s selects. Its kind is 0 if these messages have no
+// single key.
 func (s *Select) key() (k key) {
 	if s.more != nil || s.hasTag && s.span != 0 {
 		return k
@@ -60,9 +60,9 @@ func (s *Select) key() (k key) {
 	return k
 }
 
-// keys calls f for each key of the messages that s selects. It returns by how many keys there
-// are less than most. That is negative where there are more, or s also selects messages of no
-// such key; then f may have been called for some.
+// keys calls f for each key of the messages that s selects. It returns most less the number of
+// keys. The result is negative if there are more keys than most, or if s also selects messages with
+// no such key. Then f may have been called for some keys.
 func (s *Select) keys(most int, f func(key)) (left int) {
 	if k := s.key(); k.kind != 0 {
 		f(k)
@@ -113,26 +113,26 @@ func (s *Select) keys(most int, f func(key)) (left int) {
 	return most - nFroms*nTags
 }
 
-// A matcher finds messages of a mailbox. Its fields are guarded by the mailbox.
+// A matcher finds messages of a mailbox. The mailbox's mu guards its fields.
 type matcher struct {
-	kinds  [byBoth + 1]bool // the kinds of keys that there are chains for
+	kinds  [byBoth + 1]bool // the kinds of keys that have chains
 	chains map[key]*chain
-	until  *Message // this message and those before are in chains of all these kinds; nil: none
-	lowest int64    // no message in chains has a lesser order
+	until  *Message // this message and all before it are in chains of all these kinds; nil: none
+	lowest int64    // no message in chains has a lower order
 
 	spareSlots  *slot
 	spareChains *chain
-	made, used  int // slots
+	made, used  int // counts of slots
 
 	looked  []look // at most mostLooks
-	replace int    // the one to replace next
+	replace int    // the look to replace next
 }
 
 // A chain has the stored messages of one key, in the order of the mailbox.
 type chain struct {
 	key         key
 	first, last *slot
-	next        *chain // of an unused chain
+	next        *chain // of an unused chain: the next unused one
 }
 
 // A slot is the place of a message in a chain.
@@ -140,16 +140,17 @@ type slot struct {
 	msg        *Message
 	chain      *chain
 	next, prev *slot
-	also       *slot // of the same message in the chain of another kind; next one of an unused slot
-	order      int64 // of two messages the first one has the lesser order
+	also       *slot // the slot of the same message in the chain of another kind; in an unused slot, the next unused one
+	order      int64 // of two messages, the first one has the lower order
 }
 
-// A look is how far receives with selectors that have no keys have looked.
+// A look says how far receives with selectors that have no keys have looked.
 type look struct {
 	sel Select
-	at  *Message // this message and those before do not match; nil: nothing is known
+	at  *Message // this message and all before it do not match; nil: unknown
 }
 
+// mostLooks is how many looks a matcher remembers.
 const mostLooks = 4
 
 // find returns the first message that f selects, or nil. mu must be held.
@@ -161,7 +162,7 @@ func (m *Mailbox) find(f *Select) *Message {
 	return m.findBehind(f)
 }
 
-// findBehind is find where the first message does not match.
+// findBehind is find for the case that the first message does not match.
 func (m *Mailbox) findBehind(f *Select) *Message {
 	x := m.matcher
 	if x == nil {
@@ -232,6 +233,7 @@ func (m *Mailbox) findByLook(f *Select) *Message {
 	return msg
 }
 
+// newLook returns a look for f, in place of another one if there are mostLooks.
 func (x *matcher) newLook(f *Select) *look {
 	if len(x.looked) < mostLooks {
 		x.looked = append(x.looked, look{sel: *f})
@@ -251,8 +253,8 @@ func (m *Mailbox) behind(msg *Message) *Message {
 	return msg.next
 }
 
-// chainBy has messages be in chains of these kinds too, beginning with first, the first
-// message of the mailbox.
+// chainBy adds the messages up to until to chains of these kinds, unless they are in such chains.
+// first is the first message of the mailbox.
 func (x *matcher) chainBy(first *Message, kinds [byBoth + 1]bool) {
 	for kind, wanted := range kinds {
 		if !wanted || x.kinds[kind] {
@@ -271,7 +273,7 @@ func (x *matcher) chainBy(first *Message, kinds [byBoth + 1]bool) {
 	}
 }
 
-// append adds the message behind until to the chains.
+// append adds msg, the message behind until, to the chains.
 func (x *matcher) append(msg *Message) {
 	order := x.lowest
 	if x.until != nil {
@@ -281,8 +283,8 @@ func (x *matcher) append(msg *Message) {
 	x.until = msg
 }
 
-// prepend adds a message to the chains, before all others, if there are some. It has become
-// the first message of the mailbox.
+// prepend adds a message to the chains, before all others, if the matcher has chains. The message
+// has become the first one of the mailbox.
 func (x *matcher) prepend(msg *Message) {
 	for i := range x.looked {
 		if l := &x.looked[i]; l.at != nil && l.sel.matches(msg) {
@@ -295,6 +297,7 @@ func (x *matcher) prepend(msg *Message) {
 	}
 }
 
+// add adds msg to a chain of each kind.
 func (x *matcher) add(msg *Message, order int64, isFirst bool) {
 	for kind, wanted := range x.kinds {
 		if wanted {
@@ -329,6 +332,7 @@ func (x *matcher) chain(msg *Message, kind uint64, order int64, isFirst bool) {
 	}
 }
 
+// slot returns an unused slot.
 func (x *matcher) slot() *slot {
 	if x.spareSlots == nil {
 		slots := new([slotsAtOnce]slot)
@@ -343,7 +347,7 @@ func (x *matcher) slot() *slot {
 	return s
 }
 
-// remove notes that msg leaves the list of the mailbox m. Called before it does.
+// remove notes that msg is about to leave the list of the mailbox m.
 func (x *matcher) remove(m *Mailbox, msg *Message) {
 	x.replaceBy(msg, msg.prev)
 	for s := msg.slot; s != nil; {
@@ -374,8 +378,8 @@ func (x *matcher) remove(m *Mailbox, msg *Message) {
 	}
 }
 
-// drop gives up the chains, which have become much smaller than they were, and their memory.
-// A receive that passes over messages makes new ones.
+// drop frees the chains, which have become much smaller than they were. A receive that passes over
+// messages makes new ones.
 func (x *matcher) drop(m *Mailbox) {
 	if x.until != nil {
 		for o := m.first; ; o = o.next {
@@ -388,7 +392,7 @@ func (x *matcher) drop(m *Mailbox) {
 	*x = matcher{chains: map[key]*chain{}, looked: x.looked, replace: x.replace}
 }
 
-// replaceBy notes that where msg was o is now, or nothing.
+// replaceBy notes that o takes the place of msg, or that nothing does if o is nil.
 func (x *matcher) replaceBy(msg, o *Message) {
 	if x.until == msg {
 		x.until = o
@@ -400,7 +404,7 @@ func (x *matcher) replaceBy(msg, o *Message) {
 	}
 }
 
-// moved notes that own takes the place of msg in the list of the mailbox.
+// moved notes that own takes the place of msg in the list of the mailbox, and in the chains.
 func (x *matcher) moved(msg, own *Message) {
 	x.replaceBy(msg, own)
 	own.slot, msg.slot = msg.slot, nil

@@ -71,8 +71,8 @@ func checkMatcher(t *rapid.T, m *Mailbox) {
 	}
 }
 
-// A mailbox is a list of which a receive takes the first message that matches, whatever
-// selectors there were before, and while messages are copied out of their blocks.
+// A mailbox is a list, from which a receive takes the first message that matches. That holds for
+// any selectors of earlier receives, and while messages are copied out of their blocks.
 func TestMailboxModel(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, inproc.NewNetwork().Transport())
@@ -108,7 +108,7 @@ func TestMailboxModel(t *testing.T) {
 			return sent{msg.From().Serial(), msg.Tag(), n}
 		}
 		froms, tags := rapid.Uint32Range(1, 8), rapid.Uint64Range(0, 15)
-		var used []Select // looked for again and again
+		var used []Select // used again and again
 		var is []condition
 		receive := func(t *rapid.T) {
 			var sel Select
@@ -191,7 +191,7 @@ func TestMailboxModel(t *testing.T) {
 				defer m.mu.Unlock()
 				for msg := m.first; msg != nil; msg = msg.next {
 					if rapid.Bool().Draw(t, "copied") {
-						if msg.parcel == nil { // as one that came with others
+						if msg.parcel == nil { // as a message that came with other messages
 							p := &parcel{d: d, buf: msg.buf.Retain()}
 							p.left.Store(1)
 							msg.buf.Release()
@@ -244,8 +244,8 @@ func drawFrom(t *rapid.T, c resource.GID) (Select, condition) {
 	return sel, is
 }
 
-// A mailbox whose messages have been in chains takes no memory for them any more when it is
-// small again, and none for each message as long as it is not.
+// A mailbox that has used chains gives back their memory when it is small again. Until then it
+// takes no memory for each message.
 func TestMatcherMemory(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, inproc.NewNetwork().Transport())
@@ -273,7 +273,7 @@ func TestMatcherMemory(t *testing.T) {
 		take(t, m, Tag(many))
 		send(many)
 		take(t, m, From(a), Tag(many))
-		for range uint64(passedFew + 2) { // these are put into chains
+		for range uint64(passedFew + 2) { // these messages are put into chains
 			send(many + 1)
 		}
 		send(many)
@@ -303,7 +303,7 @@ func TestMatcherMemory(t *testing.T) {
 	}
 }
 
-// What a receive with a selector takes where so many other messages wait.
+// The cost of a receive with a selector while so many other messages wait.
 func BenchmarkRecvTag(b *testing.B) {
 	for _, others := range []int{0, 10_000, 100_000} {
 		for name, sel := range map[string]Select{"tag": Tag(1), "range": Tags(1, 99), "any": Any(Tag(1, 2), From(id(1)))} {
@@ -329,7 +329,7 @@ func BenchmarkRecvTag(b *testing.B) {
 					}
 					msg.Release()
 				}
-				one() // passes over the others
+				one() // passes over the other messages
 				b.ReportAllocs()
 				for b.Loop() {
 					one()
@@ -339,7 +339,7 @@ func BenchmarkRecvTag(b *testing.B) {
 	}
 }
 
-// What the replies of as many calls in flight take, each of which waits for its own.
+// The cost of the replies to as many calls in flight, each of which waits for its own reply.
 func BenchmarkReceivers(b *testing.B) {
 	for _, others := range []int{0, 8, 1000} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {

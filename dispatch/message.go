@@ -14,47 +14,45 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A Message is one received message. It belongs to whoever received it until
-// Release.
+// A Message is one received message. It belongs to the receiver until Release.
 type Message struct {
 	data   []byte
-	buf    *buffers.Buffer // what data lies in; nil if nothing does
+	buf    *buffers.Buffer // the buffer that data lies in; nil: none
 	from   resource.GID
 	tag    uint64
-	in     *inflow // which the message counts against, or did until it was received
+	in     *inflow // the account of the sender that the message counts against, or did until it was received
 	next   *Message
 	prev   *Message
-	d      *Dispatcher // of a message by itself
-	parcel *parcel     // of one that came with others
-	pin    *pin        // of one that is stored,
-	kept   uint64      // or the bytes of its buffer
+	d      *Dispatcher // set in a message that has no parcel
+	parcel *parcel     // the parcel of a message that came with other messages; nil: none
+	pin    *pin        // the pin of a stored message; nil: none
+	kept   uint64      // the bytes of the buffer, of a stored message without a pin
 	read   uint32      // bytes of data that Read has returned
 	isHeld bool        // received, and counted in Dispatcher.held
-	isSent bool        // in the buffer of a sender of this process, which others may hold
-	slot   *slot       // its places in the chains of the mailbox; nil: none
-	isGone bool        // it tells that its origin has ended
+	isSent bool        // the payload is in a buffer that a sender of this process may hold too
+	slot   *slot       // the places of the message in the chains of the mailbox; nil: none
+	isGone bool        // the message tells that its origin has ended
 	request
 }
 
-// Bytes returns the payload: a view of registered memory, valid until Release, to be read.
-// A receiver that changes it calls Writable. A payload above 2 KiB that came from another
-// process of the node lies in that process's memory, and writing to it ends this process.
-// One that came from this process may lie in memory that its sender and other receivers
-// read.
+// Bytes returns the payload: a view of registered memory, valid until Release, to be read. A
+// receiver that changes it calls Writable. A payload above 2 KiB from another process of the node
+// lies in that process's memory, and writing to it ends this process. A payload from this process
+// may lie in memory that its sender and other receivers read.
 func (m *Message) Bytes() []byte { return m.data }
 
-// ReadOnly reports whether the payload must not be written, because it lies in another
-// process's memory or another process reads it. Messages above 2 KiB over shared memory
-// (package subsys/shm) are read-only, also when they are sent on, within this process or
-// back to where they came from; no others are.
+// ReadOnly reports whether the payload must not be written, because it lies in another process's
+// memory or another process reads it. Only messages above 2 KiB over shared memory (package
+// subsys/shm) are read-only. They stay read-only when they are sent on, within this process or back
+// to their origin.
 func (m *Message) ReadOnly() bool { return m.buf != nil && m.buf.ReadOnly() }
 
-// Writable returns the payload for a receiver that changes it. A payload that is ReadOnly is
-// copied first, and so is one in a buffer of this process that others hold: its
-// sender has retained it, or sent it, or a slice of it, to several targets. The memory is given back.
-// Any other payload stays where it is. After Writable, Bytes and Buffer are of what it
-// returned. It fails as Buffer of the context does; then the message is as it was. Nothing
-// else may use the message meanwhile.
+// Writable returns the payload for a receiver that changes it. A payload that is ReadOnly is copied
+// first, and the memory of the original is given back. So is a payload in a buffer of this process
+// that has other holders: its sender has retained the buffer, or sent it, or a slice of it, to
+// several targets. Any other payload stays where it is. After Writable, Bytes and Buffer refer to
+// the payload that it returned. Writable fails as Buffer of the context does; then the message is
+// unchanged. No other goroutine may use the message meanwhile.
 func (m *Message) Writable() ([]byte, error) {
 	if !m.ReadOnly() && !(m.isSent && m.buf.IsShared()) {
 		return m.data, nil
@@ -75,29 +73,28 @@ func (m *Message) Writable() ([]byte, error) {
 
 // moveTo makes b, which has a copy of the payload, the message's buffer.
 func (m *Message) moveTo(b *buffers.Buffer) {
-	if m.parcel == nil { // else the parcel holds it, for all
+	if m.parcel == nil { // otherwise the parcel holds the buffer, for all its messages
 		m.buf.Release()
 	}
 	m.buf, m.data, m.isSent = b, b.Bytes(), false
 }
 
-// Len is the length of the payload in bytes.
+// Len returns the length of the payload in bytes.
 func (m *Message) Len() int { return len(m.data) }
 
-// From is the resource that sent the message: a reply goes there.
+// From returns the resource that sent the message. A reply goes there.
 func (m *Message) From() resource.GID { return m.from }
 
-// Tag is the number the sender gave the message.
+// Tag returns the number that the sender gave the message.
 func (m *Message) Tag() uint64 { return m.tag }
 
-// IsGone reports whether the library made the message to tell that the resource From has
-// ended: Resource.Monitor asked for that. The message has no payload. It comes behind all
-// messages from that resource. Only a resource that lives, because its context was merely out
-// of reach, may send more.
+// IsGone reports whether the library made the message to tell that the resource From has ended, as
+// Resource.Monitor asked. Such a message has no payload, and comes behind all messages from that
+// resource. The resource sends more only if it lives: its context was merely out of reach.
 func (m *Message) IsGone() bool { return m.isGone }
 
-// Buffer returns the payload as a buffer of its own that can be sent on
-// without copying. The caller owns it, apart from the message.
+// Buffer returns the payload as a buffer of its own that can be sent on without copying. The caller
+// owns that buffer, independently of the message. Buffer returns nil if the message has none.
 func (m *Message) Buffer() *buffers.Buffer {
 	if m.buf == nil {
 		return nil
@@ -113,11 +110,9 @@ func (m *Message) Buffer() *buffers.Buffer {
 	return m.buf.Slice(off, len(m.data))
 }
 
-// Release gives the payload's memory and the Message back. Neither may be
-// touched afterwards.
+// Release gives the payload's memory and the Message back. Neither may be used afterwards.
 //
-// The sender of a request that is released without a reply is told: its call fails with
-// ErrNoReply.
+// The release of a request without a reply is told to its sender: the call fails with ErrNoReply.
 func (m *Message) Release() {
 	if m.call != 0 {
 		m.isDone()
@@ -126,7 +121,7 @@ func (m *Message) Release() {
 	m.data, m.read, m.buf, m.d, m.parcel, m.in, m.isGone, m.isSent = nil, 0, nil, nil, nil, nil, false, false
 	switch {
 	case p != nil:
-		if buf != p.buf { // a copy
+		if buf != p.buf { // a copy, made by Writable or moveTo
 			buf.Release()
 		}
 		p.drop()
@@ -144,18 +139,19 @@ func (m *Message) Release() {
 
 const (
 	parcelLen   = 32 // messages of a full parcel
-	parcelLeast = 8  // fewer come as messages by themselves
+	parcelLeast = 8  // fewer messages of a block do not become a parcel
 )
 
-// A parcel is a number of messages that came in one block. They share one
-// reference to it: to count one for each would cost as much as all the rest.
+// A parcel is a number of messages that came in one block. They share one reference to it: counting
+// a reference for each message would cost as much as the rest of the delivery.
 type parcel struct {
 	d    *Dispatcher
 	buf  *buffers.Buffer
-	left atomic.Int32 // messages not released yet
+	left atomic.Int32 // messages that are not released yet
 	msgs [parcelLen]Message
 }
 
+// drop counts the release of one message. The last one gives the block back.
 func (p *parcel) drop() {
 	if p.left.Add(-1) == 0 {
 		p.buf.Release()
@@ -170,7 +166,7 @@ type depot struct {
 	parcels sync.Pool
 }
 
-// message returns a message by itself.
+// message returns a message without a parcel.
 func (d *Dispatcher) message() *Message {
 	m, _ := d.singles.Get().(*Message)
 	if m == nil {
@@ -180,8 +176,8 @@ func (d *Dispatcher) message() *Message {
 	return m
 }
 
-// messages yields a message for each of fs, at most parcelLen, which together hold
-// the buffer that they lie in.
+// messages yields a message for each frame of fs, at most parcelLen. Together the messages hold the
+// buffer that the frames lie in.
 func (d *Dispatcher) messages(fs []subsys.Frame) iter.Seq2[int, *Message] {
 	return func(yield func(int, *Message) bool) {
 		n, b := len(fs), fs[0].Buf

@@ -11,9 +11,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// A payload in another's memory is copied for who wants to write, and that
-// memory given back; any other stays where it is. So it is also where one buffer
-// came many times.
+// Writable copies a payload in another process's memory, and gives that memory back. Any other
+// payload stays where it is. The same holds if one buffer came many times.
 func TestWritable(t *testing.T) {
 	ctx := soon(t)
 	w := newWorld()

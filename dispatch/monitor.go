@@ -14,23 +14,23 @@ type monitor struct {
 	m          *Mailbox
 	of         resource.GID
 	tag        uint64
-	cancel     func() bool // of OnEnd; nil while that is under way
-	release    func() bool // of context.AfterFunc; nil: the monitor's context never ends
+	cancel     func() bool // cancels OnEnd; nil while OnEnd has not returned
+	release    func() bool // ends context.AfterFunc; nil: the monitor's context never ends
 	isOver     bool        // the message has been put, or is not wanted any more
-	next, prev *monitor    // in m's list
+	next, prev *monitor    // neighbours in m's list
 }
 
-// Monitor has a message put into m once the resource of has ended, behind all messages from
-// it. The message is from that resource, has the given tag, and IsGone. It takes no credit:
-// it gets in also if m is full. If the resource has ended already, the message may be put
-// before Monitor returns. It is put once at most.
+// Monitor puts a message into m once the resource of has ended, behind all messages from it. The
+// message is from that resource, has the given tag, and IsGone reports true for it. It takes no
+// credit, so it is stored even if m is full. If the resource has ended already, the message may be
+// put before Monitor returns. It is put once at most.
 //
-// After stop, or a moment after ctx has ended, the message will not be put any more; if it
-// has been put before, it stays. m forgets the monitor as it is closed. Where the context of
-// m closes first there is no message.
+// After stop, or a moment after ctx has ended, the message is no longer put; if it has been put
+// before, it stays. m forgets the monitor when m is closed. If the context of m closes first, there
+// is no message.
 //
-// Monitor waits, until ctx ends, where the link to the resource's context has no room for a
-// frame. It then returns the cause.
+// Monitor waits while the link to the resource's context has no room for a frame. If ctx ends
+// meanwhile, Monitor returns the cause.
 func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (stop func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -67,7 +67,7 @@ func (m *Mailbox) Monitor(ctx context.Context, of resource.GID, tag uint64) (sto
 	return w.stop, nil
 }
 
-// ended puts the message.
+// ended puts the message. OnEnd calls it, with the reason.
 func (w *monitor) ended(err error) {
 	m := w.m
 	m.mu.Lock()
@@ -84,7 +84,7 @@ func (w *monitor) ended(err error) {
 	w.drop(cancel, release)
 }
 
-// stop has the message not put any more.
+// stop prevents that the message is put.
 func (w *monitor) stop() {
 	w.m.mu.Lock()
 	_, cancel, release := w.end()
@@ -92,8 +92,8 @@ func (w *monitor) stop() {
 	w.drop(cancel, release)
 }
 
-// end takes w out of the list. It reports whether w was in it, and returns what drop is
-// given. m.mu must be held.
+// end takes w out of the list. It reports whether w was in it, and returns the functions for drop.
+// m.mu must be held.
 func (w *monitor) end() (isFirst bool, cancel, release func() bool) {
 	if w.isOver {
 		return false, nil, nil
@@ -113,7 +113,7 @@ func (w *monitor) end() (isFirst bool, cancel, release func() bool) {
 	return true, cancel, release
 }
 
-// drop lets go of what leads to w. m.mu must not be held.
+// drop ends OnEnd and AfterFunc, which refer to w. m.mu must not be held.
 func (w *monitor) drop(cancel, release func() bool) {
 	if cancel != nil {
 		cancel()

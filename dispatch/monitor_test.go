@@ -44,7 +44,7 @@ func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Sel
 	}
 }
 
-// isEmpty fails the test if something is in a mailbox.
+// isEmpty fails the test if a mailbox has a message.
 func isEmpty(t testing.TB, m *Mailbox) {
 	t.Helper()
 	if msg, err := m.TryRecv(); err == nil {
@@ -54,9 +54,9 @@ func isEmpty(t testing.TB, m *Mailbox) {
 	}
 }
 
-// The end of a resource comes behind all that it has sent: large messages that wait in lines
-// as it is deleted, and messages over other lanes. That holds also where the monitor is
-// set as it ends, or after that.
+// The end of a resource comes behind all that it has sent: large messages that wait in lines as it
+// is deleted, and messages over other lanes. That holds also if the monitor is set while it ends,
+// or after that.
 func TestMonitorBehindMessages(t *testing.T) {
 	lanes := map[string]func(*Config){
 		"one lane":        func(*Config) {},
@@ -78,7 +78,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line as Send returns
+			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line when Send returns
 			for tag, size := range sizes {
 				if err := f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)); err != nil {
 					t.Fatal(err)
@@ -126,8 +126,8 @@ func TestMonitorBehindMessages(t *testing.T) {
 	}
 }
 
-// Senders that wait for credit of a resource are told that it is gone although something
-// large is on its way from there.
+// Senders that wait for credit of a resource are told that it is gone, although a large message
+// from it is under way.
 func TestGoneBehindLargeTellsSenders(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -150,8 +150,8 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 	}
 }
 
-// A message that tells of an end gets in where there is no room, and is selected like any
-// other.
+// A message that tells of an end is stored even if the mailbox has no room. It is selected like any
+// other message.
 func TestMonitorFullMailbox(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -159,11 +159,11 @@ func TestMonitorFullMailbox(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
 			monitorOf(t, mine, monitored(its), 7)
-			monitorOf(t, mine, monitored(its), 8) // each has its own
+			monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
 			f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
 			full := 0
 			for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
-				ctx = ended // from the second one on
+				ctx = ended // from the second monitor on
 			}
 			its.Close()
 			awaitGone(t, mine, monitored(its), 8, Tag(8))
@@ -177,8 +177,8 @@ func TestMonitorFullMailbox(t *testing.T) {
 	}
 }
 
-// The monitors of a resource on itself, on one of its own context, and of one that is closed
-// itself leave nothing.
+// The monitors of a resource on itself, on a resource of its own context, and on a resource that is
+// closed itself leave nothing.
 func TestMonitorWithin(t *testing.T) {
 	w := newWorld()
 	a := w.node(t, 1, tcp.New())
@@ -213,7 +213,8 @@ func TestMonitorWithin(t *testing.T) {
 	}
 }
 
-// A monitor whose mailbox is closed, that is stopped, or whose context ends, is kept nowhere.
+// No reference remains to a monitor with a closed mailbox, to a stopped monitor, or to a monitor
+// whose context ends.
 func TestMonitorIsForgotten(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -242,14 +243,14 @@ func TestMonitorIsForgotten(t *testing.T) {
 		return len(l.endings) == 0
 	})
 	its.Close()
-	ended, _ := onEnd(t, flow(t, a, its)) // behind what else would come
+	ended, _ := onEnd(t, flow(t, a, its)) // behind any other message that would come
 	awaitEnd(t, ended, ErrGone)
 	isEmpty(t, two)
 	isEmpty(t, three)
 }
 
-// Of a monitor that is stopped as the resource ends comes one message or none, and none
-// after stop has returned.
+// If a monitor is stopped as the resource ends, one message comes or none, and none after stop has
+// returned.
 func TestMonitorStopRaces(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +264,7 @@ func TestMonitorStopRaces(t *testing.T) {
 				var both sync.WaitGroup
 				both.Go(its.Close)
 				both.Go(func() {
-					for range i % 50 { // let it be early and late
+					for range i % 50 { // so that the stop is sometimes early and sometimes late
 						runtime.Gosched()
 						a.glance()
 					}
@@ -271,7 +272,7 @@ func TestMonitorStopRaces(t *testing.T) {
 				})
 				both.Wait()
 				n, _ := mine.Len()
-				ended := make(chan error, 1) // whatever comes has come then
+				ended := make(chan error, 1) // when this is told, all messages have come
 				if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
 					t.Fatal(err)
 				}
@@ -318,8 +319,8 @@ func TestMonitorAsItDies(t *testing.T) {
 	}
 }
 
-// Monitors are cheap in memory, here and at the peer, and take none of the mailbox that they
-// are about.
+// Monitors need little memory, in this context and at the peer, and no room in the mailbox that
+// they watch.
 func TestManyMonitors(t *testing.T) {
 	w := newWorld()
 	limited := func(c *Config) { c.Mailbox = 1 << 20 }
@@ -373,8 +374,8 @@ func TestManyMonitors(t *testing.T) {
 	isEmpty(t, mine)
 }
 
-// A context that only waits for the end of a resource is promised nothing of its mailbox, and
-// what it sends then arrives all the same, small and large.
+// A context that only waits for the end of a resource is promised nothing of its mailbox. Messages
+// that it sends later arrive all the same, small and large.
 func TestMonitorIsPromisedNothing(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -386,7 +387,7 @@ func TestMonitorIsPromisedNothing(t *testing.T) {
 				all[i] = w.node(t, uint64(1+i), tr)
 				monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
 				ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
-				awaitEnd(t, ended, ErrGone) // so the account is open
+				awaitEnd(t, ended, ErrGone) // now the account is open
 			}
 			its.mu.Lock()
 			promise, flows, window := its.promise, its.flows, its.window

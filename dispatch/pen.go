@@ -19,14 +19,14 @@ import (
 //	 │                again   called                                      │
 //	 └────────────────────────── Writable, or the connection is lost ─────┘
 //
-// The goroutine that took the pen from idle is the writer. Until the pen is idle or full
-// it alone calls Send, and what the session has lent to the connection stays as it is.
-// Other goroutines add their frames to the session, call the writer, and leave.
+// The goroutine that took the pen from idle is the writer. Until the pen is idle or full, the
+// writer alone calls Send, and the frames that the session has lent to the connection do not
+// change. Other goroutines add their frames to the session, call the writer, and leave.
 //
-// Every change needs link.mu, but one: a writer that has written everything takes the pen
-// from writing to idle by a compare-and-swap, without mu. So a goroutine that holds mu and
-// finds the pen at writing calls the writer by a compare-and-swap too: it fails only where
-// the pen has become idle. A writer that was called takes mu and looks again.
+// Every change needs link.mu, except one: a writer that has written everything takes the pen from
+// writing to idle by a compare-and-swap, without mu. So a goroutine that holds mu and finds the pen
+// at writing calls the writer by a compare-and-swap too. That fails only if the pen has become
+// idle. A writer that was called takes mu and checks for more frames.
 const (
 	penIdle = iota
 	penWriting
@@ -34,9 +34,9 @@ const (
 	penFull
 )
 
-// calls reports whether a goroutine writes, and makes it take mu and look again before it
-// puts the pen down. If calls returns false, no goroutine writes while mu is held. mu must
-// be held.
+// calls reports whether a goroutine writes, and makes that goroutine take mu and check again before
+// it puts the pen down. If calls returns false, no goroutine writes while mu is held. mu must be
+// held.
 func (l *link) calls() bool {
 	for {
 		switch l.pen.Load() {
@@ -52,8 +52,8 @@ func (l *link) calls() bool {
 	}
 }
 
-// seize makes the caller the writer. It reports false if another goroutine writes, which
-// looks again then, or if the connection is full. mu must be held.
+// seize makes the caller the writer. It reports false if another goroutine writes, which then
+// checks again, or if the connection is full. mu must be held.
 func (l *link) seize() bool {
 	if l.calls() || l.pen.Load() == penFull {
 		return false
@@ -62,8 +62,8 @@ func (l *link) seize() bool {
 	return true
 }
 
-// putDown ends a turn of writing: the pen becomes idle or full. mu must be held; putDown
-// releases it for a while if the link has ended.
+// putDown ends a turn of writing: the pen becomes idle or full. mu must be held; putDown releases
+// it for a while if the link has ended.
 func (l *link) putDown(to uint32) {
 	l.pen.Store(to)
 	l.release()
@@ -73,12 +73,12 @@ func (l *link) putDown(to uint32) {
 	}
 }
 
-// canWrite reports whether there is something to write, and a connection for it.
+// canWrite reports whether there are frames to write, and a connection for them. mu must be held.
 func (l *link) canWrite() bool {
 	return l.conn != nil && !l.life.HasEnded() && l.binders == 0 && !l.s.IsQuiet()
 }
 
-// write writes what is unsent, unless another goroutine does or the connection is full. mu
+// write writes the unsent frames, unless another goroutine writes or the connection is full. mu
 // must be held; write releases it for a while.
 func (l *link) write() {
 	if l.canWrite() && l.seize() {
@@ -87,14 +87,14 @@ func (l *link) write() {
 	}
 }
 
-// pump writes what is unsent. The caller must hold mu, which pump releases, and must have
-// seized the pen.
+// pump writes the unsent frames. The caller must hold mu, which pump releases, and must have seized
+// the pen.
 func (l *link) pump() {
 	l.release()
 	to := uint32(penIdle)
 	for round := 0; l.canWrite(); round++ {
 		if round > 0 && l.leaves(round) {
-			break // others add as fast as this goroutine writes: larger batches are cheaper
+			break // other goroutines add frames as fast as this one writes: larger batches are cheaper
 		}
 		l.feed()
 		if l.stream.calls.Load() > 0 {
@@ -102,7 +102,7 @@ func (l *link) pump() {
 		}
 		fs := l.s.Take()
 		c, before, isAll := l.conn, l.writable, l.s.IsQuiet() && l.awaited == 0
-		if l.pen.Load() != penWriting { // another goroutine has called: its frames are taken
+		if l.pen.Load() != penWriting { // another goroutine has called, and its frames are taken
 			l.pen.Store(penWriting)
 		}
 		l.watch()
@@ -130,9 +130,9 @@ func (l *link) pump() {
 	l.mu.Unlock()
 }
 
-// leaves reports whether the writer, after so many rounds, leaves the rest to the goroutines that
-// add it, or to the flusher. A goroutine that has called the writer of a paced link is about to
-// wait, and relies on it for longer. mu must be held.
+// leaves reports whether the writer, after so many rounds, leaves the remaining frames to the
+// goroutines that add them, or to the flusher. A goroutine that has called the writer of a paced
+// link is about to wait, so the writer goes on for more rounds. mu must be held.
 func (l *link) leaves(rounds int) bool {
 	most := pumpRounds
 	switch isCalled := l.pen.Load() == penCalled; {
@@ -144,18 +144,17 @@ func (l *link) leaves(rounds int) bool {
 	return rounds >= most && !l.s.HasQueued() && l.setPace()
 }
 
-// awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it
-// waits.
+// awaitPen waits until no goroutine writes. mu must be held; awaitPen releases it while it waits.
 func (l *link) awaitPen() {
 	l.awaited++
-	for l.calls() { // not for long: a connection never blocks
+	for l.calls() { // the wait is short: a connection never blocks
 		l.unwritten.Wait()
 	}
 	l.awaited--
 }
 
-// hold waits until no goroutine writes, and keeps others from beginning until unhold. mu
-// must be held; hold releases it while it waits.
+// hold waits until no goroutine writes, and prevents new writers until unhold. mu must be held;
+// hold releases it while it waits.
 func (l *link) hold() {
 	l.binders++
 	l.awaitPen()
@@ -167,7 +166,7 @@ func (l *link) unhold() {
 	l.write()
 }
 
-// onWritable continues after the connection c was full.
+// onWritable continues to write after the connection c was full.
 func (l *link) onWritable(c subsys.Conn) {
 	l.mu.Lock()
 	l.writable++
@@ -178,17 +177,17 @@ func (l *link) onWritable(c subsys.Conn) {
 	l.mu.Unlock()
 }
 
-// sayAck acknowledges without having anything else to send. mu must be held; sayAck
-// releases it for a while.
+// sayAck acknowledges in a frame of its own, if the session has no other frame to send. mu must be
+// held; sayAck releases it for a while.
 func (l *link) sayAck(c subsys.Conn) {
 	if !l.s.IsQuiet() || !l.seize() {
-		// A frame that is queued after this carries the acknowledgement, but those that
-		// wait or are being written may all be older: look again at the next tick.
+		// A frame that is queued from now on carries the acknowledgement. The frames that wait or
+		// are being written may all be older, so the next tick checks again.
 		l.d.acksDue.Store(true)
 		return
 	}
 	told := l.s.Tell()
-	fs := &l.ack // a local one would be garbage
+	fs := &l.ack // a local frame would be garbage
 	fs[0] = subsys.Frame{}
 	fs[0].Type, fs[0].Ack = wire.TypeAck, told
 	before := l.writable

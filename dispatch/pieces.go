@@ -19,7 +19,7 @@ import (
 // feedBytes is the number of unsent bytes above which no further piece is numbered.
 const feedBytes = 1 << 20
 
-// feed numbers messages that wait, as long as little is unsent. mu is held.
+// feed numbers messages that wait, as long as little is unsent. mu must be held.
 func (l *link) feed() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.cuts)
@@ -43,8 +43,8 @@ func (l *link) feed() {
 	}
 }
 
-// abandon gives up what waits for a resource that has gone, and returns the messages
-// that are to be reported. mu is held.
+// abandon gives up the messages that wait for a resource that has gone, and returns the messages to
+// report. mu must be held.
 func (l *link) abandon(f *Flow) (reports []Undelivered) {
 	end, begun := l.s.Abandon(&f.line, func(h *subsys.Header) {
 		if !isReported(h) {
@@ -58,14 +58,14 @@ func (l *link) abandon(f *Flow) (reports []Undelivered) {
 	return reports
 }
 
-// Receiver.
+// The receiver:
 
-// A part is a message of which some pieces are to come. Owned by the holder of the token.
+// A part is a message with pieces still to come. The holder of the progress token owns it.
 type part struct {
 	dst, src    uint32
-	tag, call   uint64 // call: the number of the call of which it is the request; 0: it is none
+	tag, call   uint64 // call: the number of the call that the message is the request of; 0: none
 	total, have int
-	buf         *buffers.Buffer // of total bytes; nil before the first piece
+	buf         *buffers.Buffer // has total bytes; nil before the first piece
 }
 
 // part returns the message to dst that has begun, or nil. The token must be held.
@@ -78,7 +78,7 @@ func (l *link) part(dst uint32) *part {
 	return nil
 }
 
-// unpart forgets p, whose buffer is the caller's. The token must be held.
+// unpart forgets p. Its buffer now belongs to the caller. The token must be held.
 func (l *link) unpart(p *part, in *inflow) {
 	if in.mb != nil {
 		in.mb.expect(in, 0)
@@ -89,8 +89,8 @@ func (l *link) unpart(p *part, in *inflow) {
 	l.parts = l.parts[:last]
 }
 
-// onBegin judges the length of a message that comes in pieces. Memory is given to it with
-// the first piece. The token must be held.
+// onBegin judges the length of a message that comes in pieces. The message gets memory with its
+// first piece. The token must be held.
 func (l *link) onBegin(f *subsys.Frame) error {
 	if len(f.Data) != 4 || l.part(f.Dst) != nil || len(l.parts) == session.MaxParted {
 		return fmt.Errorf("%w: a message in pieces to %d begins within %d others", ErrProtocol, f.Dst, len(l.parts))
@@ -116,8 +116,8 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	return nil
 }
 
-// judgePiece checks that a piece is the next one of its message. It returns nil without an
-// error if the piece is of no use, since the resource does not exist. The token must be held.
+// judgePiece checks that a piece is the next one of its message. It returns nil without an error if
+// the piece is of no use, because the resource does not exist. The token must be held.
 func (l *link) judgePiece(h *subsys.Header) (*part, *inflow, error) {
 	p, in := l.part(h.Dst), l.inflow(h.Dst)
 	switch {
@@ -131,7 +131,7 @@ func (l *link) judgePiece(h *subsys.Header) (*part, *inflow, error) {
 	return p, in, nil
 }
 
-// memory sees to it that p has a buffer. The token must be held.
+// memory gives p a buffer, unless it has one. The token must be held.
 func (p *part) memory(l *link) error {
 	if p.buf != nil {
 		return nil
@@ -144,8 +144,8 @@ func (p *part) memory(l *link) error {
 	return nil
 }
 
-// makeReady sees to it that the pieces among fs have memory to go to. It is called before
-// fs are accepted: where it fails the conn stops, or breaks, and they come again. The token
+// makeReady gives memory to the messages that the pieces among fs belong to. It is called before fs
+// are accepted. If it fails, the connection stops or breaks, and the frames come again. The token
 // must be held.
 func (l *link) makeReady(fs []subsys.Frame) error {
 	for i := range fs {
@@ -169,12 +169,12 @@ func (l *link) makeReady(fs []subsys.Frame) error {
 	return nil
 }
 
-// makeOwn gives p, of which f is the last piece, another buffer if a connection that was
-// replaced may still read the same piece into the present one. The token must be held.
+// makeOwn gives p, of which f is the last piece, another buffer if a connection that was replaced
+// may still read the same piece into the present one. The token must be held.
 func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 	holders := 1
 	if len(f.Data) > 0 && f.Tag < uint64(p.total) && &p.buf.Bytes()[f.Tag] == &f.Data[0] {
-		holders++ // its frame
+		holders++ // the frame holds the buffer too
 	}
 	if p.buf.Refs() <= holders {
 		return nil
@@ -190,14 +190,14 @@ func (p *part) makeOwn(l *link, f *subsys.Frame) error {
 	return nil
 }
 
-// onPiece takes a piece, which lies in its place already if it was read there, and
-// delivers the message with the last one. The token must be held.
+// onPiece takes a piece, which may already have been read into its place. It delivers the message
+// with the last piece. The token must be held.
 func (l *link) onPiece(f *subsys.Frame) error {
 	p, in, err := l.judgePiece(&f.Header)
 	if p == nil || err != nil {
 		return err
 	}
-	if in.mb == nil || in.mb.isClosed() || f.Len == 0 { // a piece without bytes ends what its sender has given up
+	if in.mb == nil || in.mb.isClosed() || f.Len == 0 { // a piece without bytes ends a message that its sender has given up
 		l.notDelivered(p.dst, p.src, p.tag, p.total, p.call)
 		if p.buf != nil {
 			p.buf.Release()
@@ -237,14 +237,14 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	return err
 }
 
-// fail ends the link: a piece has been accepted and there is no memory for it. That can
-// only be one that came together with the beginning of its message.
+// fail ends the link: a piece has been accepted and there is no memory for it. That happens only to
+// a piece that came together with the beginning of its message.
 func (l *link) fail(err error) error {
 	l.die(fmt.Errorf("%w: %v: %w", ErrUnreachable, l.peer, err))
 	return fmt.Errorf("%w: %v", subsys.ErrClosed, err)
 }
 
-// dropParts frees what has come of messages whose rest will not. The token must be held.
+// dropParts frees the buffers of messages that will not become complete. The token must be held.
 func (l *link) dropParts() {
 	for i := range l.parts {
 		if b := l.parts[i].buf; b != nil {

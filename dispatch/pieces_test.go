@@ -27,7 +27,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// noise is a buffer of n random bytes, with their checksum in the first four.
+// noise returns a buffer of n random bytes, with their checksum in the first four.
 func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
 	t.Helper()
 	b, err := d.Buffer(n)
@@ -50,8 +50,8 @@ func intact(p []byte) bool {
 	return len(p) < 4 || binary.LittleEndian.Uint32(p) == crc32.ChecksumIEEE(p[4:])
 }
 
-// A message a hundred times larger than what any connection carries arrives, once and
-// intact, over TCP and TLS.
+// A message a hundred times larger than the amount any connection carries arrives, once and intact,
+// over TCP and TLS.
 func TestLargerThanConnections(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLargerThanConnections(t *testing.T) {
 			mb := box(t, b, 1, 64<<20)
 			ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 			defer cancel()
-			defer func() { // before the relay waits for its connections
+			defer func() { // runs before the relay waits for its connections
 				rb.cuts.Store(0)
 				cctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				defer cancel()
@@ -108,7 +108,7 @@ func TestLargerThanConnections(t *testing.T) {
 	}
 }
 
-// A gate is a relay that lets through as many bytes to its address as it is told to.
+// A gate is a relay that lets through as many bytes to its address as the test allows.
 type gate struct {
 	*relay
 	mu     sync.Mutex
@@ -152,7 +152,7 @@ func (g *gate) let(n int64) {
 	g.more = make(chan struct{})
 }
 
-// gated are two dispatchers, of which the first reaches the second through a gate.
+// gated returns two dispatchers, the first of which reaches the second through a gate.
 func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)) (a, b *Dispatcher, g *gate, w *world) {
 	t.Helper()
 	w = newWorld()
@@ -163,7 +163,7 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 	w.at[a.self] = nil
 	w.at[b.self] = []string{transportOf(addr) + "://" + g.ln.Addr().String()}
 	w.mu.Unlock()
-	t.Cleanup(func() { // before the relay waits for its connections
+	t.Cleanup(func() { // runs before the relay waits for its connections
 		close(g.over)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -182,8 +182,8 @@ func streamTransports(t *testing.T) map[string]subsys.Transport {
 	return map[string]subsys.Transport{"tcp": tcp.New(), "tls": tls.New(secret)}
 }
 
-// A small message, and a large one, to other resources arrive while most of a large
-// message waits for a slow connection. Messages to the same resource keep their order.
+// A small message, and a large one, to other resources arrive while most of a large message waits
+// for a slow connection. Messages to the same resource keep their order.
 func TestSmallPassesLarge(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestSmallPassesLarge(t *testing.T) {
 	}
 }
 
-// partOf is how much of the message in pieces to a mailbox has come.
+// partOf returns how much of the message in pieces to a mailbox has come.
 func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
 	l, _ := onlyLink(d, from)
 	l.d.take()
@@ -252,7 +252,7 @@ func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
 	return 0
 }
 
-// credited sees to it that from has credit for half of what fits into the mailbox.
+// credited ensures that from has credit for half of what fits into the mailbox.
 func credited(t *testing.T, from, to *Dispatcher, mb *Mailbox) {
 	t.Helper()
 	talk(t, from, to, mb, 0)
@@ -265,8 +265,8 @@ func credited(t *testing.T, from, to *Dispatcher, mb *Mailbox) {
 	})
 }
 
-// begun sends a large message and two behind it through a gate, of which a part has come
-// when it returns. The test holds the buffers too.
+// begun sends a large message and two behind it through a gate. When it returns, a part of the
+// first one has come. The test holds the buffers too.
 func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer) {
 	t.Helper()
 	ctx := soon(t)
@@ -316,8 +316,8 @@ func wantReports(t *testing.T, told <-chan Undelivered, bufs []*buffers.Buffer, 
 	}
 }
 
-// The mailbox is closed in the midst of a message: that message and those behind it are
-// reported once, with their sizes, the memory is free, and the link goes on.
+// The mailbox is closed in the midst of a message. That message and those behind it are reported
+// once, with their sizes. The memory is free, and the link continues.
 func TestClosedInTheMidst(t *testing.T) {
 	told := make(chan Undelivered, 10)
 	a, b, g, _ := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { told <- u } })
@@ -338,15 +338,15 @@ func TestClosedInTheMidst(t *testing.T) {
 	}
 }
 
-// vanish lets the directory know that d has ended.
+// vanish makes the directory know that d has ended.
 func (w *world) vanish(d *Dispatcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone[d.self] = true
 }
 
-// The receiver ends, or the link, in the midst of a message: the sender reports it and
-// those behind it once, and neither end keeps memory.
+// The receiver ends, or the link, in the midst of a message. The sender reports it and the messages
+// behind it once, and neither end keeps memory.
 func TestEndInTheMidst(t *testing.T) {
 	for _, how := range []string{"goodbye", "death", "sender"} {
 		t.Run(how, func(t *testing.T) {
@@ -360,7 +360,7 @@ func TestEndInTheMidst(t *testing.T) {
 			switch how {
 			case "goodbye":
 				_ = b.Close(over)
-				w.vanish(b) // the goodbye may be lost with what was not read of the socket
+				w.vanish(b) // the goodbye may be lost with the unread bytes of the socket
 			case "death":
 				w.vanish(b)
 				for _, p := range b.ports {
@@ -380,7 +380,7 @@ func TestEndInTheMidst(t *testing.T) {
 	}
 }
 
-// What the peer reports as undelivered just as the link ends, which reports it too, is
+// A message that the peer reports as undelivered while the link ends, which reports it too, is
 // reported once.
 func TestReportedAsItEnds(t *testing.T) {
 	told := make(chan Undelivered, 10)
@@ -394,7 +394,7 @@ func TestReportedAsItEnds(t *testing.T) {
 	l.die(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = lost(7, bufs[0].Len())
-	l.d.take() // of the goroutine that works on a batch which came before
+	l.d.take() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.give()
 	if err != nil {
@@ -457,7 +457,7 @@ func TestHostilePieces(t *testing.T) {
 		})
 	}
 
-	// The same is judged where the payload is about to be read.
+	// Pieces are judged in the same way when their payload is about to be read.
 	d := newWorld().node(t, 3, tcp.New())
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
@@ -475,8 +475,8 @@ func TestHostilePieces(t *testing.T) {
 		t.Errorf("room beyond the end: %v", err)
 	}
 
-	// A connection that was replaced holds the message's memory: what it still reads does
-	// not change the message.
+	// A connection that was replaced holds the message's memory: bytes that it still reads do not
+	// change the message.
 	var late []*buffers.Buffer
 	for i := range 2 {
 		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
@@ -510,12 +510,12 @@ func TestHostilePieces(t *testing.T) {
 	m.Release()
 }
 
-// streaming is a fakeConn over which large messages are to go in pieces.
+// streaming is a fakeConn that takes large messages in pieces.
 type streaming struct{ fakeConn }
 
 func (*streaming) Streams() {}
 
-// Only a peer that understands pieces gets any.
+// Pieces are sent only to a peer that understands them.
 func TestPeerWithoutPieces(t *testing.T) {
 	for _, understands := range []bool{false, true} {
 		d := newWorld().node(t, 3, tcp.New())
@@ -546,8 +546,8 @@ func TestPeerWithoutPieces(t *testing.T) {
 	}
 }
 
-// A sender that waits until a large message has gone, to send behind it over another lane, goes on
-// when its resource is gone and nothing of it was sent.
+// A sender waits until a large message has gone, to send behind it over another lane. It continues
+// when its resource is gone and nothing of the message was sent.
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
 	l, err := d.link(resource.MakeGID(1, 2, 0))

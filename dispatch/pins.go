@@ -8,37 +8,36 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 )
 
-// A small message lies in the block into which it was read, and keeps all of it. So
-// a mailbox counts what its stored messages really keep, and copies them out of their
-// blocks where that is more than twice what it may store, or where they have been stored
-// for some seconds. A message that a receiver waits for, or that is received soon, is never
+// A small message lies in the block that it was read into, and keeps all of that block. So a
+// mailbox counts the memory that its stored messages really keep. It copies messages out of their
+// blocks if that memory is more than twice what the mailbox may store, or if the messages have been
+// stored for some seconds. A message that a receiver waits for, or that is received soon, is never
 // copied.
 
-// A pin is a buffer that stored messages of one sending context lie in. Its fields are
-// guarded by the mailbox.
+// A pin is a buffer that stored messages of one sending context lie in. The mailbox's mu guards its
+// fields.
 type pin struct {
 	in    *inflow
 	buf   *buffers.Buffer
-	size  uint64 // bytes of the buffer,
-	used  uint64 // and charged bytes of the stored messages in it
-	count int    // of them
-	seen  uint32 // the sweep that came to it first; 0: none
-	next  *pin   // in the mailbox's list of unused ones
-	// The stored messages need less than half of the buffer.
+	size  uint64 // bytes of the buffer
+	used  uint64 // charged bytes of the stored messages in the buffer
+	count int    // how many these messages are
+	seen  uint32 // the number of the sweep that came to it first; 0: none
+	next  *pin   // in the mailbox's list of unused pins
+	// isSparse is set while the stored messages need less than half of the buffer.
 	isSparse bool
 }
 
 const (
 	sweepEvery = time.Second
-	sweepMost  = 4096 // messages that sweep looks at
+	sweepMost  = 4096 // messages that one sweep checks
 )
 
-// hold counts the memory of msg, which is stored from here on. A message that needs at
-// least half of its buffer has no pin, nor has one that came from no context. mu must be
-// held.
+// hold counts the memory of msg, which is stored from now on. A message that needs at least half of
+// its buffer has no pin, nor has a message that came from no context. mu must be held.
 func (m *Mailbox) hold(msg *Message) {
 	in := msg.in
-	if msg.isGone { // it has no payload
+	if msg.isGone { // the message has no payload
 		return
 	}
 	p := in.pin
@@ -68,8 +67,8 @@ func (m *Mailbox) hold(msg *Message) {
 	m.weigh(p)
 }
 
-// weigh notes whether a buffer is sparse, and calls sweep soon if it has become so. mu is
-// held.
+// weigh notes whether a buffer is sparse, and starts the timer of sweep if it has become so. mu
+// must be held.
 func (m *Mailbox) weigh(p *pin) {
 	isSparse := p.count > 0 && p.size > 2*p.used
 	if isSparse == p.isSparse {
@@ -91,9 +90,9 @@ func (m *Mailbox) weigh(p *pin) {
 	m.isSweeping = true
 }
 
-// sweep copies messages out of blocks of which they need little, if it has seen these
-// blocks before. It goes on where it ended the last time, each second while there are such
-// blocks.
+// sweep copies messages out of sparse blocks, if it has seen these blocks before. It continues
+// where it ended the last time, each second while there are such blocks. It runs in the goroutine
+// of the timer sweeper.
 func (m *Mailbox) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +103,7 @@ func (m *Mailbox) sweep() {
 	if m.swept != nil {
 		msg = m.swept.next
 	}
-	if m.sweeps++; m.sweeps == 0 { // 0 is none
+	if m.sweeps++; m.sweeps == 0 { // 0 means that no sweep came
 		m.sweeps++
 	}
 	for range sweepMost {
@@ -126,7 +125,7 @@ func (m *Mailbox) sweep() {
 	m.sweeper.Reset(sweepEvery)
 }
 
-// unhold undoes hold. mu is held.
+// unhold undoes hold. mu must be held.
 func (m *Mailbox) unhold(msg *Message) {
 	p := msg.pin
 	if p == nil {
@@ -150,14 +149,13 @@ func (m *Mailbox) unhold(msg *Message) {
 	p.in, p.buf, p.next, m.pins = nil, nil, m.pins, p
 }
 
-// heldMost is how many bytes the stored messages may keep, beside the block that was
-// read last. mu is held.
+// heldMost returns how many bytes the stored messages may keep, not counting the block that was
+// read last. mu must be held.
 func (m *Mailbox) heldMost() uint64 { return 2 * max(m.dense, m.stored) }
 
-// compact copies messages out of blocks that hold little else, until what is kept is
-// within bounds. It goes on where it ended the last time, and may come to each message
-// twice, since a block of which much was in use then may have been received meanwhile.
-// mu is held.
+// compact copies messages out of sparse blocks, until the memory that is kept is within bounds. It
+// continues where it ended the last time. It may come to each message twice, since a block that was
+// not sparse then may have become so. mu must be held.
 func (m *Mailbox) compact() {
 	most := m.heldMost()
 	if m.last != nil && m.last.pin != nil {
@@ -171,7 +169,7 @@ func (m *Mailbox) compact() {
 		for ; msg != nil && m.held > most; msg = msg.next {
 			if p := msg.pin; p != nil && p.isSparse {
 				if msg = m.copyOut(msg); msg == nil {
-					return // no memory: what is kept is bounded by the pool
+					return // no memory: the pool bounds what is kept
 				}
 			}
 			m.compacted = msg
@@ -183,8 +181,8 @@ func (m *Mailbox) compact() {
 	}
 }
 
-// copyOut gives a stored message a buffer of its own. It returns the message, which is
-// another one if it came with others, or nil if there is no memory. mu is held.
+// copyOut gives a stored message a buffer of its own. It returns the message, or a new Message in
+// its place if the old one was in a parcel, or nil if there is no memory. mu must be held.
 func (m *Mailbox) copyOut(msg *Message) *Message {
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
 	if err != nil {
@@ -226,7 +224,7 @@ func (m *Mailbox) copyOut(msg *Message) *Message {
 		msg.buf.Release()
 	}
 	own.buf, own.data = b, b.Bytes()
-	latest := own.in.pin // messages that follow may lie there
+	latest := own.in.pin // messages that follow may lie in this block
 	m.hold(own)
 	own.in.pin = latest
 	return own

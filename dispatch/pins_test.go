@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tls"
 )
 
-// allTransports is transports and TLS.
+// allTransports returns transports and TLS.
 func allTransports(t *testing.T) map[string]subsys.Transport {
 	secret, err := tls.FromSecrets("", []byte("a secret of 16 b"))
 	if err != nil {
@@ -31,8 +31,8 @@ func allLinks(t *testing.T) map[string]subsys.Transport {
 	return all
 }
 
-// Small messages that stay in a mailbox do not keep the blocks that they were read
-// in, and are what they were.
+// Small messages that stay in a mailbox do not keep the blocks that they were read in, and their
+// payloads stay the same.
 func TestStoredSmallMessages(t *testing.T) {
 	const rounds, limit = 250, FirstCredit
 	for name, tr := range allTransports(t) {
@@ -45,7 +45,7 @@ func TestStoredSmallMessages(t *testing.T) {
 			payload := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, i%100) }
 			other := make([]byte, 1900)
 			for i := range rounds {
-				// The messages to drained fill the block in which the one to kept lies.
+				// The messages to drained fill the block that the message to kept lies in.
 				if err := toKept.SendBytes(ctx, 1, uint64(i), payload(i)); err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +64,7 @@ func TestStoredSmallMessages(t *testing.T) {
 					t.Fatalf("after %d messages %d bytes are held, at most %d and a block may be", i+1, held, most)
 				}
 			}
-			// What is mapped is the bound and whole arenas of some classes.
+			// The mapped memory is the bound and whole arenas of some classes.
 			if s := b.cfg.Pool.Stats(); s.Mapped > 3<<20 {
 				t.Errorf("%d small messages keep %d bytes mapped", rounds, s.Mapped)
 			}
@@ -95,8 +95,8 @@ func TestStoredSmallMessages(t *testing.T) {
 	}
 }
 
-// What a mailbox holds stays within bounds also where receivers leave single messages
-// of what came together, in any order.
+// The memory that a mailbox keeps stays within bounds even if receivers leave single messages of
+// those that came together, in any order.
 func TestLeftOfMany(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestLeftOfMany(t *testing.T) {
 				if held > most+256<<10 {
 					t.Fatalf("after %d rounds %d bytes are held, at most %d and a block may be", i+1, held, most)
 				}
-				if i >= 20 { // some stay for long
+				if i >= 20 { // some messages stay for long
 					old := uint64(1 + i - 20)
 					msg, err := mb.Recv(ctx, Tag(old))
 					if err != nil {
@@ -227,7 +227,7 @@ func together(t *testing.T, mb *Mailbox, size int, payloads ...string) {
 	}
 }
 
-// sweep does not take a message away under compact, which goes on behind the last one that
+// sweep does not invalidate the position of compact, which continues behind the last message that
 // it came to.
 func TestSweptUnderCompact(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
@@ -252,8 +252,8 @@ func TestSweptUnderCompact(t *testing.T) {
 	}
 }
 
-// A mailbox is swept while stored messages keep more memory than they need, and no longer;
-// it does not matter whether they came so, or are what is left of others.
+// A mailbox is swept while stored messages keep more memory than they need, and no longer. That
+// holds for messages that came so, and for messages that are left of a batch.
 func TestSweepRests(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)

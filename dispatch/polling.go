@@ -11,21 +11,21 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/patience"
 )
 
-// PollPolicy says whether those who wait poll before they sleep.
+// PollPolicy says whether a waiting goroutine polls before it sleeps.
 type PollPolicy uint8
 
 const (
-	// PollAdaptive polls for as long as it has lately paid to, up to the budget;
-	// not on one processor, and not while other goroutines want the processor. The
-	// default.
+	// PollAdaptive polls for as long as that has paid lately, up to the budget. It does not poll on
+	// one processor, nor while other goroutines want the processor. It is the default.
 	PollAdaptive PollPolicy = iota
 	// PollNever sleeps at once.
 	PollNever
-	// PollAlways polls until the message is there: the shortest round trip,
-	// for a processor to each waiter.
+	// PollAlways polls until the message is there. That gives the shortest round trip, and costs a
+	// processor for each poller.
 	PollAlways
 )
 
+// String returns the name of the policy.
 func (p PollPolicy) String() string {
 	switch p {
 	case PollAdaptive:
@@ -38,27 +38,26 @@ func (p PollPolicy) String() string {
 	return fmt.Sprintf("PollPolicy(%d)", uint8(p))
 }
 
-// Polling is what those who wait do before they sleep. The zero value is the
-// default.
+// Polling says what a waiting goroutine does before it sleeps. The zero value is the default.
 type Polling struct {
-	Policy PollPolicy
-	// Budget is the longest that PollAdaptive polls before it sleeps; 0: 50 µs.
-	// At most MaxBudget.
+	Policy PollPolicy // whether a waiting goroutine polls
+	// Budget is the longest time that PollAdaptive polls before it sleeps, at most MaxBudget; 0
+	// means 50 µs.
 	Budget time.Duration
-	// Pollers is how many of this process may be polling for one more to begin, that
-	// is how many there may be if all contexts say the same; who is one too many
-	// sleeps. 0: GOMAXPROCS less one, at least one, with PollAdaptive; any number
-	// with PollAlways. In one context at most one polls, for all who wait.
+	// Pollers limits how many goroutines of this process may poll at once, if all contexts have the
+	// same limit: a goroutine begins to poll only if fewer do. A waiter over the limit sleeps
+	// instead. In one context at most one goroutine polls, for all that wait. 0 means GOMAXPROCS
+	// less one, and at least one, with PollAdaptive; with PollAlways it means no limit.
 	Pollers int
 }
 
 // MaxBudget is the longest Polling.Budget.
 const MaxBudget = time.Second
 
-// ErrPolling says that a Polling makes no sense.
+// ErrPolling is returned by Check for a Polling with invalid values.
 var ErrPolling = errors.New("rocl: no such way to poll")
 
-// Check says whether p makes sense.
+// Check returns an error that matches ErrPolling if a value of p is invalid.
 func (p *Polling) Check() error {
 	switch {
 	case p.Policy > PollAlways:
@@ -71,20 +70,20 @@ func (p *Polling) Check() error {
 	return nil
 }
 
-// A waiter that polls lets other goroutines run now and then. If they have the processor for
-// long there was no other for them, and the next waiters sleep at once: first a few, then
-// more each time that it is so again. (The runtime's metrics can be asked how many
-// goroutines are runnable, in 60 ns on two processors to a Gosched's 94, under the
-// scheduler's lock; but that counts those too for whom a processor is just being woken, and
-// lets nobody run.)
+// A waiter that polls lets other goroutines run now and then. If they have the processor for long,
+// no other processor was free for them. Then the next waiters sleep at once: first a few, then more
+// each time that this happens again. (The runtime's metrics tell how many goroutines are runnable.
+// Reading them takes 60 ns on two processors, a Gosched 94 ns, but under the scheduler's lock. They
+// also count goroutines for which a processor is just being woken, and reading them lets no
+// goroutine run.)
 const (
 	yieldAfter  = 5 * time.Microsecond
-	yieldPolls  = 512 // of PollAlways, which asks no clock
-	fewPolls    = 8   // that found nothing are over before a clock, or a count, is worth its price
+	yieldPolls  = 512 // polls of PollAlways between two yields: it reads no clock
+	fewPolls    = 8   // polls that find nothing, before a clock or a count is worth its price
 	crowdedFrom = 20 * time.Microsecond
 )
 
-// patience returns the machine that says for how long waiters poll, on so many processors.
+// patience returns the machine that says how long waiters poll, on so many processors.
 func (p *Polling) patience(procs int) patience.Machine {
 	policy := patience.Never
 	switch p.Policy {
@@ -96,7 +95,7 @@ func (p *Polling) patience(procs int) patience.Machine {
 	return patience.New(policy, p.Budget, p.Pollers, procs)
 }
 
-// yield lets other goroutines run, and says whether they did for long.
+// yield lets other goroutines run, and reports whether they ran for long.
 func yield() (crowded bool) {
 	start := time.Now()
 	runtime.Gosched()

@@ -18,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A Polling that makes no sense is refused, and what is not said has a default.
+// Invalid values of a Polling are refused, and values that are not set have defaults.
 func TestPollingCheck(t *testing.T) {
 	for _, c := range []struct {
 		polling Polling
@@ -46,7 +46,7 @@ func TestPollingCheck(t *testing.T) {
 	}
 }
 
-// echo answers what comes to m until it is closed.
+// echoing answers the messages to m until m is closed.
 func echoing(t *testing.T, d *Dispatcher, m *Mailbox, to *Dispatcher) {
 	t.Helper()
 	back, err := d.Flow(to.self, 1)
@@ -87,9 +87,9 @@ func pinging(t *testing.T, d *Dispatcher, f *Flow, m *Mailbox, n int) {
 	}
 }
 
-// Who never polls sleeps for each message; who always does, for hardly any; who
-// adapts sleeps where the message is long in coming, and for that reason no longer
-// polls for long.
+// With PollNever a waiter sleeps for each message, with PollAlways for hardly any. With
+// PollAdaptive a waiter sleeps if the message is long in coming, and therefore later polls for a
+// shorter time.
 func TestPolicies(t *testing.T) {
 	const rounds = 60
 	for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
@@ -131,8 +131,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// Where others have the processors, who adapts polls no longer: long before its
-// budget is used up it sleeps, and those after it do so at once.
+// If other goroutines have the processors, an adaptive waiter no longer polls. It sleeps long
+// before its budget is used up, and the waiters after it sleep at once.
 func TestCrowded(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	w := newWorld()
@@ -148,7 +148,7 @@ func TestCrowded(t *testing.T) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
-	for i := range 20 { // more than one: a thread may be woken for who computes just as it yields
+	for i := range 20 { // several tries: a thread may be woken for a goroutine that computes just as the waiter yields
 		one, end := context.WithTimeout(ctx, MaxBudget/2)
 		_, err := ma.Recv(one)
 		end()
@@ -166,7 +166,7 @@ func TestCrowded(t *testing.T) {
 	t.Error("nobody is let through")
 }
 
-// compute has n goroutines do nothing but compute until stop.
+// compute starts n goroutines that only compute, until stop.
 func compute(n int) (stop func()) {
 	var over atomic.Bool
 	var busy sync.WaitGroup
@@ -179,8 +179,8 @@ func compute(n int) (stop func()) {
 	return func() { over.Store(true); busy.Wait() }
 }
 
-// On one processor messages come and go beside a goroutine that computes without
-// end, whatever the policy.
+// On one processor messages come and go beside a goroutine that computes without end, with each
+// policy.
 func TestOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	stop := compute(1)
@@ -199,8 +199,8 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// napping joins two over shared memory that never poll, until the first sleeps on
-// a futex.
+// napping joins two contexts over shared memory that never poll, until the first one sleeps on a
+// futex.
 func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 	t.Helper()
 	if runtime.GOMAXPROCS(0) < 2 {
@@ -214,10 +214,10 @@ func napping(t *testing.T, w *world) (a, b *Dispatcher, ma, mb *Mailbox) {
 	return a, b, ma, mb
 }
 
-// drowse lets a talk over f until its last sleep was short, and the next is a nap.
+// drowse sends messages over f until a's last sleep was short, so that the next one is a nap.
 func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // a busy machine makes no sleep short for seconds
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // on a busy machine no sleep may be short for seconds
 		pinging(t, a, f, ma, 20)
 		a.token.Lock()
 		naps := a.poller.Load().Naps()
@@ -229,13 +229,12 @@ func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
 	t.Fatal("no sleep was short")
 }
 
-// Most sleeps of two who talk over shared memory are naps, of which epoll knows
-// nothing.
+// Most sleeps of two contexts that talk over shared memory are naps, which epoll does not see.
 func TestNaps(t *testing.T) {
 	a, _, ma, mb := napping(t, newWorld())
 	f := flow(t, a, mb)
 	var naps uint64
-	for range 100 { // others may have the machine
+	for range 100 { // other processes may have the machine
 		sleeps, polls := a.count.Sleeps.Load(), a.count.Polls.Load()
 		pinging(t, a, f, ma, 200)
 		if s, p := a.count.Sleeps.Load()-sleeps, a.count.Polls.Load()-polls; s > p {
@@ -248,8 +247,8 @@ func TestNaps(t *testing.T) {
 	t.Errorf("%d naps", naps)
 }
 
-// Who naps is woken by whatever there may be: the message of a goroutine of its own
-// context, the end of its patience, of its mailbox, of its context, by another
+// A nap is ended by each event that a waiter waits for: a message from a goroutine of its own
+// context, the end of its patience, the end of its mailbox, the end of its context, and another
 // transport's frames.
 func TestNapIsEnded(t *testing.T) {
 	recv := func(m *Mailbox, ctx context.Context) chan error {
@@ -266,7 +265,7 @@ func TestNapIsEnded(t *testing.T) {
 	asleep := func(t *testing.T, d *Dispatcher) {
 		t.Helper()
 		for end := time.Now().Add(time.Second); !d.poller.Load().Asleep(); time.Sleep(10 * time.Microsecond) {
-			if time.Now().After(end) { // it slept while we did not look, and is parked
+			if time.Now().After(end) { // the waiter slept between two checks, and is parked
 				t.Log("nobody was seen asleep")
 				return
 			}
@@ -320,7 +319,7 @@ func TestNapIsEnded(t *testing.T) {
 		}
 		want(t, done, ErrClosed)
 	})
-	t.Run("peer", func(t *testing.T) { // its end is told by a descriptor alone
+	t.Run("peer", func(t *testing.T) { // only a descriptor tells the peer's end
 		a, b, _, mb := napping(t, newWorld())
 		f := flow(t, a, mb)
 		_ = b.Close(soon(t))
@@ -360,7 +359,7 @@ func TestNapIsEnded(t *testing.T) {
 	})
 }
 
-// Beside a waiter that polls for ever, what has come for a handler is acknowledged.
+// While a waiter polls without end, messages for a handler are acknowledged.
 func TestPollerAcknowledges(t *testing.T) {
 	w := newWorld()
 	a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Policy = PollAlways })

@@ -9,35 +9,36 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Posted is memory that waits for one message (see [Mailbox.Post]). Wait must be called, once.
+// Posted is memory that waits for one message (see [Mailbox.Post]). Wait must be called once.
 type Posted struct {
 	m    *Mailbox
 	key  posting
 	into landing
 	w    *waiter
-	stop func() bool // of OnEnd
+	stop func() bool // cancels OnEnd
 
-	// Guarded by m.mu.
-	next    *Posted // with the same key
+	// m.mu guards the following fields.
+	next    *Posted // the next Posted with the same key
 	msg     *Message
 	err     error
 	isFired bool
 }
 
-// A posting is what a message must have to come to posted memory.
+// A posting is the origin and the tag of a message that comes to posted memory.
 type posting struct {
 	from resource.GID
 	tag  uint64
 }
 
-// Post has the next message from a resource with the given tag come to dst instead of the
-// mailbox's receivers. If such a message is stored it is the first. If several are posted for the same
-// origin and tag, messages come to them in order. A message that is longer than dst comes too, but lies
-// elsewhere.
+// Post makes the next message from a resource with the given tag come to dst instead of the
+// mailbox's receivers. If such a message is stored already, Post takes the first one. If several
+// memories are posted for the same origin and tag, messages come to them in order. A message that
+// is longer than dst comes too, but lies elsewhere.
 //
-// dst is the library's until Wait has returned. A message of a monitor comes to no posted memory.
+// dst belongs to the library until Wait has returned. A message of a monitor does not come to
+// posted memory.
 //
-// Post waits, until ctx ends, where the link to the resource's context has no room for a frame.
+// Post waits, until ctx ends, while the link to the resource's context has no room for a frame.
 func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst []byte) (*Posted, error) {
 	if ctx.Err() != nil {
 		return nil, m.receiving(context.Cause(ctx))
@@ -63,14 +64,14 @@ func (m *Mailbox) Post(ctx context.Context, from resource.GID, tag uint64, dst [
 	return p, nil
 }
 
-// ends notes that no message will come because of err.
+// ends notes that no message will come because of err. OnEnd calls it.
 func (p *Posted) ends(err error) {
 	p.m.mu.Lock()
 	p.endsLocked(err)
 	p.m.mu.Unlock()
 }
 
-// endsLocked is ends with m.mu held. A message may come nevertheless, until Wait returns.
+// endsLocked is ends with m.mu held. A message may still come until Wait returns.
 func (p *Posted) endsLocked(err error) {
 	if p.err == nil {
 		p.err = err
@@ -89,7 +90,7 @@ func (p *Posted) fire() {
 // hand gives a message of the mailbox to p, which is in no list. m.mu must be held.
 func (p *Posted) hand(msg *Message) {
 	p.msg = msg
-	if who, grant := p.m.consume(msg); grant != 0 { // Wait may be called much later
+	if who, grant := p.m.consume(msg); grant != 0 { // Wait, which could tell the sender, may be called much later
 		p.m.d.inBackground(func() {
 			who.from.credit(p.m, who)
 			p.m.mu.Lock()
@@ -99,7 +100,7 @@ func (p *Posted) hand(msg *Message) {
 	p.fire()
 }
 
-// enlist puts p behind those with the same key. m.mu must be held.
+// enlist puts p behind the others with the same key. m.mu must be held.
 func (p *Posted) enlist() {
 	m := p.m
 	m.posted.Add(1)
@@ -136,8 +137,8 @@ func (p *Posted) unlist() {
 	}
 }
 
-// isPosted hands msg to the memory that was posted for it, and reports whether there is some. mu
-// must be held.
+// isPosted hands msg to the memory that was posted for it, and reports whether there is such
+// memory. mu must be held.
 func (m *Mailbox) isPosted(msg *Message) bool {
 	p := m.posts[posting{msg.from, msg.tag}]
 	if p == nil || msg.isGone {
@@ -148,7 +149,8 @@ func (m *Mailbox) isPosted(msg *Message) bool {
 	return true
 }
 
-// landing returns the memory for the message from a resource with a tag, or nil.
+// landing returns the memory for the message from a resource with a tag, or nil. mu must not be
+// held.
 func (m *Mailbox) landing(from resource.GID, tag uint64) *landing {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,7 +160,7 @@ func (m *Mailbox) landing(from resource.GID, tag uint64) *landing {
 	return nil
 }
 
-// endPosts ends what is posted, because the mailbox is closed. mu must be held.
+// endPosts ends all Posteds, because the mailbox is closed. mu must be held.
 func (m *Mailbox) endPosts() {
 	for _, p := range m.posts {
 		for ; p != nil; p = p.next {
@@ -167,11 +169,12 @@ func (m *Mailbox) endPosts() {
 	}
 }
 
-// Wait returns the message, which belongs to the caller until Release, when it has come. Its payload
-// lies at the beginning of the posted memory unless it is longer. Otherwise Wait fails: with ErrGone or
-// ErrUnreachable if the origin has ended, ErrClosed if the mailbox is closed, or with the cause of ctx's
-// end. In any case the posted memory is the caller's again, and no message comes to it any more. A
-// message that comes as ctx ends is returned, or stored.
+// Wait waits for the message and returns it. The message belongs to the caller until Release. Its
+// payload lies at the beginning of the posted memory, unless it is longer than that. Otherwise Wait
+// fails: with ErrGone or ErrUnreachable if the origin has ended, with ErrClosed if the mailbox is
+// closed, or with the cause of ctx's end. In any case the posted memory belongs to the caller
+// again, and no message comes to it any more. A message that comes as ctx ends is returned, or
+// stored.
 func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 	m := p.m
 	err := m.d.wait(ctx, p.w)
@@ -185,7 +188,7 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 		p.stop()
 	}
 	m.mu.Lock()
-	p.isFired = true // the waiter is another goroutine's from now on
+	p.isFired = true // from now on the waiter may belong to another goroutine
 	m.mu.Unlock()
 	m.d.doneWaiting(p.w)
 	switch {
@@ -199,8 +202,8 @@ func (p *Posted) Wait(ctx context.Context) (*Message, error) {
 	return nil, m.receiving(fmt.Errorf("for posted memory: %w", err))
 }
 
-// withdraw takes the memory back unless a message has come. No message can be read into it
-// between the two, since the token is held.
+// withdraw takes the memory back unless a message has come. No message can be read into the memory
+// between the check and the move, since the token is held.
 func (p *Posted) withdraw() {
 	m := p.m
 	m.d.take()

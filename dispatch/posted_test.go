@@ -33,8 +33,8 @@ func sendRandom(t *testing.T, from *Dispatcher, to *Mailbox, tag uint64, n int) 
 	}
 }
 
-// The payload of a message lies in the memory that was posted for it, if it fits, also where the message
-// came first. Over TCP large ones are read there: next to nothing is copied.
+// The payload of a message lies in the memory that was posted for it, if it fits, even if the
+// message came first. Over TCP large payloads are read into that memory: next to nothing is copied.
 func TestPosted(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,8 @@ func TestPosted(t *testing.T) {
 	}
 }
 
-// Messages come to what was posted for their origin and tag, in order; others to receivers.
+// Messages come to the memory that was posted for their origin and tag, in order. Other messages
+// come to receivers.
 func TestPostedOrder(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestPostedOrder(t *testing.T) {
 			}
 			ended, end := context.WithCancel(soon(t))
 			end()
-			if _, err := post(t, mb, a, 3, nil).Wait(ended); !errors.Is(err, context.Canceled) { // the last in the list
+			if _, err := post(t, mb, a, 3, nil).Wait(ended); !errors.Is(err, context.Canceled) { // the last one in the list
 				t.Error(err)
 			}
 			if _, err := posts[1].Wait(ended); !errors.Is(err, context.Canceled) {
@@ -126,8 +127,8 @@ func TestPostedOrder(t *testing.T) {
 	}
 }
 
-// Memory is taken back while a message is being read into it: nothing is written to it after that,
-// and the message comes whole to the mailbox, over the same connection.
+// Memory is taken back while a message is being read into it. Nothing is written to it after that,
+// and the whole message comes to the mailbox, over the same connection.
 func TestPostedIsTakenBack(t *testing.T) {
 	for name, tr := range streamTransports(t) {
 		for _, n := range []int{session.WholeLen, session.PieceLen + 1, 6 << 20} {
@@ -169,7 +170,7 @@ func TestPostedIsTakenBack(t *testing.T) {
 	}
 }
 
-// A connection that is cut anywhere within a message: the message is read again, and is right.
+// If a connection is cut anywhere within a message, the message is read again, and is right.
 func TestPostedThroughCuts(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
@@ -178,7 +179,7 @@ func TestPostedThroughCuts(t *testing.T) {
 	w.at[b.self] = []string{"tcp://" + r.ln.Addr().String()}
 	w.at[a.self] = nil
 	w.mu.Unlock()
-	defer func() { // before the relay waits for its connections
+	defer func() { // runs before the relay waits for its connections
 		if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
 			t.Error(err)
 		}
@@ -197,7 +198,7 @@ func TestPostedThroughCuts(t *testing.T) {
 	}
 }
 
-// What is posted ends with the origin, and with the mailbox.
+// A Posted ends when its origin ends, and when its mailbox is closed.
 func TestPostedEnds(t *testing.T) {
 	for name, tr := range allTransports(t) {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +236,8 @@ func TestPostedEnds(t *testing.T) {
 	}
 }
 
-// A message that does not fit beside what is stored gets in for posted memory, as it does for a receiver.
+// A message that does not fit beside the stored ones is let in for posted memory, as it is for a
+// receiver.
 func TestPostedBesideStored(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())

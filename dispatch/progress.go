@@ -15,21 +15,20 @@ import (
 )
 
 const (
-	sleepSlice = time.Millisecond      // how long a sleeping thread does not look at its context.Context
-	sleepMost  = 10 * time.Millisecond // after which a waiter gives its thread back
-	tick       = time.Millisecond      // how often the keeper looks whether other goroutines make progress
-	longTick   = 4 * tick              // and how often where they do all the time, and do not sleep
-	busyDrives = 32                    // in a tick are all the time
-	aloneMost  = 16                    // how often others do before the keeper, which rests, is woken to look
+	sleepSlice = time.Millisecond      // how long a sleeping thread does not check its context.Context
+	sleepMost  = 10 * time.Millisecond // a waiter that has slept for so long without news gives its thread back
+	tick       = time.Millisecond      // how often the keeper checks whether other goroutines make progress
+	longTick   = 4 * tick              // the same, while other goroutines make progress often and do not sleep
+	busyDrives = 32                    // takes of the token in a tick that count as often
+	aloneMost  = 16                    // takes of the token while the keeper rests, after which it is woken to check the poller
 )
 
-// A waiter is one goroutine waiting for one thing: a message, credit, room.
+// A waiter is one goroutine that waits for one event: a message, credit or room.
 //
-// Whoever waits makes progress: of all waiters, one holds the progress token
-// and reads the sockets, delivering to the others too; it polls first, then
-// sleeps in the kernel on all sockets at once, and only after that parks like
-// the others. What it must not do is let anybody else be woken for a message
-// that it is about to read itself.
+// A waiting goroutine makes progress. Of all waiters, one holds the progress token, reads the
+// connections, and delivers to the other waiters too. It polls first, then sleeps in the kernel on
+// all connections at once, and only after that parks like the other waiters. The holder must not
+// let another goroutine be woken for a message that the holder is about to read itself.
 //
 //	            token free                 10 ms
 //	waiting ─────────────► polling, sleeping ───► parked ──► (fired) done
@@ -38,26 +37,26 @@ const (
 //	                             └► done; the token passes to a parked waiter
 type waiter struct {
 	sel    Select
-	msg    *Message // what a receiver was handed, or a sender within the process sends
-	who    *inflow  // whom a receiver is to tell
-	grant  uint64   // of how much new credit
-	way    *end     // where msg is counted; nil: it is to the sender's own context
-	charge uint64   // what a sender over a link needs
+	msg    *Message // the message handed to a receiver, or sent by a sender within the process
+	who    *inflow  // the account whose sender a receiver tells of new credit
+	grant  uint64   // the new credit of that sender
+	way    *end     // the end that counts msg; nil: msg goes to the sender's own context
+	charge uint64   // the credit that a sender over a link needs
 	cause  error    // why a receiver gets no message, or a caller no reply; nil: the mailbox was closed
-	doubt  *doubt   // of a receiver that has waited for long
-	isOld  bool     // a receiver was there at the mailbox's last look
-	seen   bool     // a receiver waited already when judgeStuck looked last
+	doubt  *doubt   // the doubt of a receiver that has waited for long
+	isOld  bool     // the receiver was in the mailbox when lookAtDoubts looked last
+	seen   bool     // the receiver waited already when judgeStuck looked last
 	state  atomic.Uint32
 	ch     chan struct{}
 	d      *Dispatcher
 
-	// Place in a waitlist, guarded by the list's owner.
+	// Place in a waitlist; the lock of the list's owner guards it.
 	next, prev *waiter
 	listed     bool
-	place      place  // of a receiver
-	union      *union // of a receiver of RecvAny
+	place      place  // the place of a receiver in the chains of the mailbox
+	union      *union // the union of a receiver of RecvAny; nil: none
 
-	// Place among the parked, guarded by Dispatcher.parkedMu.
+	// Place among the parked waiters, guarded by Dispatcher.parkedMu.
 	pnext, pprev *waiter
 	inParked     bool
 }
@@ -65,13 +64,14 @@ type waiter struct {
 // States of a waiter.
 const (
 	awake  = iota
-	parked // and to be woken through ch
+	parked // to be woken through ch
 	fired
 )
 
+// ready reports whether w has been fired.
 func (w *waiter) ready() bool { return w.state.Load() == fired }
 
-// fire says that what w waits for is there. Once only.
+// fire tells w that its event has happened. It is called once.
 func (w *waiter) fire() {
 	was := w.state.Swap(fired)
 	if was == parked {
@@ -80,13 +80,15 @@ func (w *waiter) fire() {
 	w.wake(was)
 }
 
-// nudge makes w look again.
+// nudge makes w check again what it waits for.
 func (w *waiter) nudge() { w.wake(w.state.Load()) }
 
+// wake wakes the goroutine of w, whose state was was: through its channel if it is parked, else
+// through the poller if the poller sleeps.
 func (w *waiter) wake(was uint32) {
 	if was == parked {
 		select {
-		case w.ch <- struct{}{}: // counted by whom it wakes
+		case w.ch <- struct{}{}: // the goroutine that wakes counts this in ran or nudged
 		default:
 		}
 		return
@@ -99,6 +101,7 @@ func (w *waiter) wake(was uint32) {
 // A waitlist is an intrusive list of waiters, first come first served.
 type waitlist struct{ first, last *waiter }
 
+// push appends w to the list.
 func (l *waitlist) push(w *waiter) {
 	w.listed, w.next, w.prev = true, nil, l.last
 	if l.last != nil {
@@ -109,6 +112,7 @@ func (l *waitlist) push(w *waiter) {
 	l.last = w
 }
 
+// remove takes w, which is in the list, out of it.
 func (l *waitlist) remove(w *waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -123,6 +127,7 @@ func (l *waitlist) remove(w *waiter) {
 	w.next, w.prev, w.listed = nil, nil, false
 }
 
+// fireAll removes all waiters and fires them.
 func (l *waitlist) fireAll() {
 	for l.first != nil {
 		w := l.first
@@ -131,22 +136,22 @@ func (l *waitlist) fireAll() {
 	}
 }
 
-// progress is the part of a Dispatcher that drives its sockets.
+// progress is the part of a Dispatcher that makes progress.
 type progress struct {
 	poller   atomic.Pointer[subsys.Poller]
-	token    lock.Mutex[levelToken] // held by whoever drives the poller
-	driven   atomic.Uint64          // how often the token was taken, for the keeper
+	token    lock.Mutex[levelToken] // held by the goroutine that drives the poller
+	driven   atomic.Uint64          // how often the token was taken; the keeper compares it
 	asked    atomic.Int32           // goroutines in take
-	wants    atomic.Int32           // parked waiters that would drive
+	wants    atomic.Int32           // parked waiters that would make progress
 	resting  atomic.Bool            // the keeper is parked on the armed gate
-	call     chan struct{}          // to the keeper: look now
-	patience patience.Machine       // of who holds the token
-	alone    int                    // how often it was taken while the keeper rested; likewise
-	acksDue  atomic.Bool            // some link owes an acknowledgement
-	held     atomic.Int32           // messages that were received and not released; not those of parcels
-	fired    atomic.Uint64          // goroutines that were fired while parked,
-	ran      atomic.Uint64          // and those of them that have run since
-	nudged   atomic.Uint64          // goroutines that were nudged while parked, and have run
+	call     chan struct{}          // tells the keeper to check at once
+	patience patience.Machine       // how long waiters poll; the token guards it
+	alone    int                    // how often the token was taken while the keeper rested; the token guards it
+	acksDue  atomic.Bool            // a link owes an acknowledgement
+	held     atomic.Int32           // messages that were received and not released, except those of parcels
+	fired    atomic.Uint64          // goroutines that were fired while parked
+	ran      atomic.Uint64          // goroutines that were fired while parked and have run since
+	nudged   atomic.Uint64          // goroutines that were nudged while parked and have run
 	gaveWay  atomic.Bool            // the goroutine that polled has parked until all woken goroutines have run
 	yields   atomic.Bool            // the token holder yields to woken goroutines, and writes the requests that they queue
 
@@ -154,17 +159,18 @@ type progress struct {
 	parkedFirst *waiter
 }
 
+// waiter returns an unused waiter. doneWaiting gives it back.
 func (d *Dispatcher) waiter() *waiter {
 	return d.waiters.Get().(*waiter)
 }
 
-// doneWaiting gives w back. It must be in no list any more. A nudge may still
-// come: to whoever uses w next it means only to look again.
+// doneWaiting gives w back for reuse. w must be in no list. A nudge may still come: it makes the
+// next user of w only check again.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.who, w.grant, w.way, w.sel = nil, nil, 0, nil, Select{}
 	w.cause, w.doubt, w.isOld, w.seen = nil, nil, false, false
 	w.state.Store(awake)
-	if len(w.ch) > 0 { // nobody else takes it
+	if len(w.ch) > 0 { // no other goroutine receives from ch
 		<-w.ch
 	}
 	d.waiters.Put(w)
@@ -174,8 +180,8 @@ func (d *Dispatcher) doneWaiting(w *waiter) {
 // negative for a moment: a goroutine may run before it is counted as fired.
 func (d *Dispatcher) woken() int64 { return int64(d.fired.Load() - d.ran.Load()) }
 
-// takes takes the token, to drive p, if nobody has it. The poller may have been closed since
-// the caller asked for it.
+// takes takes the token to drive p, and reports whether it did. It does not wait for the token, and
+// fails if the poller was closed after the caller had loaded it.
 func (d *Dispatcher) takes(p *subsys.Poller) bool {
 	if !d.token.TryLock() {
 		return false
@@ -195,9 +201,9 @@ func (d *Dispatcher) pollable() *subsys.Poller {
 	return nil
 }
 
-// take takes the token to work on what belongs to its holder, such as the inbound part of
-// a link. A goroutine that polls or sleeps with the token gives it up soon. No lock may be
-// held, and no message of a peer may be at work on: that has the token.
+// take takes the token to work on what belongs to its holder, such as the inbound part of a link. A
+// goroutine that polls or sleeps with the token gives it up soon. The caller holds no lock and
+// works on no frame of a peer: that work is done with the token held.
 func (d *Dispatcher) take() {
 	if d.token.TryLock() {
 		return
@@ -210,21 +216,22 @@ func (d *Dispatcher) take() {
 	d.asked.Add(-1)
 }
 
-// exclusive is the token, for ports.
+// exclusive is the token as a sync.Locker, for ports.
 type exclusive struct{ d *Dispatcher }
 
 func (e exclusive) Lock()   { e.d.take() }
 func (e exclusive) Unlock() { e.d.give() }
 
-// give ends take.
+// give gives up the token that take took, and offers it to a parked waiter.
 func (d *Dispatcher) give() {
 	d.token.Unlock()
 	d.pass()
 }
 
-// wait returns nil when w has been fired, or the cause when ctx ends first.
+// wait returns nil when w has been fired, or the cause when ctx ends first. The goroutine makes
+// progress meanwhile.
 func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
-	if w.ready() { // what is queued waits for a goroutine that waits
+	if w.ready() { // queued frames are written by the next goroutine that really waits
 		return nil
 	}
 	done := ctx.Done()
@@ -265,7 +272,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 		drives := false
 		if p := d.pollable(); p != nil {
 			if d.takes(p) {
-				isFlushed = true // drive does
+				isFlushed = true // drive flushes
 				switch then := d.drive(done, w, p); then {
 				case givesWay:
 					d.token.Unlock()
@@ -274,7 +281,7 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 				case looksAgain:
 					d.give()
 					if d.asked.Load() > 0 {
-						runtime.Gosched() // there may be one processor
+						runtime.Gosched() // with one processor, the goroutine in take needs it
 					}
 					continue
 				default:
@@ -292,14 +299,15 @@ func (d *Dispatcher) wait(ctx context.Context, w *waiter) error {
 	}
 }
 
-// park sleeps until w is nudged or done closes.
+// park parks w until it is woken or done closes. drives says that w would make progress when the
+// token becomes free.
 func (d *Dispatcher) park(done <-chan struct{}, w *waiter, drives bool) {
 	if !w.state.CompareAndSwap(awake, parked) {
-		return // fired
+		return // w has been fired
 	}
 	if drives {
 		d.list(w)
-		// The driver may have left between our TryLock and now.
+		// The token holder may have left between the caller's TryLock and now.
 		if d.token.TryLock() {
 			d.token.Unlock()
 			d.unpark(w)
@@ -377,6 +385,7 @@ func (d *Dispatcher) list(w *waiter) {
 	d.wants.Add(1)
 }
 
+// unpark takes w off the parked waiters that would make progress.
 func (d *Dispatcher) unpark(w *waiter) {
 	d.parkedMu.Lock()
 	d.unparkLocked(w)
@@ -402,7 +411,7 @@ func (d *Dispatcher) unparkLocked(w *waiter) {
 }
 
 // pass offers the token, just unlocked, to a parked waiter. A waiter that has been fired needs no
-// token, and one that is awake looks for it.
+// token, and a waiter that is awake tries to take it.
 func (d *Dispatcher) pass() {
 	if d.wants.Load() == 0 {
 		return
@@ -431,7 +440,7 @@ func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (t
 	if !d.resting.Load() {
 		d.alone = 0
 	} else if d.alone++; d.alone%aloneMost == 0 {
-		p.Wake() // again, should somebody have polled it
+		p.Wake() // another goroutine may have polled the previous wake
 	}
 	if d.woken() > 0 {
 		d.letWoken()
@@ -470,24 +479,23 @@ type nextStep uint8
 
 const (
 	looksAgain nextStep = iota
-	rests               // parks, and the keeper makes progress
-	givesWay            // parks until the goroutines that it has woken have run
+	rests               // it parks, and the keeper makes progress
+	givesWay            // it parks until the goroutines that it has woken have run
 )
 
 const (
-	lookPolls = 16 // polls are between two looks whether the caller has given up
+	lookPolls = 16 // polls between two checks whether the caller has given up
 
 	wokenPolls = 8 // empty polls between two checks whether woken goroutines have run
 )
 
-// poll looks for news without sleeping, at least once, for as long as there are
-// some and then as long as patience says. It returns looksAgain if w waits no longer, or another
-// goroutine wants the token; givesWay if woken goroutines have not run; rests if patience has
-// ended.
+// poll looks for news without sleeping, at least once, for as long as there are some and then as
+// long as patience says. It returns looksAgain if w waits no longer, or another goroutine wants the
+// token; givesWay if woken goroutines have not run; rests if patience has ended.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
 	most := d.patience.Next()
 	entered, empty := false, 0
-	var start time.Time // of finding nothing
+	var start time.Time // when polls began to find nothing
 	var yielded time.Duration
 	for i := 1; ; i++ {
 		n := p.Poll()
@@ -563,13 +571,13 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 func (d *Dispatcher) letWoken() {
 	d.yields.Store(true)
 	runtime.Gosched()
-	d.yields.Store(false) // before it looks at the links: from now on goroutines write themselves
+	d.yields.Store(false) // before the links are checked: from now on woken goroutines write themselves
 	d.flushLeft()
 	d.flushAll(false)
 }
 
-// sleep holds its thread until w waits no longer, another goroutine wants the token, or
-// for so long that the keeper is to take over: then it returns true.
+// sleep holds its thread until w waits no longer or another goroutine wants the token. It returns
+// true when nothing has come for so long that the keeper is to take over.
 func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (rests bool) {
 	var begun, end time.Time
 	if d.patience.Adapts() {
@@ -601,25 +609,24 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (r
 	}
 }
 
-// unkept is how long a nap may last that the keeper does not end, because it has not
-// noticed yet that somebody makes progress; 0: it does.
+// unkept returns how long a nap may last that the keeper does not end, because the keeper has not
+// noticed yet that a waiter makes progress. It returns 0 if the keeper ends naps.
 func (d *Dispatcher) unkept() time.Duration {
-	if d.resting.Load() { // what told it may have been polled
+	if d.resting.Load() { // the wake of the keeper may have been polled by another goroutine
 		return sleepSlice
 	}
 	return 0
 }
 
-// hand leaves to the keeper what there is still to do. Called by who holds the
-// token and is about to give it up: what it has polled may have been the event
-// that the keeper is parked for, even the wake.
+// hand leaves the remaining work to the keeper. The caller holds the token and is about to give it
+// up: it may have polled the event that the keeper is parked for, even the wake.
 func (d *Dispatcher) hand(p *subsys.Poller) {
 	if d.resting.Load() && (p.Rest() || d.acksDue.Load() || p.More()) {
 		p.Wake()
 	}
 }
 
-// glance makes progress once, without waiting, if nobody else does.
+// glance makes progress once, without waiting, if no other goroutine does.
 func (d *Dispatcher) glance() {
 	d.flushAll(false)
 	if p := d.poller.Load(); p != nil && d.takes(p) {
@@ -641,9 +648,9 @@ func (d *Dispatcher) summon() {
 	}
 }
 
-// keep is the goroutine that makes progress while nobody waits. While others
-// do it only looks, each tick, whether they still do; otherwise it parks on
-// the poller's gate, holding no thread.
+// keep is the keeper's goroutine, which makes progress while no waiter does. While waiters make
+// progress, it only checks each tick whether they still do. Otherwise it parks on the poller's
+// gate, holding no thread.
 func (d *Dispatcher) keep(p *subsys.Poller) {
 	defer d.running.Done()
 	timer := time.NewTimer(tick)
@@ -686,7 +693,7 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 					d.token.Unlock()
 					d.pass()
 					if news {
-						runtime.Gosched() // who has waited for it, for long, goes first
+						runtime.Gosched() // a goroutine that has waited long for the message goes first
 					}
 					if others {
 						break // waiters have made progress meanwhile, and may again
@@ -694,13 +701,13 @@ func (d *Dispatcher) keep(p *subsys.Poller) {
 					continue
 				}
 			}
-			// The gate fires once, for what comes after it was armed or is
-			// there already, so nothing slips between Settle and Park.
+			// The gate fires once, for what comes after it was armed or has come already. So
+			// nothing is missed between Settle and Park.
 			more := p.Settle()
 			d.flushAcks()
-			owing := d.acksDue.Load() // another goroutine writes, or the peer does not read: look again soon,
+			owing := d.acksDue.Load() // another goroutine writes, or the peer does not read: check again soon
 			if owing {
-				p.Rest() // and then at everything
+				p.Rest() // the next check covers everything
 			}
 			if !more && !owing {
 				d.resting.Store(true)

@@ -4,18 +4,19 @@ package dispatch
 
 import "errors"
 
-// ErrNotReceived is returned by PutBack for a message that was not received from that
-// resource, or that has been released or put back since.
+// ErrNotReceived is returned by PutBack for a message that was not received from that resource, or
+// that has been released or put back since.
 var ErrNotReceived = errors.New("rocl: message was not received from this resource")
 
-// PutBack stores a message that the mailbox has handed out before all others, unless a
-// receiver waits for it: then it is handed to that one. The message is the mailbox's from
-// then on. If an error is returned it stays the caller's: ErrClosed, or ErrNotReceived.
+// PutBack stores a message that the mailbox has handed out, before all other messages. If a
+// receiver waits for it, PutBack hands the message to that receiver instead. From then on the
+// message belongs to the mailbox. If PutBack returns an error, ErrClosed or ErrNotReceived, the
+// message stays the caller's.
 //
 // A message that is stored counts against the credit of its sender again, as before it was
-// received. The sender may have been given new credit meanwhile, and keeps that. So a
-// mailbox may exceed its limit by as much as receivers hold at once and put back, and gives
-// its senders no more credit until that has been received again.
+// received. The sender may have been given new credit meanwhile, and keeps that. So a mailbox may
+// exceed its limit by the messages that receivers hold at once and put back. It gives its senders
+// no more credit until these messages have been received again.
 func (m *Mailbox) PutBack(msg *Message) error {
 	if msg == nil || msg.in == nil || msg.in.home != m {
 		return ErrNotReceived
@@ -25,7 +26,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0 || msg.isGone && (msg.prev != nil || m.first == msg): // it is stored
+	case msg.pin != nil || msg.kept != 0 || msg.isGone && (msg.prev != nil || m.first == msg): // the message is stored
 		return ErrNotReceived
 	}
 	msg.read = 0
@@ -34,7 +35,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		msg.d.held.Add(-1)
 	}
 	if w := m.receiver(msg); w != nil {
-		w.msg = msg // the sender has been told already
+		w.msg = msg // the sender has been told of its credit already
 		w.finish()
 		return nil
 	}
@@ -56,7 +57,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	return nil
 }
 
-// unconsume undoes consume, but for the credit that the sender was given. mu must be held.
+// unconsume undoes consume, except for the credit that the sender was given. mu must be held.
 func (m *Mailbox) unconsume(msg *Message) {
 	if msg.isGone {
 		return
@@ -67,9 +68,8 @@ func (m *Mailbox) unconsume(msg *Message) {
 	m.promises(msg.in, int64(c))
 }
 
-// holdAgain is hold of a message that is put back. Such messages share pins among
-// themselves, and the pin of the message that was delivered last stays the latest of its
-// sender. mu must be held.
+// holdAgain is hold for a message that is put back. Such messages share pins among themselves. The
+// pin of the message that was delivered last stays the latest of its sender. mu must be held.
 func (m *Mailbox) holdAgain(msg *Message) {
 	in := msg.in
 	latest := in.pin

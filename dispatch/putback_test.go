@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// However often messages are put back, their senders are given no more credit than the
-// mailbox has, and what is held at once.
+// However often messages are put back, their senders are given no more credit than the mailbox has,
+// plus the messages that are held at once.
 func TestPutBackIsBounded(t *testing.T) {
 	const size, limit, together, messages = 1000, 4 * FirstCredit, 10, 2000
 	for name, tr := range transports() {
@@ -48,7 +48,7 @@ func TestPutBackIsBounded(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				// Messages of which the first are left behind each time are in order.
+				// Messages of a group, the first of which is left behind each time, are in order.
 				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
 					t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
 				}
@@ -76,7 +76,7 @@ func TestPutBackIsBounded(t *testing.T) {
 	}
 }
 
-// A message that was put back is reported as its resource is closed; one that comes back
+// A message that was put back is reported when its resource is closed. A message that comes back
 // later stays the caller's. Messages of other resources, and of none, are refused.
 func TestPutBackWhileClosed(t *testing.T) {
 	for name, tr := range transports() {
@@ -132,7 +132,7 @@ func TestPutBackWhileClosed(t *testing.T) {
 	}
 }
 
-// A receiver that waits for it gets a message that is put back, from the beginning.
+// A receiver that waits for a message that is put back gets it, and reads it from the beginning.
 func TestPutBackToWaiting(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, inproc.NewNetwork().Transport())

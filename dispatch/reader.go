@@ -16,8 +16,8 @@ var (
 	_ io.WriterTo = (*Message)(nil)
 )
 
-// Read implements [io.Reader]: it copies the next bytes of the payload to p, and returns
-// [io.EOF] after the last. Bytes, Len and Buffer are of the whole payload, whatever has been
+// Read implements [io.Reader]: it copies the next bytes of the payload to p, and returns [io.EOF]
+// after the last byte. Bytes, Len and Buffer return the whole payload, even if some of it has been
 // read. Calls of Read and WriteTo must not overlap.
 func (m *Message) Read(p []byte) (n int, err error) {
 	if int(m.read) == len(m.data) && len(p) > 0 {
@@ -28,8 +28,8 @@ func (m *Message) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo implements [io.WriterTo]: it writes what Read has not returned yet to w, without a
-// copy.
+// WriteTo implements [io.WriterTo]: it writes to w the part of the payload that Read has not
+// returned, without a copy.
 func (m *Message) WriteTo(w io.Writer) (int64, error) {
 	left := m.data[m.read:]
 	if len(left) == 0 {
@@ -46,9 +46,9 @@ func (m *Message) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// BufferWait is Buffer that waits, until ctx ends, while the memory is used up. It fails
-// with the cause of ctx's end, and otherwise as Buffer does; it never fails with an error
-// of which [buffers.IsTemporary] is true.
+// BufferWait is [Dispatcher.Buffer], but waits, until ctx ends, while the memory is used up. It
+// fails with the cause of ctx's end, and otherwise as Buffer does. It never fails with an error
+// that [buffers.IsTemporary] reports true for.
 func (d *Dispatcher) BufferWait(ctx context.Context, n int) (*buffers.Buffer, error) {
 	b, err := d.Buffer(n)
 	if !buffers.IsTemporary(err) {

@@ -13,8 +13,8 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 )
 
-// A message is read to its end and no further, over each transport, and one that comes
-// later begins at its beginning.
+// A message is read to its end and no further, over each transport. A later message is read from
+// its beginning.
 func TestMessageReader(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestMessageReader(t *testing.T) {
 	}
 }
 
-// What a writer did not take is read next.
+// Bytes that a writer did not take are read next.
 func TestMessageWriterFails(t *testing.T) {
 	full := errors.New("full")
 	m := &Message{data: []byte("0123456789")}
@@ -88,8 +88,8 @@ type writeFunc func([]byte) (int, error)
 
 func (f writeFunc) Write(p []byte) (int, error) { return f(p) }
 
-// BufferWait waits for memory, as long as its caller likes, and for nothing that is never
-// given.
+// BufferWait waits for memory for as long as its context lasts. It does not wait for memory that
+// can never be given.
 func TestBufferWait(t *testing.T) {
 	ctx := soon(t)
 	w := newWorld()

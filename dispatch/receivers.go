@@ -2,28 +2,29 @@
 
 package dispatch
 
-// Receivers are the waiters of a mailbox for messages, first come first served. A message
-// that comes is compared with the first few. Where it passes over more, these are put into
-// queues by the key of what they select, of which a message looks at four. A receiver is
-// passed over once, and so a thousand that wait for different replies delay no message.
+// receivers are the waiters of a mailbox for messages, first come first served. A message that
+// comes is compared with the first few receivers. If it passes over more of them, these are put
+// into queues by the key of what they select. After that a message checks only the four queues that
+// may have a receiver for it. A receiver is passed over once, so a thousand receivers that wait for
+// different replies delay no message.
 type receivers struct {
 	waitlist
-	queues map[key]waitqueue // the key of kind 0: what is selected has no single key
-	until  *waiter           // this receiver and those before are in queues; nil: none
-	order  uint64            // of the last one in a queue
-	most   int               // queues that there have been at once
+	queues map[key]waitqueue // key of kind 0: the receiver selects messages with no single key
+	until  *waiter           // this receiver and all before it are in queues; nil: none
+	order  uint64            // the order of the last receiver in a queue
+	most   int               // the most queues that there have been at once
 }
 
 // A waitqueue has the receivers of one key, in the order in which they came.
 type waitqueue struct{ first, last *waiter }
 
-// A place is that of a receiver in a waitqueue.
+// A place is the position of a receiver in a waitqueue.
 type place struct {
 	next, prev *waiter
-	order      uint64 // of two receivers the first one has the lesser order; 0: in no queue
+	order      uint64 // of two receivers, the first one has the lower order; 0: in no queue
 }
 
-// find returns the first receiver that msg is for, or nil. The mailbox must be locked.
+// find returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
 func (l *receivers) find(msg *Message) *waiter {
 	w := l.first
 	if w == nil || w.sel.matches(msg) {
@@ -32,7 +33,7 @@ func (l *receivers) find(msg *Message) *waiter {
 	return l.findBehind(msg)
 }
 
-// findBehind is find where msg is not for the first receiver.
+// findBehind is find for the case that msg is not for the first receiver.
 func (l *receivers) findBehind(msg *Message) *waiter {
 	if l.until != nil {
 		var found *waiter
@@ -66,6 +67,7 @@ func (l *receivers) findBehind(msg *Message) *waiter {
 	return w
 }
 
+// enqueue adds w, the receiver behind until, to the queue of its key.
 func (l *receivers) enqueue(w *waiter) {
 	if l.queues == nil {
 		l.queues = map[key]waitqueue{}
@@ -93,6 +95,7 @@ func (l *receivers) remove(w *waiter) {
 	l.waitlist.remove(w)
 }
 
+// dequeue takes w out of its queue.
 func (l *receivers) dequeue(w *waiter) {
 	if l.until == w {
 		l.until = w.prev

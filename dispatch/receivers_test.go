@@ -11,7 +11,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A message goes to the first receiver that it is for, however many wait and for whatever.
+// A message goes to the first receiver that it is for, for any number of receivers and any
+// selectors.
 func TestReceiversModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l receivers
@@ -87,7 +88,7 @@ func (l *receivers) removeAll() {
 	}
 }
 
-// A message looks at few of many receivers that wait for something else.
+// A message is compared with few of many receivers that wait for other messages.
 func TestManyReceivers(t *testing.T) {
 	var l receivers
 	for i := range uint64(1000) {

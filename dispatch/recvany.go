@@ -10,15 +10,16 @@ import (
 )
 
 // A union is the receivers of one RecvAny, one in each mailbox. The first mailbox that has a
-// message for one of them, or is closed, claims the union, with its lock held, and fires the
-// lead. Later ones pass such a receiver over. RecvAny claims the union itself when its
+// message for one of them, or is closed, claims the union, with the mailbox's lock held, and fires
+// the lead. Later mailboxes pass such a receiver over. RecvAny claims the union itself when its
 // context ends, so exactly one message is handed over, or none.
 type union struct {
 	isClaimed atomic.Bool
-	lead      *waiter // RecvAny waits for this one, which is in no list
-	by        *waiter // what was claimed for; nil: by RecvAny itself
+	lead      *waiter // the waiter that RecvAny waits with, which is in no list
+	by        *waiter // the receiver that the union was claimed for; nil: RecvAny claimed it
 }
 
+// claim reports whether the union was free and is now the caller's.
 func (u *union) claim() bool { return u.isClaimed.CompareAndSwap(false, true) }
 
 // claim reports whether w, which has been removed from its list, may be finished.
@@ -48,10 +49,11 @@ func (m *Mailbox) receiver(msg *Message) *waiter {
 	}
 }
 
-// RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of
-// the one that the message, or ErrClosed, is of; -1 with other errors, among them ErrGone, and ErrStuck of any of the mailboxes. If several have a
-// message, one of them is chosen at random. It fails with ErrSelect if there is no mailbox, or
-// if they are of several Dispatchers.
+// RecvAny is [Mailbox.Recv] from several mailboxes of one Dispatcher. It returns the index of the
+// mailbox that the message, or ErrClosed, comes from. The index is -1 with other errors, among them
+// ErrGone, and ErrStuck of any of the mailboxes. If several mailboxes have a message, RecvAny
+// chooses one of them at random. It fails with ErrSelect if boxes is empty, or if the mailboxes
+// belong to several Dispatchers.
 func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Message, error) {
 	var own Select
 	f, err := merge(sel, &own)
@@ -88,9 +90,9 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	}
 	err = d.wait(ctx, u.lead)
 	if err != nil {
-		u.claim() // unless a mailbox has
+		u.claim() // fails if a mailbox has claimed the union
 	}
-	// Whoever has claimed the union is done with it when its mailbox has been locked again.
+	// A mailbox that has claimed the union has finished with it once its lock can be taken again.
 	of := -1
 	var msg *Message
 	var who *inflow
@@ -132,8 +134,8 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 	return of, nil, err
 }
 
-// join has the union wait for a message of m. It reports false if the union has been
-// claimed, for that mailbox or another one.
+// join makes the union wait for a message of m. It reports false if the union has been claimed, for
+// that mailbox or another one.
 func (u *union) join(m *Mailbox, f *Select, member **waiter) bool {
 	m.mu.Lock()
 	w := m.d.waiter()

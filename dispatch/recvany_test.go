@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// boxes returns n mailboxes of a context, and flows of another one to them.
+// boxes returns n mailboxes of a context, and flows of another context to them.
 func boxes(t *testing.T, n int) (ms []*Mailbox, fs []*Flow) {
 	w := newWorld()
 	tr := inproc.NewNetwork().Transport()
@@ -34,7 +34,7 @@ func waiting(m *Mailbox) bool {
 	return m.waiters.first != nil
 }
 
-// RecvAny that is asked for what cannot be says so.
+// RecvAny fails for arguments that no message can satisfy.
 func TestRecvAnyRefuses(t *testing.T) {
 	ms, _ := boxes(t, 2)
 	others, _ := boxes(t, 1)
@@ -57,7 +57,7 @@ func TestRecvAnyRefuses(t *testing.T) {
 // Mailboxes that always have a message are all received from.
 func TestRecvAnyFair(t *testing.T) {
 	ms, fs := boxes(t, 3)
-	for _, f := range fs[:2] { // the last one stays empty
+	for _, f := range fs[:2] { // the last mailbox stays empty
 		if err := f.SendBytes(t.Context(), 1, 2, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestRecvAnyFair(t *testing.T) {
 	}
 }
 
-// RecvAny ends when one of its mailboxes is closed, and says which.
+// RecvAny ends when one of its mailboxes is closed, and returns its index.
 func TestRecvAnyClosed(t *testing.T) {
 	for round := range 200 {
 		ms, fs := boxes(t, 3)
@@ -103,7 +103,7 @@ func TestRecvAnyClosed(t *testing.T) {
 				t.Fatal("a receiver is left behind")
 			}
 		}
-		// A message comes first.
+		// A message comes before the mailbox is closed.
 		if err := fs[2].SendBytes(t.Context(), 1, 2, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,8 @@ func TestRecvAnyAtOnce(t *testing.T) {
 	}
 }
 
-// What is sent is received once, by RecvAny or Recv, whatever is cancelled or put back meanwhile.
+// Each message is received once, by RecvAny or Recv, while receives are cancelled and messages put
+// back.
 func TestRecvAnyLosesNothing(t *testing.T) {
 	const n, each, receivers = 4, 2000, 4
 	ms, fs := boxes(t, n)
@@ -181,7 +182,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 				ctx, cancel := context.WithCancel(all)
 				kind := rand.IntN(3)
 				sel := [][]Select{nil, {Tags(0, each)}, {TagMask(1, 1)}}[kind]
-				if kind == 2 || rand.IntN(2) == 0 { // there may be none with the mask
+				if kind == 2 || rand.IntN(2) == 0 { // no message may match the mask
 					running.Go(cancel)
 				}
 				var i int
@@ -231,8 +232,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 	}
 }
 
-// RecvAny while mailboxes are closed returns, and whatever it returned or not was reported
-// or received.
+// RecvAny returns while mailboxes are closed. Each message was reported or received.
 func TestRecvAnyWhileClosed(t *testing.T) {
 	const n = 20
 	for round := range 100 {

@@ -13,9 +13,8 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// While the function for reports blocks, messages move, mailboxes open and
-// close, and further reports wait. They come in order, one at a time, with
-// nothing held by the dispatcher.
+// While the function for reports blocks, messages move, mailboxes open and close, and further
+// reports wait. The reports come in order, one at a time, while the dispatcher holds no lock.
 func TestBlockedReportStallsNothing(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +70,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 	}
 }
 
-// loseAt sends n messages from a to nobody at b.
+// loseAt sends n messages from a to a resource of b that does not exist.
 func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 	t.Helper()
 	m := box(t, b, 99, 0)
@@ -84,8 +83,8 @@ func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 	m.Close()
 }
 
-// The function for reports may use the dispatcher: send, receive, open a
-// mailbox, and close it, from several contexts at once.
+// The function for reports may use the dispatcher: it may send, receive, open a mailbox, and close
+// the dispatcher, from several contexts at once.
 func TestReportMayClose(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -139,8 +138,8 @@ func TestReportMayClose(t *testing.T) {
 	}
 }
 
-// Close waits for the reports that are queued. It does not wait for ever for a
-// function that does not return: the error says how many reports it dropped.
+// Close waits for the reports that are queued. It does not wait for ever for a function that does
+// not return: the error says how many reports it dropped.
 func TestCloseWaitsForReports(t *testing.T) {
 	w := newWorld()
 	tr := transports()["inproc"]

@@ -20,15 +20,15 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A relay forwards TCP connections to one address and cuts each after so many
-// bytes have gone either way, as often as it is told to.
+// A relay forwards TCP connections to one address. It cuts each connection after a number of bytes
+// in either direction, as often as the test says.
 type relay struct {
 	ln    net.Listener
 	to    string
 	after int64
-	cuts  atomic.Int32 // left
+	cuts  atomic.Int32 // cuts still to make
 	done  sync.WaitGroup
-	pass  func(n int) // returns when n bytes may go to the address; nil: they may
+	pass  func(n int) // returns when n bytes may go to the address; nil: they may at once
 }
 
 func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
@@ -36,7 +36,7 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 	return startRelay(t, to, &relay{after: after}, cuts)
 }
 
-// startRelay starts r.
+// startRelay starts r, which makes the given number of cuts.
 func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,8 +98,8 @@ func (r *relay) serve(a net.Conn) {
 
 var long = flag.Bool("long", false, "cut at every byte: some minutes")
 
-// A connection cut anywhere, in the handshake, at a frame's border or inside
-// one, in either direction, loses nothing and doubles nothing.
+// A connection that is cut anywhere, in the handshake, between two frames or inside a frame, in
+// either direction, loses nothing and doubles nothing.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
 	step := int64(17)
@@ -119,7 +119,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	lost := atomic.Int32{}
 	note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
 	a, b := w.node(t, 1, tcp.New(), note), w.node(t, 2, tcp.New(), note)
-	// Each reaches the other only through a relay that cuts twice.
+	// Each context reaches the other only through a relay that cuts.
 	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
 	w.mu.Lock()
 	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
@@ -179,7 +179,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	rb.ln.Close()
 }
 
-// Both sides begin to talk at the same instant: one link comes of it.
+// Both sides begin to send at the same instant: they get one link.
 func TestSimultaneousDial(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -220,8 +220,8 @@ func TestSimultaneousDial(t *testing.T) {
 	}
 }
 
-// Garbage instead of a handshake, or a stranger with another key or of another
-// cluster, is shown the door and harms nobody.
+// A connection that sends garbage instead of a handshake, another key or another cluster's name is
+// closed. Other links are unaffected.
 func TestStrangers(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -273,7 +273,6 @@ func TestStrangers(t *testing.T) {
 	m.Release()
 }
 
-// A receiver that never reads stops its senders at its limit, and nobody else.
 // hasWaiters reports whether senders wait for credit.
 func hasWaiters(f *Flow) bool {
 	if f.l == nil {
@@ -286,6 +285,8 @@ func hasWaiters(f *Flow) bool {
 	return f.waiters.first != nil
 }
 
+// A receiver that never reads stops its senders at its mailbox's limit. Senders to other mailboxes
+// are not affected.
 func TestSlowReceiver(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -332,7 +333,7 @@ func TestSlowReceiver(t *testing.T) {
 			if err := <-stuck; !errors.Is(err, enough) {
 				t.Errorf("the sender got %v", err)
 			}
-			for i := uint64(0); ; i++ { // what was accepted is all there
+			for i := uint64(0); ; i++ { // all accepted messages arrive
 				m, err := slow.TryRecv()
 				if errors.Is(err, ErrEmpty) {
 					break
@@ -346,7 +347,8 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
-// A receive cancelled as its message arrives returns it or leaves it there.
+// A receive that is cancelled as its message arrives returns the message or leaves it in the
+// mailbox.
 func TestCancelledRecv(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -389,7 +391,7 @@ func TestCancelledRecv(t *testing.T) {
 	}
 }
 
-// Close at any moment returns, wakes everybody, and leaves nothing.
+// Close at any moment returns, wakes all waiting goroutines, and leaves nothing.
 func TestCloseDuringEverything(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -460,8 +462,8 @@ func (d *Dispatcher) isClosing() bool {
 	return d.closing
 }
 
-// A context that disappears without a goodbye is gone once the directory says
-// so, and its senders are told.
+// A context that disappears without a goodbye is gone once the directory says so, and its senders
+// are told.
 func TestPeerGone(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func brief(t *testing.T) context.Context {
 	return ctx
 }
 
-// try sends n bytes or says why not.
+// try sends n bytes, or returns why it cannot.
 func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	b, err := f.dispatcher().cfg.Pool.Get(n)
 	if err != nil {
@@ -60,8 +60,8 @@ func take(t *testing.T, m *Mailbox, sel ...Select) {
 	msg.Release()
 }
 
-// Who asks a mailbox for credit that has been closed since its last message is
-// told that it is gone.
+// A sender asks for credit of a mailbox that has been closed since its last message. The sender is
+// told that the resource is gone.
 func TestNeedOfClosed(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -83,8 +83,7 @@ func TestNeedOfClosed(t *testing.T) {
 	}
 }
 
-// Who waits for credit as a mailbox is closed, and has no message in it, is
-// told as well.
+// A sender that waits for credit as a mailbox is closed, and has no message in it, is told as well.
 func TestCloseTellsTheNeedy(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -109,8 +108,7 @@ func TestCloseTellsTheNeedy(t *testing.T) {
 	}
 }
 
-// Credit for one who has given up waiting does not keep the next from getting
-// theirs.
+// Credit for a sender that has given up waiting does not keep the next sender from getting credit.
 func TestNeedyBehindCancelled(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -142,8 +140,8 @@ func TestNeedyBehindCancelled(t *testing.T) {
 	}
 }
 
-// A message that was too large to wait for, and was given up, does not stop
-// the small ones after it.
+// A message that was too large to wait for, and was given up, does not stop the small messages
+// after it.
 func TestSmallBehindCancelled(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +149,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 			mb := box(t, b, 1, 4*FirstCredit)
 			f := flow(t, a, mb)
-			if err := f.try(brief(t), 99, 10); err != nil { // stays
+			if err := f.try(brief(t), 99, 10); err != nil { // the message stays in the mailbox
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(brief(t))
@@ -172,7 +170,7 @@ func TestSmallBehindCancelled(t *testing.T) {
 	}
 }
 
-// crowd is a node with more conns than are polled directly.
+// crowd returns a context with more connections than are polled directly.
 func crowd(t *testing.T) (b *Dispatcher, mb *Mailbox, peers []*Dispatcher, flows []*Flow) {
 	w := newWorld()
 	b = w.node(t, 100, tcp.New())
@@ -195,11 +193,11 @@ func (f *Flow) idle() bool {
 	return f.l.s.IsIdle()
 }
 
-// What TryRecv has read is acknowledged, though nobody waits.
+// Messages that TryRecv has read are acknowledged, though no goroutine waits.
 func TestTryRecvAcknowledges(t *testing.T) {
 	_, mb, _, flows := crowd(t)
 	for i := range 20 {
-		time.Sleep(10 * time.Millisecond) // the keeper rests
+		time.Sleep(10 * time.Millisecond) // then the keeper rests
 		if err := flows[0].try(brief(t), 1, 100); err != nil {
 			t.Fatal(err)
 		}
@@ -214,11 +212,11 @@ func TestTryRecvAcknowledges(t *testing.T) {
 	}
 }
 
-// What a receiver left unread as it left is read by the keeper.
+// The keeper reads what a receiver left unread when it stopped waiting.
 func TestLeftUnread(t *testing.T) {
 	_, mb, _, flows := crowd(t)
 	for round := range 20 {
-		time.Sleep(12 * time.Millisecond) // the keeper rests
+		time.Sleep(12 * time.Millisecond) // then the keeper rests
 		const n = 1000
 		sent := make(chan error, 1)
 		go func() {
@@ -241,7 +239,7 @@ func TestLeftUnread(t *testing.T) {
 	}
 }
 
-// lateConn takes nothing, and is writable again before the caller looks.
+// lateConn takes nothing, and is writable again before its caller checks.
 type lateConn struct {
 	fakeConn
 	l    *link
@@ -257,7 +255,7 @@ func (c *lateConn) Send(fs []subsys.Frame) (int, error) {
 	return c.fakeConn.Send(fs)
 }
 
-// An acknowledgement that the conn did not take is owed still.
+// An acknowledgement that the connection did not take is still owed.
 func TestAckNotTaken(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
@@ -275,8 +273,7 @@ func TestAckNotTaken(t *testing.T) {
 	}
 }
 
-// A conn that outlives its link for a moment leaves nothing behind in the
-// mailboxes.
+// A connection that outlives its link for a moment leaves nothing in the mailboxes.
 func TestRoomAfterTheEnd(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
@@ -299,7 +296,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	}
 }
 
-// What a link has counted is counted once, though it is unlinked twice.
+// The counts of a link are added once, though the link is unlinked twice.
 func TestCountedOnce(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l, err := d.link(resource.MakeGID(1, 2, 0))
@@ -314,7 +311,7 @@ func TestCountedOnce(t *testing.T) {
 	}
 }
 
-// A sender's need counts what others were given and have not sent yet.
+// A sender's need takes into account what other senders were granted and have not sent yet.
 func TestNeedOfTheLargest(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
@@ -328,8 +325,8 @@ func TestNeedOfTheLargest(t *testing.T) {
 	mb.Close()
 }
 
-// Undelivered is called without locks held: two contexts of one process may
-// send each other something from it.
+// Undelivered is called without locks held: two contexts of one process may send messages to each
+// other from it.
 func TestUndeliveredMaySend(t *testing.T) {
 	w := newWorld()
 	tr := tcp.New()
@@ -381,8 +378,8 @@ func TestUndeliveredMaySend(t *testing.T) {
 	})
 }
 
-// The goodbye is said, also if somebody writes just then: senders learn at
-// once that the context is gone.
+// The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
+// the context is gone.
 func TestByeIsSaid(t *testing.T) {
 	for name, tr := range links() {
 		t.Run(name, func(t *testing.T) {
@@ -430,7 +427,7 @@ func TestByeIsSaid(t *testing.T) {
 	}
 }
 
-// Refused over a transport that answers at once, a dialler is not busy for ever.
+// A dialler that is refused over a transport that answers at once does not stay busy for ever.
 func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
 	tr := inproc.NewNetwork().Transport()
@@ -443,7 +440,7 @@ func TestProposedIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lb.life.Refused(wire.RefusedStale, 5) // a has missed some
+	lb.life.Refused(wire.RefusedStale, 5) // a has missed some handshakes
 	if err := a.shake(brief(t), la, a.ports[0], b.Addrs()[0], nil); err == nil {
 		t.Fatal("not refused")
 	}
@@ -452,7 +449,7 @@ func TestProposedIsTakenBack(t *testing.T) {
 	}
 }
 
-// slowConn holds the first Send until it is let go.
+// slowConn holds the first Send until the test lets it continue.
 type slowConn struct {
 	fakeConn
 	entered, leave chan struct{}
@@ -467,7 +464,7 @@ func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
 	return c.fakeConn.Send(fs)
 }
 
-// The goodbye is written, though somebody is writing as it is said.
+// The goodbye is written, although another goroutine writes when it is queued.
 func TestByeBehindAWriter(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
@@ -497,7 +494,8 @@ func TestByeBehindAWriter(t *testing.T) {
 	}
 }
 
-// Who says goodbye has closed, though the peer lets go while it is written.
+// A context that says goodbye has closed, though the peer ends the link while the goodbye is
+// written.
 func TestByeAndRefused(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
@@ -519,14 +517,13 @@ func TestByeAndRefused(t *testing.T) {
 	}
 }
 
-// Messages are neither lost, doubled nor out of order with more paced links
-// than there are slots, senders that give up and conns that are cut by both
-// transports in turn.
+// Messages are neither lost, doubled nor reordered with more paced links than slots, with senders
+// that give up, and with connections over both transports that are cut in turn.
 func TestManyStreams(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			// Two dozen handshakes at once take a busy machine long.
+			// Two dozen handshakes at once take long on a busy machine.
 			a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
@@ -569,7 +566,7 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
-// A link that changes between a stream and this process all the time.
+// A link changes between a stream and a transport within the process all the time.
 func TestBothTransports(t *testing.T) {
 	w := newWorld()
 	in := inproc.NewNetwork().Transport()

@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// linked is a link of d whose connection is c, and the sink that c would call.
+// linked returns a link of d with the connection c, and the sink that c would call.
 func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, *endpoint) {
 	t.Helper()
 	ep := d.welcome(c).(*endpoint)
@@ -29,27 +29,27 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn, features uint8) (*link, 
 		t.Fatal(err)
 	}
 	ep.link.Store(l)
-	t.Cleanup(func() { l.die(ErrUnreachable) }) // nobody acknowledges anything
+	t.Cleanup(func() { l.die(ErrUnreachable) }) // no peer acknowledges anything
 	return l, ep
 }
 
-// comes has frames come over c, as the goroutine that makes progress does.
+// comes delivers frames of c, as the goroutine that makes progress does.
 func (ep *endpoint) comes(c subsys.Conn, fs []subsys.Frame) error {
 	ep.d.take()
 	defer ep.d.give()
 	return ep.Frames(c, fs)
 }
 
-// asks is Room, called as the goroutine that makes progress does.
+// asks calls Room, as the goroutine that makes progress does.
 func (ep *endpoint) asks(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	ep.d.take()
 	defer ep.d.give()
 	return ep.Room(c, h)
 }
 
-// Memory is given only to a large frame with the next number. A frame whose number leaves
-// a gap is refused before its payload is read. A repeated frame, one for a resource that
-// does not exist, and one over a connection that was replaced, get none.
+// Memory is given only to a large frame with the next number. A frame with a number that leaves a
+// gap is refused before its payload is read. No memory is given to a repeated frame, to a frame for
+// a resource that does not exist, and to a frame over a connection that was replaced.
 func TestRoomByNumber(t *testing.T) {
 	d := newWorld().node(t, 3, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
@@ -88,8 +88,8 @@ func TestRoomByNumber(t *testing.T) {
 		t.Errorf("%d bytes were mapped", after.Mapped-before.Mapped)
 	}
 
-	// What was skipped does its work without a payload: a repeat does nothing, and the
-	// sender of a message to nobody is told its size.
+	// A frame with a skipped payload does its work without the payload: a repeated frame does
+	// nothing. The sender of a message to a missing resource is told the message's size.
 	skipped := func(h subsys.Header) {
 		t.Helper()
 		if err := ep.comes(c, []subsys.Frame{{Header: h}}); err != nil {
@@ -111,7 +111,7 @@ func TestRoomByNumber(t *testing.T) {
 		t.Errorf("the sender is told %d times", told)
 	}
 
-	// A resource that comes into being behind the judgement gets no empty message.
+	// A resource that is registered after the frame was judged gets no empty message.
 	mb2 := box(t, d, 9, 0)
 	skipped(subsys.Header{Type: wire.TypeData, Seq: 11, Dst: 9, Src: 5, Tag: 3, Len: 60_000})
 	if n, _ := mb2.Len(); n != 0 {
@@ -126,7 +126,7 @@ func TestRoomByNumber(t *testing.T) {
 	}
 }
 
-// sentFrames are the frames that were handed to c, those of runs one by one.
+// sentFrames returns the frames that were handed to c, those of batches one by one.
 func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 	for i := range c.sent {
 		if c.sent[i].Type == subsys.TypeRun {

@@ -18,44 +18,43 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A link that works is moved to a better route when there is one: a handshake
-// over another conn, with one difference, that the old conn carries what there is
-// until the new one is attached.
+// A link that works is moved to a better route when there is one. The move is a handshake over
+// another connection, with one difference: the old connection carries frames until the new one is
+// attached.
 //
-// Which of two routes is better each context says for itself, by the order of its
-// ports. A move must be better for who proposes it and no worse for the other, so
-// two contexts of different taste do not move a link to and fro. It is proposed
-// by the side that dialled, which knows what it did not reach, and tried again
-// with growing patience, but not while nothing travels; and by whoever opens a
-// port, once (Reconsider).
+// Each context decides by the order of its ports which of two routes is better. A move must be
+// better for the context that proposes it and no worse for its peer. So two contexts with different
+// preferences do not move a link to and fro. The side that dialled proposes moves, because it knows
+// which addresses it did not reach. It tries again with growing pauses, but not while nothing
+// travels. A context that opens a port proposes a move once (Reconsider).
 //
-// A route that came up and broke at once is shunned for a while where there is
-// another.
+// A route that came up and broke at once is shunned for a while if the link has another.
 const (
-	shortLived = time.Second            // a connection that lived less has not worked
+	shortLived = time.Second            // a connection that broke sooner has not worked
 	answerMost = 100 * time.Millisecond // after the former connection's end, for the answer over a better one
 )
 
-// shunned is until when a transport is not used if another can be, and for how
-// long the next time.
+// shunned says until when a route is not used if another can be, and how long the next such time
+// is.
 type shunned struct {
 	until time.Time
 	wait  time.Duration
 }
 
-// transportOf is the name of the transport of a port or an address.
+// transportOf returns the name of the transport of a port or an address.
 func transportOf(addr string) string {
 	name, _, _ := strings.Cut(addr, "://")
 	return name
 }
 
-// A route is a port, and to which addresses of its transport it is to be used.
+// A route is a port, and the addresses of its transport that it is used for.
 type route struct {
 	subsys.Port
 	transport string
-	net       netip.Prefix // the zero one: to all
+	net       netip.Prefix // the network of these addresses; the zero value: all
 }
 
+// newRoutes returns a route for each port, in the same order.
 func newRoutes(ports []subsys.Port) (out []route) {
 	for _, p := range ports {
 		out = append(out, route{Port: p, transport: transportOf(p.Addr())})
@@ -63,7 +62,7 @@ func newRoutes(ports []subsys.Port) (out []route) {
 	return out
 }
 
-// String is the name of a route as rules write it.
+// String returns the name of a route as rules write it.
 func (r *route) String() string {
 	if r.net.IsValid() {
 		return r.transport + "://" + r.net.String()
@@ -71,7 +70,7 @@ func (r *route) String() string {
 	return r.transport
 }
 
-// leads says whether the address of a peer is one of r's.
+// leads reports whether the address of a peer belongs to r.
 func (r *route) leads(addr string) bool {
 	if transportOf(addr) != r.transport || !r.net.IsValid() {
 		return transportOf(addr) == r.transport
@@ -84,19 +83,19 @@ func (r *route) leads(addr string) bool {
 	return err == nil && r.net.Contains(host.Unmap())
 }
 
-// reaches says whether one of addrs is r's and can be dialled.
+// reaches reports whether one of addrs belongs to r and can be dialled.
 func (r *route) reaches(addrs []string) bool {
 	return slices.ContainsFunc(addrs, func(a string) bool { return r.leads(a) && r.Reaches(a) })
 }
 
-// routes are those by which l may go, best first: the one within the process makes no
-// connections.
+// routes returns the routes that l may use, best first. The route within the process is left out,
+// because it makes no connections.
 func (l *link) routes() []route {
 	return slices.DeleteFunc(l.d.routes(l.rule), func(r route) bool { _, isLocal := r.Port.(subsys.LocalPort); return isLocal })
 }
 
-// routes are those that a lane's rule lets be used, best first. A nil rule is that of the
-// common lane.
+// routes returns the routes that a lane's rule allows, best first. A nil rule stands for the common
+// lane.
 func (d *Dispatcher) routes(rule *Rule) []route {
 	d.mu.RLock()
 	routes := newRoutes(d.ports)
@@ -107,7 +106,7 @@ func (d *Dispatcher) routes(rule *Rule) []route {
 	return routes
 }
 
-// rank says how good the route of c is; the best has 0.
+// rank returns the place of c's route in the order of routes; the best has 0.
 func rank(routes []route, c subsys.Conn) int {
 	i := slices.IndexFunc(routes, func(r route) bool {
 		return r.transport == c.Transport() && (!r.net.IsValid() || r.leads(c.Remote()))
@@ -118,11 +117,11 @@ func rank(routes []route, c subsys.Conn) int {
 	return i
 }
 
-// better are the routes that are better than that of c.
+// better returns the routes that are better than that of c.
 func better(routes []route, c subsys.Conn) []route { return routes[:rank(routes, c)] }
 
-// worse says whether c is of a worse route than the present conn. Over what a
-// lane of the peer's goes is the peer's to say. mu is held.
+// worse reports whether c is on a worse route than the present connection. For a lane of the peer's
+// rules it reports false, since the peer decides there. mu must be held.
 func (l *link) worse(c subsys.Conn) bool {
 	if l.key.theirs {
 		return false
@@ -131,6 +130,7 @@ func (l *link) worse(c subsys.Conn) bool {
 	return rank(routes, c) > rank(routes, l.conn)
 }
 
+// reach reports whether one of routes reaches one of addrs.
 func reach(routes []route, addrs []string) bool {
 	return slices.ContainsFunc(routes, func(r route) bool { return r.reaches(addrs) })
 }
@@ -138,12 +138,12 @@ func reach(routes []route, addrs []string) bool {
 // A neighbour is another context of the process, or the context itself.
 type neighbour struct {
 	*Dispatcher        // nil: none
-	at, home    string // the addresses of its port and of ours
+	at, home    string // the address of the neighbour's port, and of this context's
 }
 
-// neighbour returns the context peer, if it is in this process and the best route of a lane
-// to it is the one within the process. A nil rule is that of the common lane. The error is
-// not nil if peer is in this process, and one of both contexts refuses the other.
+// neighbour returns the context peer, if it is in this process and the best route of a lane to it
+// is the one within the process. A nil rule stands for the common lane. The error is not nil if
+// peer is in this process and one of the two contexts refuses the other.
 func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err error) {
 	routes := d.routes(rule)
 	for i, r := range routes {
@@ -169,14 +169,14 @@ func (d *Dispatcher) neighbour(peer resource.GID, rule *Rule) (_ neighbour, err 
 	return neighbour{}, err
 }
 
-// shuns says whether a route has not worked lately. mu is held.
+// shuns reports whether a route has not worked lately. mu must be held.
 func (l *link) shuns(r *route) bool {
 	s := l.shunned[r.String()]
 	return s != nil && time.Now().Before(s.until)
 }
 
-// judge draws the lesson of a conn that was lost: one that broke at once is of a
-// route to be shunned. mu is held.
+// judge updates the shunned routes after connection c was lost: a route whose connection broke at
+// once is shunned. mu must be held.
 func (l *link) judge(c subsys.Conn) {
 	routes := l.routes()
 	i := rank(routes, c)
@@ -208,8 +208,8 @@ func (l *link) startMove() {
 	go l.move(ctx, l.conn)
 }
 
-// move is the searcher that tries to go from one connection to one over a better route.
-// ctx ends when that connection breaks.
+// move is the searcher that tries to move the link from one connection to a connection over a
+// better route. ctx ends when the first connection breaks.
 func (l *link) move(ctx context.Context, from subsys.Conn) {
 	defer l.d.running.Done()
 	isBest, err := l.tryBetter(ctx, from)
@@ -222,8 +222,8 @@ func (l *link) move(ctx context.Context, from subsys.Conn) {
 	l.act(l.life.Moved(isBest, l.s.Expected(), l.s.Next()))
 }
 
-// tryBetter goes once through the peer's addresses on better routes than that of
-// a connection. It reports whether the link has the best one then.
+// tryBetter tries each of the peer's addresses once, on better routes than that of a connection. It
+// reports whether the link has the best route then.
 func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, err error) {
 	addrs, err := l.addresses(ctx)
 	if err != nil {
@@ -245,15 +245,15 @@ func (l *link) tryBetter(ctx context.Context, from subsys.Conn) (isBest bool, er
 	return !reach(left, addrs), err
 }
 
-// through dials addrs over routes, until l has a conn other than from, which may
-// be nil, or is dead. Those that are shunned are left out, or they alone are
-// tried. Each address has patience to answer. failed is what could not be dialled
-// at all, by route. err is the last address's error, or one that deniesDeath.
+// through dials addrs over routes, until l has a connection other than from, which may be nil, or
+// has ended. It tries only the routes that are shunned if shunned is true, and only the other
+// routes if not. Each address has patience to answer. failed has the routes that could not be
+// dialled at all, with their errors. err is the last address's error, or an error that deniesDeath.
 func (l *link) through(ctx context.Context, routes []route, addrs []string, from subsys.Conn, shunned bool, patience time.Duration) (failed map[string]error, err error) {
 	if _, err = l.d.neighbour(l.peer, l.rule); err == nil {
 		err = fmt.Errorf("no transport reaches any of %q", addrs)
 	}
-	tried := map[string]bool{} // a second port of a transport reaches no more than the first
+	tried := map[string]bool{} // a second port of a transport reaches no more addresses than the first
 	for i := range routes {
 		r := &routes[i]
 		l.mu.Lock()
@@ -293,14 +293,14 @@ func (l *link) through(ctx context.Context, routes []route, addrs []string, from
 	return failed, err
 }
 
-// A dialError is one of a transport, before any handshake.
+// A dialError is an error of a transport, before any handshake.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// isBest reports whether no better route is known than the one that was just found by
-// dialling. failed is what could not be dialled, by route.
+// isBest reports whether no better route is known than the one just found by dialling. failed has
+// the routes that could not be dialled, with their errors.
 func (l *link) isBest(routes []route, addrs []string, failed map[string]error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,22 +320,23 @@ func (l *link) isBest(routes []route, addrs []string, failed map[string]error) b
 	return false
 }
 
-// complain says whether it is the first time for a route.
+// complain reports whether it is called for a route for the first time.
 func (d *Dispatcher) complain(route string) bool {
 	_, said := d.complained.LoadOrStore(route, true)
 	return !said
 }
 
-// A Route says over what a link goes, and what has gone over it.
+// A Route describes the transport of a link, or of a passage within the process, and the messages
+// that it has carried.
 type Route struct {
-	Peer      resource.GID `json:"peer"`
-	Lane      int          `json:"lane"`             // 0: the common one
+	Peer      resource.GID `json:"peer"`             // the other context
+	Lane      int          `json:"lane"`             // 0: the common lane
 	Theirs    bool         `json:"theirs,omitempty"` // the lane is one of the peer's rules
 	Transport string       `json:"transport"`        // "" while there is no connection
 	Remote    string       `json:"remote"`           // the peer's address
 	Since     time.Time    `json:"since,omitzero"`   // when that connection was made
-	Changes   uint64       `json:"changes"`          // from one transport to another
-	Resumed   uint64       `json:"resumed"`          // broken connections survived
+	Changes   uint64       `json:"changes"`          // moves from one transport to another
+	Resumed   uint64       `json:"resumed"`          // broken connections that the link survived
 
 	Sent          uint64 `json:"sent"` // messages, over all connections of the link
 	Received      uint64 `json:"received"`
@@ -343,7 +344,7 @@ type Route struct {
 	ReceivedBytes uint64 `json:"received_bytes"`
 }
 
-// Routes are those of all links, and those within the process, ordered by peer and lane.
+// Routes returns the routes of all links, and those within the process, ordered by peer and lane.
 func (d *Dispatcher) Routes() (all []Route) {
 	d.eachLink(func(l *link) { all = append(all, l.route()) })
 	d.mu.RLock()
@@ -363,6 +364,7 @@ func (d *Dispatcher) Routes() (all []Route) {
 	return all
 }
 
+// route describes the link for Routes.
 func (l *link) route() Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()

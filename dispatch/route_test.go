@@ -29,8 +29,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A barred transport is another that can be made to fail: while err is set it
-// dials nobody.
+// A barred transport is another transport that can be made to fail: while err is set, all its dials
+// fail.
 type barred struct {
 	subsys.Transport
 	err   atomic.Pointer[error]
@@ -66,7 +66,7 @@ func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 	return p.Port.Dial(ctx, addr, s)
 }
 
-// listenToo opens another port and tells the world.
+// listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
 	if err := d.Listen(tr, ""); err != nil {
@@ -88,7 +88,7 @@ func prefer(d *Dispatcher, names ...string) {
 	d.ports = ports
 }
 
-// onlyLink is the link of d with peer, and over what it goes.
+// onlyLink returns the link of d with peer, and its transport.
 func onlyLink(d, peer *Dispatcher) (l *link, over string) {
 	l, err := d.link(peer.self)
 	if err != nil {
@@ -102,7 +102,7 @@ func onlyLink(d, peer *Dispatcher) (l *link, over string) {
 	return l, over
 }
 
-// talk sends one message there and waits for it.
+// talk sends one message from one context to another and waits for it.
 func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	t.Helper()
 	ctx := soon(t)
@@ -116,8 +116,8 @@ func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	m.Release()
 }
 
-// A link that came up over TCP because shared memory did not work goes over to it
-// when it does, and that it did not is said once.
+// A link that came up over TCP, because shared memory did not work, moves to shared memory when
+// that works. The failure is logged once.
 func TestBetterRouteLater(t *testing.T) {
 	w := newWorld()
 	var log logged
@@ -148,7 +148,7 @@ func TestBetterRouteLater(t *testing.T) {
 	}
 	talk(t, a, b, mb, 1)
 	talk(t, b, a, box(t, a, 1, 0), 1)
-	// The peer may close the former connection before it is heard that it has taken the new one.
+	// The peer may close the former connection before a learns that the peer has taken the new one.
 	if s := a.Stats(); s.Moved < 1 || s.Resumed > 1 || s.Sent["shm"] == 0 || s.Sent["tcp"] < 2 {
 		t.Errorf("%+v", s)
 	}
@@ -157,7 +157,7 @@ func TestBetterRouteLater(t *testing.T) {
 	}
 }
 
-// logged is what was logged.
+// logged keeps the lines that were logged.
 type logged struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -175,7 +175,7 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// Where nothing travels nothing is tried; when something does it is again.
+// If nothing travels over a link, it tries no better route; when frames travel again, it does.
 func TestIdleLinksRest(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -194,7 +194,7 @@ func TestIdleLinksRest(t *testing.T) {
 		return l.life.State() == life.Resting
 	})
 	tried := memory.dials.Load()
-	time.Sleep(4 * life.RetryFirst) // for something that must not happen
+	time.Sleep(4 * life.RetryFirst) // time for an event that must not happen
 	if n := memory.dials.Load(); n != tried {
 		t.Errorf("an idle link tried %d times more", n-tried)
 	}
@@ -206,7 +206,7 @@ func TestIdleLinksRest(t *testing.T) {
 	})
 }
 
-// Who opens a port that others reach moves its links there, whoever dialled.
+// A context opens a port that others can reach. Its links move there, whichever side dialled.
 func TestPortLater(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		w := newWorld()
@@ -228,7 +228,7 @@ func TestPortLater(t *testing.T) {
 	}
 }
 
-// Two contexts of different taste leave a link where it is.
+// Two contexts with different preferences leave a link where it is.
 func TestTastesDiffer(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -254,8 +254,8 @@ func TestTastesDiffer(t *testing.T) {
 	}
 }
 
-// A transport that breaks as soon as it is used is not tried over and over while
-// there is another.
+// A transport that breaks as soon as it is used is not tried again and again while there is another
+// one.
 func TestShunned(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
@@ -275,7 +275,7 @@ func TestShunned(t *testing.T) {
 	}
 }
 
-// breaking makes conns that break when messages are sent.
+// breaking makes connections that break when messages are sent.
 type breaking struct{ subsys.Transport }
 
 func (b *breaking) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
@@ -297,9 +297,9 @@ func (s brokenSink) Frames(c subsys.Conn, fs []subsys.Frame) error {
 
 var moves = flag.Int("moves", 60, "how often TestMoves moves a link")
 
-// A link is moved to and fro between transports, and conns are cut, while both
-// ends send as fast as they can: nothing is lost, doubled, changed or out of
-// order, whether small messages, large ones, or what lies in the sender's memory.
+// A link moves to and fro between transports, and connections are cut, while both ends send as fast
+// as they can. Nothing is lost, doubled, changed or reordered: neither small messages, nor large
+// ones, nor payloads in the sender's memory.
 func TestMoves(t *testing.T) {
 	w := newWorld()
 	var lost atomic.Int32
@@ -320,8 +320,8 @@ func TestMoves(t *testing.T) {
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
 	var sent, got [2][flows]atomic.Uint64
-	// The payload of message n of a flow, whose tag is n: its numbers again, a
-	// checksum, anything.
+	// fill writes the payload of message n of a flow, which has the tag n: pseudo-random bytes that
+	// depend only on the sender, the flow and n.
 	fill := func(p []byte, from, flow int, n uint64) {
 		r := rand.New(rand.NewPCG(uint64(from*flows+flow), n))
 		for len(p) >= 8 {
@@ -357,7 +357,7 @@ func TestMoves(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				var kept []*Message // some are held for a while
+				var kept []*Message // some messages are held for a while
 				for n := uint64(0); ; n++ {
 					m, err := mb.Recv(ctx)
 					if err != nil {
@@ -392,7 +392,7 @@ func TestMoves(t *testing.T) {
 	all := []string{"near", "shm", "tcp"}
 	routes := map[string]int{}
 	for i := 0; i < *moves && !t.Failed(); i++ {
-		for k := range d { // what was cut is of no bad route
+		for k := range d { // a route does not count as bad because its connection was cut
 			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
 				l.mu.Lock()
 				l.shunned = nil
@@ -400,7 +400,7 @@ func TestMoves(t *testing.T) {
 			}
 		}
 		switch rand.IntN(4) {
-		case 0: // a conn breaks, as one end sees it
+		case 0: // a connection breaks, as one end sees it
 			k := rand.IntN(2)
 			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
 				l.mu.Lock()
@@ -413,7 +413,7 @@ func TestMoves(t *testing.T) {
 					l.mu.Unlock()
 				}
 			}
-		default: // something else is the best now, and one end notices, or both
+		default: // another route is the best one now, and one end or both notice
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			for _, d := range d {
 				prefer(d, all...)
@@ -554,8 +554,8 @@ func refusing(transports ...string) func(*Config) {
 	}
 }
 
-// A transport that a context refuses does not keep messages to a context of its process from
-// going within it, however early it stands in the order.
+// A transport that a context refuses does not keep messages to a context of its process from going
+// within the process, even if it comes early in the order.
 func TestRefusedTransportIsNotBetter(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
 	a, b := w.node(t, 1, tcp.New(), refusing("tcp")), w.node(t, 2, tcp.New())
@@ -567,7 +567,7 @@ func TestRefusedTransportIsNotBetter(t *testing.T) {
 	}
 }
 
-// A link between contexts of one process over a later transport has its best one: the route
+// A link between contexts of one process over a later transport has its best route: the route
 // within the process is none for a link.
 func TestLinkWithinProcess(t *testing.T) {
 	w, near := newWorld(), inproc.NewNetwork().Transport()
@@ -584,8 +584,8 @@ func TestLinkWithinProcess(t *testing.T) {
 	}
 }
 
-// A context of the process that may not be talked to is not only out of reach: the error
-// says that a link is refused.
+// A context of the process with which links are refused is not only out of reach: the error says
+// that a link is refused.
 func TestRefusedWithinProcess(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"another key":     func(c *Config) { c.Trust = trusting("", "another") },
@@ -611,8 +611,8 @@ func TestRefusedWithinProcess(t *testing.T) {
 	}
 }
 
-// Contexts of one process that prefer another transport have a link over that one. When it
-// fails they do not go on within the process.
+// Contexts of one process that prefer another transport have a link over that one. When it fails,
+// they do not continue within the process.
 func TestNoFallbackToMemory(t *testing.T) {
 	told := make(chan Undelivered, 1)
 	w, near := newWorld(), inproc.NewNetwork().Transport()

@@ -16,35 +16,36 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// MaxLanes is how many links two contexts have at most in either's name: the
-// common one and those that its rules ask for.
+// MaxLanes is how many links two contexts have at most for the rules of either one: the common
+// link, and those that the rules ask for.
 const MaxLanes = wire.MaxLanes
 
-// ErrRule says that rules make no sense.
+// ErrRule is returned by NewRules for rules with invalid values.
 var ErrRule = errors.New("rocl: rule")
 
-// A TagRange is that of the tags from First to Last.
+// A TagRange is the tags from First to Last.
 type TagRange struct{ First, Last uint64 }
 
-// A Rule says over what messages go that this context sends to others. Of
-// several that fit a message the first counts; what none fits goes as without
-// rules.
+// A Rule says which transports carry messages that this context sends to other contexts. If several
+// rules match a message, the first one counts. A message that no rule matches goes as if there were
+// no rules.
 //
-// Messages of rules that name the same transports share a lane: a link of its
-// own with the other context, beside the common one. What takes different lanes
-// has no order among it. Messages of one tag from one resource to another keep
-// theirs: where their size decides, a message that takes another lane than the
-// one before waits until that one has been acknowledged, a millisecond or so.
+// Messages of rules that name the same transports share a lane: a link of its own with the other
+// context, beside the common one. Messages on different lanes have no order among each other.
+// Messages of one tag from one resource to another keep their order. If their size chooses the
+// lane, a message on another lane than its predecessor waits until the predecessor has been
+// acknowledged, a millisecond or so.
 type Rule struct {
 	Tags []TagRange // none: any tag
-	Min  int        // the least payload, in bytes
-	Max  int        // the largest; 0: any
-	// Over names transports, best first; none: the common lane. That of one
-	// network alone is tcp://10.1.0.0/16: the peer listens there.
+	Min  int        // the smallest payload, in bytes
+	Max  int        // the largest payload, in bytes; 0: any
+	// Over names transports, best first; none: the common lane. An entry for a single network is
+	// tcp://10.1.0.0/16: the peer listens in that network.
 	Over []string
-	Only bool // over no others: where none of them reaches a context, it is unreachable
+	Only bool // no other transports: if none of Over reaches a context, it is unreachable
 }
 
+// tagged reports whether the rule applies to a tag.
 func (r *Rule) tagged(tag uint64) bool {
 	for _, t := range r.Tags {
 		if tag >= t.First && tag <= t.Last {
@@ -54,12 +55,15 @@ func (r *Rule) tagged(tag uint64) bool {
 	return len(r.Tags) == 0
 }
 
+// sized reports whether the rule depends on the size of a message.
 func (r *Rule) sized() bool { return r.Min > 0 || r.Max > 0 }
 
+// fits reports whether the rule applies to a message.
 func (r *Rule) fits(tag uint64, size int) bool {
 	return size >= r.Min && (r.Max == 0 || size <= r.Max) && r.tagged(tag)
 }
 
+// check returns an error that matches ErrRule if a value of the rule is invalid.
 func (r *Rule) check() error {
 	for _, t := range r.Tags {
 		if t.First > t.Last {
@@ -83,14 +87,14 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// Rules are rules that have been checked, and their lanes. nil is none.
+// Rules are rules that have been checked, and their lanes. nil means that there are no rules.
 type Rules struct {
 	rules []Rule
-	lane  []uint8 // of each rule
-	lanes []*Rule // one rule of each lane; that of the common one is nil
+	lane  []uint8 // the lane of each rule
+	lanes []*Rule // one rule of each lane; nil for the common lane
 }
 
-// NewRules checks rules. Without any it returns nil.
+// NewRules checks rules. Without any rule it returns nil.
 func NewRules(rules ...Rule) (*Rules, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -119,8 +123,8 @@ func NewRules(rules ...Rule) (*Rules, error) {
 	return p, nil
 }
 
-// pick says which lane a message takes, and whether others with its tag may take
-// another.
+// pick returns the lane of a message. varies reports whether other messages with its tag may take
+// another lane.
 func (p *Rules) pick(tag uint64, size int) (lane uint8, varies bool) {
 	found := false
 	for i := range p.rules {
@@ -132,17 +136,17 @@ func (p *Rules) pick(tag uint64, size int) (lane uint8, varies bool) {
 		if !found && r.fits(tag, size) {
 			lane, found = p.lane[i], true
 		}
-		if !r.sized() { // it fits all that have come so far
+		if !r.sized() { // the rule fits all messages that have come this far
 			break
 		}
 	}
 	return lane, varies
 }
 
-// order puts routes in the order of a lane, and leaves out those it may not use.
+// order puts routes in the order of a lane, and leaves out the routes that the lane may not use.
 func (r *Rule) order(routes []route) (out []route) {
 	for _, name := range r.Over {
-		transport, network, _ := parseOver(name) // checked
+		transport, network, _ := parseOver(name) // NewRules has checked the name
 		for _, o := range routes {
 			if o.transport == transport {
 				o.net = network
@@ -160,7 +164,7 @@ func (r *Rule) order(routes []route) (out []route) {
 	return out
 }
 
-// parseOver takes an entry of Rule.Over apart.
+// parseOver splits an entry of Rule.Over.
 func parseOver(s string) (transport string, network netip.Prefix, err error) {
 	transport, cidr, cut := strings.Cut(s, "://")
 	if cut {
@@ -172,7 +176,7 @@ func parseOver(s string) (transport string, network netip.Prefix, err error) {
 	return transport, network.Masked(), nil
 }
 
-// Transports are the names of those that r is about.
+// Transports returns the names of the transports in Over.
 func (r *Rule) Transports() (names []string) {
 	for _, s := range r.Over {
 		names = append(names, transportOf(s))
@@ -183,30 +187,30 @@ func (r *Rule) Transports() (names []string) {
 // A spread is a flow over several lanes.
 type spread struct {
 	rules *Rules
-	base  *Flow // that of the common lane
+	base  *Flow // the flow over the common lane
 	d     *Dispatcher
 	peer  resource.GID
 
 	mu    lock.Mutex[levelSpread]
-	by    []*Flow       // of the other lanes, once used
-	floor []watermark   // what lanes had taken before the first message, by lane
-	marks [][]watermark // where sizes decide: of each class of messages, by lane
+	by    []*Flow       // the flows over the other lanes, once used
+	floor []watermark   // for each lane, what it had taken before the first message
+	marks [][]watermark // for each class of messages, if sizes choose lanes: by lane
 }
 
-// classes is how many classes of messages a flow tells apart: by origin and tag.
-// Those of one class wait for each other where they change lanes.
+// classes is how many classes of messages a flow distinguishes, by origin and tag. Messages of one
+// class wait for each other when they change lanes.
 const classes = 16
 
-// A watermark is the last message of a class that took a lane: it is among the frames
-// up to seq, or it is one of the first put of the flow's line.
+// A watermark is the last message of a class that took a lane. It is among the frames up to seq, or
+// it is one of the first put messages of the flow's line.
 type watermark struct {
-	l   *link // nil: none, or it has been acknowledged
+	l   *link // nil: no message, or it has been acknowledged
 	seq uint32
-	f   *Flow // nil: it was not in the line
+	f   *Flow // nil: the message was not in the line
 	put uint64
 }
 
-// mark is the watermark of what was sent last over f. mu is held.
+// mark returns the watermark of the last message that was sent over f. mu must be held.
 func (l *link) mark(f *Flow) watermark {
 	w := watermark{l: l, seq: l.s.Next() - 1}
 	if f != nil && f.line.IsWaiting() {
@@ -215,12 +219,12 @@ func (l *link) mark(f *Flow) watermark {
 	return w
 }
 
-// join is the later of two watermarks of one class and lane.
+// join returns the later of two watermarks of one class and lane.
 func (w watermark) join(o watermark) watermark {
 	if w.l != o.l {
 		return o
 	}
-	if int32(o.seq-w.seq) > 0 { // others may have been quicker to say so
+	if int32(o.seq-w.seq) > 0 { // another goroutine may have noted a later one first
 		w.seq = o.seq
 	}
 	if o.put > w.put || w.f == nil {
@@ -229,7 +233,7 @@ func (w watermark) join(o watermark) watermark {
 	return w
 }
 
-// lane is the flow over a lane. One whose link has ended is made anew.
+// lane returns the flow over a lane. A flow with a link that has ended is replaced.
 func (s *spread) lane(n uint8) (*Flow, error) {
 	if n == 0 {
 		return s.base, nil
@@ -258,12 +262,15 @@ func (s *spread) lane(n uint8) (*Flow, error) {
 	return s.by[n], nil
 }
 
+// ended reports whether the link has ended. mu must not be held.
 func (l *link) ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.life.HasEnded()
 }
 
+// accept is Flow.accept over the lane that the rules choose. It first waits for earlier messages of
+// the class on other lanes.
 func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *buffers.Buffer, call uint64) (copied bool, err error) {
 	n, varies := s.rules.pick(tag, len(p))
 	f, err := s.lane(n)
@@ -284,13 +291,14 @@ func (s *spread) accept(ctx context.Context, src uint32, tag uint64, p []byte, b
 	return copied, err
 }
 
+// classOf returns the class of a message.
 func classOf(src uint32, tag uint64) uint64 {
 	return (uint64(src)*0x9e3779b97f4a7c15 ^ tag*0xc2b2ae3d27d4eb4f) >> 32 % classes
 }
 
-// class are the marks of a class of messages. Before its first message there may
-// have been a flow to the same resource over a common link that has ended: what
-// it sent over other lanes may be under way. mu is held.
+// class returns the marks of a class of messages. Before the first message of the class, another
+// flow may have led to the same resource, over a common link that has ended. What that flow sent
+// over other lanes may still be under way. mu must be held.
 func (s *spread) class(n uint64) []watermark {
 	if s.marks == nil {
 		s.marks = make([][]watermark, classes)
@@ -316,8 +324,7 @@ func (s *spread) class(n uint64) []watermark {
 	return s.marks[n]
 }
 
-// follow waits until what went before in a class over other lanes than n is
-// where it should be.
+// follow waits until the earlier messages of a class on lanes other than n have been acknowledged.
 func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 	for other := range s.rules.lanes {
 		if other == int(n) {
@@ -337,8 +344,8 @@ func (s *spread) follow(ctx context.Context, class uint64, n uint8) error {
 	return nil
 }
 
-// hasPassed forgets the watermark w of a class, which has been acknowledged: that is, what was
-// sent before it is in its mailbox.
+// hasPassed forgets the watermark w of a class, which has been acknowledged: the messages up to w
+// are in their mailbox.
 func (s *spread) hasPassed(class uint64, lane int, w watermark) {
 	s.mu.Lock()
 	if m := &s.marks[class][lane]; *m == w {
@@ -347,6 +354,7 @@ func (s *spread) hasPassed(class uint64, lane int, w watermark) {
 	s.mu.Unlock()
 }
 
+// mark notes that a message of a class took lane n, up to the watermark at.
 func (s *spread) mark(class uint64, n uint8, at watermark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,8 +362,8 @@ func (s *spread) mark(class uint64, n uint8, at watermark) {
 	*m = m.join(at)
 }
 
-// passed waits until the peer has acknowledged the frames of a watermark, or until the link
-// has ended and what was not acknowledged has been counted as undelivered.
+// passed waits until the peer has acknowledged the frames of a watermark. If the link ends, it
+// waits until the frames that were not acknowledged have been counted as undelivered.
 func (w watermark) passed(ctx context.Context) error {
 	l := w.l
 	l.mu.Lock()
@@ -364,24 +372,24 @@ func (w watermark) passed(ctx context.Context) error {
 		seq := w.seq
 		if w.f != nil {
 			if w.f.line.Gone() < w.put {
-				seq = l.s.Next() // it is in the line still: look again when more has passed
+				seq = l.s.Next() // the message is still in the line: check again when more has passed
 			} else {
 				w.seq, w.f = l.s.Next()-1, nil
 				continue
 			}
 		}
-		if int32(l.s.Head()-seq) > 0 { // or the session has been drained
+		if int32(l.s.Head()-seq) > 0 { // true also after the session has been drained
 			return nil
 		}
 		before := l.s.Next()
-		if l.write(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // it was paced
+		if l.write(); l.s.Next() != before || int32(l.s.Head()-seq) > 0 { // the frames were paced
 			continue
 		}
 		w := l.d.waiter()
 		w.charge = uint64(seq)
 		l.behind.push(w)
 		l.attend()
-		if !l.calls() { // what was acknowledged before
+		if !l.calls() { // act on earlier acknowledgements first
 			l.release()
 		}
 		if err := l.await(ctx, &l.behind, w); err != nil {
@@ -390,7 +398,7 @@ func (w watermark) passed(ctx context.Context) error {
 	}
 }
 
-// pass wakes those who wait for frames that have been acknowledged. mu is held.
+// pass wakes the senders that wait for frames that have been acknowledged. mu must be held.
 func (l *link) pass() {
 	for w := l.behind.first; w != nil; {
 		next := w.next
@@ -402,15 +410,15 @@ func (l *link) pass() {
 	}
 }
 
-// A linkKey names a link of a context: its peer, the lane, and whether it is a
-// lane of the peer's rules. The common one is nobody's.
+// A linkKey names a link of a context: its peer, the lane, and whether it is a lane of the peer's
+// rules. The common lane belongs to neither side's rules.
 type linkKey struct {
 	peer   resource.GID
 	lane   uint8
 	theirs bool
 }
 
-// linkOf finds or makes a link.
+// linkOf returns the link of a key, and makes it if necessary.
 func (d *Dispatcher) linkOf(k linkKey) (*link, error) {
 	d.mu.RLock()
 	l := d.links[k]

@@ -34,8 +34,8 @@ func ruled(t testing.TB, rules ...Rule) func(*Config) {
 	return func(c *Config) { c.Rules = r }
 }
 
-// both makes two contexts that reach each other in memory, by shared memory and
-// over TCP; the first has rules.
+// both makes two contexts that reach each other in memory, by shared memory and over TCP. The first
+// one has rules.
 func both(t testing.TB, change ...func(*Config)) (a, b *Dispatcher) {
 	w := newWorld()
 	near := inproc.NewNetwork().Transport()
@@ -61,8 +61,8 @@ func exchange(t testing.TB, from *Dispatcher, to *Mailbox, tag uint64, size int)
 	m.Release()
 }
 
-// Control goes over one transport and data over another at once, by tag and by
-// size; the other side, which has no rules, answers as it did.
+// Control messages go over one transport and data over another at once, chosen by tag and by size.
+// The other side, which has no rules, answers as without them.
 func TestLanes(t *testing.T) {
 	a, b := both(t, ruled(t,
 		Rule{Tags: []TagRange{{100, 199}, {500, 500}}, Over: []string{"tcp"}, Only: true},
@@ -97,8 +97,8 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// Where none of a rule's transports reaches a context others are used; with Only
-// it is unreachable for what the rule is for, and for nothing else.
+// If none of a rule's transports reaches a context, other transports are used. With Only the
+// context is unreachable for messages of that rule, and for no others.
 func TestLaneUnreachable(t *testing.T) {
 	told := make(chan Undelivered, 1)
 	w := newWorld()
@@ -125,12 +125,12 @@ func TestLaneUnreachable(t *testing.T) {
 	}
 	exchange(t, a, mb, 3, 10)
 	exchange(t, a, mb, 1, 10)
-	w.listenToo(t, b, shm.New()) // then it is reached
+	w.listenToo(t, b, shm.New()) // now the rule's transport reaches b
 	exchange(t, a, mb, 2, 10)
 }
 
-// Of two networks that one transport reaches each lane takes its own; where one
-// does not answer, the other is used unless the rule forbids it.
+// If one transport reaches two networks, each lane takes its own network. If one network does not
+// answer, the other is used unless the rule forbids it.
 func TestLanesOfNetworks(t *testing.T) {
 	w := newWorld()
 	var lost atomic.Int32
@@ -201,8 +201,8 @@ func TestRulesChecked(t *testing.T) {
 	}
 }
 
-// A message takes the lane of the first rule that fits it; varies is true
-// wherever two messages of one tag may take different lanes.
+// A message takes the lane of the first rule that matches it. varies is true whenever two messages
+// of one tag may take different lanes.
 func TestPick(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"tcp", "shm", "inproc"}
@@ -258,8 +258,8 @@ func TestPick(t *testing.T) {
 	})
 }
 
-// Lanes of several transports, chosen by size, conns that break and links that
-// move: what has one tag arrives in order, once.
+// Lanes of several transports are chosen by size, while connections break and links move. Messages
+// of one tag arrive in order, once.
 func TestLanesKeepOrder(t *testing.T) {
 	w := newWorld()
 	near := inproc.NewNetwork().Transport()
@@ -292,7 +292,7 @@ func TestLanesKeepOrder(t *testing.T) {
 				r := rand.New(rand.NewPCG(tag, uint64(from)))
 				size := 0
 				for n := range uint64(each) {
-					if r.IntN(4) == 0 || size == 0 { // some follow each other over one lane
+					if r.IntN(4) == 0 || size == 0 { // some messages follow each other over one lane
 						size = sizes[r.IntN(len(sizes))]
 					}
 					b, err := d[from].Buffer(size)
@@ -341,7 +341,7 @@ func TestLanesKeepOrder(t *testing.T) {
 		select {
 		case <-done:
 			over = true
-		case <-time.After(10 * time.Millisecond): // a conn of some lane breaks
+		case <-time.After(10 * time.Millisecond): // a connection of some lane breaks
 			k := rand.IntN(2)
 			var all []*link
 			d[k].eachLink(func(l *link) { all = append(all, l) })
@@ -371,8 +371,9 @@ func TestLanesKeepOrder(t *testing.T) {
 	}
 }
 
-// A message that goes within the process does not pass one that the other context is about to
-// deliver: that is not acknowledged before, whatever else the context says meanwhile.
+// A message that goes within the process does not overtake a message that the other context is
+// about to deliver. That message is not acknowledged before, whatever other frames the context
+// sends meanwhile.
 func TestLaneWithinProcessKeepsOrder(t *testing.T) {
 	a, b := both(t, ruled(t, Rule{Min: 10_000, Over: []string{"tcp"}, Only: true}))
 	mb := box(t, b, 1, 0)

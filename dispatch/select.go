@@ -12,27 +12,27 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// ErrSelect is returned by a receive whose selectors no message can ever match: they
-// contradict each other, or one of them names nothing.
+// ErrSelect is returned by a receive with selectors that no message can ever match: they contradict
+// each other, or one of them names nothing.
 var ErrSelect = errors.New("rocl: invalid selectors")
 
 // mostAlternatives is how many alternatives the selectors of one receive may have together.
 const mostAlternatives = 4096
 
-// A Select is a condition on the origin and the tag of a message. A receive returns the
-// first message that matches all its selectors. The zero Select matches every message.
-// [From], [Tag], [Tags], [TagMask], [Any] and [All] return selectors. A Select does not
-// change, and may be used by several goroutines and as often as wanted.
+// A Select is a condition on the origin and the tag of a message. A receive returns the first
+// message that matches all its selectors. The zero Select matches every message. [From], [Tag],
+// [Tags], [TagMask], [Any] and [All] return selectors. A Select does not change, and several
+// goroutines may use it, any number of times.
 type Select struct {
 	from        resource.GID
-	first, span uint64 // the tag is from first to first+span,
-	mask, value uint64 // and has these bits
+	first, span uint64 // the tag is from first to first+span
+	mask, value uint64 // the tag has, in the bits of mask, the bits of value
 	hasFrom     bool   // there is a condition on the origin
-	hasTag      bool   // there is one on the tag
+	hasTag      bool   // there is a condition on the tag
 	more        *more  // further conditions; nil: none
 }
 
-// more is what a Select has beside one origin and one range of tags. It does not change.
+// more is the part of a Select beyond one origin and one range of tags. It does not change.
 type more struct {
 	froms []resource.GID // the origin is one of these; sorted; nil: any
 	tags  []uint64       // the tag is one of these; sorted; nil: any
@@ -75,7 +75,8 @@ func Tags(first, last uint64) Select {
 	return s
 }
 
-// TagMask selects messages whose tag has, in the bits that are set in mask, the bits of value.
+// TagMask selects messages with a tag that has, in the bits that are set in mask, the bits of
+// value.
 func TagMask(mask, value uint64) Select {
 	s, ok := narrow(0, math.MaxUint64, mask, value)
 	if !ok {
@@ -84,8 +85,8 @@ func TagMask(mask, value uint64) Select {
 	return s
 }
 
-// Any selects messages that match at least one of sel. If no message can match one of them,
-// none can match Any: a receive fails with [ErrSelect].
+// Any selects messages that match at least one of sel. If no message can match one of sel, Any
+// matches no message: a receive fails with [ErrSelect].
 func Any(sel ...Select) Select {
 	if len(sel) == 0 {
 		return invalid("Any without an alternative")
@@ -95,7 +96,7 @@ func Any(sel ...Select) Select {
 		switch s := &sel[i]; {
 		case s.err() != nil:
 			return *s
-		case s.more != nil && s.more.any != nil: // there is nothing else in such a Select
+		case s.more != nil && s.more.any != nil: // such a Select has no other conditions
 			any = append(any, s.more.any...)
 		default:
 			any = append(any, *s)
@@ -104,8 +105,8 @@ func Any(sel ...Select) Select {
 	return alternatives(any)
 }
 
-// All selects messages that match each of sel, as several selectors of one receive do. It
-// is for conditions within [Any]. Without arguments it selects every message.
+// All selects messages that match each of sel, as several selectors of one receive do. It is for
+// conditions within [Any]. Without arguments it selects every message.
 func All(sel ...Select) Select {
 	var s Select
 	for i := range sel {
@@ -114,8 +115,8 @@ func All(sel ...Select) Select {
 	return s
 }
 
-// merge returns the conjunction of a receive's selectors: the only one where it lies, or all in
-// f, which must be zero.
+// merge returns the conjunction of a receive's selectors. A single selector is returned where it
+// lies. Several are merged into f, which must be zero.
 func merge(sel []Select, f *Select) (*Select, error) {
 	switch len(sel) {
 	case 0:
@@ -123,7 +124,7 @@ func merge(sel []Select, f *Select) (*Select, error) {
 	case 1:
 		return &sel[0], sel[0].err()
 	}
-	for i := range sel { // one From and one Tag, mostly
+	for i := range sel { // usually one From and one Tag
 		s := &sel[i]
 		if s.more != nil || s.hasFrom && f.hasFrom || s.hasTag && f.hasTag {
 			*f = All(sel...)
@@ -139,11 +140,12 @@ func merge(sel []Select, f *Select) (*Select, error) {
 	return f, nil
 }
 
-// invalid returns a selector that no message can match, and why.
+// invalid returns a selector that no message can match, with the reason.
 func invalid(format string, args ...any) Select {
 	return Select{more: &more{err: fmt.Errorf("%w: "+format, append([]any{ErrSelect}, args...)...)}}
 }
 
+// err returns why no message can match s, or nil.
 func (s *Select) err() error {
 	if s.more == nil {
 		return nil
@@ -158,8 +160,10 @@ func (s *Select) matches(msg *Message) bool {
 		(s.more == nil || s.more.matches(msg))
 }
 
+// hasTagOf reports whether a tag meets the conditions on one range of tags.
 func (s *Select) hasTagOf(tag uint64) bool { return tag-s.first <= s.span && tag&s.mask == s.value }
 
+// matches reports whether msg meets the further conditions.
 func (a *more) matches(msg *Message) bool {
 	if a.froms != nil {
 		if _, ok := slices.BinarySearchFunc(a.froms, msg.from, resource.GID.Compare); !ok {
@@ -174,8 +178,8 @@ func (a *more) matches(msg *Message) bool {
 	return a.any == nil || slices.ContainsFunc(a.any, func(s Select) bool { return s.matches(msg) })
 }
 
-// expects reports whether a message from a resource of context c can match; if onlyIt is
-// true: whether messages of no other context can.
+// expects reports whether a message from a resource of context c can match. With onlyIt, it reports
+// whether s selects messages of no other context.
 func (s *Select) expects(c resource.GID, onlyIt bool) bool {
 	is := func(id resource.GID) bool { return id.Context() == c }
 	switch a := s.more; {
@@ -193,7 +197,7 @@ func (s *Select) expects(c resource.GID, onlyIt bool) bool {
 	return !onlyIt
 }
 
-// equals reports whether s and o are written alike.
+// equals reports whether s and o have the same conditions, in the same form.
 func (s *Select) equals(o *Select) bool {
 	a, b := s.more, o.more
 	if a == b || a == nil || b == nil {
@@ -237,8 +241,8 @@ func (s Select) and(o *Select) Select {
 	return alternatives(both)
 }
 
-// alternatives returns a selector of messages that match one of sel, of which none has
-// alternatives itself.
+// alternatives returns a selector of messages that match one of sel. None of sel has alternatives
+// itself.
 func alternatives(sel []Select) Select {
 	switch {
 	case len(sel) == 1:
@@ -257,7 +261,7 @@ func (s *Select) parts() []Select {
 	return []Select{*s}
 }
 
-// meet is and of selectors without alternatives.
+// meet is and for selectors without alternatives.
 func (s *Select) meet(o *Select) Select {
 	froms, isNone := common(s.froms(), o.froms(), resource.GID.Compare)
 	if isNone {
@@ -313,8 +317,8 @@ func (s *Select) last() uint64 {
 	return s.first + s.span
 }
 
-// among returns the conjunction of s, which has a condition on tags or none, with an origin
-// that is one of froms and a tag that is one of tags. Both are sorted; nil is any.
+// among returns the conjunction of s with an origin in froms and a tag in tags. s has at most a
+// condition on tags. Both lists are sorted; nil means any.
 func (s Select) among(froms []resource.GID, tags []uint64) Select {
 	if len(tags) > 0 { // s matches all of them
 		s = Select{}
@@ -331,8 +335,8 @@ func (s Select) among(froms []resource.GID, tags []uint64) Select {
 	return s
 }
 
-// narrow returns a selector of the tags from first to last which have, in the bits of mask,
-// the bits of value. It reports false if there is no such tag.
+// narrow returns a selector of the tags from first to last that have, in the bits of mask, the bits
+// of value. It reports false if there is no such tag.
 func narrow(first, last, mask, value uint64) (Select, bool) {
 	if first > last || value&^mask != 0 {
 		return Select{}, false
@@ -352,8 +356,8 @@ func narrow(first, last, mask, value uint64) (Select, bool) {
 	return s, true
 }
 
-// atLeast returns the least number that is not less than n and has, in the bits of mask,
-// those of value.
+// atLeast returns the least number that is not less than n and has, in the bits of mask, the bits
+// of value.
 func atLeast(n, mask, value uint64) (uint64, bool) {
 	if mask == 0 {
 		return n, true
@@ -376,8 +380,8 @@ func atLeast(n, mask, value uint64) (uint64, bool) {
 	return n, true
 }
 
-// common returns what is in both of two sorted lists, of which nil is everything, and
-// reports whether that is nothing.
+// common returns the elements of two sorted lists that are in both. A nil list stands for all
+// elements. isNone reports whether no element is in both.
 func common[T any](a, b []T, compare func(T, T) int) (both []T, isNone bool) {
 	switch {
 	case a == nil:
@@ -402,6 +406,7 @@ func some[T any](all []T) string {
 	return fmt.Sprint(all)
 }
 
+// tagText describes the tags that s selects, for an error.
 func (s *Select) tagText() string {
 	switch {
 	case s.more != nil && s.more.tags != nil:

@@ -17,7 +17,8 @@ import (
 
 func id(serial uint32) resource.GID { return resource.MakeGID(1, uint64(serial)/4, serial) }
 
-// Selectors that contradict each other fail, and say why; the last one does not win.
+// Selectors that contradict each other fail, and the error says why. The last selector does not
+// win.
 func TestSelectConflicts(t *testing.T) {
 	w := newWorld()
 	d := w.node(t, 1, inproc.NewNetwork().Transport())
@@ -66,7 +67,7 @@ func TestSelectConflicts(t *testing.T) {
 	}
 }
 
-// Many alternatives are refused rather than multiplied.
+// Many alternatives are refused, not multiplied.
 func TestSelectAlternatives(t *testing.T) {
 	var sel []Select
 	for i := range 40 {
@@ -77,7 +78,7 @@ func TestSelectAlternatives(t *testing.T) {
 	}
 }
 
-// The usual selectors take no memory.
+// The usual selectors allocate no memory.
 func TestSelectAllocs(t *testing.T) {
 	a, sum := id(1), uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
@@ -93,7 +94,7 @@ func TestSelectAllocs(t *testing.T) {
 	}
 }
 
-// A condition is a model of Select: a list of what matches.
+// A condition is a model of Select: it reports whether a message matches.
 type condition func(from resource.GID, tag uint64) bool
 
 // drawSelect draws a selector of origins 0 to 7 and small tags, with its model.
@@ -132,8 +133,8 @@ func drawSelect(t *rapid.T, depth int) (Select, condition) {
 	}
 }
 
-// A conjunction matches what each of its selectors matches, and is an error where that is
-// nothing and there is no contradiction within Any.
+// A conjunction matches the messages that each of its selectors matches. It is an error if no
+// message matches and there is no contradiction within Any.
 func TestSelectModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sel []Select
@@ -187,7 +188,7 @@ func TestSelectModel(t *testing.T) {
 	})
 }
 
-// The least number with given bits is what a search finds.
+// atLeast returns the least number with given bits that a search finds.
 func TestAtLeast(t *testing.T) {
 	for mask := range uint64(16) {
 		for value := range uint64(16) {

@@ -11,34 +11,33 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A machine that loses power, or a network that is cut, ends no connection. The
-// kernel repeats what it has sent, at growing intervals, for a quarter of an
-// hour, and is up to two minutes late when the network is back. So a link that
-// expects something of its peer is watched: when the peer's machine leaves
-// unanswered what was sent to it, the conn is cut and the peer dialled. Dialling
-// asks the directory, which knows whether the node is dead; if it lives, the
-// session resumes.
+// A machine that loses power, or a network that is cut, ends no connection. The kernel retransmits
+// at growing intervals for a quarter of an hour, and is up to two minutes late when the network
+// works again. So a link that expects something of its peer is watched. If the peer's machine does
+// not answer what was sent to it, the link drops the connection and dials the peer. Dialling asks
+// the directory, which knows whether the node is dead. If the node lives, the session resumes.
 //
-// The answers are those of the peer's kernel, so a process that is stopped or
-// busy is not taken for silent. A link expects something while frames are not
-// acknowledged, a sender waits for credit, or a function for the end of a resource. A link that expects nothing is not
+// The answers come from the peer's kernel, so a process that is stopped or busy does not count as
+// silent. A link expects something while frames are not acknowledged, while a sender waits for
+// credit, or while a function waits for the end of a resource. A link that expects nothing is not
 // watched and costs nothing.
 const (
-	watchTick   = 250 * time.Millisecond // between two looks at the links that are watched
-	silenceMost = time.Second            // after which a conn is cut
-	beatEvery   = time.Second            // of a link that expects something, and has nothing in flight
+	watchTick   = 250 * time.Millisecond // between two checks of the watched links
+	silenceMost = time.Second            // after which a connection is dropped
+	beatEvery   = time.Second            // between two beats of a link that expects something and has nothing in flight
 )
 
+// errSilent is why a connection to a silent machine is dropped.
 var errSilent = errors.New("dispatch: the peer's machine does not answer")
 
-// watched are the links that expect something.
+// watched has the links that expect something.
 type watched struct {
 	mu    lock.Mutex[levelWatched]
 	links []*link
-	wake  chan struct{} // to watchLinks
+	wake  chan struct{} // wakes watchLinks
 }
 
-// vigil is what a link knows of its peer's silence. Guarded by link.mu.
+// vigil is what a link knows of its peer's silence. link.mu guards it.
 type vigil struct {
 	isWatched bool
 	silence   subsys.Silence
@@ -46,7 +45,7 @@ type vigil struct {
 	starved   int       // senders that wait for credit
 }
 
-// watch sees to it that l is watched while it expects something. mu must be held.
+// watch makes watchLinks check l while it expects something. mu must be held.
 func (l *link) watch() {
 	if l.vigil.isWatched {
 		return
@@ -62,7 +61,8 @@ func (l *link) watch() {
 	}
 }
 
-// watchLinks looks at the watched links, each tick while there are any.
+// watchLinks checks the watched links, each tick while there are any. New starts its goroutine,
+// which ends with the Dispatcher.
 func (d *Dispatcher) watchLinks() {
 	defer d.running.Done()
 	t := time.NewTimer(watchTick)
@@ -84,7 +84,7 @@ func (d *Dispatcher) watchLinks() {
 	}
 }
 
-// checkLinks looks at each watched link and reports whether any are left.
+// checkLinks checks each watched link, and reports whether any remain.
 func (d *Dispatcher) checkLinks() (any bool) {
 	w := &d.watched
 	w.mu.Lock()
@@ -110,15 +110,15 @@ func (l *link) unwatch() {
 	l.vigil.isWatched, l.vigil.silence = false, subsys.Silence{}
 }
 
-// check cuts the conn if the peer's machine is silent, and asks it for an answer
-// where it owes none.
+// check drops the connection if the peer's machine is silent. If the machine owes no answer, check
+// asks for one.
 func (l *link) check(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := &l.vigil
 	c, isProber := l.conn.(subsys.Prober)
 	if !isProber || l.life.HasEnded() || l.s.IsIdle() && v.starved == 0 && len(l.endings) == 0 && len(l.mourned) == 0 {
-		l.unwatch() // bind watches the next conn
+		l.unwatch() // bind watches the next connection
 		return
 	}
 	l.mu.Unlock()

@@ -18,16 +18,15 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A cuttable transport is TCP over a network that can be cut. The conns that
-// exist then hear nothing any more and say nothing, without an end; while the
-// cut lasts, dialling gets no answer.
+// A cuttable transport is TCP over a network that can be cut. While the network is cut, the
+// connections that exist neither receive nor send, and do not end. Dialling gets no answer.
 type cuttable struct {
 	subsys.Transport
 	mu     sync.Mutex
 	isCut  bool
 	conns  []*cuttableConn
 	dials  int
-	probes atomic.Int32 // bare acknowledgements sent over dialled conns that are stopped
+	probes atomic.Int32 // bare acknowledgements sent over dialled connections that are stopped
 }
 
 type (
@@ -141,8 +140,8 @@ func (s *cuttableSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, e
 func (s *cuttableSink) Writable(subsys.Conn)          { s.Sink.Writable(s.c) }
 func (s *cuttableSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 
-// After a cut of the network that ends no connection, messages move again over a
-// new one: each comes once and in order, in both directions.
+// After a cut of the network that ends no connection, messages move again over a new connection.
+// Each comes once and in order, in both directions.
 func TestSilentLinkResumes(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
@@ -187,8 +186,8 @@ func TestSilentLinkResumes(t *testing.T) {
 	}
 }
 
-// When the directory says that a silent peer's node is dead, senders are told:
-// those that wait for credit, and those whose messages were accepted.
+// When the directory says that a silent peer's node is dead, senders are told: those that wait for
+// credit, and those of accepted messages.
 func TestSilentNodeIsDead(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}
@@ -241,8 +240,8 @@ func TestSilentNodeIsDead(t *testing.T) {
 	n.heal()
 }
 
-// A process that is stopped, whose kernel answers, keeps its connection. It is
-// asked for answers while something is expected of it.
+// A process that is stopped keeps its connection, because its kernel answers. It is asked for
+// answers while the link expects something of it.
 func TestStoppedProcessIsNotSilent(t *testing.T) {
 	w := newWorld()
 	n := &cuttable{Transport: tcp.New()}

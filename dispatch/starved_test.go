@@ -23,7 +23,7 @@ func small(bytes int64) func(*Config) {
 	return func(c *Config) { c.Pool = buffers.New(buffers.WithLimit(bytes)) }
 }
 
-// inflowOf is the account of from with a mailbox of d.
+// inflowOf returns the account of from with a mailbox of d.
 func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 	l, _ := onlyLink(d, from)
 	l.d.take()
@@ -31,7 +31,7 @@ func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 	return l.inflow(mb.serial)
 }
 
-// settled waits until what f counts does not grow any more, and returns it.
+// settled waits until the count that f returns no longer grows, and returns it.
 func settled(t *testing.T, f func() uint64) uint64 {
 	t.Helper()
 	last, since := f(), time.Now()
@@ -46,15 +46,15 @@ func settled(t *testing.T, f func() uint64) uint64 {
 	return last
 }
 
-// payload is that of message i.
+// payload returns the payload of message i.
 func payload(i int) []byte {
 	sizes := []int{0, 100, 1500, 5_000, 30_000, 100, 100, 9_000, 70_000, 3_000}
 	return bytes.Repeat([]byte{byte(i)}, sizes[i%len(sizes)])
 }
 
-// A context whose memory is less than what waits stops its senders: no connection is
-// lost, nothing is read over and over, an empty mailbox is reached, and when receivers
-// go on all messages arrive in order.
+// A context with less memory than the waiting messages need stops its senders. No connection is
+// lost, and nothing is read again and again. An empty mailbox is reached, and when receivers
+// continue, all messages arrive in order.
 func TestMemoryBelowWhatWaits(t *testing.T) {
 	const messages = 600 // 7 MB
 	for name, tr := range allTransports(t) {
@@ -108,9 +108,9 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 	}
 }
 
-// A message in pieces for which there is no memory waits on its connection, whatever the
-// transport: the link goes on when memory is released. Over shared memory and within the
-// process pieces travel when a link is moved there amid a message.
+// A message in pieces that there is no memory for waits on its connection, with any transport. The
+// link continues when memory is released. Over shared memory and within the process, pieces travel
+// when a link is moved there in the midst of a message.
 func TestPieceWaitsForMemory(t *testing.T) {
 	const size, limit = 1 << 20, 8 << 20
 	for name, tr := range allLinks(t) {
@@ -130,7 +130,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.limit += 2 * size
 			f.l.cuts = true
 			f.l.mu.Unlock()
-			// The message has begun before its pieces are cut off from memory.
+			// The message has begun before its pieces are denied memory.
 			in.l.d.take()
 			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: wire.TypeBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
 			in.l.d.give()
@@ -188,8 +188,8 @@ func TestPieceWaitsForMemory(t *testing.T) {
 	}
 }
 
-// A context whose memory its program holds takes nothing more, and goes on when the
-// program releases it.
+// A context whose program holds the memory takes no more messages, and continues when the program
+// releases the memory.
 func TestMemoryHeld(t *testing.T) {
 	const messages = 300
 	for name, tr := range allLinks(t) {
@@ -260,8 +260,8 @@ func TestMemoryHeld(t *testing.T) {
 	}
 }
 
-// Two contexts that fill their memory with what they send each other still read what
-// the other acknowledges and grants.
+// Two contexts that fill their memory with messages to each other still read each other's
+// acknowledgements and credit.
 func TestMemoryFullOfSent(t *testing.T) {
 	const messages = 400
 	for name, tr := range allTransports(t) {
@@ -322,7 +322,7 @@ func TestMemoryFullOfSent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			// Both dial, and may refuse each other at first.
+			// Both contexts dial, and may refuse each other at first.
 			if in := ds[0].count.ConnsIn.Load() + ds[1].count.ConnsIn.Load(); in > 4 {
 				t.Errorf("%d connections", in)
 			}

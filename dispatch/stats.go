@@ -4,24 +4,24 @@ package dispatch
 
 import "github.com/rocl-go/rocl/resource"
 
-// Stats count what messages cost. All but Links and Calls are monotonic.
+// Stats counts what messages cost. All counts except Links and Calls only grow.
 type Stats struct {
 	Sent, Received           map[string]uint64 // messages, by transport
-	SentBytes, ReceivedBytes uint64            // of payload
-	Copies, CopiedBytes      uint64            // made in user space
+	SentBytes, ReceivedBytes uint64            // payload
+	Copies, CopiedBytes      uint64            // copies made in user space
 	Reads, Writes, Polls     uint64            // system calls
 	Sleeps, Wakeups          uint64            // of waiters
-	Resumed, Resent          uint64            // broken connections survived, frames sent again
+	Resumed, Resent          uint64            // broken connections that links survived; frames retransmitted
 	Moved                    uint64            // changes of a link from one transport to another
-	Undelivered              uint64            // accepted and not delivered
-	Unreported               uint64            // of these, whose report was dropped
-	LateReplies              uint64            // dropped: their call had ended before they came
-	StuckReceives            uint64            // that failed with ErrStuck
-	Links                    int               // to other contexts, those of this process among them
-	Calls                    int               // of this context that wait for their replies
+	Undelivered              uint64            // messages accepted and not delivered
+	Unreported               uint64            // those of Undelivered with a report that was dropped
+	LateReplies              uint64            // replies dropped because their call had ended before they came
+	StuckReceives            uint64            // receives that failed with ErrStuck
+	Links                    int               // links to other contexts, including contexts of this process
+	Calls                    int               // calls of this context that wait for their replies
 }
 
-// Stats returns the counts as of now.
+// Stats returns the present counts.
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
 	d.mu.RLock()
@@ -57,8 +57,8 @@ func (d *Dispatcher) CountCopy(n int) {
 	d.count.CopiedB.Add(uint64(n))
 }
 
-// Linked says whether there is a link to the context, or it is one of this process that
-// something was sent to or came from, without making a link.
+// Linked reports whether there is a link to the context peer, or whether peer is in this process
+// and messages went to it or came from it. It makes no link.
 func (d *Dispatcher) Linked(peer resource.GID) bool {
 	k := linkKey{peer: peer}
 	d.mu.RLock()

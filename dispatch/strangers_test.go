@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A thousand connections that say nothing, renewed as they are cut, keep no peer
-// out that comes from another address. Nor do some hundred from the peer's own.
+// A thousand connections that send nothing, renewed as they are cut, do not keep out a peer from
+// another address. Nor do some hundred connections from the peer's own address.
 func TestSilentConnections(t *testing.T) {
 	for from, many := range map[string]int{"127.0.0.2": 1000, "127.0.0.1": 400} {
 		w := newWorld()

@@ -10,48 +10,48 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A sender that sends one message right after another would waste a system
-// call on each. So would a process that answers a batch of requests, or makes as many calls
-// as replies have come. Its link is paced: messages are only queued, and written when
-// there are enough of them, when a goroutine of this context is about to wait,
-// which is when somebody may need an answer, or, if neither happens, by the
-// flusher after a nap.
+// A sender that sends one message right after another would waste a system call on each. So would a
+// process that answers a batch of requests, or makes as many calls as replies have come. Its link
+// is paced: messages are only queued. They are written when there are enough of them, or when a
+// goroutine of this context is about to wait, because then another process may need to answer. If
+// neither happens, the flusher writes them after a nap.
 
 const (
-	burst       = 2 * time.Microsecond  // between messages that make a stream
+	burst       = 2 * time.Microsecond  // the time between two messages, below which they make a stream
 	flushBytes  = 32 << 10              // unsent bytes at which a sender writes them itself: they are still in its cache
-	callsDue    = 24                    // unsent requests or replies at which their sender does, so that the peer works meanwhile
-	nap         = 50 * time.Microsecond // for which the flusher lets messages queue up
-	longNap     = time.Millisecond      // how long it waits where senders and waiters write the frames themselves
-	fewFrames   = 8                     // of one nap, with which a link is no stream any more
-	batchFrames = 8                     // that have come since a message was queued last: the peer sends in batches
+	callsDue    = 24                    // unsent requests or replies at which their sender writes them, so that the peer works meanwhile
+	nap         = 50 * time.Microsecond // how long the flusher lets messages queue up
+	longNap     = time.Millisecond      // the same, where senders and waiters write the frames themselves
+	fewFrames   = 8                     // a link with fewer frames in one nap is no stream any more
+	batchFrames = 8                     // frames received since a message was queued last, from which on the peer sends in batches
 )
 
-// pace is how a link writes. Guarded by link.mu, but for what is atomic.
+// pace says how a link writes. link.mu guards what is not atomic.
 type pace struct {
-	slot    int          // in streams, from 1; 0: each message is written at once
+	slot    int          // the place in streams, from 1; 0: each message is written at once
 	wrote   atomic.Int64 // when the last message had been written, on Dispatcher.clock; 0: not known
 	isTimed bool         // the write of the message that was queued last sets wrote
 	rx      uint32       // session.rxNext when a message was last queued
 	seen    uint32       // session.next at the last nap
 	calls   atomic.Int32 // requests and replies that were queued since the last write; changed with link.mu held
-	pumped  bool         // a sender came to flushBytes, or callsDue, since
+	pumped  bool         // a sender has written since the last nap, at flushBytes or callsDue
 }
 
-// streams are the paced links of a context, in slots so that whoever waits can
-// look at them without a lock or garbage.
+// streams are the paced links of a context. They are in slots, so that a waiting goroutine can go
+// through them without a lock or an allocation.
 type streams struct {
 	count atomic.Int32
 	slots [16]atomic.Pointer[link]
-	wake  chan struct{} // to the flusher
+	wake  chan struct{} // wakes the flusher
 }
 
 // clock returns the time since the context was made, which is quicker to read than time.Now.
 func (d *Dispatcher) clock() int64 { return int64(time.Since(d.made)) }
 
+// paced reports whether l is in streams. mu must be held.
 func (l *link) paced() bool { return l.stream.slot > 0 }
 
-// now says whether what was just queued is to be written now. mu is held.
+// now reports whether the message that was just queued is to be written now. mu must be held.
 func (l *link) now() bool {
 	if l.paced() {
 		if l.s.Due() < flushBytes && l.stream.calls.Load() < callsDue {
@@ -61,8 +61,8 @@ func (l *link) now() bool {
 		return true
 	}
 	p := &l.stream
-	if rx := l.s.Expected(); rx != p.rx { // an answer, perhaps: no stream, and no clock is asked
-		isBatch := rx-p.rx >= batchFrames && p.calls.Load() > 0 // then there will be as many requests or replies
+	if rx := l.s.Expected(); rx != p.rx { // perhaps an answer: no stream, and the clock is not read
+		isBatch := rx-p.rx >= batchFrames && p.calls.Load() > 0 // then as many requests or replies will follow
 		p.rx, p.isTimed = rx, false
 		p.wrote.Store(0)
 		return !isBatch || !l.setPace()
@@ -73,8 +73,7 @@ func (l *link) now() bool {
 	return !isFast || !l.setPace()
 }
 
-// setPace makes l paced, if it is not and there is a slot left, and says
-// whether it is. mu is held.
+// setPace makes l paced if a slot is free, and reports whether l is paced. mu must be held.
 func (l *link) setPace() bool {
 	if l.paced() {
 		return true
@@ -94,7 +93,7 @@ func (l *link) setPace() bool {
 	return false
 }
 
-// unpace ends it. mu is held.
+// unpace makes l no longer paced. mu must be held.
 func (l *link) unpace() {
 	if l.paced() {
 		l.d.streams.slots[l.stream.slot-1].Store(nil)
@@ -135,8 +134,8 @@ func (d *Dispatcher) flushAll(napped bool) (isDense bool) {
 	return isDense
 }
 
-// flushCalls writes what the paced links have queued that have requests or replies to write. The goroutine that polls
-// calls it: other goroutines, such as those that answer requests, leave theirs to it.
+// flushCalls writes what the paced links with queued requests or replies have queued. The goroutine
+// that polls calls it: other goroutines, such as those that answer requests, leave theirs to it.
 func (d *Dispatcher) flushCalls() {
 	if d.streams.count.Load() == 0 {
 		return
@@ -179,7 +178,7 @@ func (l *link) postSoon() {
 	l.mu.Unlock()
 }
 
-// flushLeft writes the requests that were left.
+// flushLeft writes the requests that postSoon has left to the token holder.
 func (d *Dispatcher) flushLeft() {
 	if !d.left.isSome.Load() {
 		return
@@ -203,7 +202,8 @@ func (d *Dispatcher) flushLeft() {
 	d.left.mu.Unlock()
 }
 
-// flusher writes what paced links leave.
+// flusher writes what paced links have queued, after a nap. New starts its goroutine, which ends
+// with the Dispatcher.
 func (d *Dispatcher) flusher() {
 	defer d.running.Done()
 	for {
@@ -214,10 +214,10 @@ func (d *Dispatcher) flusher() {
 		}
 		for long := false; d.streams.count.Load() > 0; {
 			if long {
-				// The senders write themselves, and whoever waits: only a sender
-				// that stops without waiting is kept a little longer. A nap holds
-				// a thread, and the runtime looks every 20 µs whether to take its
-				// processor away, which costs a full processor a tenth.
+				// The senders write themselves, and so do waiting goroutines. Only the messages of
+				// a sender that stops without waiting are kept a little longer. A nap holds a
+				// thread, and every 20 µs the runtime checks whether to take its processor away. On
+				// a full processor that costs a tenth of its time.
 				time.Sleep(longNap)
 			} else if d.oneP {
 				time.Sleep(nap)

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// A receiver that waits for one kind of message, while its mailbox is full of others, would
-// wait for ever if the message that it wants lies behind more of the others. So while a
-// receiver waits for what is not stored, its mailbox may hold twice its limit (roof), and
-// beyond that one message of each sending context of which nothing is stored. If that is
-// not enough, the receive fails:
+// A receiver may wait for one kind of message while its mailbox is full of other messages. It would
+// wait for ever if the message that it selects lies behind more of the others. So while a receiver
+// waits for a message that is not stored, its mailbox may hold twice its limit (roof). Beyond that,
+// it may hold one message of each sending context that nothing is stored of. If that is not enough,
+// the receive fails:
 //
 //	Recv(Tag(2)) waits ──► limit reached: doubled ──► reached again ──► nothing comes and
 //	                                                  nothing leaves for Config.GiveUp:
 //	                                                  ErrStuck
 //
-// The wait is for other goroutines of the program that may receive what is stored: only the
-// program knows whether there are some.
+// The wait gives other goroutines of the program time to receive what is stored: only the program
+// knows whether there are any.
 
-// ErrStuck is returned by a receive that waits for messages behind others which its mailbox
-// has no room for. See [Mailbox.Recv].
+// ErrStuck is returned by a receive that waits for messages behind others, which its mailbox has no
+// room for. See [Mailbox.Recv].
 var ErrStuck = errors.New("rocl: the mailbox is full of messages that the receive does not select")
 
-// A stuckWatch is when a mailbox is looked at for receives that cannot be met. Guarded by the
-// mailbox.
+// A stuckWatch says when a mailbox is checked for receives that cannot succeed. The mailbox's mu
+// guards it.
 type stuckWatch struct {
 	timer *time.Timer // calls judgeStuck; nil until first set
 	isSet bool        // the timer is set, or judgeStuck is being called
-	moved uint64      // what Mailbox.moved returned at the last look
+	moved uint64      // what Mailbox.moved returned at the last check
 }
 
 // end stops the timer.
@@ -40,8 +40,8 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// roof returns the limit of the mailbox for what in is granted. It is doubled while a receiver
-// waits for what in may send, and other messages are stored. mu is held.
+// roof returns the limit of the mailbox for the grants of in. The limit is doubled while a receiver
+// waits for a message that in may send, and other messages are stored. mu must be held.
 func (m *Mailbox) roof(in *inflow) uint64 {
 	if m.count > 0 && m.awaits(in, false) {
 		return 2 * m.limit
@@ -49,14 +49,14 @@ func (m *Mailbox) roof(in *inflow) uint64 {
 	return m.limit
 }
 
-// mayBeStuck reports whether senders and receivers of the mailbox may wait for each other.
-// mu is held.
+// mayBeStuck reports whether senders and receivers of the mailbox may wait for each other. mu must
+// be held.
 func (m *Mailbox) mayBeStuck() bool {
 	return !m.closed && m.count > 0 && m.waiters.first != nil && len(m.needy) > 0
 }
 
-// watchStuck has the mailbox looked at, now and then, for as long as mayBeStuck. It is called
-// as a receiver or a sender begins to wait. mu is held.
+// watchStuck makes judgeStuck check the mailbox now and then, for as long as mayBeStuck. It is
+// called when a receiver or a sender begins to wait. mu must be held.
 func (m *Mailbox) watchStuck() {
 	if m.stuck.isSet || !m.mayBeStuck() {
 		return
@@ -69,8 +69,9 @@ func (m *Mailbox) watchStuck() {
 	}
 }
 
-// judgeStuck fails the receives that have waited since the last look, if nothing has come or
-// left since then, and a sender whose messages they may want waits for credit.
+// judgeStuck fails receives that have waited since the last check, if nothing has come or left
+// since then, and a sender of messages that they may select waits for credit. It runs in the
+// goroutine of the timer.
 func (m *Mailbox) judgeStuck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,9 +103,9 @@ func (m *Mailbox) judgeStuck() {
 	}
 }
 
-// moved returns a number that grows with whatever comes to the mailbox, leaves it, or may
-// come. isComing reports whether a message that was granted credit beyond the limit, or that
-// travels in pieces, has not come wholly. mu is held.
+// moved returns a number that grows with everything that comes to the mailbox, leaves it, or may
+// come. isComing reports whether part of a message is still to come: a message that was granted
+// credit beyond the limit, or that travels in pieces. mu must be held.
 func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	for in := range m.inflows {
 		sum += in.received + in.consumed + in.granted
@@ -113,9 +114,9 @@ func (m *Mailbox) moved() (sum uint64, isComing bool) {
 	return sum, isComing || m.over != nil && m.over.received < m.overEnd
 }
 
-// blocked returns how many contexts wait for credit, of which the receiver w may want a
-// message. A message that is never let in, because it is larger than the memory, does not
-// count. mu is held.
+// blocked returns how many contexts wait for credit whose messages the receiver w may select. A
+// message that is never let in, because it is larger than the memory, does not count. mu must be
+// held.
 func (m *Mailbox) blocked(w *waiter) (n int) {
 	for _, in := range m.needy {
 		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {

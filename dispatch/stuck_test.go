@@ -10,8 +10,8 @@ import (
 	"github.com/rocl-go/rocl/internal/eventually"
 )
 
-// behind has a context send messages of size bytes with tag 1, until their sender waits or
-// there are n, and then one with tag 2. What becomes of them is sent on the channel.
+// behind makes a context send messages of size bytes with tag 1, until it has sent n or waits for
+// credit, and then one message with tag 2. The results are sent on the channel.
 func behind(t *testing.T, from *Dispatcher, mb *Mailbox, n, size int) chan error {
 	f, sent := flow(t, from, mb), make(chan error, 1)
 	go func() {
@@ -26,8 +26,8 @@ func behind(t *testing.T, from *Dispatcher, mb *Mailbox, n, size int) chan error
 	return sent
 }
 
-// A receiver gets a message that lies behind more others than its mailbox may hold, as long
-// as they are at most twice as many.
+// A receiver gets a message that lies behind more others than its mailbox may hold, as long as they
+// are at most twice as many.
 func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 17
 	for name, tr := range transports() {
@@ -54,8 +54,8 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 	}
 }
 
-// A receive that waits behind more others than its mailbox may hold fails with ErrStuck,
-// and has lost nothing: it is met when the others have been received.
+// A receive that waits behind more than twice as many messages as its mailbox may hold fails with
+// ErrStuck. It has lost nothing: it succeeds when the others have been received.
 func TestStuckReceive(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
 	for name, tr := range transports() {
@@ -66,7 +66,7 @@ func TestStuckReceive(t *testing.T) {
 			box(t, a, 1, 0)
 			box(t, idle, 1, 0)
 			mb := box(t, b, 1, limit)
-			talk(t, idle, b, mb, 7) // it has credit, and sends nothing
+			talk(t, idle, b, mb, 7) // the context has credit, and sends nothing
 			sent := behind(t, a, mb, n, size)
 			for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
 				if _, err := mb.Recv(soon(t), sel); !errors.Is(err, ErrStuck) {
@@ -87,14 +87,14 @@ func TestStuckReceive(t *testing.T) {
 	}
 }
 
-// A receive does not fail while messages are received by another goroutine, however slowly,
-// nor if it waits for a context that has room.
+// A receive does not fail while another goroutine receives messages, however slowly, nor if it
+// waits for a context that has room.
 func TestNotStuck(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
 	w := newWorld()
 	tr := transports()["tcp"]
 	a, idle := w.node(t, 1, tr), w.node(t, 3, tr)
-	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test looks
+	b := w.node(t, 2, tr, func(c *Config) { c.GiveUp = time.Hour }) // the test calls judgeStuck itself
 	mb := box(t, b, 1, limit)
 	box(t, idle, 1, 0)
 	talk(t, idle, b, mb, 7)
@@ -129,7 +129,7 @@ func TestNotStuck(t *testing.T) {
 	}
 	mb.judgeStuck()
 	mb.judgeStuck()
-	if err := <-results; !errors.Is(err, ErrStuck) { // that of tag 2
+	if err := <-results; !errors.Is(err, ErrStuck) { // the receive of tag 2
 		t.Fatal(err)
 	}
 	mb.judgeStuck()

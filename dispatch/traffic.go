@@ -2,17 +2,18 @@
 
 package dispatch
 
-// traffic counts the messages of a link. Guarded by link.mu; Dispatcher.past by Dispatcher.mu.
+// traffic counts the messages of a link. link.mu guards it; Dispatcher.mu guards Dispatcher.past.
 type traffic struct {
 	sent, received   map[string]uint64 // by transport
 	sentB, receivedB uint64
-	copies, copiedB  uint64 // of small payloads into runs
+	copies, copiedB  uint64 // of small payloads into batches
 	resumed          uint64
 	resent           uint64
 	moved            uint64 // changes of transport
-	stuck            uint64 // receives that failed with ErrStuck; only of Dispatcher.past
+	stuck            uint64 // receives that failed with ErrStuck; only in Dispatcher.past
 }
 
+// add adds the counts of o to t.
 func (t *traffic) add(o *traffic) {
 	if t.sent == nil {
 		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
@@ -33,7 +34,7 @@ func (t *traffic) add(o *traffic) {
 	t.stuck += o.stuck
 }
 
-// addRoute adds what has gone over a route within the process.
+// addRoute adds the counts of a route within the process.
 func (t *traffic) addRoute(r Route) {
 	t.add(&traffic{
 		sent: map[string]uint64{r.Transport: r.Sent}, received: map[string]uint64{r.Transport: r.Received},
@@ -41,7 +42,7 @@ func (t *traffic) addRoute(r Route) {
 	})
 }
 
-// settle moves the present conn's counts to where they are kept. mu is held.
+// settle moves the counts of the present connection to traffic. mu must be held.
 func (l *link) settle() {
 	if l.conn == nil {
 		return

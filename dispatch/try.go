@@ -11,13 +11,13 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 )
 
-// ErrFull is returned by TrySend where a message cannot be accepted without waiting.
+// ErrFull is returned by TrySend when a message cannot be accepted without waiting.
 var ErrFull = errors.New("rocl: the mailbox has no room now")
 
-// A wish is credit that a refused TrySend has asked for, and that no goroutine waits for. A
-// wish that is not repeated within wishKept is taken back, with what was granted meanwhile:
-// other senders may wait for it, and a receiver ends the link of a context that does not use
-// what it was granted beyond a mailbox's limit.
+// A wish is credit that a refused TrySend has asked for, and that no goroutine waits for. A wish
+// that is not repeated within wishKept is taken back, with the credit that was granted meanwhile.
+// Other senders may wait for that credit, and a receiver ends the link of a context that does not
+// use a grant beyond a mailbox's limit.
 //
 //	refused ──► asked ──► granted ──► used by the next TrySend or Send
 //	                │         │
@@ -30,10 +30,10 @@ type wish struct {
 	repeated bool        // a TrySend has been refused since the timer was set
 }
 
-// wishKept is for how long credit is kept for a TrySend.
+// wishKept returns how long credit is kept for a TrySend.
 func (d *Dispatcher) wishKept() time.Duration { return min(time.Second, d.cfg.GiveUp) }
 
-// wishes notes that a TrySend has been refused.
+// wishes notes that a TrySend has been refused. The lock of the wish must be held.
 func (f *Flow) wishes(d *Dispatcher) {
 	w := &f.wish
 	w.repeated = true
@@ -48,7 +48,8 @@ func (f *Flow) wishes(d *Dispatcher) {
 	}
 }
 
-// isOver reports whether the wish is to be dropped, and sets the timer anew otherwise.
+// isOver reports whether the wish is to be dropped, and otherwise sets the timer anew. The lock of
+// the wish must be held.
 func (w *wish) isOver(d *Dispatcher) bool {
 	if w.isSet = w.repeated; w.isSet {
 		w.repeated = false
@@ -57,10 +58,10 @@ func (w *wish) isOver(d *Dispatcher) bool {
 	return !w.isSet
 }
 
-// TrySend is Send that never waits: where the resource has no credit left for this context,
-// or messages wait for some, it fails with ErrFull, as it is, and b stays the caller's. Then
-// the resource is asked for the credit that this message needs, which is kept for a second
-// when it is there.
+// TrySend is Send without waiting. If the resource has no credit left for this context, or messages
+// wait for credit, it fails with the error ErrFull itself, and b stays the caller's. Then it asks
+// the resource for the credit that this message needs. The credit is kept for a second after it has
+// come.
 func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
@@ -71,7 +72,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	return f.try1(src, tag, b, nil)
 }
 
-// try1 is TrySend over one lane. at is that of accept.
+// try1 is TrySend over one lane. at is as for accept.
 func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) error {
 	if f.mb != nil {
 		return f.tryDirect(src, tag, b)
@@ -83,7 +84,7 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 	case f.gone != nil:
 		l.mu.Unlock()
 		return f.gone
-	case f.waiters.first != nil, !l.s.HasRoom(): // behind those that wait
+	case f.waiters.first != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull
 	case f.sent+c > f.limit:
@@ -105,7 +106,8 @@ func (f *Flow) try1(src uint32, tag uint64, b *buffers.Buffer, at *watermark) er
 	return nil
 }
 
-// dropWish takes back what TrySend has asked for, unless it was repeated.
+// dropWish takes back what TrySend has asked for, unless TrySend has asked again. It runs in the
+// goroutine of the timer.
 func (f *Flow) dropWish() {
 	if f.mb != nil {
 		f.dropDirectWish()
@@ -117,7 +119,7 @@ func (f *Flow) dropWish() {
 		f.wish.isSet = false
 	} else if f.wish.isOver(l.d) && f.waiters.first == nil {
 		unasks := f.unask()
-		if f.asked != 0 { // it has been granted
+		if f.asked != 0 { // the credit has been granted
 			f.unasked.add(f.asked)
 			f.asked = 0
 		}
@@ -158,6 +160,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	return nil
 }
 
+// dropDirectWish is dropWish within the process.
 func (f *Flow) dropDirectWish() {
 	m, in := f.mb, f.in
 	m.mu.Lock()
@@ -169,7 +172,7 @@ func (f *Flow) dropDirectWish() {
 	}
 }
 
-// try is TrySend over the lane that the rules say.
+// try is TrySend over the lane that the rules choose.
 func (s *spread) try(src uint32, tag uint64, b *buffers.Buffer) error {
 	n, varies := s.rules.pick(tag, b.Len())
 	f, err := s.lane(n)
@@ -191,8 +194,8 @@ func (s *spread) try(src uint32, tag uint64, b *buffers.Buffer) error {
 	return nil
 }
 
-// mayFollow is follow that does not wait: it reports whether what went before in a class over
-// other lanes than n is where it should be.
+// mayFollow is follow without waiting: it reports whether the earlier messages of a class on lanes
+// other than n have been acknowledged.
 func (s *spread) mayFollow(class uint64, n uint8) bool {
 	for other := range s.rules.lanes {
 		if other == int(n) {
@@ -212,22 +215,22 @@ func (s *spread) mayFollow(class uint64, n uint8) bool {
 	return true
 }
 
-// hasPassed is passed that does not wait.
+// hasPassed is passed without waiting.
 func (w watermark) hasPassed() bool {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.write() // it may be paced
+	l.write() // the frames may be paced
 	if !l.calls() {
 		l.release()
 	}
 	return (w.f == nil || w.f.line.Gone() >= w.put) && int32(l.s.Head()-w.seq) > 0
 }
 
-// Room returns how many bytes a message may have that TrySend accepts now: 0 also where
-// messages wait for credit. A longer message may be accepted too within the process, where
-// asking for credit takes no time. Where there are rules it is the least of the lanes in
-// use. It fails with the error that a send would fail with.
+// Room returns the longest message, in bytes, that TrySend accepts now. It returns 0 also while
+// messages wait for credit. Within the process a longer message may be accepted too, because asking
+// for credit takes no time there. With rules, Room returns the smallest number of the lanes in use.
+// It fails with the error that a send would fail with.
 func (f *Flow) Room() (bytes int, err error) {
 	if f.spread == nil {
 		return f.room()
@@ -248,6 +251,7 @@ func (f *Flow) Room() (bytes int, err error) {
 	return bytes, err
 }
 
+// room is Room over one lane.
 func (f *Flow) room() (bytes int, err error) {
 	credit := uint64(0)
 	if m, in := f.mb, f.in; m != nil {

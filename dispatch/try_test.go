@@ -15,8 +15,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// tries sends n bytes with TrySend, or says why not. The buffer of a refused call must be the
-// caller's.
+// tries sends n bytes with TrySend, or returns why it cannot. The buffer of a refused call must
+// stay the caller's.
 func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	t.Helper()
 	b, err := f.dispatcher().cfg.Pool.Get(n)
@@ -32,8 +32,9 @@ func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	return err
 }
 
-// TrySend accepts messages as long as there is credit, refuses the next one with ErrFull
-// itself, and asks for the credit that it needs: it comes when the receiver has gone on.
+// TrySend accepts messages as long as there is credit. It refuses the next message with ErrFull
+// itself, and asks for the credit that the message needs. The credit comes when the receiver has
+// continued.
 func TestTrySend(t *testing.T) {
 	const size = 30_000
 	for name, tr := range transports() {
@@ -43,7 +44,7 @@ func TestTrySend(t *testing.T) {
 			mb := box(t, b, 1, 4*FirstCredit)
 			f := flow(t, a, mb)
 			sent, received := uint64(0), uint64(0)
-			eventually.True(t, "a full mailbox", func() bool { // what was asked for comes while there is room
+			eventually.True(t, "a full mailbox", func() bool { // the credit that was asked for comes while there is room
 				for {
 					switch err := f.tries(t, sent, size); err {
 					case nil:
@@ -90,8 +91,8 @@ func TestTrySend(t *testing.T) {
 	}
 }
 
-// A message that is larger than the first credit, and than the mailbox's limit, is accepted
-// by a later TrySend.
+// A later TrySend accepts a message that is larger than the first credit, and than the mailbox's
+// limit.
 func TestTrySendLarge(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -113,8 +114,8 @@ func TestTrySendLarge(t *testing.T) {
 	}
 }
 
-// Credit beyond the limit that a refused TrySend has asked for, and does not use, is given
-// back: other senders go on, and no link ends.
+// Credit beyond the limit that a refused TrySend has asked for, and does not use, is given back.
+// Other senders continue, and no link ends.
 func TestTrySendGivesBack(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestTrySendGivesBack(t *testing.T) {
 	}
 }
 
-// A refused TrySend is behind the messages that wait, and changes nothing for them.
+// A refused TrySend goes behind the messages that wait, and changes nothing for them.
 func TestTrySendBehindSend(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +187,7 @@ func TestTrySendBehindSend(t *testing.T) {
 	}
 }
 
-// A message of as many bytes as Room says is accepted.
+// A message of as many bytes as Room returns is accepted.
 func TestRoom(t *testing.T) {
 	for name, tr := range transports() {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +257,7 @@ func TestTrySendAllocs(t *testing.T) {
 	}
 }
 
-// With rules by size, messages of TrySend keep their order: one that would overtake another
+// With rules by size, messages of TrySend keep their order: a message that would overtake another
 // over its lane is refused.
 func TestTrySendKeepsOrder(t *testing.T) {
 	w := newWorld()

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package life decides which connection a link has. A [Machine] is the part of a link that
-// knows its state, the identifiers of its session and the number of its connection. It is a
-// machine without I/O, clock or lock: a method that returns an [Action] is an event, and the
-// link does what the action says. Other methods judge handshakes (package wire draws
-// those).
+// Package life decides which connection a link has. A [Machine] is the part of a link that knows
+// its state, the identifiers of its session and the number of its connection. It has no I/O, clock
+// or lock. A method that returns an [Action] is an event, and the link does what the action says.
+// Other methods judge handshakes (package wire draws these).
 //
-// A link has one searcher at most: a goroutine that dials, or that looks for a better route.
+// A link has at most one searcher: a goroutine that dials, or that looks for a better route.
 //
 //	detached ──wanted──► dialling ──bound──► found ──dialled──► attached ──improve──► moving
 //	   ▲                  │ ▲ ▲ ▲              │                 waiting  ──timeout──►  │ ▲
@@ -22,9 +21,9 @@
 //	detached, attached, waiting, resting ──bound──► attached
 //	each of these ──ends──► dying ──buried──► dead
 //
-// Bound means that a handshake has succeeded, whichever side began it. A link that dies
-// while a goroutine writes is buried when that has ended. The stories in testdata say
-// what each event does in each state.
+// Bound means that a handshake has succeeded, no matter which side began it. If a goroutine writes
+// while the link dies, the link is buried when that goroutine has finished. The stories in testdata
+// say what each event does in each state.
 package life
 
 import (
@@ -39,25 +38,26 @@ import (
 // ErrUnreachable is matched by errors about a context that cannot be reached.
 var ErrUnreachable = errors.New("rocl: context cannot be reached")
 
-// A State says which connection a link has, and what is under way to get one. The drawing
-// is in the documentation of the package.
+// A State says which connection a link has, and what is under way to get one. The documentation of
+// the package has the drawing.
 type State uint8
 
 const (
-	Detached State = iota // no connection, and none is looked for
+	Detached State = iota // no connection, and no search for one
 	Dialling              // no connection; the searcher dials
-	Found                 // a connection; the searcher, which dialled, has not noticed yet
-	Attached              // a connection; no better route is looked for
-	Waiting               // a connection; a better route is tried when the timer fires
-	Resting               // a connection; the timer is set again when something travels
+	Found                 // a connection; the searcher that dialled has not noticed it yet
+	Attached              // a connection; no search for a better route
+	Waiting               // a connection; the link tries a better route when the timer fires
+	Resting               // a connection; the timer is set again when frames travel
 	Moving                // a connection; the searcher tries a better route
-	Broken                // no connection; the searcher, which tried a better route, ends
-	Dying                 // ended; a goroutine writes still
+	Broken                // no connection; the searcher that tried a better route ends
+	Dying                 // ended; a goroutine still writes
 	Dead                  // ended
 )
 
 var stateNames = [...]string{"detached", "dialling", "found", "attached", "waiting", "resting", "moving", "broken", "dying", "dead"}
 
+// String returns the name of the state, as in the drawing.
 func (s State) String() string { return stateNames[s] }
 
 // An Action is what a link has to do after an event. Actions are bits.
@@ -66,10 +66,10 @@ type Action uint8
 const (
 	StartDial  Action = 1 << iota // start the searcher, to dial
 	StartMove                     // start the searcher, to try better routes
-	CancelMove                    // let the searcher that tries better routes end,
-	CancelSoon                    // or let it end within moments
-	SetTimer                      // have Timeout called after Wait, in place of an earlier timer
-	StopTimer                     // do not have it called
+	CancelMove                    // make the searcher that tries better routes end
+	CancelSoon                    // the same, but within moments
+	SetTimer                      // make Timeout be called after Wait, in place of an earlier timer
+	StopTimer                     // prevent the call of Timeout
 	Bury                          // finish the end, as soon as no goroutine writes
 )
 
@@ -81,33 +81,33 @@ type Machine struct {
 	isTheirs bool         // the peer dials and moves the link
 	peer     resource.GID // for errors
 
-	id       uint64 // of our end of the session
-	peerID   uint64 // of the peer's, 0 before the first handshake
-	gen      uint64 // counts the connections of the session, agreed in the handshake
-	proposed uint64 // the gen of our own handshake under way, or 0
+	id       uint64 // the identifier of this end of the session
+	peerID   uint64 // the identifier of the peer's end; 0 before the first handshake
+	gen      uint64 // counts the connections of the session, as agreed in the handshake
+	proposed uint64 // the gen that this context's handshake under way has proposed; 0: none
 
-	wait   time.Duration // before the next try of a better route
+	wait   time.Duration // the pause before the next try of a better route
 	rx, tx uint32        // the session's numbers when the timer was set
 }
 
-// The first wait before a better route is tried again, and the longest: each is twice the
-// one before.
+// RetryFirst is the first pause before a better route is tried again, and RetryMost the longest.
+// Each pause is twice the one before.
 const (
 	RetryFirst = 50 * time.Millisecond
 	RetryMost  = 30 * time.Second
 )
 
-// New returns the machine of a link that has no connection yet. id is that of this end
-// of the session. isTheirs says that the lane is one of the peer's rules: the peer dials and
-// moves it.
+// New returns the machine of a link that has no connection yet. id is the identifier of this end of
+// the session. isTheirs says that the lane belongs to the peer's rules: the peer dials and moves
+// the link.
 func New(id uint64, peer resource.GID, isTheirs bool) Machine {
 	return Machine{id: id, peer: peer, isTheirs: isTheirs}
 }
 
-// State returns the state.
+// State returns the state of the link.
 func (m *Machine) State() State { return m.state }
 
-// Cause returns why the link has ended, or will end; nil: it goes on.
+// Cause returns why the link has ended, or will end. It returns nil if the link goes on.
 func (m *Machine) Cause() error { return m.cause }
 
 // ID returns the identifier of this end of the session.
@@ -116,11 +116,11 @@ func (m *Machine) ID() uint64 { return m.id }
 // PeerID returns the identifier of the peer's end, or 0 before the first handshake.
 func (m *Machine) PeerID() uint64 { return m.peerID }
 
-// Proposed returns the number that a handshake of our own which is under way has proposed,
-// or 0.
+// Proposed returns the number that this context's handshake under way has proposed, or 0 if there
+// is none.
 func (m *Machine) Proposed() uint64 { return m.proposed }
 
-// Wait returns for how long SetTimer sets the timer.
+// Wait returns how long the timer runs after SetTimer.
 func (m *Machine) Wait() time.Duration { return m.wait }
 
 // HasEnded reports whether the link has ended.
@@ -129,7 +129,7 @@ func (m *Machine) HasEnded() bool { return m.state >= Dying }
 // HasConn reports whether the link has a connection.
 func (m *Machine) HasConn() bool { return m.state >= Found && m.state <= Moving }
 
-// Wanted says that there is something to send, or that credit is waited for.
+// Wanted notes that there is something to send, or that a goroutine waits for credit.
 func (m *Machine) Wanted() Action {
 	if m.state != Detached {
 		return 0
@@ -138,8 +138,8 @@ func (m *Machine) Wanted() Action {
 	return StartDial
 }
 
-// Bound says that a handshake has given the link a connection, in place of any earlier
-// one.
+// Bound notes that a handshake has given the link a connection, in place of any earlier one.
+// session is the peer's identifier, and gen the number of the connection.
 func (m *Machine) Bound(session, gen uint64) Action {
 	m.peerID, m.gen, m.wait = session, gen, 0
 	switch m.state {
@@ -153,8 +153,8 @@ func (m *Machine) Bound(session, gen uint64) Action {
 	return StopTimer
 }
 
-// Lost says that the connection has broken. The link dials again even if there is nothing
-// to send: the peer may be gone, which senders that wait for its credit must hear.
+// Lost notes that the connection has broken. The link dials again even if there is nothing to send:
+// the peer may be gone, and senders that wait for its credit must learn that.
 func (m *Machine) Lost() Action {
 	switch m.state {
 	case Attached, Waiting, Resting:
@@ -165,8 +165,8 @@ func (m *Machine) Lost() Action {
 	case Moving:
 		m.state = Broken
 		if m.proposed != 0 {
-			// The peer may have taken the new connection and closed this one, and the end
-			// of this one has been quicker to arrive than the peer's answer over the new one.
+			// The peer may have taken the new connection and closed this one. Then the end of this
+			// one has arrived before the peer's answer over the new one.
 			return CancelSoon
 		}
 		return CancelMove
@@ -174,9 +174,8 @@ func (m *Machine) Lost() Action {
 	return 0
 }
 
-// Dialled says that the searcher that dialled has ended: there is a connection, or the
-// context ends. isBest is false if a better route is known. rx and tx are the session's
-// numbers.
+// Dialled notes that the searcher that dialled has ended: the link has a connection, or the context
+// ends. isBest is false if a better route is known. rx and tx are the session's numbers.
 func (m *Machine) Dialled(isBest bool, rx, tx uint32) Action {
 	switch m.state {
 	case Dialling:
@@ -190,8 +189,8 @@ func (m *Machine) Dialled(isBest bool, rx, tx uint32) Action {
 	return 0
 }
 
-// Moved says that the searcher that tried better routes has ended. isBest is false if a
-// better route than the present one is known.
+// Moved notes that the searcher that tried better routes has ended. isBest is false if a better
+// route than the present one is known.
 func (m *Machine) Moved(isBest bool, rx, tx uint32) Action {
 	switch m.state {
 	case Broken:
@@ -206,14 +205,14 @@ func (m *Machine) Moved(isBest bool, rx, tx uint32) Action {
 	return 0
 }
 
-// later has a better route tried after a while, which is longer each time.
+// later sets the timer for the next try of a better route. The pause is longer each time.
 func (m *Machine) later(rx, tx uint32) Action {
 	m.state, m.rx, m.tx = Waiting, rx, tx
 	m.wait = min(max(2*m.wait, RetryFirst), RetryMost)
 	return SetTimer
 }
 
-// Timeout says that the timer has fired.
+// Timeout notes that the timer has fired. rx and tx are the session's numbers.
 func (m *Machine) Timeout(rx, tx uint32) Action {
 	switch {
 	case m.state != Waiting:
@@ -222,20 +221,21 @@ func (m *Machine) Timeout(rx, tx uint32) Action {
 		m.state = Resting
 		return 0
 	}
-	m.state = Attached // the timer does not run, whether better routes are tried or not
+	m.state = Attached // the timer no longer runs, whether better routes are tried or not
 	return m.Improve()
 }
 
-// Stirred says that something travels.
+// Stirred notes that frames travel. rx and tx are the session's numbers.
 func (m *Machine) Stirred(rx, tx uint32) Action {
 	if m.state != Resting {
 		return 0
 	}
-	m.state, m.rx, m.tx = Waiting, rx-1, tx // what has stirred the link has travelled
-	return SetTimer                         // after as long as before the rest
+	m.state, m.rx, m.tx = Waiting, rx-1, tx // the frame that stirred the link has travelled
+	return SetTimer                         // the pause is as long as before the rest
 }
 
-// Improve has better routes tried now.
+// Improve makes a searcher try better routes now, if the link has a connection and no searcher. It
+// does nothing if the peer moves the link, or if the link is about to end.
 func (m *Machine) Improve() Action {
 	switch m.state {
 	case Attached, Waiting, Resting:
@@ -248,14 +248,15 @@ func (m *Machine) Improve() Action {
 	return 0
 }
 
-// Leaves says that the link is about to say goodbye: whatever ends it, cause is the reason.
+// Leaves notes that the link is about to say goodbye: from now on, cause is the reason of its end,
+// however it ends.
 func (m *Machine) Leaves(cause error) {
 	if !m.HasEnded() {
 		m.cause = cause
 	}
 }
 
-// Ends says that the link ends because of err.
+// Ends notes that the link ends because of err.
 func (m *Machine) Ends(err error) Action {
 	if m.HasEnded() {
 		return 0
@@ -271,37 +272,36 @@ func (m *Machine) Ends(err error) Action {
 	return Bury | StopTimer
 }
 
-// Buried says that nothing of the link is left to be done. It reports false if that has
-// been said.
+// Buried notes that the link has been cleaned up. It reports false if that was noted before.
 func (m *Machine) Buried() bool {
 	was := m.state
 	m.state = Dead
 	return was == Dying
 }
 
-// Propose begins our own handshake, and returns the number of its connection.
+// Propose begins a handshake of this context, and returns the number of its connection.
 func (m *Machine) Propose() (gen uint64) {
 	m.proposed = m.gen + 1
 	return m.proposed
 }
 
-// EndProposal says that our own handshake has ended.
+// EndProposal notes that this context's handshake has ended.
 func (m *Machine) EndProposal() { m.proposed = 0 }
 
-// A Verdict is what becomes of the peer's handshake.
+// A Verdict says what becomes of the peer's handshake.
 type Verdict struct {
-	Why            wire.Refusal // 0: it is admitted
-	Gen            uint64       // the number to be told with a refusal
-	Fatal          error        // what the link ends of; nil: it goes on
-	IsForSuccessor bool         // the link's successor decides
+	Why            wire.Refusal // 0: the connection is admitted, unless Fatal is set
+	Gen            uint64       // the number to tell with a refusal
+	Fatal          error        // why the link ends; nil: it goes on
+	IsForSuccessor bool         // the link ends, and its successor decides
 }
 
 // IsAdmitted reports whether the connection becomes the link's.
 func (v *Verdict) IsAdmitted() bool { return v.Why == 0 && v.Fatal == nil }
 
-// Admits judges the peer's handshake a. isFirst reports whether this context goes first
-// where both dial, isIdle whether nothing of the session is under way, and isWorse whether
-// the connection is over a worse route than the present one.
+// Admits judges the peer's handshake a. isFirst says that this context goes first if both sides
+// dial. isIdle says that nothing of the session is under way. isWorse says that the connection uses
+// a worse route than the present one.
 func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict {
 	v := Verdict{Gen: m.gen}
 	switch {
@@ -313,8 +313,8 @@ func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict 
 			v.Fatal = fmt.Errorf("%w: %v knows another session", ErrUnreachable, m.peer)
 		}
 	case m.peerID != 0 && m.peerID != a.Session:
-		// The peer has given the old session up and told its senders. This context tells
-		// its own, and begins anew.
+		// The peer has given up the old session and told its senders. This context tells its own
+		// senders, and begins a new session.
 		v.Fatal, v.IsForSuccessor = fmt.Errorf("%w: %v has given up the session", ErrUnreachable, m.peer), true
 	case a.Gen <= m.gen:
 		v.Why = wire.RefusedStale
@@ -326,7 +326,7 @@ func (m *Machine) Admits(a *wire.Attach, isFirst, isIdle, isWorse bool) Verdict 
 	return v
 }
 
-// Confirms judges the peer's answer a to our handshake mine.
+// Confirms judges the peer's answer a to this context's handshake mine.
 func (m *Machine) Confirms(mine, a *wire.Attach) error {
 	if m.HasEnded() || a.Gen != mine.Gen || a.Gen <= m.gen || a.Known != m.id {
 		return fmt.Errorf("%w: linked meanwhile", wire.ErrRefused)
@@ -337,8 +337,8 @@ func (m *Machine) Confirms(mine, a *wire.Attach) error {
 	return nil
 }
 
-// Refused notes the peer's refusal of our handshake. It returns what the link ends of, or
-// nil.
+// Refused notes the peer's refusal of this context's handshake. It returns why the link ends, or
+// nil if it goes on.
 func (m *Machine) Refused(why wire.Refusal, gen uint64) (fatal error) {
 	switch why {
 	case wire.RefusedStale:

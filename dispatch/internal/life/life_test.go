@@ -26,7 +26,7 @@ var (
 	endings     = map[string]error{"gone": errGone, "unreachable": ErrUnreachable, "closed": errClosed}
 )
 
-// told is what an action asks for, as the stories write it.
+// told describes what an action asks for, in the words of the stories.
 func told(f *Machine, do Action) string {
 	var words []string
 	for i, name := range actionNames {
@@ -48,7 +48,7 @@ type teller struct {
 	n    uint32 // the session's numbers
 }
 
-// tell performs an event and returns what came of it, as stories write it.
+// tell performs an event and returns what came of it, in the words of the stories.
 func (s *teller) tell(event string) (string, error) {
 	words := strings.Fields(event)
 	values := map[string]uint64{}
@@ -146,7 +146,7 @@ func (s *teller) tell(event string) (string, error) {
 	return strings.TrimSpace(f.state.String() + "  " + told(f, do)), nil
 }
 
-// What a link does in each state, told in stories.
+// The stories say what a link does in each state.
 func TestLifeStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -185,8 +185,8 @@ func TestLifeStories(t *testing.T) {
 	}
 }
 
-// Under any order of events there is one searcher at most, a link that has lost its
-// connection looks for another, the timer runs in one state only, and the end is final.
+// With any order of events there is at most one searcher, and a link that has lost its connection
+// looks for another one. The timer runs in one state only, and the end is final.
 func TestLifeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := Machine{id: 1, isTheirs: rapid.IntRange(0, 3).Draw(t, "theirs") == 0}
@@ -259,11 +259,11 @@ func TestLifeModel(t *testing.T) {
 				n++
 				wasResting := f.state == Resting
 				if act(f.Stirred(n, 0)); wasResting {
-					timed = n - 1 // what stirs the link counts as having travelled since
+					timed = n - 1 // the frame that stirs the link counts as having travelled since
 				}
 			},
 			"timeout": func(t *rapid.T) {
-				if !hasTimer { // but one that was stopped too late may come at any time
+				if !hasTimer { // a timer that was stopped too late may still fire at any time
 					act(f.Timeout(n+1, 0))
 					return
 				}
@@ -314,7 +314,7 @@ func TestLifeModel(t *testing.T) {
 	})
 }
 
-// The waits before a better route is tried again grow from the least to the most.
+// The pauses before a better route is tried again grow from RetryFirst to RetryMost.
 func TestLifeWaits(t *testing.T) {
 	f := Machine{id: 1}
 	f.Bound(7, 1)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package patience says for how long a waiter polls before it sleeps. A [Machine] adapts
-// that to whether polling has paid, and to whether other goroutines have wanted the
-// processor meanwhile. It has no clock and no lock: the goroutine that polls, of which there
-// is one at a time in a context, asks it first and tells it what came of it.
+// Package patience decides how long a waiter polls before it sleeps. A [Machine] adapts that time
+// to whether polling has paid, and to whether other goroutines have wanted the processor meanwhile.
+// It has no clock and no lock. One goroutine of a context polls at a time: it asks the Machine
+// first, and then tells it the outcome.
 //
 //	             paid: twice as long, up to the budget
 //	          ┌────┐
@@ -21,8 +21,8 @@
 //	  ▲                                   │
 //	  └────────── 256 in vain ────────────┘
 //
-// What all contexts of the process share is the number of goroutines that poll: like its
-// processors they are not any context's.
+// All contexts of the process share one number: how many goroutines poll. The processors are shared
+// too.
 package patience
 
 import (
@@ -34,62 +34,61 @@ import (
 type Policy uint8
 
 const (
-	Adaptive Policy = iota // for as long as it has lately paid to, up to the budget
+	Adaptive Policy = iota // for as long as it has paid lately, up to the budget
 	Never                  // not at all
 	Always                 // until the message is there
 )
 
-// DefaultBudget is the longest that Adaptive polls if nothing else is said.
+// DefaultBudget is the longest time that Adaptive polls if no budget is given.
 const DefaultBudget = 50 * time.Microsecond
 
 const (
-	leastSpin = 2 * time.Microsecond // what Adaptive polls where it has not paid lately
-	skipLeast = 8                    // waits that do not poll after others have wanted the processor,
-	skipMost  = 1024                 // and if that is so again and again
+	leastSpin = 2 * time.Microsecond // the least that Adaptive polls, when polling has not paid lately
+	skipLeast = 8                    // waits that do not poll after other goroutines have wanted the processor
+	skipMost  = 1024                 // the most such waits, after that has happened again and again
 
-	// Of two processes on one processor the one that polls keeps the other from
-	// answering, a round trip takes two and a half times as long. So where even the
-	// least is in vain again and again, as many waits do without. Not more: the kernel
-	// takes some 10 ms to move one of two that are awake, and it is polling that keeps
-	// them apart then.
+	// If two processes share one processor, the one that polls keeps the other from answering. A
+	// round trip then takes two and a half times as long. So if even the least is in vain again and
+	// again, as many waits do not poll. Not more: the kernel takes some 10 ms to move one of two
+	// processes that are awake, and only polling keeps them apart then.
 	missMost = 4096
 	missSkip = 4096
 
-	// Where polling is in vain because both sides sleep, it stays so: two that sleep wake
-	// each other on one processor, and no answer comes within the least. So after some sleeps
-	// that were short the next waits explore: they poll for the whole budget, for long enough
-	// for the kernel to move one of the two to another processor. Where that is in vain, twice
-	// as many sleeps go before the next exploration.
-	shortSleep   = 4  // budgets that a short sleep takes at most
-	regretLeast  = 64 // short sleeps before the first exploration,
+	// If polling is in vain because both sides sleep, it stays in vain: two processes that sleep
+	// wake each other on one processor, and no answer comes within the least. So after some short
+	// sleeps the next waits explore: they poll for the whole budget. That is long enough for the
+	// kernel to move one of the two to another processor. If an exploration is in vain, twice as
+	// many sleeps pass before the next one.
+	shortSleep   = 4  // the longest short sleep, in budgets
+	regretLeast  = 64 // short sleeps before the first exploration
 	regretMost   = 1 << 16
-	exploreWaits = 256 // waits of an exploration that are in vain at most,
-	explorePaid  = 16  // and those that must have paid for it to have succeeded
+	exploreWaits = 256 // waits in vain that end an exploration
+	explorePaid  = 16  // waits that must have paid for an exploration to succeed
 )
 
-// pollers is how many goroutines of this process poll.
+// pollers counts the goroutines of this process that poll.
 var pollers atomic.Int32
 
-// A Machine says for how long the waiters of one context poll.
+// A Machine decides how long the waiters of one context poll.
 type Machine struct {
 	policy  Policy
-	limit   int32 // of pollers; 0: none
+	limit   int32 // the most pollers; 0: no limit
 	budget  time.Duration
-	now     time.Duration // what the next polls
-	skip    int           // waits that are not to poll,
-	skipped int           // and how many they were last, for others' sake
-	missed  int           // how often the least was in vain, one after another
+	now     time.Duration // how long the next waiter polls
+	skip    int           // waits that are not to poll
+	skipped int           // how many waits were skipped last because other goroutines wanted the processor
+	missed  int           // how often in a row the least was in vain
 
 	regrets int // short sleeps since polling last paid or was explored
 	regret  int // short sleeps before the next exploration
-	explore int // waits that may still be in vain; 0: this is no exploration
+	explore int // waits that may still be in vain; 0: no exploration
 	paid    int // waits of the exploration that have paid
 }
 
-// New returns a machine for a number of processors. budget is the longest that Adaptive
-// polls; 0: DefaultBudget. most is how many goroutines of the process may poll; 0: as many
-// as leave a processor to others with Adaptive, at least one, and any number otherwise. On
-// one processor Adaptive is Never.
+// New returns a machine for a number of processors. budget is the longest time that Adaptive polls;
+// 0 means DefaultBudget. most limits how many goroutines of the process may poll. With 0, Adaptive
+// leaves one processor to other goroutines, but allows at least one poller; other policies have no
+// limit. On one processor Adaptive is Never.
 func New(policy Policy, budget time.Duration, most, procs int) Machine {
 	m := Machine{policy: policy, limit: int32(min(most, 1<<30)), budget: budget}
 	if m.budget == 0 {
@@ -107,8 +106,8 @@ func New(policy Policy, budget time.Duration, most, procs int) Machine {
 	return m
 }
 
-// Next returns how long the next waiter polls; 0: not at all. With Always it is not 0, and
-// says nothing else.
+// Next returns how long the next waiter polls; 0 means not at all. With Always the result is not 0,
+// and only that counts.
 func (m *Machine) Next() time.Duration {
 	switch m.policy {
 	case Adaptive:
@@ -126,13 +125,13 @@ func (m *Machine) Next() time.Duration {
 // IsEndless reports whether a waiter that polls does so until the message is there.
 func (m *Machine) IsEndless() bool { return m.policy == Always }
 
-// IsCrowded reports whether others wanted the processor since polling last paid.
+// IsCrowded reports whether other goroutines wanted the processor since polling last paid.
 func (m *Machine) IsCrowded() bool { return m.skipped > 0 }
 
 // Spin returns how long a waiter polls that is not skipped.
 func (m *Machine) Spin() time.Duration { return m.now }
 
-// Paid says that polling ended in what was waited for.
+// Paid notes that what was waited for came while the waiter polled.
 func (m *Machine) Paid() {
 	m.skipped, m.missed, m.regrets = 0, 0, 0
 	if m.explore > 0 {
@@ -145,7 +144,7 @@ func (m *Machine) Paid() {
 	}
 }
 
-// InVain says that it did not.
+// InVain notes that a waiter has polled for its whole time in vain.
 func (m *Machine) InVain() {
 	if m.explore > 0 {
 		if m.explore--; m.explore == 0 {
@@ -160,7 +159,7 @@ func (m *Machine) InVain() {
 	}
 }
 
-// Slept says that a waiter has slept for d before what it waited for came.
+// Slept notes that a waiter has slept for d before what it waited for came.
 func (m *Machine) Slept(d time.Duration) {
 	if m.policy != Adaptive || m.explore > 0 || m.skipped > 0 || d > shortSleep*m.budget {
 		return
@@ -171,17 +170,17 @@ func (m *Machine) Slept(d time.Duration) {
 	}
 }
 
-// Adapts reports whether the policy is Adaptive: then Slept is of use.
+// Adapts reports whether the policy is Adaptive. Only then is Slept of use.
 func (m *Machine) Adapts() bool { return m.policy == Adaptive }
 
-// Crowded says that others wanted the processor.
+// Crowded notes that other goroutines wanted the processor.
 func (m *Machine) Crowded() {
 	m.skipped = min(max(skipLeast, 2*m.skipped), skipMost)
 	m.skip = m.skipped
 }
 
-// Enter counts one more goroutine that polls. It reports false, and has counted nothing, if
-// there are enough.
+// Enter counts one more goroutine that polls. If as many as allowed poll already, it reports false
+// and counts nothing.
 func (m *Machine) Enter() bool {
 	if n := pollers.Add(1); m.limit > 0 && n > m.limit {
 		pollers.Add(-1)
@@ -190,5 +189,5 @@ func (m *Machine) Enter() bool {
 	return true
 }
 
-// Leave ends what Enter began.
+// Leave counts one goroutine less that polls. It undoes Enter.
 func (m *Machine) Leave() { pollers.Add(-1) }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The machine that says for how long to poll.
+// A Machine decides how long to poll.
 func TestPatience(t *testing.T) {
 	a := New(Adaptive, 0, 0, 4)
 	if a.Next() != DefaultBudget || a.limit != 3 {
@@ -81,7 +81,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// No more goroutines poll than the limit says, whichever machine counted them.
+// No more goroutines poll than the limit allows, over all machines.
 func TestPollers(t *testing.T) {
 	a := Machine{limit: pollers.Load() + 2}
 	first, second, third := a.Enter(), a.Enter(), a.Enter()
@@ -101,7 +101,7 @@ func TestPollers(t *testing.T) {
 	a.Leave()
 }
 
-// Where sleeps are short, the whole budget is tried now and then.
+// If sleeps are short, the whole budget is tried now and then.
 func TestExplore(t *testing.T) {
 	a := New(Adaptive, 0, 0, 4)
 	lower := func() {

@@ -14,54 +14,55 @@ import (
 // A message above WholeLen travels over a stream in pieces.
 const (
 	WholeLen  = 256 << 10
-	PieceLen  = 1 << 20 // bytes of every piece but the last: smaller ones cost more system calls
+	PieceLen  = 1 << 20 // bytes of every piece but the last; smaller pieces would cost more system calls
 	MaxParted = 16      // messages of one session that have begun and not ended
 )
 
-// A Line is the messages of one flow that have no numbers yet: a large one, and what
-// was sent behind it. It belongs to a session. The zero value is empty.
+// A Line has the messages of one flow that have no numbers yet: a large message, and those that
+// were sent behind it. It belongs to a session. The zero value is empty.
 type Line struct {
 	msgs  []queued
 	first int    // msgs[first:] wait
-	cut   int    // bytes of the first one that have been numbered
+	cut   int    // bytes of the first waiting message that have been numbered
 	put   uint64 // messages that were ever queued
-	next  *Line  // in the ring of lines that are not empty
+	next  *Line  // the next line in the ring of lines that are not empty
 }
 
 // queued is a message in a line.
 type queued struct {
 	subsys.Frame
-	call uint64 // the number of the call that it is the request of; 0: it is no request
+	call uint64 // the number of the call that the message is the request of; 0: none
 }
 
 // IsWaiting reports whether the line has messages.
 func (ln *Line) IsWaiting() bool { return ln.first < len(ln.msgs) }
 
-// Dst returns the target of the line's messages. There is one if it waits.
+// Dst returns the target of the line's messages. The line must not be empty.
 func (ln *Line) Dst() uint32 { return ln.msgs[ln.first].Dst }
 
 // Put returns how many messages were ever queued.
 func (ln *Line) Put() uint64 { return ln.put }
 
-// Gone returns how many of these are not in the line any more.
+// Gone returns how many messages have been queued and are no longer in the line.
 func (ln *Line) Gone() uint64 { return ln.put - uint64(ln.waiting()) }
 
+// waiting returns how many messages are in the line.
 func (ln *Line) waiting() int { return len(ln.msgs) - ln.first }
 
 // lines are the part of a session that has no numbers yet.
 type lines struct {
-	whole   int   // WholeLen, but in tests
-	piece   int   // PieceLen, likewise
+	whole   int   // WholeLen, except in tests
+	piece   int   // PieceLen, except in tests
 	turn    *Line // the line served last, in a ring; nil: all are empty
 	queued  int   // messages in lines
-	backlog int   // bytes of them
-	parted  int   // lines whose first message has begun
+	backlog int   // bytes of these messages
+	parted  int   // lines with a first message that has begun
 	orphans []subsys.Header
-	drained []subsys.Header // messages that had begun and Drain has yielded: the peer may report them just then
+	drained []subsys.Header // messages that had begun and that Drain has yielded: the peer may report them at the same time
 }
 
-// Queue appends a message to a line. The session takes over the frame's reference. If the
-// message is a request, call is the number of its call, and 0 otherwise.
+// Queue appends a message to a line. The session takes over the frame's reference. If the message
+// is a request, call is the number of its call, and 0 otherwise.
 func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 	if !ln.IsWaiting() {
 		if s.turn == nil {
@@ -69,9 +70,9 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 		} else {
 			ln.next, s.turn.next = s.turn.next, ln
 		}
-		s.turn = ln // the others go first
+		s.turn = ln // the other lines go first
 	}
-	if 2*ln.first > len(ln.msgs) && len(ln.msgs) == cap(ln.msgs) { // it has not been empty lately
+	if 2*ln.first > len(ln.msgs) && len(ln.msgs) == cap(ln.msgs) { // the line has not been empty lately
 		n := copy(ln.msgs, ln.msgs[ln.first:])
 		clear(ln.msgs[n:])
 		ln.msgs, ln.first = ln.msgs[:n], 0
@@ -85,15 +86,15 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 // HasQueued reports whether a line has messages.
 func (s *Session) HasQueued() bool { return s.turn != nil }
 
-// Parts reports whether a message of so many bytes travels in pieces where the connection
-// takes them. It waits in a line in any case.
+// Parts reports whether a message of so many bytes travels in pieces if the connection takes them.
+// Such a message waits in a line in any case.
 func (s *Session) Parts(size int) bool { return size > s.whole }
 
 // IsFeedable reports whether a waiting message may be numbered.
 func (s *Session) IsFeedable() bool { return s.turn != nil && int(s.next-s.head) < MaxUnacked }
 
-// Upcoming returns the line that is served next, which is one of those that wait. There is
-// one if IsFeedable. cuts says that the connection takes messages in pieces.
+// Upcoming returns the waiting line that is served next. IsFeedable must be true. cuts says that
+// the connection takes messages in pieces.
 func (s *Session) Upcoming(cuts bool) *Line {
 	for {
 		ln := s.turn.next
@@ -109,11 +110,11 @@ func (s *Session) parts(ln *Line, cuts bool) bool {
 	return ln.cut > 0 || cuts && len(ln.msgs[ln.first].Data) > s.whole
 }
 
-// HasBegin reports whether a Begin frame comes before what Number numbers.
+// HasBegin reports whether a Begin frame comes before the frame that Number numbers next.
 func (s *Session) HasBegin(ln *Line, cuts bool) bool { return ln.cut == 0 && s.parts(ln, cuts) }
 
-// Call returns the number of the call whose request is numbered next: a Call frame goes
-// directly before it. It returns 0 if that is no request, or has begun.
+// Call returns the number of the call whose request is numbered next: a Call frame goes directly
+// before it. It returns 0 if the next message is no request, or has begun.
 func (ln *Line) Call() (number uint64, src uint32) {
 	if ln.cut > 0 {
 		return 0, 0
@@ -129,7 +130,7 @@ func (ln *Line) Begin(h *subsys.Header, p *[4]byte) {
 	binary.LittleEndian.PutUint32(p[:], m.Len)
 }
 
-// Number gives the first message of a line its number, or its next piece.
+// Number gives a number to the first message of a line, or to its next piece.
 func (s *Session) Number(ln *Line, cuts bool) {
 	m := &ln.msgs[ln.first]
 	if !s.parts(ln, cuts) {
@@ -160,8 +161,8 @@ func (s *Session) Number(ln *Line, cuts bool) {
 	s.advance(ln)
 }
 
-// advance drops the first message of the line behind turn, and gives the next line its
-// turn.
+// advance drops the first message of the line behind turn, and makes it the line that was served
+// last. A line that is empty then leaves the ring.
 func (s *Session) advance(ln *Line) {
 	ln.pop(s)
 	if ln.IsWaiting() {
@@ -211,7 +212,7 @@ func (s *Session) unlist(ln *Line, yield func(*subsys.Frame)) {
 	s.remove(ln)
 }
 
-// finish releases a buffer with which the library is through.
+// finish releases a buffer that the library no longer needs.
 func finish(b *buffers.Buffer) {
 	if b == nil {
 		return
@@ -222,9 +223,9 @@ func finish(b *buffers.Buffer) {
 	b.Release()
 }
 
-// Abandon empties the line of a resource that has gone. It yields the messages that the
-// peer will not report, because none of them has begun, and returns the frame that
-// ends one that has.
+// Abandon empties the line of a resource that has gone. It yields the messages that the peer will
+// not report, because they have not begun. If one has begun, Abandon returns the frame that ends
+// it.
 func (s *Session) Abandon(ln *Line, yield func(*subsys.Header)) (end subsys.Header, begun bool) {
 	cut := ln.cut
 	s.unlist(ln, func(m *subsys.Frame) {
@@ -240,9 +241,9 @@ func (s *Session) Abandon(ln *Line, yield func(*subsys.Header)) (end subsys.Head
 	return end, begun
 }
 
-// Reported notes that the peer has reported a message as undelivered: Drain does not
-// yield it. It returns false if Drain has done so already. A message in one piece that the
-// peer reports has been acknowledged, so Drain has not.
+// Reported notes that the peer has reported a message as undelivered, so that Drain does not yield
+// it. It returns false if Drain has yielded it already. A message in one piece that the peer
+// reports has been acknowledged, so Drain does not yield it.
 func (s *Session) Reported(dst, src uint32, tag uint64, size uint32) (isNew bool) {
 	if int(size) <= s.whole {
 		return true

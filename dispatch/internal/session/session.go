@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session is the part of a link that outlives its connections: what was sent and not
-// acknowledged, and how far the peer's frames have come. A [Session] is a machine without
-// I/O, clock or lock. Sequence numbers are modulo 2³² and never more than [MaxUnacked]
-// apart, but for a few control frames.
+// Package session is the part of a link that outlives its connections. It keeps the frames that
+// were sent and not acknowledged, and knows how far the peer's frames have come. A [Session] is a
+// machine without I/O, clock or lock. Sequence numbers are modulo 2³². Apart from a few control
+// frames, they are never more than [MaxUnacked] apart.
 //
 // One goroutine at a time may receive (Acked, Accept, Worked, Expected, Told) while another sends
-// (all the rest): what they share are atomic words.
+// (all other methods). They share only atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
 //	-------------+---------------------+----------------------------+
 //	           head (done ≥ head)    sent                         next
 //
-// Frames are numbered by Push and Add, and lent to a connection by Take; Untake takes back
-// what the connection did not take. Acked notes how far the peer has received; Release then
-// lets go of the frames, which needs that no connection has any of them in its hands. Over a
-// new connection Resume goes back to what the peer says it has, which may be old news: it
-// may acknowledge what an earlier connection was handed, up to most.
+// Push and Add number frames, and Take lends them to a connection. Untake takes back the frames
+// that the connection did not take. Acked notes how far the peer has received. Release then drops
+// these frames; no connection may hold any of them. Over a new connection, Resume goes back to the
+// number that the peer says it has. That number may be old: the peer may later acknowledge frames
+// that an earlier connection took, up to most.
 //
-// Frames are kept in entries: a frame by itself, whose payload lies where the sender put it,
-// or a run of small ones, encoded one behind the other as they will go on the stream. The
-// last entry, if it is a run, is open: more frames may be added while a connection writes
-// those before.
+// Frames are kept in entries. An entry is either one frame, with its payload where the sender put
+// it, or a run: a batch of small frames, encoded one behind the other as they travel on the stream.
+// The last entry is open if it is a run: more frames may be added while a connection writes the
+// earlier ones.
 //
-// A large message goes over a stream in pieces: a Begin frame, then Piece frames, each with
-// its own number. So a broken connection costs the pieces that were under way, and messages
-// to other resources pass between the pieces. Large messages, and what was sent to their
-// targets behind them, wait in a [Line] for each target and get their numbers later: that
-// keeps their order. The lines are served in turn:
+// A large message goes over a stream in pieces: a Begin frame, then Piece frames, each with its own
+// number. So a broken connection costs only the pieces that were under way, and messages to other
+// resources pass between the pieces. Large messages wait in a [Line] for each target, and so do
+// messages that were sent to the target behind them. They get their numbers later, which keeps
+// their order. The lines are served in turn:
 //
 //	Queue ──► line of a ─┐
 //	Queue ──► line of b ─┼─ Upcoming ─► Number ──► entries ──► Take
@@ -44,49 +44,49 @@ import (
 )
 
 const (
-	// MaxUnacked bounds the frames of one session that wait to be acknowledged, and the
-	// messages in its lines.
+	// MaxUnacked bounds the frames of one session that wait to be acknowledged, and the messages in
+	// its lines.
 	MaxUnacked = 1 << 15
 
 	Inline      = 2 << 10  // payloads up to this are copied behind their header at once
-	smallRun    = 4 << 10  // bytes of the first run after a pause,
-	largeRun    = 64 << 10 // and of those that follow a full one
-	BatchFrames = 64       // entries that Take returns at most
+	smallRun    = 4 << 10  // bytes of the first run after a pause
+	largeRun    = 64 << 10 // bytes of a run that follows a full one
+	BatchFrames = 64       // the most entries that Take returns
 )
 
-// A Session is one end of what two contexts say to each other. After Init it has sent
-// and received nothing.
+// A Session is one end of the exchange between two contexts. After Init it has sent and received
+// nothing.
 type Session struct {
 	ring       []entry // entries first..end, at index & (len-1)
 	first, end uint32
-	cur        uint32 // the entry that is sent next,
-	off        int    // and how many bytes of it were, if it is a run
-	unsent     int    // bytes, payloads included
+	cur        uint32 // the entry that is sent next
+	off        int    // how many bytes of cur were sent, if it is a run
+	unsent     int    // bytes that are not sent, payloads included
 
 	head, sent, next uint32
-	most             atomic.Uint32 // the highest sent has been
+	most             atomic.Uint32 // the highest value of sent so far
 	done             atomic.Uint32 // frames before it are acknowledged; released when no connection holds them
-	large            int           // entries with a buffer that is no run
+	large            int           // entries with a buffer that are no runs
 
 	lines
 
 	rxNext atomic.Uint32 // the frame expected next
-	rxDone atomic.Uint32 // frames before it have been worked on: they are acknowledged
-	rxTold atomic.Uint32 // what the peer has been told, or will be by what waits to be sent
+	rxDone atomic.Uint32 // frames before it have been worked on, and are acknowledged
+	rxTold atomic.Uint32 // what the peer has been told, or will be by frames that wait to be sent
 
-	batch [BatchFrames]subsys.Frame // lent out by Take
+	batch [BatchFrames]subsys.Frame // Take lends it out
 	marks [BatchFrames]mark
 }
 
-// entry is a frame, or a run if its type is TypeRun: Seq is that of the first
-// frame, Data what has been filled of Buf.
+// entry is one frame, or a run if its type is TypeRun. In a run, Seq is that of the first frame,
+// and Data the filled part of Buf.
 type entry struct {
 	subsys.Frame
 	frames   uint32
-	total    uint32 // of the last piece of a message: the length of all,
-	tag      uint64 // the message's tag,
-	flags    uint8  // and flags,
-	reported bool   // and whether the peer has said that it was not delivered
+	total    uint32 // in the last piece of a message: the length of the message
+	tag      uint64 // in the last piece: the message's tag
+	flags    uint8  // in the last piece: the message's flags
+	reported bool   // in the last piece: the peer has said that the message was not delivered
 }
 
 // mark is a place in the session to return to.
@@ -96,8 +96,9 @@ type mark struct {
 	sent uint32
 }
 
-// Init sets how long messages travel whole, and how many bytes each piece of others has but the last:
-// WholeLen and PieceLen, but in tests. It is called once, before everything else.
+// Init sets up to which length messages travel whole, and how many bytes each piece of a longer one
+// has, except the last: WholeLen and PieceLen, except in tests. It is called once, before all other
+// methods.
 func (s *Session) Init(whole, piece int) { s.whole, s.piece = whole, piece }
 
 // Pending returns how many frames and messages have not been acknowledged.
@@ -109,7 +110,7 @@ func (s *Session) HasRoom() bool { return s.Pending() < MaxUnacked }
 // IsIdle reports whether everything has been acknowledged.
 func (s *Session) IsIdle() bool { return s.head == s.next && s.turn == nil }
 
-// IsQuiet reports whether there is nothing to be sent now.
+// IsQuiet reports whether no frame is to be sent now.
 func (s *Session) IsQuiet() bool { return s.sent == s.next && !s.IsFeedable() }
 
 // Next returns the number of the next frame.
@@ -130,33 +131,33 @@ func (s *Session) Unsent() int { return s.unsent }
 // Due returns the bytes that are not sent, of numbered frames and of messages in lines.
 func (s *Session) Due() int { return s.unsent + s.backlog }
 
-// HasLarge reports whether a frame that lies in a buffer of its own has not been released.
+// HasLarge reports whether a frame with a buffer of its own has not been released.
 func (s *Session) HasLarge() bool { return s.large > 0 }
 
 // Expected returns the number of the frame that is to come next.
 func (s *Session) Expected() uint32 { return s.rxNext.Load() }
 
-// Told returns which frame the peer knows that this end expects, or will know when it has
-// what waits to be sent.
+// Told returns the number that the peer knows to be expected here, or will know when it has the
+// frames that wait to be sent.
 func (s *Session) Told() uint32 { return s.rxTold.Load() }
 
-// Worked notes that everything that Accept has returned has been worked on: its messages
-// are in their mailboxes, and the reports of those that are not have been pushed. Only then
-// is it acknowledged, so that an acknowledgement never overtakes such a report.
+// Worked notes that all frames that Accept has returned have been worked on: their messages are in
+// mailboxes, and the reports of messages that are not have been pushed. Only then are the frames
+// acknowledged, so that an acknowledgement never overtakes such a report.
 func (s *Session) Worked() {
 	if next := s.rxNext.Load(); s.rxDone.Load() != next {
 		s.rxDone.Store(next)
 	}
 }
 
-// Tell returns the acknowledgement of all that was worked on, for a frame without a number.
+// Tell returns the acknowledgement of all frames that were worked on, for a frame without a number.
 func (s *Session) Tell() (ack uint32) {
 	ack = s.rxDone.Load()
 	s.rxTold.Store(ack)
 	return ack
 }
 
-// Untell says that the connection did not take the acknowledgement that Tell returned.
+// Untell notes that the connection did not take the acknowledgement that Tell returned.
 func (s *Session) Untell(ack uint32) { s.rxTold.Store(ack - 1) }
 
 // String returns the numbers, for logs.
@@ -164,9 +165,10 @@ func (s *Session) String() string {
 	return fmt.Sprintf("head %d done %d sent %d next %d rx %d told %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxTold.Load())
 }
 
+// at returns the entry numbered i.
 func (s *Session) at(i uint32) *entry { return &s.ring[int(i)&(len(s.ring)-1)] }
 
-// entry returns a new one at the end.
+// entry returns a new entry at the end.
 func (s *Session) entry() *entry {
 	if n := int(s.end - s.first); n == len(s.ring) {
 		ring := make([]entry, max(16, 2*n))
@@ -179,7 +181,7 @@ func (s *Session) entry() *entry {
 	return s.at(s.end - 1)
 }
 
-// stamp numbers h and lets it carry the newest acknowledgement.
+// stamp numbers h and puts the newest acknowledgement into it.
 func (s *Session) stamp(h *subsys.Header) {
 	ack := s.rxDone.Load()
 	h.Seq, h.Ack = s.next, ack
@@ -189,7 +191,7 @@ func (s *Session) stamp(h *subsys.Header) {
 	s.next++
 }
 
-// Push takes a frame over as an entry of its own.
+// Push takes over a frame as an entry of its own.
 func (s *Session) Push(f *subsys.Frame) {
 	e := s.entry()
 	e.Frame, e.frames, e.total = *f, 1, 0
@@ -200,8 +202,8 @@ func (s *Session) Push(f *subsys.Frame) {
 	s.unsent += subsys.HeaderLen + len(f.Data)
 }
 
-// RunLen returns how large a buffer Open is to be given. Callers ask only after Add failed:
-// if the last entry is a run it is full, and more frames are likely to follow.
+// RunLen returns the size of the buffer for Open. Callers ask only after Add failed: if the last
+// entry is a run, it is full, and more frames are likely to follow.
 func (s *Session) RunLen() int {
 	if s.first != s.end && s.at(s.end-1).Type == subsys.TypeRun {
 		return largeRun
@@ -209,15 +211,15 @@ func (s *Session) RunLen() int {
 	return smallRun
 }
 
-// Open begins a run in b, which belongs to the session from then on.
+// Open begins a run in b, which then belongs to the session.
 func (s *Session) Open(b *buffers.Buffer) {
 	e := s.entry()
 	e.Frame, e.frames, e.total = subsys.Frame{Data: b.Bytes()[:0], Buf: b}, 0, 0
 	e.Type, e.Seq = subsys.TypeRun, s.next
 }
 
-// Add copies a frame to the end of the open run, and sets Seq and Ack of h. It reports
-// false, and has done nothing, if there is no open run or it has no room.
+// Add copies a frame to the end of the open run, and sets Seq and Ack of h. If there is no open
+// run, or it has no room, Add does nothing and reports false.
 func (s *Session) Add(h *subsys.Header, payload []byte) bool {
 	if s.first == s.end {
 		return false
@@ -237,8 +239,7 @@ func (s *Session) Add(h *subsys.Header, payload []byte) bool {
 	return true
 }
 
-// Fits reports whether frames that have n bytes together, with their headers, fit into the
-// open run.
+// Fits reports whether frames of n bytes together, including their headers, fit into the open run.
 func (s *Session) Fits(n int) bool {
 	if s.first == s.end {
 		return false
@@ -247,9 +248,9 @@ func (s *Session) Fits(n int) bool {
 	return e.Type == subsys.TypeRun && cap(e.Data)-len(e.Data) >= n
 }
 
-// Take returns what is to be handed to a connection next, in order, and counts it as sent:
-// the peer may acknowledge it before the connection has returned. The slice is valid until
-// the next Take.
+// Take returns the entries to hand to a connection next, in order, and counts them as sent: the
+// peer may acknowledge them before the connection has returned. The slice is valid until the next
+// Take.
 func (s *Session) Take() []subsys.Frame {
 	n := 0
 	for s.cur != s.end && n < len(s.batch) {
@@ -281,8 +282,7 @@ func (s *Session) Take() []subsys.Frame {
 	return s.batch[:n]
 }
 
-// Untake says that of fs, which Take has returned last, the connection took the first n
-// only.
+// Untake notes that the connection took only the first n of fs, which Take has returned last.
 func (s *Session) Untake(fs []subsys.Frame, n int) {
 	if n == len(fs) {
 		return
@@ -297,13 +297,13 @@ func (s *Session) Untake(fs []subsys.Frame, n int) {
 	s.cur, s.off, s.sent = m.cur, m.off, m.sent
 }
 
-// Acked notes that the peer has received the frames before a. An
-// acknowledgement of frames never sent is refused.
+// Acked notes that the peer has received the frames before a. It fails for an acknowledgement of
+// frames that were never sent.
 func (s *Session) Acked(a uint32) error {
 	for {
 		done, most := s.done.Load(), s.most.Load()
 		switch {
-		case done-a <= MaxUnacked*2: // an old one
+		case done-a <= MaxUnacked*2: // an old acknowledgement
 			return nil
 		case a-done > most-done:
 			return fmt.Errorf("%w: acknowledgement of %d, sent up to %d", wire.ErrProtocol, a, most)
@@ -313,8 +313,8 @@ func (s *Session) Acked(a uint32) error {
 	}
 }
 
-// Release drops the entries that were acknowledged and lets go of their
-// buffers. No connection may have any of them in its hands.
+// Release drops the entries that were acknowledged, and releases their buffers. No connection may
+// hold any of them.
 func (s *Session) Release() {
 	s.head = s.done.Load()
 	if s.head-s.sent-1 < 1<<31 {
@@ -322,12 +322,12 @@ func (s *Session) Release() {
 	}
 	for s.first != s.end {
 		e := s.at(s.first)
-		if e.Seq+e.frames-s.head-1 < 1<<31 { // ends after head
+		if e.Seq+e.frames-s.head-1 < 1<<31 { // the entry ends after head
 			return
 		}
 		if s.first+1 == s.end && e.Type == subsys.TypeRun && cap(e.Data) <= smallRun && e.Buf.Refs() == 1 {
-			// All is acknowledged; the open run begins again where it is, unless a connection
-			// has lent it.
+			// All is acknowledged. The open run begins again in the same buffer, unless a
+			// connection has lent it.
 			e.Data, e.frames, e.Seq = e.Data[:0], 0, s.next
 			s.cur, s.off = s.first, 0
 			return
@@ -359,13 +359,14 @@ func (s *Session) skipTo(seq uint32) {
 		}
 		s.unsent -= size - s.off
 		if e.Type == subsys.TypeRun && s.cur+1 == s.end {
-			s.off = size // more may be added
+			s.off = size // more frames may be added
 			return
 		}
 		s.cur, s.off = s.cur+1, 0
 	}
 }
 
+// drop releases the buffer of an entry.
 func (s *Session) drop(e *entry) {
 	if e.Buf != nil && e.Type != subsys.TypeRun {
 		s.large--
@@ -380,10 +381,9 @@ func (s *Session) drop(e *entry) {
 	e.Data, e.Buf = nil, nil
 }
 
-// Accept judges the numbers of received frames. Those of before first came
-// once already, over an earlier connection, and are to be dropped; a gap means that
-// the connection lost something, which it must not. The messages among the new ones
-// are counted, and the bytes of all frames.
+// Accept checks the numbers of received frames. The frames before first have come before, over an
+// earlier connection, and are to be dropped. A gap is an error: it means that the connection has
+// lost frames. got counts the messages among the new frames, and the bytes of all frames.
 func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) {
 	was := s.rxNext.Load()
 	next := was
@@ -396,7 +396,7 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 			return 0, got, fmt.Errorf("%w: frame type %d", wire.ErrProtocol, f.Type)
 		}
 		got.Wire += subsys.HeaderLen
-		if len(f.Data) <= Inline || f.Buf == nil || !f.Buf.ReadOnly() { // else its sender gets it back when we release it
+		if len(f.Data) <= Inline || f.Buf == nil || !f.Buf.ReadOnly() { // otherwise its sender gets it back when this context releases it
 			got.Wire += int(f.Len)
 		}
 		switch d := f.Seq - next; {
@@ -426,14 +426,14 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 	return first, got, nil
 }
 
-// Arrived is what came in one batch.
+// Arrived counts what came in one batch.
 type Arrived struct {
 	Messages, Bytes int
-	Wire            int // bytes with headers, of repeated frames too, that the sender keeps until it hears of them
+	Wire            int // bytes with headers, of repeated frames too, that the sender keeps until they are acknowledged
 }
 
-// Resume continues over a new connection whose peer has received everything before
-// peerHas: what it lacks is sent again.
+// Resume continues over a new connection. The peer has received all frames before peerHas. The
+// frames that it lacks are sent again.
 func (s *Session) Resume(peerHas uint32) error {
 	if most := s.most.Load(); peerHas-s.head > most-s.head {
 		return fmt.Errorf("%w: peer has %d, sent up to %d", wire.ErrProtocol, peerHas, most)
@@ -450,7 +450,7 @@ func (s *Session) Resume(peerHas uint32) error {
 		switch e := s.at(i); {
 		case e.Type != subsys.TypeRun:
 			s.unsent += subsys.HeaderLen + len(e.Data)
-		case i == s.first: // it may be acknowledged in part
+		case i == s.first: // the run may be acknowledged in part
 			s.off = skip(e.Data, peerHas-e.Seq)
 			s.unsent += len(e.Data) - s.off
 		default:
@@ -461,8 +461,8 @@ func (s *Session) Resume(peerHas uint32) error {
 	return nil
 }
 
-// HandOver is Resume while the former connection works: the peer has gone on receiving,
-// and acknowledging, since it said what it had.
+// HandOver is Resume while the former connection still works: the peer may have received and
+// acknowledged more frames since it told peerHas.
 func (s *Session) HandOver(peerHas uint32) error {
 	if done := s.done.Load(); done-peerHas <= 2*MaxUnacked {
 		peerHas = done
@@ -474,16 +474,16 @@ func (s *Session) HandOver(peerHas uint32) error {
 func skip(run []byte, n uint32) (off int) {
 	var h subsys.Header
 	for range n {
-		_ = h.Parse(run[off:]) // our own
+		_ = h.Parse(run[off:]) // encoded here, so it is valid
 		off += subsys.HeaderLen + int(h.Len)
 	}
 	return off
 }
 
-// EachNumbered yields the messages that have numbers and are not acknowledged, in order: the
-// header, which is valid during the call, and the number of the message's last frame. A
-// message in pieces is yielded once its last piece has a number, with the header that it
-// would have had in one; EachQueued yields it before.
+// EachNumbered yields the messages that have numbers and are not acknowledged, in order. It yields
+// the header, which is valid during the call, and the number of the message's last frame. A message
+// in pieces is yielded once its last piece has a number, with the header that it would have in one
+// piece. Before that, EachQueued yields it.
 func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
 	done := s.done.Load()
 	var h subsys.Header
@@ -503,7 +503,7 @@ func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
 		case e.Type == subsys.TypeRun:
 			before := uint32(max(0, int32(done-e.Seq)))
 			for seq, off := e.Seq+before, skip(e.Data, before); off < len(e.Data); seq++ {
-				_ = h.Parse(e.Data[off:]) // our own
+				_ = h.Parse(e.Data[off:]) // encoded here, so it is valid
 				off += subsys.HeaderLen + int(h.Len)
 				if h.Type == wire.TypeData {
 					yield(&h, seq)
@@ -513,8 +513,8 @@ func (s *Session) EachNumbered(yield func(h *subsys.Header, seq uint32)) {
 	}
 }
 
-// EachQueued yields the messages in lines, each with its line, and how many had been put
-// into that when it was. The header is valid during the call.
+// EachQueued yields the messages in lines. For each message it yields the line, the header, and how
+// many messages had been put into the line up to this one. The header is valid during the call.
 func (s *Session) EachQueued(yield func(ln *Line, h *subsys.Header, put uint64)) {
 	if s.turn == nil {
 		return
@@ -529,9 +529,8 @@ func (s *Session) EachQueued(yield func(ln *Line, h *subsys.Header, put uint64))
 	}
 }
 
-// Drain empties the session, yielding what was not acknowledged: of a message in
-// pieces, the header that it would have had in one. No connection may have any of it in its
-// hands.
+// Drain empties the session, and yields what was not acknowledged. For a message in pieces, it
+// yields the header that the message would have in one piece. No connection may hold any frame.
 func (s *Session) Drain(yield func(*subsys.Header)) {
 	s.Release()
 	for ; s.first != s.end; s.first++ {

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// peerModel is one end of a link as the model sees it: a session, what was
-// pushed and what has come, by number.
+// peerModel is one end of a link as the model sees it: a session, the messages that were pushed,
+// and those that have come, by number.
 type peerModel struct {
 	s      Session
 	pool   *buffers.Pool
@@ -23,9 +23,9 @@ type peerModel struct {
 	got    [modelFlows]uint64
 	lines  [modelFlows]Line
 	parts  map[uint32]*modelPart
-	call   *subsys.Header // whose request is the next frame; nil: none
-	cuts   bool           // the conn wants pieces
-	wire   []subsys.Frame // handed to the conn, which has not delivered them
+	call   *subsys.Header // the call that the next frame is the request of; nil: none
+	cuts   bool           // the connection wants pieces
+	wire   []subsys.Frame // handed to the connection, which has not delivered them
 }
 
 const (
@@ -33,13 +33,13 @@ const (
 	modelPiece = 700
 )
 
-// modelPart is a message of which some pieces have come.
+// modelPart is a message with pieces that have come.
 type modelPart struct {
 	h    subsys.Header
 	data []byte
 }
 
-// modelCall returns the number of the call of which a message is the request; 0: of none.
+// modelCall returns the number of the call that a message is the request of, or 0.
 func modelCall(tag uint64) uint64 {
 	if tag > 5 && tag%3 == 1 {
 		return tag + 1000
@@ -89,7 +89,7 @@ func (p *peerModel) push(flow uint32, size int, small bool) {
 	}
 }
 
-// feed does what a link does.
+// feed numbers waiting messages, as a link does.
 func (p *peerModel) feed() {
 	for p.s.IsFeedable() && p.s.unsent < 2*modelPiece {
 		ln := p.s.Upcoming(p.cuts)
@@ -106,7 +106,7 @@ func (p *peerModel) feed() {
 	}
 }
 
-// write hands frames to the conn, which takes some.
+// write hands frames to the connection, which takes some.
 func (p *peerModel) write(takes func(n int) int) {
 	p.feed()
 	fs := p.s.Take()
@@ -182,7 +182,7 @@ func (to *peerModel) read1(t *rapid.T, f *subsys.Frame) {
 	}
 }
 
-// take is handed a whole message.
+// take is called with a whole message.
 func (p *peerModel) take(t *rapid.T, h *subsys.Header, data []byte) {
 	if h.Tag != p.got[h.Dst] || len(data) != int(h.Len) {
 		t.Fatalf("message %d of %d bytes came in place of %d of %d", h.Tag, len(data), p.got[h.Dst], h.Len)
@@ -195,7 +195,7 @@ func (p *peerModel) take(t *rapid.T, h *subsys.Header, data []byte) {
 	p.got[h.Dst]++
 }
 
-// ack acknowledges by itself, as a link does when nothing waits to be sent.
+// ack acknowledges in a frame of its own, as a link does when no frame waits to be sent.
 func (p *peerModel) ack() {
 	if !p.s.IsQuiet() {
 		return
@@ -206,7 +206,7 @@ func (p *peerModel) ack() {
 	p.wire = append(p.wire, f)
 }
 
-// check is what holds at all times.
+// check checks what holds at all times.
 func (p *peerModel) check(t *rapid.T) {
 	s := &p.s
 	done, most := s.done.Load(), s.most.Load()
@@ -248,8 +248,8 @@ func (p *peerModel) check(t *rapid.T) {
 	}
 }
 
-// Two sessions, a conn that takes and delivers as much as it likes and breaks
-// when it likes: every message arrives, once, in order and unchanged.
+// Two sessions talk over a connection that takes and delivers any number of frames and breaks at
+// any time. Every message arrives, once, in order and unchanged.
 func TestSessionModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint32{0, 1<<32 - 5, 1<<31 - 3}).Draw(t, "start")
@@ -277,8 +277,8 @@ func TestSessionModel(t *testing.T) {
 				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
 				p.cuts = !p.cuts
 			},
-			// The resource of a flow goes: its sender reports what has not begun, and
-			// ends what has.
+			// The resource of a flow goes: its sender reports the messages that have not begun, and
+			// ends the one that has.
 			"give up": func(t *rapid.T) {
 				p := ends[rapid.IntRange(0, 1).Draw(t, "who")]
 				flow := rapid.IntRange(0, modelFlows-1).Draw(t, "flow")
@@ -299,7 +299,7 @@ func TestSessionModel(t *testing.T) {
 			"ack": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "who")].ack() },
 			"break": func(t *rapid.T) {
 				ends[0].wire, ends[1].wire = nil, nil
-				// What each says it has may be old by the time it is heard: then
+				// The number that each end says it has may be old when the other end reads it: then
 				// frames are repeated.
 				var have [2]uint32
 				for i, p := range ends {
@@ -312,8 +312,8 @@ func TestSessionModel(t *testing.T) {
 					}
 				}
 			},
-			// One end says what it has and both go on, until the other takes up the
-			// new conn, of which the first hears later still.
+			// One end says what it has, and both continue until the other end takes up the new
+			// connection, which the first end learns later still.
 			"hand over": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "who")
 				a, b := ends[i], ends[1-i]
@@ -333,7 +333,7 @@ func TestSessionModel(t *testing.T) {
 					t.Fatalf("handing over: %v", err)
 				}
 				have, a.wire = b.s.rxNext.Load(), nil
-				for range rapid.IntRange(0, 2).Draw(t, "late") { // over the old conn
+				for range rapid.IntRange(0, 2).Draw(t, "late") { // over the old connection
 					b.read(t, a, rapid.IntRange(0, len(b.wire)).Draw(t, "frames"))
 				}
 				b.wire = nil
@@ -369,8 +369,8 @@ func TestSessionModel(t *testing.T) {
 	})
 }
 
-// What was not acknowledged is yielded, once, when a session is given up, and
-// its buffers go back.
+// When a session is given up, messages that were not acknowledged are yielded once, and their
+// buffers are released.
 func TestSessionDrain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPeerModel()
@@ -390,7 +390,7 @@ func TestSessionDrain(t *testing.T) {
 		if err := p.s.Acked(uint32(acked)); err != nil {
 			t.Fatal(err)
 		}
-		next := uint64(0) // the first message of which not all is acknowledged
+		next := uint64(0) // the first message that is not wholly acknowledged
 		to := newPeerModel()
 		for i := range p.wire {
 			if f := &p.wire[i]; int(f.Seq) < acked {
@@ -416,7 +416,7 @@ func TestSessionDrain(t *testing.T) {
 	})
 }
 
-// A run that a receiver in this process still reads is not written again.
+// A run that a receiver in this process still reads is not overwritten.
 func TestRunIsRead(t *testing.T) {
 	p := newPeerModel()
 	p.push(0, 64, true)

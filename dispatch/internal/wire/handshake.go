@@ -11,13 +11,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Lengths of messages. That of a Challenge depends on how many MACs follow its first part.
+// Lengths of messages. The length of a Challenge depends on how many MACs follow its first part.
 const (
 	protoVersion  = 1
 	HelloLen      = 64
-	ChallengePart = 32 // before its MACs
+	ChallengePart = 32 // bytes before the MACs
 	macLen        = sha256.Size
-	AttachPart    = 32 // before its MAC
+	AttachPart    = 32 // bytes before the MAC
 	AttachLen     = AttachPart + macLen
 	refuseLen     = 16
 )
@@ -27,8 +27,8 @@ var protoMagic = [4]byte{'R', 'O', 'C', 'L'}
 // Hello is the dialler's first message.
 type Hello struct {
 	From, To resource.GID
-	Lane     uint8  // of the dialler's rules; 0: the common one
-	Cluster  uint64 // the hash of its name
+	Lane     uint8  // a lane of the dialler's rules; 0: the common lane
+	Cluster  uint64 // the hash of the cluster's name
 	Nonce    [16]byte
 }
 
@@ -42,8 +42,8 @@ func (h *Hello) Append(b []byte) []byte {
 	return append(b, h.Nonce[:]...)
 }
 
-// Parse reads a message: it fails with [ErrProtocol], or with [ErrRefused] for a version or a
-// lane that this context does not have.
+// Parse reads a message. It fails with [ErrProtocol], or with [ErrRefused] for a version or a lane
+// that this context does not have.
 func (h *Hello) Parse(b []byte) error {
 	if len(b) != HelloLen || [4]byte(b) != protoMagic {
 		return fmt.Errorf("%w: not a hello", ErrProtocol)
@@ -64,7 +64,7 @@ func (h *Hello) Parse(b []byte) error {
 type Challenge struct {
 	From  resource.GID
 	Nonce [16]byte
-	MACs  []byte // of the part before them, one for each key of the acceptor
+	MACs  []byte // MACs of the message before them, one for each key of the acceptor
 }
 
 // Append appends the encoded message to b.
@@ -74,7 +74,7 @@ func (c *Challenge) Append(b []byte) []byte {
 	return append(b, c.MACs...)
 }
 
-// Parse reads a message. The MACs stay where they are, in b.
+// Parse reads a message. The MACs refer to b.
 func (c *Challenge) Parse(b []byte) error {
 	if n := (len(b) - ChallengePart) / macLen; n < 1 || n > MaxKeys || len(b) != ChallengePart+n*macLen {
 		return fmt.Errorf("%w: not a challenge", ErrProtocol)
@@ -87,12 +87,12 @@ func (c *Challenge) Parse(b []byte) error {
 
 // Attach is the dialler's second message. Ready, the acceptor's answer, has the same form.
 type Attach struct {
-	Session  uint64 // of the sender's end
-	Known    uint64 // of the peer's end; 0: none
-	Gen      uint64 // of the connection
+	Session  uint64 // the identifier of the sender's end
+	Known    uint64 // the identifier of the peer's end; 0: none
+	Gen      uint64 // the number of the connection
 	Have     uint32 // the frame that the sender expects next
-	IsMove   bool   // the sender has a connection that works, over a route that is worse for it
-	Features uint8  // what else the sender understands
+	IsMove   bool   // the sender has a working connection, over a route that is worse for it
+	Features uint8  // further features that the sender understands
 	MAC      [macLen]byte
 }
 
@@ -131,16 +131,16 @@ func (a *Attach) Parse(b []byte) error {
 type Refusal uint32
 
 const (
-	RefusedStale   Refusal = 1 + iota // gen is not above the acceptor's, which is told
+	RefusedStale   Refusal = 1 + iota // Gen is not above the acceptor's, which Refuse tells
 	RefusedBusy                       // the acceptor dials too and goes first
-	RefusedUnknown                    // the acceptor does not have the session known of it
+	RefusedUnknown                    // the acceptor does not have the session that Known names
 	RefusedWorse                      // the acceptor has a better connection
 )
 
 // Refuse is the acceptor's answer in place of Ready.
 type Refuse struct {
 	Why Refusal
-	Gen uint64 // the acceptor's; a dialler that was stale proposes a higher one
+	Gen uint64 // the acceptor's number; a dialler that was refused as stale proposes a higher one
 }
 
 // Append appends the encoded message to b.
@@ -159,21 +159,21 @@ func (r *Refuse) Parse(b []byte) error {
 	return nil
 }
 
+// appendGID appends the encoded identifier to b.
 func appendGID(b []byte, g resource.GID) []byte {
 	var w [16]byte
 	resource.PutGID(w[:], g)
 	return append(b, w[:]...)
 }
 
-// A Transcript is what both sides have said, for the MACs, and the keys under which the
-// handshake may go on: one, as soon as one is proven to be the peer's too.
+// A Transcript keeps what both sides have said, for the MACs, and the keys that the handshake may
+// continue with. Once a key is proven to be the peer's too, it is the only one.
 type Transcript struct {
 	Keys [][]byte
 	Said []byte
 }
 
-// MAC returns the MAC under key of part, which the side that sends frames of type role
-// says next.
+// MAC returns the MAC of part under key. The side that sends frames of type role says part next.
 func (t *Transcript) MAC(key []byte, role byte, part []byte) (m [macLen]byte) {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte{role})
@@ -192,9 +192,9 @@ func (t *Transcript) MACs(role byte, part []byte) (all []byte) {
 	return all
 }
 
-// Proves reports whether one of macs is that of part under one of the keys. It keeps the
-// first such key and drops the others. It compares all of them, to the end: the time that
-// it takes does not tell which was nearly right.
+// Proves reports whether one of macs is the MAC of part under one of the keys. It keeps the first
+// such key and drops the others. It always compares all keys with all MACs. So the time that it
+// takes does not tell which MAC was nearly right.
 func (t *Transcript) Proves(role byte, part, macs []byte) bool {
 	var by [][]byte
 	for _, k := range t.Keys {

@@ -13,9 +13,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// golden are the handshake's payloads of docs/PROTOCOL.md: node 1's context 2
-// calls node 3's context 4 in the cluster "", whose hash
-// is 0xef46db3751d8e999, both with the key "key".
+// golden has the handshake's payloads of docs/PROTOCOL.md: node 1's context 2 dials node 3's
+// context 4 in the cluster "", which has the hash 0xef46db3751d8e999. Both have the key "key".
 var golden = map[string]string{
 	"Hello":     "524f434c01000000000000000001000000000002000000000000000000030000000000040000000099e9d85137db46ef000102030405060708090a0b0c0d0e0f",
 	"Challenge": "00000000000300000000000400000000f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff",
@@ -56,8 +55,8 @@ func TestGoldenHandshake(t *testing.T) {
 	if err := c2.Parse(c.Append(nil)); err != nil || c2.From != c.From || c2.Nonce != c.Nonce || !bytes.Equal(c2.MACs, c.MACs) {
 		t.Errorf("parsed as %+v: %v", c2, err)
 	}
-	// The MAC is HMAC-SHA256 over the frame type, what was said and the part
-	// in front of it.
+	// The MAC is HMAC-SHA256 over the frame type, what was said, and the part of the message before
+	// the MAC.
 	h1 := hmac.New(sha256.New, key)
 	h1.Write(append(append([]byte{TypeChallenge}, wire...), part...))
 	if !hmac.Equal(h1.Sum(nil), c.MACs) {
@@ -104,7 +103,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	}
 }
 
-// A refusal is read as it was written, and nothing else is.
+// A refusal is read as it was written, and no other payload is.
 func TestRefuse(t *testing.T) {
 	r := Refuse{Why: RefusedBusy, Gen: 7}
 	b := r.Append(nil)
