@@ -13,18 +13,18 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// Options say what is tested.
+// Options describes the transport under test.
 type Options struct {
 	// New returns a transport with a namespace of its own.
 	New func() subsys.Transport
-	// Garbage, if the transport reads what others may write, connects to addr
-	// as a stranger would, writes b and hangs up.
+	// Garbage connects to addr like a process without access, writes b and closes the connection.
+	// It is nil for a transport that other processes cannot write to.
 	Garbage func(addr string, b []byte) error
-	// Lends says that payloads in registered memory are read where they lie: the
-	// sink is not asked for room then.
+	// Lends means that the receiver reads payloads in registered memory where they lie. The sink is
+	// not asked for room then.
 	Lends bool
-	// Allocs is how many allocations a small frame may cost. A transport that
-	// needs any says why where it sets this.
+	// Allocs is how many allocations a small frame may cost. A transport that needs any explains
+	// why where it sets this field.
 	Allocs float64
 }
 
@@ -52,7 +52,7 @@ func Test(t *testing.T, o Options) {
 	}
 }
 
-// polls says whether conns of the transport are driven by a poller.
+// polls reports whether a poller drives the connections of the transport.
 func (o Options) polls(t *testing.T) (yes bool) {
 	t.Run("Probe", func(t *testing.T) {
 		tr := o.New()
@@ -73,8 +73,8 @@ func two(t *testing.T, o Options, d drive) (a, b *node, near, far *sink) {
 	return a, b, near, far
 }
 
-// held are buffers in a conn's hands, released when the test knows that their
-// frames have arrived.
+// held are buffers that a connection uses. The test releases them when it knows that their frames
+// have arrived.
 type held []*buffers.Buffer
 
 func (h *held) release() {
@@ -84,8 +84,8 @@ func (h *held) release() {
 	*h = nil
 }
 
-// stream sends n frames, by themselves and in runs, of all the sizes at which
-// an implementation could have a border.
+// stream sends total frames, alone and in runs, of all sizes at which an implementation could have
+// a border.
 func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	sizes := []int{0, 1, 63, 64, 2047, 2048, 2049, 4064, 4096, 8191, 8192, 8193, 16384, 65535, 65536, 65537}
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -121,7 +121,7 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	return h, nil
 }
 
-// Frames of all sizes, by themselves and in runs, arrive whole and in order.
+// order checks that frames of all sizes, alone and in runs, arrive whole and in order.
 func order(t *testing.T, o Options, d drive) {
 	a, _, near, far := two(t, o, d)
 	const n = 3000
