@@ -17,7 +17,7 @@ const (
 	Free      State = iota // in the pool
 	Owned                  // the caller's
 	Sending                // accepted for sending, not acknowledged yet
-	Delivered              // the library is through with it; other references keep it
+	Delivered              // every send of it has ended; other references keep it
 )
 
 func (s State) String() string {
@@ -34,45 +34,45 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint32(s))
 }
 
-// A Buffer is a piece of registered memory with a count of its holders.
+// A Buffer is a piece of registered memory with a count of references.
 type Buffer struct {
 	mem    []byte
 	n      int
-	at     int           // where Write goes on
-	refs   atomic.Int32  // holders; 1 while free, so that Get and the last Release need not write it
-	state  atomic.Uint32 // see wait.go
+	at     int           // where the next Write begins
+	refs   atomic.Int32  // references; 1 while free, so that Get and the last Release need not write it
+	state  atomic.Uint32 // counts sends in progress, see wait.go
 	pool   *Pool
-	parent *Buffer // of a slice
-	home   *home   // what it was cut from; nil for a slice
-	next   *Buffer // in a free list, guarded by it
-	free   bool    // in one; written by whoever owns the buffer or its list
+	parent *Buffer // of a slice: the buffer that it was cut from
+	home   *home   // the arena that the memory is in; nil for a slice and for borrowed memory
+	next   *Buffer // in a free list, guarded by the lock of the list
+	free   bool    // reports whether it is in a free list; written by the holder of the buffer or of the list's lock
 	view   bool    // a slice that View made
 
-	abandoned atomic.Bool // is not to be used again
-	lender    Lender      // whose memory it is, if not the pool's
+	abandoned atomic.Bool // the memory must not be used again
+	lender    Lender      // the owner of the memory, nil if the pool owns it
 	debugBuffer
 }
 
 // A Lender lends memory to buffers (see Pool.Borrow).
 type Lender interface {
-	// Return takes a loan back after the last Release of its buffer. isAbandoned reports
-	// whether Abandon was called: then somebody may still read the memory, and it must not
-	// be written again.
+	// Return takes a loan back after the last Release of its buffer. isAbandoned reports whether
+	// Abandon was called. Then another process may still read the memory, so it must not be written
+	// again.
 	Return(isAbandoned bool)
 }
 
 // A Lander is a Lender of memory into which messages are read.
 type Lander interface {
 	Lender
-	// Moved reports whether the lender has taken the memory back before a message was read to its end.
-	// The rest is read into the same place of the buffer that Moved returns, which has what came before;
-	// nil: there was no memory for one.
+	// Moved reports whether the lender has taken the memory back before a message was read to its
+	// end. The remaining bytes must be read into the buffer to, at the same offset: it has the
+	// bytes that came before. to is nil if there was no memory for such a buffer.
 	Moved() (to *Buffer, isMoved bool)
 }
 
-// Borrow makes of b, which is the lender's and nobody's until then, a buffer over
-// memory that is not the pool's: the last Release gives it back to l, and with it b.
-// It is not written; see ReadOnly.
+// Borrow makes b a buffer over mem, which belongs to l and not to the pool, and returns b. b must
+// not be in use. The last Release gives b and its memory back to l. The memory is not written
+// unless l is a Lander; see ReadOnly.
 func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
 	b.mem, b.n, b.at, b.pool, b.lender, b.free = mem, len(mem), 0, p, l, false
 	if b.refs.Load() != 1 { // it is not new
@@ -84,7 +84,7 @@ func (p *Pool) Borrow(b *Buffer, mem []byte, l Lender) *Buffer {
 	return b
 }
 
-// root is the buffer of which b is a slice, or b.
+// root returns the buffer that b was sliced from in the first place, or b if it is no slice.
 func (b *Buffer) root() *Buffer {
 	for b.parent != nil {
 		b = b.parent
@@ -108,9 +108,10 @@ func (b *Buffer) ReadOnly() bool {
 	return !isWritten
 }
 
-// Moved returns a buffer for what is still to be read into b, whose lender has taken the memory back
-// (see Lander); nil without an error: the lender has not, or b is the pool's own. It fails with
-// ErrMoved where there is no such buffer. The caller holds b, and releases both.
+// Moved returns the buffer into which the remaining bytes of b must be read because the lender has
+// taken the memory back (see Lander). It returns nil without an error if the lender has not, or if
+// the memory is the pool's own. It returns ErrMoved if the lender has no such buffer. The caller
+// must hold a reference to b, and releases both buffers.
 func (b *Buffer) Moved() (*Buffer, error) {
 	root := b.root()
 	l, _ := root.lender.(Lander)
@@ -135,8 +136,8 @@ func (b *Buffer) Lender() Lender { return b.root().lender }
 // was called.
 func (b *Buffer) Pool() *Pool { return b.pool }
 
-// Footprint is the number of p's bytes that b itself keeps from being used again. It is
-// 0 for a slice, and for memory of another pool or of a lender.
+// Footprint returns the number of bytes of p that b keeps from reuse. It is 0 for a slice, and for
+// memory of another pool or of a lender.
 func (b *Buffer) Footprint(p *Pool) int {
 	if b.pool != p || b.parent != nil || b.lender != nil {
 		return 0
@@ -144,8 +145,8 @@ func (b *Buffer) Footprint(p *Pool) int {
 	return len(b.mem)
 }
 
-// Locate returns the arena in which data lies, which must be within b, and
-// where. ok is false if other processes cannot be given it.
+// Locate returns the arena in which data lies, and the offset in it. data must be within b. ok is
+// false if other processes cannot map the arena.
 func (b *Buffer) Locate(data []byte) (a *Arena, off int, ok bool) {
 	h := b.root().home
 	if h == nil || h.FD < 0 {
@@ -155,26 +156,26 @@ func (b *Buffer) Locate(data []byte) (a *Arena, off int, ok bool) {
 	return &h.Arena, off, ok
 }
 
-// Abandon is Release for a holder that cannot know when another process will have read the
-// memory to its end. The memory is not used again. A shared arena is unmapped when nothing
-// else in it is in use; what other processes have mapped stays as it is.
+// Abandon is Release for a holder that cannot know when another process stops reading the memory.
+// The memory is not used again. A shared arena is unmapped when no other buffer in it is in use.
+// Mappings in other processes stay valid.
 func (b *Buffer) Abandon() {
 	b.root().abandoned.Store(true)
 	b.Release()
 }
 
-// Bytes is the buffer's memory, of length Len. It is valid until the caller's
-// reference is released.
+// Bytes returns the buffer's memory, of length Len. It is valid until the caller's reference is
+// released.
 func (b *Buffer) Bytes() []byte { return b.mem[:b.n] }
 
-// Len is the length in bytes.
+// Len returns the length in bytes.
 func (b *Buffer) Len() int { return b.n }
 
-// Cap is the length the buffer can be resized to.
+// Cap returns the length up to which the buffer can be resized.
 func (b *Buffer) Cap() int { return len(b.mem) }
 
-// Resize changes the length, up to Cap. Any other n fails with ErrTooLarge. Write
-// goes on at the new end.
+// Resize changes the length, up to Cap. A larger n fails with ErrTooLarge, and so does a negative
+// one. The next Write begins at the new end.
 func (b *Buffer) Resize(n int) error {
 	switch {
 	case n < 0:
@@ -186,8 +187,8 @@ func (b *Buffer) Resize(n int) error {
 	return nil
 }
 
-// Retain adds a reference and returns b. Only a holder may retain: a buffer
-// that has been given back is noticed where it can be, and counted.
+// Retain adds a reference and returns b. The caller must hold a reference. The pool counts a Retain
+// of a buffer that is free, where the pool can detect it.
 func (b *Buffer) Retain() *Buffer {
 	if b.free {
 		b.pool.late.Add(1)
@@ -197,7 +198,7 @@ func (b *Buffer) Retain() *Buffer {
 	return b
 }
 
-// Refs is the number of references.
+// Refs returns the number of references.
 func (b *Buffer) Refs() int {
 	if b.free {
 		return 0
@@ -205,8 +206,8 @@ func (b *Buffer) Refs() int {
 	return int(b.refs.Load())
 }
 
-// IsShared reports whether there is another reference to b's memory: to b, or to a buffer
-// that b is a slice of. If there is none, there is none until the caller makes one.
+// IsShared reports whether another reference to b's memory exists: to b, or to a buffer that b is a
+// slice of. If none exists, none can appear until the caller makes one.
 func (b *Buffer) IsShared() bool {
 	for ; b != nil; b = b.parent {
 		if b.refs.Load() > 1 {
@@ -216,9 +217,9 @@ func (b *Buffer) IsShared() bool {
 	return false
 }
 
-// Release drops a reference; the last one gives the memory back.
+// Release drops a reference. The last Release gives the memory back.
 func (b *Buffer) Release() {
-	if b.refs.Load() != 1 { // else we are the only holder, and nobody can become another
+	if b.refs.Load() != 1 { // else this is the only reference, and no other goroutine can add one
 		if b.refs.Add(-1) > 0 {
 			return
 		}
@@ -229,19 +230,19 @@ func (b *Buffer) Release() {
 
 var slices = sync.Pool{New: func() any { return new(Buffer) }}
 
-// Slice returns the n bytes from off as a buffer of its own that keeps b's
-// memory alive. It panics, as slicing does, if they are not within b.
+// Slice returns the n bytes from off as a buffer of its own, which keeps b's memory in use until it
+// is released. It panics, as slicing does, if the bytes are not within b.
 func (b *Buffer) Slice(off, n int) *Buffer { return b.cut(b.mem[off : off+n : off+n]) }
 
-// View returns data, which must lie in b's memory, as a read-only buffer of its own that
-// keeps the memory alive.
+// View returns data, which must lie in b's memory, as a read-only buffer of its own. The buffer
+// keeps b's memory in use until it is released.
 func (b *Buffer) View(data []byte) *Buffer {
 	s := b.cut(data[:len(data):len(data)])
 	s.view = true
 	return s
 }
 
-// cut makes a slice of b.
+// cut returns a new buffer over mem, a part of b's memory, with a reference to b.
 func (b *Buffer) cut(mem []byte) *Buffer {
 	s := slices.Get().(*Buffer)
 	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, len(mem), 0, b.pool, b.Retain(), false

@@ -4,7 +4,7 @@
 
 package buffers
 
-// Without the tag rocldebug nothing is watched and nothing is paid for.
+// Without the build tag rocldebug, the functions that check the use of buffers do nothing.
 type (
 	debugPool   struct{}
 	debugBuffer struct{}

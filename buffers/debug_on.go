@@ -60,7 +60,7 @@ func (p *Pool) debugGet(b *Buffer) {
 }
 
 func (p *Pool) debugPut(b *Buffer) {
-	if !b.abandoned.Load() { // else somebody may be reading it
+	if !b.abandoned.Load() { // else another process may be reading it
 		for i := range b.mem {
 			b.mem[i] = poison
 		}

@@ -2,7 +2,8 @@
 
 package buffers
 
-// extent finds or maps a buffer above the largest class.
+// extent returns a buffer above the largest class: a released one of suitable size, or a new
+// mapping.
 func (p *Pool) extent(n int) (*Buffer, error) {
 	size := paged(n)
 	p.mu.Lock()
@@ -35,11 +36,11 @@ func (p *Pool) extent(n int) (*Buffer, error) {
 
 func paged(n int) int { return (n + pageSize - 1) &^ (pageSize - 1) }
 
-// suits says whether an extent of l bytes is one for size, and not for more.
+// suits reports whether an extent of l bytes fits size and wastes at most a quarter of it.
 func suits(l, size int) bool { return l >= size && l <= size+size/4 }
 
-// warm is extent of the one that was released last, without a lock; nil if there
-// is none, or another is wanted.
+// warm returns the extent that was released last, without taking a lock. It returns nil if none is
+// in the slot, or if that one does not suit n.
 func (p *Pool) warm(n int) *Buffer {
 	b := p.hot.take()
 	if b == nil {
@@ -56,15 +57,15 @@ func (p *Pool) warm(n int) *Buffer {
 	return nil
 }
 
-// cool moves the hot extent to the others. mu is held.
+// cool moves the extent from the slot to the list of large extents. mu must be held.
 func (p *Pool) cool() {
 	if b := p.hot.take(); b != nil {
 		p.keep(b)
 	}
 }
 
-// keep takes an extent back, for the next who wants its size, within bounds. mu is
-// held.
+// keep adds a released extent to the list of large extents. It unmaps the oldest ones while the
+// list exceeds maxCached, or if the pool is closed. mu must be held.
 func (p *Pool) keep(b *Buffer) {
 	b.free = true
 	p.largeOut--

@@ -38,15 +38,15 @@ const (
 	pageSize  = 4096
 )
 
-// An Arena is a stretch of page-backed memory that buffers are cut from.
+// An Arena is a stretch of page-backed memory from which buffers are cut.
 type Arena struct {
-	ID  uint32 // never used again in the process
+	ID  uint32 // unique in the process, never reused
 	Mem []byte
 	FD  int // a sealed file that another process may map, or -1; closed with the arena
 }
 
-// Offset returns where in the arena data begins. ok is false if data is empty, or not
-// within the arena.
+// Offset returns the offset of data in the arena. ok is false if data is empty, or not within the
+// arena.
 func (a *Arena) Offset(data []byte) (off int, ok bool) {
 	if len(data) == 0 {
 		return 0, false
@@ -60,12 +60,12 @@ func (a *Arena) Offset(data []byte) (off int, ok bool) {
 
 var lastArenaID atomic.Uint32
 
-// NewArenaID returns an ID for an arena. A transport that maps other processes' arenas may
-// number them with it, beside those of pools.
+// NewArenaID returns an unused ID for an arena. A transport that maps arenas of other processes may
+// take IDs for them from it.
 func NewArenaID() uint32 { return lastArenaID.Add(1) }
 
-// A Registrar is told of each arena once, when it is mapped, and once more
-// before it is unmapped: a transport that must register memory does so there.
+// A Registrar registers memory for a transport. The pool calls RegisterArena once for each arena,
+// when it is mapped, and UnregisterArena once before it is unmapped.
 type Registrar interface {
 	RegisterArena(Arena) error
 	UnregisterArena(Arena)
@@ -74,16 +74,16 @@ type Registrar interface {
 // An Option changes one default of New.
 type Option func(*Pool)
 
-// WithLimit bounds the bytes mapped. Get returns ErrLimit beyond it.
+// WithLimit bounds the bytes that the pool maps. Get returns ErrLimit beyond the limit.
 func WithLimit(bytes int64) Option { return func(p *Pool) { p.limit = bytes } }
 
-// A home is an arena and the buffers cut from it, of one class.
+// A home is an arena and the buffers of one class that are cut from it.
 type home struct {
 	Arena
 	class int
 	bufs  []Buffer
-	idle  int // of them in the free list, while forgo counts
-	lost  int // of them that are not handed out again; guarded by the pool's mu
+	idle  int // buffers in the free list, while forgo counts
+	lost  int // buffers that are never handed out again; guarded by the pool's mu
 }
 
 // A Pool hands out buffers. Its methods may be called concurrently.
@@ -94,7 +94,7 @@ type Pool struct {
 	waits  waits  // of goroutines in Buffer.Wait
 	waiter Waiter // guarded by mu
 
-	hot     slot          // a released extent for whoever wants such a one next; it counts in largeOut
+	hot     slot          // the extent released last, for the next Get of its size; largeOut counts it
 	doubles atomic.Uint64 // releases of free buffers
 	late    atomic.Uint64 // retains of free buffers
 
@@ -105,19 +105,19 @@ type Pool struct {
 	large      []*Buffer // released extents above the largest class
 	largeBytes int64
 	registrars []Registrar
-	shared     bool // arenas are mapped so that other processes can read them
+	shared     bool // new arenas are mapped so that other processes can read them
 	largeOut   int
-	returned   chan struct{} // closed and replaced when memory comes back to waiting getters
+	returned   chan struct{} // closed and replaced when memory is returned while getters wait
 	waiting    int
 	awaiting   map[any]func() // see Await
-	used       atomic.Int64   // bytes of the buffers out; counted where there is a limit
-	reserved   atomic.Int64   // bytes that Get leaves to GetReserved,
-	forGood    atomic.Int64   // and those of them that it always will
-	heed       atomic.Int32   // getters waiting, and one when closed: put must look closer
+	used       atomic.Int64   // bytes of the buffers handed out; counted only with a limit
+	reserved   atomic.Int64   // bytes that only GetReserved may use, including forGood
+	forGood    atomic.Int64   // bytes that ReserveForGood has reserved
+	heed       atomic.Int32   // getters waiting and calls of Await, plus one once closed; unless 0, put takes mu
 	debug      debugPool
 }
 
-// New makes an empty pool.
+// New returns an empty pool.
 func New(opts ...Option) *Pool {
 	p := &Pool{homes: map[uint32]*home{}, returned: make(chan struct{})}
 	for _, o := range opts {
@@ -133,9 +133,8 @@ func class(n int) int {
 	return bits.Len(uint(n-1)) - minShift
 }
 
-// Get returns a buffer of n bytes, which the caller owns. Its bytes are those its
-// last user left. It fails with ErrLimit, ErrClosed, or ErrTooLarge, which a negative
-// n matches too.
+// Get returns a buffer of n bytes, which the caller owns. Its contents are undefined. It fails with
+// ErrLimit, ErrClosed or ErrTooLarge. The error for a negative n matches ErrTooLarge.
 func (p *Pool) Get(n int) (*Buffer, error) {
 	if kept := p.reserved.Load(); kept > 0 && int64(n) <= p.limit {
 		if used := p.used.Load(); n > 0 && used+int64(n) > p.limit-kept {
@@ -148,15 +147,15 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	return p.GetReserved(n)
 }
 
-// ReserveForGood is Reserve for as long as the pool exists. A Get of what does not fit
-// beside it fails with ErrTooLarge too.
+// ReserveForGood is Reserve for the lifetime of the pool. A Get that cannot fit beside the
+// reservation fails with ErrTooLarge as well as ErrLimit.
 func (p *Pool) ReserveForGood(bytes int64) {
 	p.forGood.Add(bytes)
 	p.Reserve(bytes)
 }
 
-// Reserve changes by how many bytes less than the limit Get may use. The others are for
-// GetReserved.
+// Reserve adds more bytes, which may be negative, to those that Get must leave free under the
+// limit. Only GetReserved may use them.
 func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
 	if more < 0 && p.heed.Load() != 0 {
@@ -166,10 +165,10 @@ func (p *Pool) Reserve(more int64) {
 	}
 }
 
-// Unused is how many bytes of the limit are not in buffers out.
+// Unused returns how many bytes of the limit are not in buffers handed out.
 func (p *Pool) Unused() int64 { return p.limit - p.used.Load() }
 
-// GetReserved is Get for what memory was reserved for.
+// GetReserved is Get that may use the bytes of Reserve and ReserveForGood too.
 func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	switch {
 	case n < 0:
@@ -202,7 +201,7 @@ func (p *Pool) GetReserved(n int) (*Buffer, error) {
 	return b, nil
 }
 
-// refuse puts b back if the pool has been closed, and says so.
+// refuse reports whether the pool has been closed, and puts b back if so.
 func (p *Pool) refuse(b *Buffer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,18 +214,18 @@ func (p *Pool) refuse(b *Buffer) bool {
 	return p.closed
 }
 
-// IsTemporary reports whether err says that memory is lacking for now: what was asked
-// for can be had when enough buffers are released.
+// IsTemporary reports whether err means that memory is lacking for now. The same Get can succeed
+// when enough buffers have been released.
 func IsTemporary(err error) bool {
 	return err != nil && errors.Is(err, ErrLimit) && !errors.Is(err, ErrTooLarge)
 }
 
-// GetWait is Get that waits, until ctx ends or the pool is closed, while the limit is
-// reached. What can never fit is refused at once with ErrTooLarge.
+// GetWait is Get that waits while the limit is reached, until ctx ends or the pool is closed. A
+// size that can never fit fails at once with ErrTooLarge.
 func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	for {
 		p.mu.Lock()
-		if p.closed { // Get may say instead that the limit is reached
+		if p.closed { // Get might report the limit instead
 			p.mu.Unlock()
 			return nil, ErrClosed
 		}
@@ -253,8 +252,8 @@ func (p *Pool) GetWait(ctx context.Context, n int) (*Buffer, error) {
 	}
 }
 
-// settle maps size bytes, announces them and makes count buffers of them. mu
-// is held.
+// settle maps an arena of size bytes, announces it to the registrars and cuts count buffers from
+// it. mu must be held.
 func (p *Pool) settle(size, class, count int) (*home, error) {
 	if p.closed {
 		return nil, ErrClosed
@@ -273,7 +272,7 @@ func (p *Pool) settle(size, class, count int) (*home, error) {
 	if p.shared {
 		a.FD, a.Mem, err = memfd.Create("rocl-arena", size)
 	}
-	if a.FD < 0 { // also where files have run out: what lies there is copied to other processes
+	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
 		a.Mem, err = mapMemory(size)
 	}
 	if err != nil {
@@ -319,20 +318,20 @@ func (a *Arena) unmap() {
 	memfd.Close(a.FD)
 }
 
-// cut maps an arena for class c, keeps one of its buffers and frees the rest.
+// cut maps an arena for class c, returns one of its buffers and puts the others into the free list.
 func (p *Pool) cut(c int) (*Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, ErrClosed
 	}
-	if b := p.free[c].pop(); b != nil { // somebody else has just cut
+	if b := p.free[c].pop(); b != nil { // another goroutine has just mapped an arena
 		return b, nil
 	}
 	size := 1 << (c + minShift)
 	// The first arenas of a class are small: few programs use every class.
 	total := max(min(arenaSize, size*16), 16<<10)
-	if p.limit > 0 { // other classes need some too
+	if p.limit > 0 { // leave memory for the other classes
 		for total > max(size, 16<<10) && int64(total) > p.limit/32 {
 			total /= 2
 		}
@@ -362,8 +361,7 @@ func (p *Pool) cut(c int) (*Buffer, error) {
 	return mine, nil
 }
 
-// shrink unmaps what is not in use: extents, and arenas whose every buffer is
-// free. mu is held.
+// shrink unmaps unused memory: cached extents, and arenas with no buffer in use. mu must be held.
 func (p *Pool) shrink() {
 	p.cool()
 	for _, b := range p.large {
@@ -377,7 +375,7 @@ func (p *Pool) shrink() {
 	}
 }
 
-// put takes back a buffer whose last reference is gone.
+// put takes back a buffer after its last reference was dropped.
 func (p *Pool) put(b *Buffer) {
 	if b.free {
 		p.double(b)
@@ -402,7 +400,7 @@ func (p *Pool) put(b *Buffer) {
 	if p.limit > 0 {
 		p.used.Add(-int64(len(b.mem)))
 	}
-	extent := false // that goes to the others, not into the slot
+	extent := false // an extent that goes to the list of large extents, not into the slot
 	switch {
 	case b.abandoned.Load():
 		p.writeOff(b)
@@ -433,12 +431,12 @@ func (p *Pool) put(b *Buffer) {
 	p.attend()
 }
 
-// Limit is the number of bytes that may be mapped, 0 if that is not bounded.
+// Limit returns the number of bytes that may be mapped, or 0 if it is not bounded.
 func (p *Pool) Limit() int64 { return max(p.limit, 0) }
 
-// Await calls f once, when a buffer next comes back to the pool: a Get that failed
-// with ErrLimit may succeed then. f must not use the pool. A second call with the same
-// key replaces the first.
+// Await calls f once, when a buffer next comes back to the pool. A Get that failed with ErrLimit
+// may succeed then. f is called with the pool's lock held, so it must not use the pool. A second
+// call with the same key replaces the first.
 func (p *Pool) Await(key any, f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -451,7 +449,7 @@ func (p *Pool) Await(key any, f func()) {
 	p.awaiting[key] = f
 }
 
-// Unawait undoes Await, if f has not been called yet.
+// Unawait cancels Await, if f has not been called yet.
 func (p *Pool) Unawait(key any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -461,8 +459,8 @@ func (p *Pool) Unawait(key any) {
 	}
 }
 
-// attend tells those who wait that something came back, and ends a closed pool
-// to which all has. mu is held.
+// attend calls the functions of Await and wakes waiting getters after memory has come back. It
+// finishes a closed pool when no buffer is out. mu must be held.
 func (p *Pool) attend() {
 	for key, f := range p.awaiting {
 		p.heed.Add(-1)
@@ -483,9 +481,9 @@ func (p *Pool) double(b *Buffer) {
 	p.debugDouble(b)
 }
 
-// writeOff counts b as returned and never hands it out again. Nor does the pool hand out
-// any other buffer of a shared arena: the arena is unmapped when the last of them has been
-// released, and other processes keep what they have mapped.
+// writeOff counts b as returned and never hands it out again. If b lies in a shared arena, no
+// buffer of the arena is handed out again. The arena is unmapped when its last buffer has been
+// released. Mappings in other processes stay valid.
 func (p *Pool) writeOff(b *Buffer) {
 	h := b.home
 	p.mu.Lock()
@@ -496,7 +494,7 @@ func (p *Pool) writeOff(b *Buffer) {
 	} else {
 		p.free[h.class].lose()
 		if h.FD < 0 {
-			return // it is unmapped with the pool: its reader has no mapping of its own
+			return // the pool unmaps it at its end: the reader has no mapping of its own
 		}
 		if h.lost == 0 {
 			for i := range h.bufs {
@@ -510,8 +508,8 @@ func (p *Pool) writeOff(b *Buffer) {
 	}
 }
 
-// out is the number of buffers handed out, with the hot extent: who left it there
-// may be about to look whether the pool is closed. mu is held.
+// out returns the number of buffers handed out. It counts the extent in the slot too, because the
+// goroutine that put it there may be about to look whether the pool is closed. mu must be held.
 func (p *Pool) out() int {
 	n := p.largeOut
 	for i := range p.free {
@@ -520,7 +518,7 @@ func (p *Pool) out() int {
 	return n
 }
 
-// Register announces every arena, present and to come, to r.
+// Register announces every present and future arena to r.
 func (p *Pool) Register(r Registrar) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -541,7 +539,7 @@ func (p *Pool) Register(r Registrar) error {
 	return nil
 }
 
-// Unregister ends what Register began, without a word about the arenas.
+// Unregister ends what Register began. It does not call UnregisterArena for the arenas.
 func (p *Pool) Unregister(r Registrar) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -553,9 +551,9 @@ func (p *Pool) Unregister(r Registrar) {
 	}
 }
 
-// Share lets the arenas that are mapped from here on lie where other processes
-// can be given them to read. A transport asks for it before the pool is used;
-// the error, which matches ErrNoShare, says why that cannot be had here.
+// Share makes the pool map new arenas so that other processes can read them. A transport calls it
+// before the pool is used. The error matches ErrNoShare and says why memory cannot be shared on
+// this system.
 func (p *Pool) Share() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -572,13 +570,13 @@ func (p *Pool) Share() error {
 	return nil
 }
 
-// Stats describe a pool.
+// Stats describes the memory and the use of a pool.
 type Stats struct {
-	Arenas         int    // mapped
-	Mapped         int64  // bytes of them
-	InUse          int64  // buffers out
-	DoubleReleases uint64 // that were noticed
-	LateRetains    uint64 // of free buffers, that were noticed
+	Arenas         int    // arenas mapped
+	Mapped         int64  // bytes of all arenas
+	InUse          int64  // buffers handed out
+	DoubleReleases uint64 // double releases that were detected
+	LateRetains    uint64 // retains of free buffers that were detected
 }
 
 // Stats returns the present figures.
@@ -592,10 +590,9 @@ func (p *Pool) Stats() Stats {
 	return Stats{len(p.homes), p.mapped, int64(out), p.doubles.Load(), p.late.Load()}
 }
 
-// Close unmaps the pool's memory. Buffers still out stay valid: the memory
-// goes when the last of them is released, and Close says so with ErrLeaked,
-// in a rocldebug build with the places where they were got. Closing twice does
-// nothing.
+// Close unmaps the pool's memory. Buffers that are still out stay valid: their memory is unmapped
+// when the last of them is released. In that case Close returns ErrLeaked. In a rocldebug build,
+// the error has the stacks of the Gets. A second Close does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -621,7 +618,7 @@ func (p *Pool) IsClosed() bool {
 	return p.closed
 }
 
-// finish unmaps what small buffers were cut from. mu is held, nothing is out.
+// finish unmaps all arenas. mu must be held, and no buffer may be out.
 func (p *Pool) finish() {
 	for i := range p.free {
 		p.free[i].clear()

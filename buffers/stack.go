@@ -7,29 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// A stack is a free list. The buffer that was released last waits in a slot of
-// its own, where one atomic operation takes the place of a lock's two: a program
-// that gets and releases in turn never needs the list. The list has two halves,
-// so that one goroutine getting and another releasing, as the two ends of a
-// stream do, rarely meet: pop works on one, push on the other, and they are
-// swapped when the first is empty.
+// A stack is a free list of buffers of one class.
+//
+// The buffer released last waits in a slot, which needs one atomic operation instead of a lock and
+// an unlock. A program that gets and releases in turn never needs the list.
+//
+// The list has two halves, so that a getting goroutine and a releasing one, such as the two ends of
+// a stream, rarely meet. pop takes from one half and push adds to the other. pop swaps them when
+// its half is empty.
 type stack struct {
 	hot   slot // counted neither in gets nor in puts
 	_     [56]byte
 	getMu sync.Mutex
 	ready *Buffer
-	gets  int      // handed out, ever
+	gets  int      // buffers handed out since the start
 	_     [40]byte // the halves in different cache lines
 	putMu sync.Mutex
 	back  *Buffer
-	puts  int // taken back, ever
+	puts  int // buffers taken back since the start
 	_     [40]byte
 }
 
-// A slot is a place for one free buffer.
+// A slot holds at most one free buffer.
 type slot struct{ atomic.Pointer[Buffer] }
 
-// take empties it; nil if it is.
+// take empties the slot and returns its buffer, or nil if the slot is empty.
 func (s *slot) take() *Buffer {
 	if s.Load() == nil {
 		return nil
@@ -37,7 +39,8 @@ func (s *slot) take() *Buffer {
 	return s.Swap(nil)
 }
 
-// put frees b into it, if it is empty.
+// put marks b free and puts it into the slot. It reports false, and leaves b as it was, if the slot
+// is full.
 func (s *slot) put(b *Buffer) bool {
 	if s.Load() != nil {
 		return false
@@ -75,8 +78,8 @@ func (s *stack) pop() *Buffer {
 			s.getMu.Unlock()
 			return b
 		}
-		// Somebody retained it after its last release: it is his now, and
-		// comes back when he lets go.
+		// The buffer was retained after its last release. It belongs to the goroutine that retained
+		// it, and comes back with that goroutine's Release.
 		b.refs.Add(-1)
 	}
 	s.getMu.Unlock()
@@ -91,7 +94,7 @@ func (s *stack) cool() {
 	}
 }
 
-// push returns false if b is in the list already.
+// push marks b free and adds it to the list. It reports false if b is in the list already.
 func (s *stack) push(b *Buffer) bool {
 	s.putMu.Lock()
 	if b.free {
@@ -104,7 +107,7 @@ func (s *stack) push(b *Buffer) bool {
 	return true
 }
 
-// lose counts a buffer as taken back that is not to be handed out again.
+// lose counts a buffer as taken back that is never handed out again.
 func (s *stack) lose() {
 	s.putMu.Lock()
 	s.puts++
@@ -119,7 +122,7 @@ func (s *stack) pushChain(first, last *Buffer) {
 	s.putMu.Unlock()
 }
 
-// withdraw takes the free buffers of h out of the list, and returns how many there were.
+// withdraw removes the free buffers of h from the list, and returns how many it removed.
 func (s *stack) withdraw(h *home) (n int) {
 	s.cool()
 	s.getMu.Lock()
@@ -139,8 +142,8 @@ func (s *stack) withdraw(h *home) (n int) {
 	return n
 }
 
-// forgo drops the buffers of homes that are whole in the list, and returns
-// those homes. The pool's mu must be held.
+// forgo finds the arenas whose every buffer is in the list or lost, removes their buffers from the
+// list and returns the arenas. The pool's mu must be held.
 func (s *stack) forgo() (whole []*home) {
 	s.cool()
 	s.getMu.Lock()
@@ -179,7 +182,7 @@ func (s *stack) handed() {
 	s.getMu.Unlock()
 }
 
-// out is the number of buffers handed out and not taken back.
+// out returns the number of buffers handed out and not taken back.
 func (s *stack) out() int {
 	s.getMu.Lock()
 	defer s.getMu.Unlock()

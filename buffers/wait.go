@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// The state word of a buffer that its sender has retained counts the sends that are not
-// through, so that a buffer may be sent to several targets at once:
+// The state word of a buffer counts the sends in progress, so that a sender may retain a buffer and
+// send it to several targets at once:
 //
 //	bits    0 … 7        8                        9 …
 //	        the State    a goroutine waits for    sends that have begun
@@ -19,7 +19,7 @@ const (
 	oneSend   = 1 << 9
 )
 
-// State returns where the buffer is in its life, as rocl_bfstat does.
+// State returns where the buffer is in its life, as rocl_bfstat does in the paper.
 func (b *Buffer) State() State {
 	if b.free {
 		return Free
@@ -31,12 +31,12 @@ func (b *Buffer) State() State {
 	return State(w & stateBits)
 }
 
-// BeginSend counts a send that has been accepted. Links call it, for a buffer that its
-// sender has retained.
+// BeginSend counts a send that has been accepted. Links call it for a buffer that its sender has
+// retained.
 func (b *Buffer) BeginSend() { b.state.Add(oneSend) }
 
-// EndSend ends what BeginSend began. It may be called without BeginSend. After the last
-// send's end the buffer is Delivered, and the goroutines in Wait go on.
+// EndSend ends a send that BeginSend has counted. It may be called without BeginSend. The end of
+// the last send makes the buffer Delivered and wakes the goroutines in Wait.
 func (b *Buffer) EndSend() {
 	for {
 		was := b.state.Load()
@@ -57,7 +57,8 @@ func (b *Buffer) EndSend() {
 	}
 }
 
-// EndCopied releases the reference of a send whose message was copied at once.
+// EndCopied marks a buffer delivered whose message was copied at once, and releases the reference
+// of the send.
 func (b *Buffer) EndCopied() {
 	if b.Refs() > 1 { // another holder may ask
 		b.SetDelivered()
@@ -65,13 +66,13 @@ func (b *Buffer) EndCopied() {
 	b.Release()
 }
 
-// SetDelivered says that one send of the buffer was through at once. Sends that
-// BeginSend has counted go on.
+// SetDelivered records that one send of the buffer ended at once. Sends that BeginSend has counted
+// are not affected.
 func (b *Buffer) SetDelivered() {
 	for {
 		was := b.state.Load()
 		if was < oneSend {
-			b.state.Store(uint32(Delivered)) // no send, so nobody waits
+			b.state.Store(uint32(Delivered)) // no send is in progress, so no goroutine waits
 			return
 		}
 		if b.state.CompareAndSwap(was, was&^stateBits|uint32(Delivered)) {
@@ -80,18 +81,19 @@ func (b *Buffer) SetDelivered() {
 	}
 }
 
-// Done reports whether the library is through with a buffer that its sender has retained:
-// each send of it was delivered or reported as undelivered.
+// Done reports whether the library has ended its use of a buffer that its sender has retained: each
+// send of it was delivered or reported as undelivered.
 func (b *Buffer) Done() bool { return b.State() != Sending }
 
-// Wait waits until Done reports true, or until ctx ends; then it returns the cause. The
-// caller must hold a reference of its own: retain the buffer before it is sent, and
-// release it after Wait. nil means that the library does not read the memory any more, so
-// it may be written again. It does not mean that the message was delivered:
-// [context.Resource.Flush] tells that.
+// Wait waits until Done reports true and returns nil. If ctx ends first, Wait returns its cause.
+// The caller must hold a reference of its own: retain the buffer before it is sent, and release it
+// after Wait.
 //
-// Any number of goroutines may wait for a buffer. A buffer that is not being sent is not
-// waited for.
+// After nil the library does not read the memory any more, so the caller may write it again. nil
+// does not mean that the message was delivered: [context.Resource.Flush] reports that.
+//
+// Any number of goroutines may wait for a buffer. Wait returns at once if the buffer is not being
+// sent.
 func (b *Buffer) Wait(ctx context.Context) error {
 	if b.Done() {
 		return nil
@@ -107,16 +109,18 @@ func (b *Buffer) Wait(ctx context.Context) error {
 	return how.WaitFor(ctx, func(fire func()) bool { w.fire = fire; return s.add(b, w) }, func() bool { return s.remove(b, w) })
 }
 
-// A Waiter waits on behalf of a goroutine. WaitFor calls begin, which returns false if
-// there is nothing to wait for. Otherwise it waits until the function that it gave to begin
-// is called, which happens once and without a lock of the pool's that the function might
-// need, or until ctx ends: then it calls end, and returns nil if end reports that the
-// function has been called.
+// A Waiter waits on behalf of a goroutine. WaitFor calls begin, and returns nil if begin returns
+// false: the wait is not needed. Otherwise it waits until the function that it gave to begin is
+// called, or until ctx ends. The function is called at most once, with the lock of the pool's waits
+// held, so it must not call begin or end. When ctx ends, WaitFor calls end. It returns the cause of
+// ctx if end reports true: the goroutine was still waiting. It returns nil if end reports false:
+// the function has been called.
 type Waiter interface {
 	WaitFor(ctx context.Context, begin func(fire func()) bool, end func() (waited bool)) error
 }
 
-// SetWaiter has w wait for the goroutines in Buffer.Wait. Without a Waiter they sleep.
+// SetWaiter makes w wait for the goroutines in Buffer.Wait. Without a Waiter, each blocks on a
+// channel.
 func (p *Pool) SetWaiter(w Waiter) {
 	p.mu.Lock()
 	p.waiter = w
@@ -141,15 +145,15 @@ func (plainWaiter) WaitFor(ctx context.Context, begin func(func()) bool, end fun
 	}
 }
 
-// waits are the goroutines of a pool that wait for buffers.
+// waits holds the goroutines that wait for buffers of a pool.
 type waits struct {
-	mu sync.Mutex // may be taken with any other lock held; no lock is taken with it but by fire of a waiting goroutine
+	mu sync.Mutex // may be taken with any other lock held; with it held, only fire of a waiting goroutine takes locks
 	on map[*Buffer]map[*waiting]struct{}
 }
 
 type waiting struct{ fire func() }
 
-// add notes that a goroutine waits. It returns false if b is not being sent.
+// add records that a goroutine waits for b. It reports false if b is not being sent.
 func (s *waits) add(b *Buffer, w *waiting) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +176,7 @@ func (s *waits) add(b *Buffer, w *waiting) bool {
 	return true
 }
 
-// remove ends what add began. It returns false if w has been fired.
+// remove ends the wait that add recorded. It reports false if w has been fired.
 func (s *waits) remove(b *Buffer, w *waiting) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,16 +13,16 @@ var (
 	_ io.ReaderFrom   = (*Buffer)(nil)
 )
 
-// Write implements [io.Writer]. The first Write to a buffer begins at its first byte; each
-// further one goes on where the last Write or Resize ended. Write makes Len the end of what
-// it wrote. So a buffer that is filled by Write alone has the length of what was written,
-// and after Resize(n) Write appends to the first n bytes.
+// Write implements [io.Writer]. The first Write to a buffer begins at its first byte. Each further
+// one begins where the last Write or Resize ended. Len is then the end of the written bytes. So a
+// buffer that only Write fills has the length of what was written, and after Resize(n) Write
+// appends to the first n bytes.
 //
 // A buffer does not grow. Write writes what fits up to Cap, and fails with
 // [io.ErrShortWrite] if that is not all of p. It fails with ErrReadOnly, and writes nothing,
 // if the buffer is ReadOnly.
 //
-// Only the owner may write: not while another reference is in use, such as after Send of a
+// Only the owner may write, and not while another reference is in use, such as after Send of a
 // retained buffer.
 func (b *Buffer) Write(p []byte) (n int, err error) {
 	to, err := b.space()
@@ -41,10 +41,10 @@ func (b *Buffer) WriteString(s string) (n int, err error) {
 	return b.wrote(copy(to, s), len(s))
 }
 
-// ReadFrom implements [io.ReaderFrom]: it reads r to its end, straight into the buffer, where
-// Write would go on. If r has more than fits up to Cap, ReadFrom fails with
-// [io.ErrShortWrite], and one byte more than n has been read from r. It fails with the error
-// of r, and with ErrReadOnly.
+// ReadFrom implements [io.ReaderFrom]. It reads r to its end into the buffer, from where Write
+// would begin. If r has more bytes than fit up to Cap, ReadFrom fails with [io.ErrShortWrite],
+// after it has read one byte more than n from r. It returns the error of r, and ErrReadOnly for a
+// read-only buffer.
 func (b *Buffer) ReadFrom(r io.Reader) (n int64, err error) {
 	to, err := b.space()
 	if err != nil {
@@ -88,7 +88,7 @@ func (b *Buffer) space() ([]byte, error) {
 	return b.mem[b.at:], nil
 }
 
-// wrote moves the end by n of the wanted bytes.
+// wrote moves the end by n bytes, and returns io.ErrShortWrite if n is less than wanted.
 func (b *Buffer) wrote(n, wanted int) (int, error) {
 	if wanted > 0 {
 		b.at += n

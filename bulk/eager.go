@@ -7,16 +7,17 @@ import (
 	"iter"
 )
 
-// An Argument is a handle that may have the bytes with it. It is sent like any other value, within
-// arguments of calls too: small memory is there with the request, and large memory is pulled.
+// An Argument is a handle that may carry the bytes themselves. It is sent like any other value,
+// also within arguments of calls. Small memory arrives with the request, and large memory is
+// pulled.
 type Argument struct {
 	Handle   Handle
-	Snapshot []byte // what the memory had when the argument was made; nil: it is to be pulled
+	Snapshot []byte // the bytes when the argument was made; nil if they must be pulled
 }
 
-// Argument returns the region's handle. If the region is small, see [Eager], and may be read, a copy of
-// its bytes is in the argument: [Endpoint.PullArgument] and [PipelineArgument] then need no message, and later changes of the
-// memory are not seen.
+// Argument returns the region's handle. If the region is small (see [Eager]) and may be read, the
+// argument has a copy of its bytes. Then [Endpoint.PullArgument] and [PipelineArgument] need no
+// message, and do not see later changes of the memory.
 func (r *Region) Argument() Argument {
 	a := Argument{Handle: r.Handle()}
 	if r.rights&ReadOnly != 0 && r.Len() <= int64(r.ep.cfg.eager) && r.begin() {
@@ -27,7 +28,8 @@ func (r *Region) Argument() Argument {
 	return a
 }
 
-// PullArgument is [Endpoint.Pull] from what is in the argument, or else from its handle.
+// PullArgument is [Endpoint.Pull] from the bytes in the argument, or from its handle if the
+// argument has none.
 func (ep *Endpoint) PullArgument(ctx context.Context, a *Argument, off int64, dst ...[]byte) (int64, error) {
 	if !a.isEager() {
 		return ep.Pull(ctx, a.Handle, off, dst...)
@@ -40,7 +42,8 @@ func (ep *Endpoint) PullArgument(ctx context.Context, a *Argument, off int64, ds
 	return n, nil
 }
 
-// PipelineArgument is [Pipeline] of what is in the argument, as one piece without a message, or else from its handle.
+// PipelineArgument is [Pipeline] over an argument. It yields the bytes in the argument as one piece
+// without a message, or pulls from the handle if the argument has none.
 func PipelineArgument(ctx context.Context, ep *Endpoint, a *Argument, opts ...Option) iter.Seq2[Piece, error] {
 	if !a.isEager() {
 		return Pipeline(ctx, ep, a.Handle, opts...)

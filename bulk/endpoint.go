@@ -16,14 +16,14 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// An Endpoint is what a process moves data with: it serves transfers of its regions, and makes
-// transfers of those of other endpoints. A process needs one. Its methods may be called concurrently.
+// An Endpoint serves transfers of this process's regions, and makes transfers with regions of other
+// endpoints. A process needs one. Its methods may be called concurrently.
 type Endpoint struct {
 	c       *rocl.Context
 	r       *rocl.Resource
 	cfg     config
 	secret  [sha256.Size]byte
-	life    context.Context // of replies
+	life    context.Context // ends with the endpoint, and with it the sending of replies
 	end     context.CancelCauseFunc
 	server  sync.WaitGroup
 	sharing sharing
@@ -33,39 +33,43 @@ type Endpoint struct {
 
 	mu       sync.Mutex
 	isClosed bool
-	last     uint64 // number of a region
+	last     uint64 // number of the region that was exposed last
 	regions  map[uint64]*Region
 }
 
-// An Option changes one default of [Open]. PieceSize and Depth are for [Pipeline] too.
+// An Option changes one default of [Open]. PieceSize and Depth apply to [Pipeline] too.
 type Option func(*config)
 
 type config struct {
-	piece  int // bytes
-	large  int // bytes where a piece is not received into memory of the context
-	placed int // bytes that are read where they lie
+	piece  int // bytes of a piece
+	large  int // bytes of a piece that is not received into memory of the context
+	placed int // bytes of a piece that is read where it lies
 	depth  int
-	most   int // requests served at a time
-	eager  int // bytes of a region that travel in an argument
+	most   int // requests served at the same time
+	eager  int // bytes of the largest region whose Argument has its bytes
 }
 
-// PieceSize sets into how large pieces transfers are split, in bytes: by default 1 MiB; 8 MiB for Pull into one slice, and for
-// Pull and Push over shared memory; and 64 MiB where these read the memory of the other process where it lies. It fails if
-// it is less than 1 or more than a message may have.
+// PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
+// is 8 MiB for Pull into one slice, and for Pull and Push over shared memory, and 64 MiB where
+// these read the memory of the other process where it lies. Open fails if bytes is less than 1 or
+// more than a message may have.
 func PieceSize(bytes int) Option {
 	return func(c *config) { c.piece, c.large, c.placed = bytes, bytes, bytes }
 }
 
-// Depth sets how many pieces of one transfer are under way at a time: 4 by default, and fewer while several transfers of
-// the endpoint that do not go over shared memory would have more than 32 MiB under way together. It fails if it is less than 1.
+// Depth sets how many pieces of one transfer are in progress at a time: 4 by default. Transfers use
+// fewer while several of them that do not go over shared memory would have more than 32 MiB in
+// progress together. Open fails if n is less than 1.
 func Depth(n int) Option { return func(c *config) { c.depth = n } }
 
-// Eager sets up to how many bytes of a region travel within its [Region.Argument]: 8 KiB by default. With less than 0 none do.
+// Eager sets the size in bytes up to which a region travels within its [Region.Argument]: 8 KiB by
+// default. With a negative size no region does.
 func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 
-// MaxRequests limits how many requests an endpoint serves at a time: 1024 by default, and for one target, a context, at most a
-// quarter of them. Others are refused, and their targets try again after some milliseconds, so that transfers take longer, and do
-// not fail. What requests need of memory is limited by rocl.WithMemory. It fails if it is less than 1.
+// MaxRequests limits how many requests an endpoint serves at a time: 1024 by default. The requests
+// of one target, a context, are at most a quarter of them. The endpoint refuses further requests,
+// and their targets try again after some milliseconds. So transfers take longer, and do not fail.
+// rocl.WithMemory limits the memory that requests need. Open fails if n is less than 1.
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
@@ -81,15 +85,15 @@ func newConfig(opts []Option) (config, error) {
 
 const (
 	defaultPiece = 1 << 20
-	largePiece   = 8 << 20  // where a piece is not received into memory of the context
-	placedPiece  = 64 << 20 // where each piece costs the same time
+	largePiece   = 8 << 20  // if a piece is not received into memory of the context
+	placedPiece  = 64 << 20 // if each piece costs the same time
 	defaultDepth = 4
 
 	defaultRequests = 1024
 )
 
-// Open registers a resource with the attribute bulk=1, which serves transfers until Close. It fails with
-// ErrRange where an option makes no sense, and as [rocl.Context.Register] does.
+// Open registers a resource with the attribute bulk=1, which serves transfers until Close. It fails
+// with ErrRange if an option is out of range, and as [rocl.Context.Register] does.
 func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -105,12 +109,13 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	return ep, nil
 }
 
-// ID returns the identifier of the endpoint's resource, which its handles name as their origin.
+// ID returns the identifier of the endpoint's resource, which the endpoint's handles name as their
+// origin.
 func (ep *Endpoint) ID() rocl.GID { return ep.r.ID() }
 
-// Close ends the endpoint: transfers that use its memory fail with ErrRevoked or rocl.ErrGone,
-// and its own with rocl.ErrClosed. It revokes all regions and waits until nothing uses their memory,
-// or ctx ends; then it returns the cause. Closing a closed endpoint does nothing.
+// Close ends the endpoint. Transfers that use its memory fail with ErrRevoked or rocl.ErrGone, and
+// its own transfers with rocl.ErrClosed. Close revokes all regions and waits until nothing uses
+// their memory. If ctx ends first, Close returns its cause. A second Close does nothing.
 func (ep *Endpoint) Close(ctx context.Context) error {
 	ep.mu.Lock()
 	ep.isClosed = true
@@ -128,27 +133,27 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 	return nil
 }
 
-// Stats are counts of an endpoint since Open.
+// Stats describes an endpoint: its regions, and counts since Open.
 type Stats struct {
-	Regions int // that are exposed now
+	Regions int // regions that are exposed now
 	Serving int // requests that are served now: see MaxRequests
 
-	// What other endpoints, and this one, did with the regions:
-	Reads, Writes           uint64 // requests that were granted; one transfer makes one for each piece
+	// Requests of this and other endpoints for the regions:
+	Reads, Writes           uint64 // requests that were granted; a transfer makes one for each piece
 	ReadBytes, WrittenBytes uint64
 	Refused                 uint64
 
 	Transfers uint64 // requests that this endpoint made
 
-	// Denied counts contexts with which memory is shared, and between whose processes and this one plain memory
-	// cannot be read where it lies, because the system does not allow it (ptrace), or the process has another PID
-	// namespace. Large transfers of plain memory with them take a copy more.
+	// Denied counts contexts that share memory with this one, but with which plain memory cannot be
+	// read where it lies: the system does not allow it (ptrace), or the process has another PID
+	// namespace. Large transfers of plain memory with them take one copy more.
 	Denied int
 }
 
 type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers atomic.Uint64 }
 
-// Stats returns the counts as of now.
+// Stats returns the current counts.
 func (ep *Endpoint) Stats() Stats {
 	ep.mu.Lock()
 	n := len(ep.regions)

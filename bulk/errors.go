@@ -9,9 +9,9 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Errors of transfers and of Expose. A transfer can also fail with errors of rocl: ErrGone where
-// the origin's process has ended, ErrUnreachable where it is out of reach, ErrClosed where the
-// target's own endpoint is closed.
+// Errors of transfers and of Expose. A transfer can also fail with errors of rocl: ErrGone if the
+// origin's process has ended, ErrUnreachable if it is out of reach, ErrClosed if the target's own
+// endpoint is closed.
 var (
 	ErrRights  = errors.New("bulk: the handle has no right to do this")
 	ErrRange   = errors.New("bulk: the range is not within the memory")
@@ -23,11 +23,11 @@ var (
 	errProtocol = errors.New("bulk: not a message of this protocol")
 )
 
-// codes are the errors that an origin answers with, by their numbers on the wire. Number 0 is an
-// error of any other kind, of which the text is sent.
+// codes lists the errors that an origin replies with; the index is the number on the wire. Number 0
+// stands for any other error, whose text follows.
 var codes = []error{nil, ErrRights, ErrRange, ErrRevoked, ErrKey, errProtocol, rocl.ErrTooLarge, errDenied, errElsewhere, errBusy}
 
-// appendError appends err as an origin answers with it.
+// appendError appends the encoding of err in a reply of the origin.
 func appendError(p []byte, err error) []byte {
 	for code, known := range codes {
 		if known != nil && errors.Is(err, known) {

@@ -4,15 +4,15 @@ package bulk
 
 import "sync/atomic"
 
-// inFlightMost is how many bytes all transfers of an endpoint have under way, where that is less than what each
-// would have by itself. More do not arrive sooner, and do not stay in the processor's caches until they are used. What lies in
-// shared memory does not arrive, and is not counted.
+// inFlightMost bounds how many bytes all transfers of an endpoint have in progress together. More
+// bytes do not arrive sooner, and leave the processor's caches before they are used. Transfers over
+// shared memory are not counted, because their bytes do not cross a connection.
 const inFlightMost = 32 << 20
 
 // A flight counts the transfers that an endpoint makes at a time.
 type flight struct{ transfers atomic.Int64 }
 
-// depth returns how many pieces of a transfer with an origin are under way now.
+// depth returns how many pieces of a transfer with h's origin may be in progress now.
 func (ep *Endpoint) depth(h *Handle, piece int64, wanted int) int {
 	if isShared, _ := ep.sharing.with(ep.c, h.origin); isShared {
 		return wanted
@@ -23,8 +23,9 @@ func (ep *Endpoint) depth(h *Handle, piece int64, wanted int) int {
 func (f *flight) begin() { f.transfers.Add(1) }
 func (f *flight) end()   { f.transfers.Add(-1) }
 
-// depth returns how many pieces one transfer has under way now: as many as it wants, if it is alone, and else a part of
-// what all may have, but at least one, so that no transfer waits for another.
+// depth returns how many pieces one transfer may have in progress now. A single transfer gets what
+// it wants. Several share inFlightMost, but each gets at least one piece, so that no transfer waits
+// for another.
 func (f *flight) depth(piece int64, wanted int) int {
 	n := f.transfers.Load()
 	if n <= 1 {

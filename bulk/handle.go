@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Rights say what a target may do with a region.
+// Rights says what a target may do with a region.
 type Rights uint8
 
 // Rights of regions and handles.
@@ -38,29 +38,29 @@ func (r Rights) String() string {
 
 func (r Rights) isValid() bool { return r != 0 && r&^ReadWrite == 0 }
 
-// MaxNarrow is how many times a handle can be narrowed, by all its holders together.
+// MaxNarrow is how many times a handle can be narrowed, by all its holders in sequence.
 const MaxNarrow = 4
 
 // A Handle names memory of another context, or of this one. It is a value of fixed size that is
 // sent in messages and in arguments of calls: for package codec it is raw alone and in raw structs,
-// and a text within other values. Whoever has it can use it until the region is revoked. It holds a
-// key: print it nowhere. The zero Handle names nothing.
+// and a text within other values. Any process that has the handle can use it until the region is
+// revoked. It contains a key, so print it nowhere. The zero Handle names nothing.
 //
-// Its key is computed from the memory, the range and the rights, and from the secret of the
-// origin's endpoint, which never leaves the process. A holder that narrows a handle computes the next
-// key from the last one. It cannot be computed back, so that a handle that was narrowed and
-// passed on cannot be widened: the origin repeats the steps, and compares.
+// The key is computed from the memory, the range, the rights, and the secret of the origin's
+// endpoint, which never leaves the process. A holder that narrows a handle computes the next key
+// from the last one. The reverse is not possible, so a handle that was narrowed and passed on
+// cannot be widened. The origin repeats the steps and compares the keys.
 type Handle struct {
 	origin rocl.GID
 	region uint64
 	key    [keyLen]byte
-	depth  uint8 // steps[depth] is what the handle has
+	depth  uint8 // steps[depth] is what the handle allows
 	steps  [1 + MaxNarrow]step
 }
 
 const keyLen = 16
 
-// A step is a range of a region, and what may be done with it.
+// A step is a range of a region and the rights to it.
 type step struct {
 	Off, Len uint64 // from the beginning of the region
 	Rights   Rights
@@ -71,7 +71,7 @@ func (s step) isWithin(o step) bool {
 	return s.Off >= o.Off && s.Off-o.Off <= o.Len && s.Len <= o.Len-(s.Off-o.Off) && s.Rights&^o.Rights == 0
 }
 
-// firstKey returns the key of the whole of a region.
+// firstKey returns the key of a handle of the whole region.
 func firstKey(secret *[sha256.Size]byte, region uint64, s step) [keyLen]byte {
 	p := make([]byte, 0, 64)
 	p = append(p, secret[:]...)
@@ -79,7 +79,7 @@ func firstKey(secret *[sha256.Size]byte, region uint64, s step) [keyLen]byte {
 	return s.hash(p)
 }
 
-// hash returns the key that follows from what is in p and the step.
+// hash returns the key that follows from the bytes p and the step.
 func (s step) hash(p []byte) (key [keyLen]byte) {
 	p = binary.LittleEndian.AppendUint64(p, s.Off)
 	p = binary.LittleEndian.AppendUint64(p, s.Len)
@@ -88,7 +88,8 @@ func (s step) hash(p []byte) (key [keyLen]byte) {
 	return key
 }
 
-// last returns what the handle allows.
+// last returns the range and the rights of the handle. It returns the zero step if the handle is
+// malformed.
 func (h *Handle) last() step {
 	if int(h.depth) >= len(h.steps) {
 		return step{}
@@ -96,25 +97,25 @@ func (h *Handle) last() step {
 	return h.steps[h.depth]
 }
 
-// Origin returns the endpoint to whose memory the handle belongs.
+// Origin returns the identifier of the endpoint to whose memory the handle belongs.
 func (h Handle) Origin() rocl.GID { return h.origin }
 
-// Len returns how many bytes the handle names.
+// Len returns the number of bytes that the handle names.
 func (h Handle) Len() int64 { return int64(h.last().Len) }
 
-// Rights returns what the handle allows.
+// Rights returns the rights of the handle.
 func (h Handle) Rights() Rights { return h.last().Rights }
 
 // IsZero reports whether the handle names nothing.
 func (h Handle) IsZero() bool { return h == Handle{} }
 
-// String names the memory, without the key.
+// String describes the memory, without the key.
 func (h Handle) String() string {
 	return fmt.Sprintf("region %d of %v, %d bytes, %v", h.region, h.origin, h.Len(), h.Rights())
 }
 
-// Slice returns a handle of the n bytes from off on. Offsets of transfers with it count from there.
-// It fails with ErrRange where they are not within h, and with ErrNarrow.
+// Slice returns a handle of the n bytes from off. Offsets of transfers with it count from there. It
+// fails with ErrRange if the bytes are not within h, and with ErrNarrow.
 func (h Handle) Slice(off, n int64) (Handle, error) {
 	s := h.last()
 	if !isWithin(off, n, int64(s.Len)) {
@@ -123,8 +124,8 @@ func (h Handle) Slice(off, n int64) (Handle, error) {
 	return h.narrow(step{s.Off + uint64(off), uint64(n), s.Rights})
 }
 
-// Narrow returns a handle of the same memory that allows less. It fails with ErrRights where r
-// is more than h allows, and with ErrNarrow.
+// Narrow returns a handle of the same memory with the rights r. It fails with ErrRights if r is
+// invalid or allows more than h, and with ErrNarrow.
 func (h Handle) Narrow(r Rights) (Handle, error) {
 	s := h.last()
 	if !r.isValid() || r&^s.Rights != 0 {
@@ -146,7 +147,8 @@ func (h Handle) narrow(s step) (Handle, error) {
 	return h, nil
 }
 
-// verify reports whether the key is one that the owner of secret gave, or that follows from it.
+// verify reports whether the key follows from the secret by the steps of the handle, each of which
+// allows no more than the one before.
 func (h *Handle) verify(secret *[sha256.Size]byte) bool {
 	if int(h.depth) >= len(h.steps) {
 		return false
@@ -161,7 +163,7 @@ func (h *Handle) verify(secret *[sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(key[:], h.key[:]) == 1
 }
 
-// rawHandle is a Handle without its methods: codec sends it as it lies in memory.
+// rawHandle is a Handle without its methods, so that codec encodes it as it lies in memory.
 type rawHandle Handle
 
 // MarshalText encodes the handle as printable text, key included.

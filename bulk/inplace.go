@@ -2,8 +2,9 @@
 
 package bulk
 
-// InPlace reports whether [Endpoint.View] of a range that h names would be in place, if that is registered memory in one
-// segment: the origin belongs to the context of ep, or shares memory with it.
+// InPlace reports whether [Endpoint.View] of registered memory that h names would be in place, if
+// the range is within one segment. That is so if the origin belongs to the context of ep, or shares
+// memory with it.
 func (ep *Endpoint) InPlace(h Handle) bool {
 	if h.origin.Context() == ep.ID().Context() {
 		return true

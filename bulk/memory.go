@@ -8,13 +8,13 @@ import (
 	"sort"
 )
 
-// A memory is a number of slices that are read and written as if they lay behind one another.
+// A memory is several slices that are read and written as one sequence of bytes.
 type memory struct {
 	parts  [][]byte
-	starts []int64 // where each part begins, and at the end the size; nil where there is one part
+	starts []int64 // offset of each part, and the size at the end; nil for a single part
 }
 
-// newMemory fails where the sizes of the parts add up to more than 64 bits have.
+// newMemory reports false if the sizes of the parts add up to more than an int64 holds.
 func newMemory(parts [][]byte) (m memory, ok bool) {
 	m.parts = parts
 	if len(parts) == 1 {
@@ -37,7 +37,8 @@ func (m *memory) size() int64 {
 	return m.starts[len(m.parts)]
 }
 
-// find returns the part in which the byte at off lies, and where in it. off must be less than the size.
+// find returns the part that has the byte at off, and the offset in it. off must be less than the
+// size.
 func (m *memory) find(off int64) (part int, at int) {
 	if m.starts == nil {
 		return 0, int(off)
@@ -46,7 +47,7 @@ func (m *memory) find(off int64) (part int, at int) {
 	return part, int(off - m.starts[part])
 }
 
-// slice returns the n bytes from off on if they lie in one part, else nil.
+// slice returns the n bytes from off if they lie in one part, else nil.
 func (m *memory) slice(off, n int64) []byte {
 	if n == 0 {
 		return nil
@@ -58,7 +59,7 @@ func (m *memory) slice(off, n int64) []byte {
 	return nil
 }
 
-// within yields the bytes from off on, n in all, as they lie in the parts. They must be within the memory.
+// within yields the n bytes from off, part by part. They must be within the memory.
 func (m *memory) within(off, n int64) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if n == 0 {
@@ -75,19 +76,19 @@ func (m *memory) within(off, n int64) iter.Seq[[]byte] {
 	}
 }
 
-// read copies the bytes from off on to p.
+// read copies the bytes from off to p.
 func (m *memory) read(p []byte, off int64) {
 	for from := range m.within(off, int64(len(p))) {
 		p = p[copy(p, from):]
 	}
 }
 
-// write copies p to the bytes from off on.
+// write copies p to the bytes from off.
 func (m *memory) write(p []byte, off int64) {
 	for to := range m.within(off, int64(len(p))) {
 		p = p[copy(to, p):]
 	}
 }
 
-// isWithin reports whether n bytes from off on lie within size bytes.
+// isWithin reports whether n bytes from off lie within size bytes.
 func isWithin(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }

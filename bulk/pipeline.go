@@ -9,16 +9,17 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// A Piece is a part of the bytes that a handle names, as [Pipeline] hands it over.
+// A Piece is a part of the bytes that a handle names. [Pipeline] yields pieces.
 type Piece struct {
-	Off int64 // from the beginning of what the handle names
-	// Message has the bytes. The pipeline releases it when the loop goes on. What is to stay
-	// longer is copied, or kept by Message.Buffer. It is nil where the bytes came in an [Argument].
+	Off int64 // from the beginning of the bytes that the handle names
+	// Message has the bytes. The pipeline releases it when the loop goes on. Copy bytes that are
+	// needed longer, or keep them by Message.Buffer. Message is nil if the bytes came in an
+	// [Argument].
 	Message *rocl.Message
-	bytes   []byte // instead of the message
+	bytes   []byte // the bytes if Message is nil
 }
 
-// Bytes returns the bytes of the piece, to be read until the loop goes on.
+// Bytes returns the bytes of the piece. They may be read until the loop goes on.
 func (p Piece) Bytes() []byte {
 	if p.Message == nil {
 		return p.bytes
@@ -26,9 +27,9 @@ func (p Piece) Bytes() []byte {
 	return p.Message.Bytes()
 }
 
-// Pipeline yields all bytes that h names, in pieces of a given size ([PieceSize], 1 MiB by
-// default) and in order. While the loop works on one piece the next ones are on their way, so that there
-// are up to [Depth] pieces at a time, that one included. Pieces are views (see [Endpoint.View]).
+// Pipeline yields all bytes that h names in order, in pieces of a given size ([PieceSize], 1 MiB by
+// default). While the loop works on one piece, it fetches the next ones: up to [Depth] pieces at a
+// time, including the current one. Pieces are views (see [Endpoint.View]).
 //
 // The first error ends the loop, as does the end of ctx: see [Endpoint.Pull].
 func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.Seq2[Piece, error] {
@@ -56,17 +57,17 @@ type pipeline struct {
 	piece int64
 	depth int
 
-	started int64         // bytes that were asked for
-	queue   []chan answer // of what is under way, in order
+	started int64         // bytes requested so far
+	queue   []chan answer // of the requests in progress, in order
 }
 
-// An answer is what became of one piece.
+// An answer is the result of one piece's request.
 type answer struct {
 	m   *rocl.Message
 	err error
 }
 
-// fill asks for pieces until as many are under way as may be now.
+// fill starts requests until the allowed number is in progress, or all bytes are requested.
 func (l *pipeline) fill() {
 	for len(l.queue) < l.ep.depth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
@@ -98,13 +99,13 @@ func (l *pipeline) run(yield func(Piece, error) bool) {
 	}
 }
 
-// hand gives a piece to the loop, which may panic.
+// hand yields a piece to the loop, whose body may panic, and releases the message.
 func (l *pipeline) hand(m *rocl.Message, off int64, yield func(Piece, error) bool) bool {
 	defer m.Release()
 	return yield(Piece{Off: off, Message: m}, nil)
 }
 
-// close waits for what is under way, which has been cancelled.
+// close waits for the requests in progress, which have been cancelled, and releases their messages.
 func (l *pipeline) close() {
 	for _, a := range l.queue {
 		if a := <-a; a.m != nil {

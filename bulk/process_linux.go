@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readProcess fills the slices with the extents of another process's memory, of the same size altogether and at most
-// callMost each. It is a variable for tests.
+// readProcess fills the slices with the extents of another process's memory. Slices and extents
+// have the same size altogether, and each list has at most callMost elements. It is a variable for
+// tests.
 var readProcess = func(pid int, local [][]byte, remote []extent) error {
 	var want int
 	to := make([]unix.Iovec, len(local))

@@ -15,16 +15,15 @@ import (
 // A Segment is a piece of memory of a region: see [Bytes] and [Buffer].
 type Segment struct {
 	mem []byte
-	buf *rocl.Buffer // nil: plain memory
+	buf *rocl.Buffer // nil for plain memory
 	bad error
 }
 
-// Bytes returns a segment of plain memory, of any length. The garbage collector does not take it
-// while the region lives.
+// Bytes returns a segment of plain memory, of any length. The region keeps the memory alive.
 func Bytes(p []byte) Segment { return Segment{mem: p} }
 
-// Buffer returns a segment of a buffer's memory. It is registered, so that other processes of
-// the node read it where it lies. The region keeps a reference of its own to b.
+// Buffer returns a segment of a buffer's memory, which is registered: other processes of the node
+// read it where it lies. The region keeps a reference of its own to b.
 func Buffer(b *rocl.Buffer) Segment {
 	if b == nil {
 		return Segment{bad: fmt.Errorf("%w: the buffer is nil", ErrRange)}
@@ -32,30 +31,33 @@ func Buffer(b *rocl.Buffer) Segment {
 	return Segment{mem: b.Bytes(), buf: b}
 }
 
-// A Region is memory of this process that other processes move data from and to. Its methods
-// may be called concurrently.
+// A Region is memory of this process that other processes pull from and push to. Its methods may be
+// called concurrently.
 type Region struct {
 	ep     *Endpoint
 	number uint64
 	rights Rights
 	mem    memory
-	bufs   []*rocl.Buffer // by segment, nil for plain memory; the region's own references. nil: all are plain
+	bufs   []*rocl.Buffer // the region's own references by segment, nil for plain memory; nil if all segments are plain
 
 	mu        sync.Mutex
-	tickets   []*rocl.Buffer // of which targets may have one; the region's own references
+	tickets   []*rocl.Buffer // the region's own references to tickets that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool
 	isGivenUp bool          // the last user releases the references to buffers
-	isFree    bool          // nothing reads or writes the memory any more
-	idle      chan struct{} // closed when isRevoked and there are no users
+	isFree    bool          // the references to buffers are released
+	idle      chan struct{} // closed when isRevoked is set and users is 0
 }
 
-// Expose makes a region of segments, which targets access as if they lay behind one another. They
-// may be empty, overlap, and be in several regions. Without a segment Expose fails with ErrRange; with
-// rights that there are not it fails with ErrRights; with rocl.ErrReadOnly where a buffer that is
-// ReadOnly would be written; and with rocl.ErrClosed where the endpoint is closed.
+// Expose makes a region of segments, which targets access as one sequence of bytes. Segments may be
+// empty, overlap, and be in several regions.
 //
-// The program may go on using the memory. What a pull reads while the program writes is not defined.
+// Expose fails with ErrRange if no segment is given, and with ErrRights if the rights are invalid.
+// It fails with rocl.ErrReadOnly if targets might write to a buffer that is ReadOnly, and with
+// rocl.ErrClosed if the endpoint is closed.
+//
+// The program may go on using the memory. The bytes of a pull while the program writes are
+// undefined.
 func (ep *Endpoint) Expose(rights Rights, segments ...Segment) (*Region, error) {
 	r := &Region{ep: ep, rights: rights, idle: make(chan struct{})}
 	if err := r.add(segments); err != nil {
@@ -116,7 +118,7 @@ func (r *Region) Handle() Handle {
 	return h
 }
 
-// begin counts a transfer, unless the region is revoked.
+// begin counts a transfer. It reports false if the region is revoked.
 func (r *Region) begin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +137,7 @@ func (r *Region) end() {
 	}
 }
 
-// endedLocked notes that the region is revoked and has no users.
+// endedLocked records that the region is revoked and has no users. r.mu must be held.
 func (r *Region) endedLocked() {
 	close(r.idle)
 	if r.isGivenUp {
@@ -143,12 +145,13 @@ func (r *Region) endedLocked() {
 	}
 }
 
-// Release is [Region.Revoke] for memory that the program does not use again. It does not wait: later
-// transfers fail with ErrRevoked, and the region's references to buffers are released when those under way have
-// ended. Plain memory is the garbage collector's then.
+// Release is [Region.Revoke] for memory that the program does not use again. It does not wait.
+// Later transfers fail with ErrRevoked, and the region's references to buffers are released when
+// the transfers in progress have ended. The garbage collector frees plain memory.
 func (r *Region) Release() { r.revoke(true) }
 
-// revoke refuses later transfers. isGivenUp is whether nobody waits for those under way.
+// revoke refuses later transfers. isGivenUp says that no goroutine waits for the transfers in
+// progress, so that the last of them releases the buffers.
 func (r *Region) revoke(isGivenUp bool) {
 	r.mu.Lock()
 	r.isGivenUp = r.isGivenUp || isGivenUp
@@ -167,11 +170,12 @@ func (r *Region) revoke(isGivenUp bool) {
 	r.ep.mu.Unlock()
 }
 
-// Revoke ends the region: later transfers fail with ErrRevoked. It waits for those under way, and
-// until every [Endpoint.View] of registered memory is released: when it returns nil, nothing
-// reads or writes the memory any more, and the region's references to buffers are released. If ctx
-// ends before, Revoke returns the cause: the region is revoked, and its memory may be in use until
-// another Revoke returns nil. A target that ends gives back all that it held.
+// Revoke ends the region: later transfers fail with ErrRevoked. It waits for the transfers in
+// progress, and until every [Endpoint.View] of registered memory is released. When it returns nil,
+// nothing reads or writes the memory any more, and the region's references to buffers are released.
+//
+// If ctx ends first, Revoke returns its cause. The region is revoked then, but its memory may be in
+// use until another Revoke returns nil. A target that ends returns all that it held.
 func (r *Region) Revoke(ctx context.Context) error {
 	r.revoke(false)
 	select {
@@ -186,17 +190,17 @@ func (r *Region) Revoke(ctx context.Context) error {
 	return nil
 }
 
-// Close is Revoke without a deadline; it implements io.Closer.
+// Close is Revoke without a deadline. It implements io.Closer.
 func (r *Region) Close() error { return r.Revoke(context.Background()) }
 
-// Between two looks whether lent memory has come back.
+// The pauses between two checks whether lent memory has been returned.
 const (
 	lookFirst = 50 * time.Microsecond
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have given back what they were lent of registered memory, and tickets.
-// A buffer tells only how many references there are.
+// returned waits until other processes have returned registered memory and tickets. It polls,
+// because a buffer only has a count of its references.
 func (r *Region) returned(ctx context.Context) error {
 	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
 		select {
@@ -208,7 +212,7 @@ func (r *Region) returned(ctx context.Context) error {
 	return nil
 }
 
-// isLent reports whether a target may read the memory where it lies.
+// isLent reports whether a target may still read the memory where it lies.
 func (r *Region) isLent() bool {
 	return r.areTicketsOut() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
 }

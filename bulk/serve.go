@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// copied is how many bytes are copied into a message rather than sent from where they lie,
-	// because that costs less than to keep an account of them.
+	// copied is the size up to which bytes are copied into a message. For so few bytes a copy costs
+	// less than tracking lent memory.
 	copied = 8 << 10
-	// quick is how many bytes are copied at most by the goroutine that receives requests.
+	// quick is the size up to which the goroutine that receives requests copies bytes itself.
 	quick = 64 << 10
 )
 
-// receive takes requests until the resource is closed. What can be answered quickly it answers
-// itself; the rest it leaves to other goroutines.
+// receive takes requests until the resource is closed. It answers quick requests itself, and starts
+// goroutines for the others.
 func (ep *Endpoint) receive() {
 	for {
 		m, err := ep.r.Recv(context.Background())
@@ -37,7 +37,7 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 	q, data, err := parseRequest(m.Bytes())
 	if !ep.serving.begin(m.From(), ep.cfg.most) {
 		ep.counts.refused.Add(1)
-		_ = ep.r.ReplyBytes(ended, m, refusal(q.Len, errBusy)) // without room the target sees ErrNoReply
+		_ = ep.r.ReplyBytes(ended, m, refusal(q.Len, errBusy)) // if the target has no room for the reply, its call ends with ErrNoReply
 		m.Release()
 		return
 	}
@@ -57,7 +57,7 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 	}
 }
 
-// background runs f, in a goroutine of its own unless it is quick.
+// background runs f: in this goroutine if isQuick, else in one of its own.
 func (ep *Endpoint) background(isQuick bool, f func()) {
 	if isQuick {
 		f()
@@ -66,22 +66,22 @@ func (ep *Endpoint) background(isQuick bool, f func()) {
 	}
 }
 
-// refuse replies that a request has failed, whose reply would have n bytes. It owns m.
+// refuse replies with an error to a request for n bytes. It owns m.
 func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
 	ep.counts.refused.Add(1)
 	p := refusal(n, err)
 	ep.reply(m, func(ctx context.Context) error { return ep.r.ReplyBytes(ctx, m, p) }, func() {})
 }
 
-// ended is a context that has: a Reply with it does not wait.
+// ended is a context that has ended. A Reply with it does not wait.
 var ended = func() context.Context {
 	ctx, end := context.WithCancel(context.Background())
 	end()
 	return ctx
 }()
 
-// reply calls send, which replies to m, and calls failed if it fails. It does not wait: where the
-// target's context has no room for the reply, another goroutine does. It owns m.
+// reply calls send, which replies to m, and calls failed if it fails. reply does not wait: if the
+// target's context has no room for the reply, another goroutine waits. It owns m.
 func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, failed func()) {
 	if send(ended) == nil {
 		ep.served(m)
@@ -89,21 +89,21 @@ func (ep *Endpoint) reply(m *rocl.Message, send func(context.Context) error, fai
 	}
 	ep.server.Go(func() {
 		defer ep.served(m)
-		if send(ep.life) != nil { // the target has ended, or this endpoint
+		if send(ep.life) != nil { // the target or this endpoint has ended
 			failed()
 		}
 	})
 }
 
-// served releases a request that has been replied to.
+// served releases a request after the reply.
 func (ep *Endpoint) served(m *rocl.Message) {
 	from := m.From()
 	m.Release()
 	ep.serving.end(from)
 }
 
-// admit returns the region of a request, and where in it the range begins. The region's end must
-// be called.
+// admit checks a request. It returns the region, and the offset of the request's range in it. The
+// caller must call the region's end.
 func (ep *Endpoint) admit(q *request, want Rights) (*Region, int64, error) {
 	h := (*Handle)(&q.Handle)
 	if h.origin != ep.ID() || !h.verify(&ep.secret) {
@@ -182,8 +182,9 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 	})
 }
 
-// lend returns n bytes from off on as a buffer over the memory itself, where that can be sent to
-// another resource without a copy; then it sees to it that end is called. Otherwise it returns nil.
+// lend returns the n bytes from off as a buffer over the memory itself, and makes sure that end is
+// called. It returns nil, and end remains to be called, if the bytes cannot be sent to the resource
+// without a copy.
 func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
 	if n <= copied {
 		return nil
@@ -198,7 +199,8 @@ func (r *Region) lend(to rocl.GID, off int64, n int) *rocl.Buffer {
 	return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
 }
 
-// lendRegistered is lend of registered memory, which is awaited by Region.returned.
+// lendRegistered is lend for registered memory only. Region.returned waits until the buffer is
+// released.
 func (r *Region) lendRegistered(off int64, n int) *rocl.Buffer {
 	i, at := r.mem.find(off)
 	if r.bufs == nil || r.bufs[i] == nil || len(r.mem.parts[i])-at < n {
@@ -208,7 +210,7 @@ func (r *Region) lendRegistered(off int64, n int) *rocl.Buffer {
 	return r.bufs[i].Slice(at, n)
 }
 
-// copy returns a copy of n bytes from off on, and calls end.
+// copy returns a copy of the n bytes from off, and calls end.
 func (r *Region) copy(off int64, n int) (*rocl.Buffer, error) {
 	defer r.end()
 	b, err := r.ep.c.BufferWait(r.ep.life, n)

@@ -11,18 +11,19 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// share is which part of the requests that are served at a time those of one target may be: a quarter.
+// share limits the requests of one target that are served at a time to a quarter of all.
 const share = 4
 
-// A serving counts the requests that are being served, so that targets cannot make an origin start goroutines
-// without end, and one target cannot take the place of all others.
+// A serving counts the requests that are being served. It keeps targets from making an origin start
+// goroutines without limit, and one target from using up the limit.
 type serving struct {
 	mu    sync.Mutex
 	all   int
 	peers map[rocl.GID]int // by context
 }
 
-// begin counts a request from a resource, unless there are as many as most, or its context has its share.
+// begin counts a request from a resource. It reports false if most requests are being served, or if
+// those of the resource's context have reached their share.
 func (s *serving) begin(from rocl.GID, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,17 +55,18 @@ func (s *serving) count() int {
 	return s.all
 }
 
-// Between two attempts at what an origin is too busy for.
+// The pauses between two attempts of a request that an origin was too busy to serve.
 const (
 	busyFirst = time.Millisecond
 	busyMost  = 50 * time.Millisecond
 )
 
-// silentMost is how many times an origin may release a request without a reply, as it does where it has no room even
-// to say that it is busy.
+// silentMost is how many times an origin may release a request without a reply before the transfer
+// fails. An origin does so if it has no room even for the reply that it is busy.
 const silentMost = 10
 
-// patiently calls do again as long as the origin is too busy, until ctx ends.
+// patiently calls do again, after a pause, while the origin is too busy. It returns the cause of
+// ctx when ctx ends.
 func patiently(ctx context.Context, do func() error) error {
 	silent := 0
 	for pause := busyFirst; ; pause = min(2*pause, busyMost) {

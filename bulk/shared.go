@@ -12,11 +12,12 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// copyAtOnce is how many bytes one goroutine copies before it looks whether the transfer has been cancelled. Go
-// copies 1 MiB and more past the caches, which is faster where the memory does not fit into them.
+// copyAtOnce is how many bytes one goroutine copies before it checks whether the transfer has been
+// cancelled. Go copies 1 MiB and more past the caches, which is faster for memory that does not fit
+// into them.
 const copyAtOnce = 4 << 20
 
-// eachCopied calls do for n bytes in parts of copyAtOnce. Some goroutines share the work.
+// eachCopied calls do for n bytes in parts of copyAtOnce, in several goroutines.
 func (ep *Endpoint) eachCopied(ctx context.Context, n int64, do func(at, n int64) error) error {
 	_, err := inPieces(ctx, n, copyAtOnce, min(ep.cfg.depth, runtime.GOMAXPROCS(0)), func(_ context.Context, at, n int64) error {
 		return do(at, n)
@@ -32,8 +33,8 @@ func (ep *Endpoint) copyOut(ctx context.Context, local *memory, at int64, p []by
 	})
 }
 
-// placed returns how a transfer of n bytes over shared memory is made without the transport's ring, or nil where
-// it goes through it.
+// placed returns the function that moves pieces over shared memory without the transport's ring. It
+// returns nil if the transfer has to use the ring.
 func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) pieceFunc {
 	if n < placedLeast || !local.isCoarse(n) || h.origin.Context() == ep.ID().Context() || !ep.sharing.mayPlace(ep.c, h.origin) {
 		return nil
@@ -44,8 +45,8 @@ func (ep *Endpoint) placed(h *Handle, want Rights, local *memory, n int64) piece
 	return ep.pushPlaced
 }
 
-// pullPlaced copies n bytes from off on to local memory, from where they lie. It fails with errElsewhere where that
-// cannot be done.
+// pullPlaced copies n bytes from off to local memory, from where they lie. It fails with
+// errElsewhere if that is not possible.
 func (ep *Endpoint) pullPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
 	m, err := ep.ask(ctx, h, tagPlace, off, n, nil)
 	if err != nil {
@@ -62,8 +63,8 @@ func (ep *Endpoint) pullPlaced(ctx context.Context, h *Handle, off int64, local 
 	return ep.sharing.heed(h.origin, ep.redeem(ctx, t, local, at, n))
 }
 
-// pushPlaced has the origin copy n bytes of local memory from where they lie. It fails with errElsewhere where that
-// cannot be done.
+// pushPlaced asks the origin to copy n bytes of local memory from where they lie. It fails with
+// errElsewhere if that is not possible.
 func (ep *Endpoint) pushPlaced(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
 	q := request{rawHandle(*h), uint64(off), uint64(n)}
 	b, err := ep.newTicket(&q, local, at, n)
@@ -83,8 +84,8 @@ func (ep *Endpoint) pushPlaced(ctx context.Context, h *Handle, off int64, local 
 	return nil
 }
 
-// place answers where the bytes of a request lie: with themselves where they are registered memory in one segment, and
-// else with a ticket. It owns m.
+// place replies with the bytes of a request themselves if they are registered memory in one
+// segment, and else with a ticket. It owns m.
 func (ep *Endpoint) place(m *rocl.Message, q *request) {
 	if isShared, _ := ep.sharing.with(ep.c, m.From()); !isShared || q.Len < placedLeast || q.Len > rocl.MaxMessage {
 		ep.refuse(m, q.Len, errElsewhere)
@@ -109,8 +110,8 @@ func (ep *Endpoint) place(m *rocl.Message, q *request) {
 	ep.reply(m, func(ctx context.Context) error { return ep.r.Reply(ctx, m, b) }, b.Release)
 }
 
-// giveTicket returns a ticket of n bytes from off on, and calls end. The region is in use until the target has given
-// the ticket back: see Region.returned.
+// giveTicket returns a ticket for the n bytes from off, and calls end. The region is in use until
+// the target has returned the ticket: see Region.returned.
 func (r *Region) giveTicket(off, n int64) (*rocl.Buffer, error) {
 	defer r.end()
 	if !r.mem.isCoarse(r.mem.size()) {
@@ -127,7 +128,7 @@ func (r *Region) giveTicket(off, n int64) (*rocl.Buffer, error) {
 	return b, nil
 }
 
-// forgetReturned releases the tickets that targets have given back. r.mu must be held.
+// forgetReturned releases the tickets that targets have returned. r.mu must be held.
 func (r *Region) forgetReturned() {
 	kept := r.tickets[:0]
 	for _, b := range r.tickets {
@@ -149,7 +150,7 @@ func (r *Region) areTicketsOut() bool {
 	return len(r.tickets) > 0
 }
 
-// take copies bytes of a target, for which the request has a ticket, to a region. It owns m.
+// take copies bytes from a target, whose request has a ticket for them, to a region. It owns m.
 func (ep *Endpoint) take(m *rocl.Message, q *request) {
 	t, err := parseTicket(m, requestLen)
 	if err != nil {
@@ -172,23 +173,23 @@ func (ep *Endpoint) take(m *rocl.Message, q *request) {
 	})
 }
 
-// sharing knows with which contexts memory is shared. To them registered memory is lent, and
-// plain memory would be copied twice: into the transport's ring and out of it.
+// A sharing caches which contexts share memory with this one. The origin lends them registered
+// memory. For plain memory it prefers tickets: the ring would cost two copies.
 type sharing struct {
 	mu     sync.Mutex
 	looked time.Time
 	peers  map[rocl.GID]bool
-	denied map[rocl.GID]bool // contexts whose memory this process may not read, or that may not read this process's
+	denied map[rocl.GID]bool // contexts whose memory this process may not read, or that may not read memory of this process
 }
 
-// sharingFor is how long an answer of sharing is believed. A wrong one costs a copy.
+// sharingFor is how long sharing uses an answer. A wrong answer costs a copy.
 const sharingFor = time.Second
 
 // deniedMost limits how many contexts are remembered as denied.
 const deniedMost = 1024
 
-// with reports whether messages to a resource go over shared memory, and whether that is known: without a
-// connection it is not.
+// with reports whether messages to a resource go over shared memory. isKnown is false if the
+// context has no connection to the resource's context.
 func (s *sharing) with(c *rocl.Context, to rocl.GID) (isShared, isKnown bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,8 @@ func (s *sharing) with(c *rocl.Context, to rocl.GID) (isShared, isKnown bool) {
 	return isShared, isKnown
 }
 
-// mayPlace reports whether memory of a resource's process may be read where it lies, or that is not known.
+// mayPlace reports whether this process may try to read memory of a resource's process where it
+// lies: memory is shared or that is not known, and no attempt was denied.
 func (s *sharing) mayPlace(c *rocl.Context, to rocl.GID) bool {
 	isShared, isKnown := s.with(c, to)
 	s.mu.Lock()
@@ -214,7 +216,7 @@ func (s *sharing) mayPlace(c *rocl.Context, to rocl.GID) bool {
 	return (isShared || !isKnown) && !s.denied[to.Context()]
 }
 
-// heed remembers a resource's context if err says that memory cannot be read between it and this process, and returns err.
+// heed returns err. If err is errDenied, heed remembers the resource's context as denied.
 func (s *sharing) heed(to rocl.GID, err error) error {
 	if !errors.Is(err, errDenied) {
 		return err

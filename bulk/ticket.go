@@ -16,14 +16,16 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// A ticket tells another process of this node where bytes lie in the memory of the process that gives it, so that the
-// other one reads them there. It is a message in registered memory, which the receiver does not copy: it has the
-// message for as long as it reads, and the giver sees by the references to the buffer when the ticket has come back. That
-// happens too when the receiver's process ends, however it does.
+// A ticket tells another process of this node where bytes lie in the memory of the process that
+// gives it, so that the other process reads them there. A ticket is a message in registered memory,
+// which the receiver does not copy. The receiver holds the message while it reads the bytes. The
+// giver learns from the reference count of the buffer when the ticket has been returned. This works
+// also if the receiver's process ends in any way.
 //
-// Process identifiers of other PID namespaces name other processes. So the receiver first reads the ticket itself where it says
-// that it lies, and compares: the cookie cannot be guessed. It does so again after it has read the bytes, and so
-// knows that the process was the same all the time.
+// A process identifier names another process in another PID namespace. So the receiver first reads
+// the ticket itself at the address that the ticket gives, and compares: the cookie cannot be
+// guessed. The receiver repeats this after it has read the bytes, which shows that the process was
+// the same all the time.
 //
 //	0   16  cookie
 //	16   8  address of the cookie
@@ -35,27 +37,28 @@ const (
 	cookieLen   = 16
 	extentLen   = 16
 	extentsMost = 8192
-	extentLeast = 4 << 10   // bytes of an extent on average: what is more scattered is copied faster than it is told of
-	ticketLeast = 4 << 10   // bytes of the message, so that it is lent and not copied
-	placedLeast = 256 << 10 // bytes of a transfer, and more than a ticket has
+	extentLeast = 4 << 10   // least bytes of an extent on average; copying is faster for smaller ones
+	ticketLeast = 4 << 10   // least bytes of the message, so that the transport lends it and does not copy it
+	placedLeast = 256 << 10 // least bytes of a transfer with tickets; more than a ticket has
 )
 
 // An extent is a piece of the memory of a process.
 type extent struct{ addr, n uint64 }
 
-// Errors of tickets, by which a transfer goes on another way.
+// Errors of tickets. A transfer that gets one continues by messages.
 var (
 	errElsewhere = errors.New("bulk: the bytes cannot be read where they lie")
 	errDenied    = fmt.Errorf("%w: this process may not read the memory of the other one", errElsewhere)
 )
 
-// isCoarse reports whether the parts of the memory are so large that n bytes of it are told of by extents.
+// isCoarse reports whether the parts of the memory are large enough on average to describe n bytes
+// of it by extents.
 func (m *memory) isCoarse(n int64) bool {
 	return int64(len(m.parts))*extentLeast <= max(n, extentLeast)
 }
 
-// newTicket returns a ticket of n bytes of memory from off on, behind the request if there is one. It fails with errElsewhere where
-// they are too scattered, or there is no buffer for it now.
+// newTicket returns a ticket for the n bytes of memory from off, after the encoded request if q is
+// not nil. It fails with errElsewhere if the bytes are too scattered, or if no buffer is free.
 func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buffer, error) {
 	var head []byte
 	if q != nil {
@@ -86,17 +89,17 @@ func (ep *Endpoint) newTicket(q *request, mem *memory, off, n int64) (*rocl.Buff
 	return b, nil
 }
 
-// A ticket is one that has been received, in the message, which the holder releases.
+// A ticket is a received ticket. It is valid while its message is held.
 type ticket struct {
-	head    []byte // with the cookie
-	addr    uint64 // of head
+	head    []byte // the first ticketHead bytes, with the cookie
+	addr    uint64 // address of head in the giver's memory
 	pid     int
 	extents []extent
 	size    int64
 }
 
-// parseTicket returns the ticket in a message at an offset. A copy of a ticket is refused: the process that gave the
-// ticket would not wait for the release of a copy.
+// parseTicket returns the ticket at an offset of a message. It refuses a copy of a ticket, because
+// the giver would not wait for the release of a copy.
 func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
 	p := m.Bytes()
 	if !m.ReadOnly() || len(p) < max(ticketLeast, at+ticketHead) {
@@ -118,8 +121,8 @@ func parseTicket(m *rocl.Message, at int) (t ticket, err error) {
 	return t, nil
 }
 
-// redeem reads all n bytes that a ticket names into memory at an offset. It fails with errElsewhere where that cannot be done, and
-// with errDenied if it never can.
+// redeem reads all n bytes that a ticket names into memory at an offset. It fails with errElsewhere
+// if that is not possible, and with errDenied if it never will be.
 func (ep *Endpoint) redeem(ctx context.Context, t ticket, mem *memory, at, n int64) error {
 	if t.size != n {
 		return fmt.Errorf("%w: a ticket of %d bytes for %d", errProtocol, t.size, n)
@@ -134,7 +137,7 @@ func (ep *Endpoint) redeem(ctx context.Context, t ticket, mem *memory, at, n int
 	return err
 }
 
-// verify reports with errDenied that the ticket does not lie where it says.
+// verify returns errDenied if the ticket does not lie at the address that it gives.
 func (t *ticket) verify() error {
 	p := make([]byte, ticketHead)
 	if err := readProcess(t.pid, [][]byte{p}, []extent{{t.addr, ticketHead}}); err != nil {
@@ -149,7 +152,8 @@ func (t *ticket) verify() error {
 // callMost is how many pieces of memory one system call takes on either side.
 const callMost = 1024
 
-// read reads n of the ticket's bytes from off on into memory, where those of the ticket begin at an offset.
+// read copies the n bytes from off of the ticket's bytes to memory. The ticket's first byte belongs
+// at offset at of the memory.
 func (t *ticket) read(mem *memory, at, off, n int64) error {
 	var local [][]byte
 	var remote []extent
@@ -174,7 +178,7 @@ func (t *ticket) read(mem *memory, at, off, n int64) error {
 	return t.readAll(local, remote)
 }
 
-// find returns the extent in which the byte at off lies, and where in it.
+// find returns the extent that has the byte at off, and the offset in it.
 func (t *ticket) find(off uint64) (i int, skip uint64) {
 	for i < len(t.extents) && off >= t.extents[i].n {
 		off -= t.extents[i].n

@@ -13,32 +13,33 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Pull copies bytes that h names, from off on, to dst: as many as fit into all slices of dst
-// together, which are filled one after another. It returns how many bytes, counted from the
-// first, are there: all of them, unless it fails. Bytes behind them may have been written too.
+// Pull copies bytes that h names, from off, to the slices of dst, one after another, until all are
+// full. It returns how many bytes from the first one were copied: all of them, unless it fails. If
+// it fails, bytes after those may have been written too.
 //
-// When ctx ends Pull returns its cause at once. It writes to dst only before it returns.
+// When ctx ends, Pull returns its cause at once. It writes to dst only before it returns.
 //
-// Pull fails with ErrRights, ErrRange, ErrRevoked or ErrKey, which the origin checks; with
-// rocl.ErrGone as soon as the origin has ended; with rocl.ErrUnreachable where it is out of reach;
-// or with rocl.ErrClosed. A connection that breaks is no error: rocl resumes it.
+// Pull fails with ErrRights, ErrRange, ErrRevoked or ErrKey, which the origin checks. It fails with
+// rocl.ErrGone as soon as the origin has ended, with rocl.ErrUnreachable if the origin is out of
+// reach, and with rocl.ErrClosed. A connection that breaks is no error: rocl resumes it.
 func (ep *Endpoint) Pull(ctx context.Context, h Handle, off int64, dst ...[]byte) (int64, error) {
 	return ep.transfer(ctx, &h, "pull", ReadOnly, off, dst)
 }
 
-// Push copies the bytes of all slices of src to the memory that h names, from off on. It is Pull in the
-// other direction, and returns and fails as that does. Bytes behind those that it counts may
-// have been written when it fails; one request of theirs may even be served later.
+// Push copies the bytes of all slices of src to the memory that h names, from off. It returns and
+// fails as Pull does. If it fails, bytes after those that it counts may have been written. The
+// origin may even serve one of their requests later.
 func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte) (int64, error) {
 	return ep.transfer(ctx, &h, "push", WriteOnly, off, src)
 }
 
-// View returns n bytes that h names, from off on, as a message: without a copy where the origin is
-// this process, or its memory is registered, lies in one segment and is shared with this process. Otherwise the
-// bytes have been received into a buffer of this context. They may be read, not written:
-// see [rocl.Message.Writable]. The caller releases the message soon, because the origin's Revoke waits for that.
+// View returns n bytes that h names, from off, as a message. View makes no copy if the origin is in
+// this process, or if the memory is registered, lies in one segment and is shared with this
+// process. Otherwise the bytes are received into a buffer of this context. The caller may read the
+// bytes, but not write them: see [rocl.Message.Writable]. The caller should release the message
+// soon, because the origin's Revoke waits for that.
 //
-// View fails as Pull does, and with rocl.ErrTooLarge where n is more than rocl.MaxMessage.
+// View fails as Pull does, and with rocl.ErrTooLarge if n is more than rocl.MaxMessage.
 func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
 	m, err := ep.view(ctx, &h, off, int64(n))
 	if err != nil {
@@ -51,7 +52,7 @@ func failed(what string, h *Handle, off, n int64, err error) error {
 	return fmt.Errorf("bulk: %s %d bytes at %d of %v: %w", what, n, off, h, err)
 }
 
-// check refuses what the origin would refuse, as far as the handle says.
+// check returns the error that the origin would return, as far as the handle itself shows it.
 func (h *Handle) check(want Rights, off, n int64) error {
 	switch s := h.last(); {
 	case s.Rights&want == 0:
@@ -76,7 +77,8 @@ func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.
 	return m, err
 }
 
-// fetch asks once for n bytes from off on, as a message that lies in dst unless dst is nil.
+// fetch sends one request for the n bytes from off. It returns them as a message, which lies in dst
+// unless dst is nil.
 func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64, dst []byte) (*rocl.Message, error) {
 	m, err := ep.ask(ctx, h, tagRead, off, n, dst)
 	if err != nil {
@@ -85,8 +87,8 @@ func (ep *Endpoint) fetch(ctx context.Context, h *Handle, off, n int64, dst []by
 	return granted(m, n)
 }
 
-// ask sends a request about n bytes from off on, and returns the reply, which lies in dst if dst is not nil and it
-// fits.
+// ask sends a request about the n bytes from off, and returns the reply. The reply lies in dst if
+// dst is not nil and large enough.
 func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64, dst []byte) (*rocl.Message, error) {
 	q := request{rawHandle(*h), uint64(off), uint64(n)}
 	p, err := codec.Append(make([]byte, 0, requestLen), &q)
@@ -100,8 +102,8 @@ func (ep *Endpoint) ask(ctx context.Context, h *Handle, tag uint64, off, n int64
 	return ep.r.CallInto(ctx, h.origin, tag, p, dst)
 }
 
-// granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and
-// returns the error that it says.
+// granted returns m, the reply to a request, if it has n bytes. Otherwise it releases m and returns
+// the error in it.
 func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
 	if int64(m.Len()) == n {
 		return m, nil
@@ -110,7 +112,7 @@ func granted(m *rocl.Message, n int64) (*rocl.Message, error) {
 	return nil, parseError(m.Bytes())
 }
 
-// transfer is Pull and Push.
+// transfer implements Pull and Push.
 func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want Rights, off int64, local [][]byte) (int64, error) {
 	mem, n := newLocal(local)
 	err := h.check(want, off, n)
@@ -127,11 +129,12 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 	return n, nil
 }
 
-// A pieceFunc moves n bytes between what a handle names, from off on, and local memory, from at on.
+// A pieceFunc moves n bytes between the memory that a handle names, from off, and local memory,
+// from at.
 type pieceFunc func(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error
 
-// moved splits a transfer into pieces, of which Depth are under way at a time. It returns how many bytes there are before
-// the first that is missing.
+// moved splits a transfer into pieces, Depth of which are in progress at a time. It returns how
+// many bytes precede the first missing one.
 func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64, local *memory, n int64) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
@@ -159,7 +162,8 @@ func (ep *Endpoint) moved(ctx context.Context, h *Handle, want Rights, off int64
 	return done, err
 }
 
-// newLocal returns the memory of slices at the target, and its size: -1 where 64 bits do not have it.
+// newLocal returns the target's slices as a memory, and their size. The size is -1 if an int64 does
+// not hold it.
 func newLocal(parts [][]byte) (mem memory, n int64) {
 	mem, ok := newMemory(parts)
 	if !ok {
@@ -168,7 +172,7 @@ func newLocal(parts [][]byte) (mem memory, n int64) {
 	return mem, mem.size()
 }
 
-// pullPiece copies n bytes from off on to local memory.
+// pullPiece copies n bytes from off to local memory.
 func (ep *Endpoint) pullPiece(ctx context.Context, h *Handle, off int64, local *memory, at, n int64) error {
 	dst := local.slice(at, n)
 	m, err := ep.fetch(ctx, h, off, n, dst)
@@ -210,9 +214,9 @@ func (ep *Endpoint) pushPiece(ctx context.Context, h *Handle, off int64, local *
 	return nil
 }
 
-// inPieces calls do for each piece of n bytes, depth of them at a time. When one fails no other one
-// begins. It returns how many bytes there are before the first piece that failed, and the
-// error that came first.
+// inPieces calls do for each piece of n bytes, depth of them at a time. After a failure it starts
+// no further piece. It returns how many bytes precede the first piece that failed, and the error
+// that occurred first.
 func inPieces(ctx context.Context, n, piece int64, depth int, do func(ctx context.Context, at, n int64) error) (int64, error) {
 	if n <= piece {
 		return 0, do(ctx, 0, n)
@@ -256,7 +260,7 @@ func inPieces(ctx context.Context, n, piece int64, depth int, do func(ctx contex
 	return done, first
 }
 
-// A Transfer is a Pull or a Push that is under way.
+// A Transfer is a Pull or a Push in progress.
 type Transfer struct {
 	done   chan struct{}
 	cancel context.CancelFunc
@@ -264,7 +268,7 @@ type Transfer struct {
 	err    error
 }
 
-// StartPull is Pull that does not wait. dst is the transfer's until it has ended.
+// StartPull is Pull that does not wait. dst belongs to the transfer until it has ended.
 func (ep *Endpoint) StartPull(ctx context.Context, h Handle, off int64, dst ...[]byte) *Transfer {
 	return start(ctx, func(ctx context.Context) (int64, error) { return ep.Pull(ctx, h, off, dst...) })
 }
@@ -285,15 +289,16 @@ func start(ctx context.Context, do func(context.Context) (int64, error)) *Transf
 	return t
 }
 
-// Done returns a channel that is closed when the transfer has ended: it does not use the
-// local memory any more.
+// Done returns a channel that is closed when the transfer has ended and does not use the local
+// memory any more.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
-// Cancel ends the transfer, which fails with context.Canceled unless it has ended. It does not wait.
+// Cancel ends the transfer, without waiting. The transfer fails with context.Canceled unless it has
+// ended already.
 func (t *Transfer) Cancel() { t.cancel() }
 
-// Wait returns what Pull or Push would have returned, or the cause of ctx's end, which does not
-// end the transfer.
+// Wait waits for the end of the transfer and returns what Pull or Push returned. If ctx ends first,
+// Wait returns its cause, and the transfer goes on.
 func (t *Transfer) Wait(ctx context.Context) (int64, error) {
 	select {
 	case <-t.done:

@@ -8,25 +8,25 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// A transfer is one or more calls (rocl.Resource.Call) of the target to the origin's endpoint. The
-// request is a value of type request, encoded by package codec; that of a write has the bytes
-// behind it. The reply to a read is the bytes, as many as were asked for; that to a write is
-// empty. A reply of any other length is an error: see appendError and refusal.
+// A transfer is one or more calls (rocl.Resource.Call) of the target to the origin's endpoint. A
+// request is a value of type request, encoded by package codec; in a write, the bytes follow. The
+// reply to a read is the bytes requested. The reply to a write is empty. A reply of any other
+// length is an error: see appendError and refusal.
 const (
 	tagRead  = 0x42554c4b_00000001 // "BULK"
 	tagWrite = 0x42554c4b_00000002
 	tagPlace = 0x42554c4b_00000003 // a read whose reply may be a ticket instead
-	tagTake  = 0x42554c4b_00000004 // a write that has a ticket instead of the bytes
+	tagTake  = 0x42554c4b_00000004 // a write with a ticket instead of the bytes
 )
 
-// A request says what is read, or where is written.
+// A request names the bytes to read, or the memory to write.
 type request struct {
 	Handle rawHandle
-	Off    uint64 // from the beginning of what the handle names
+	Off    uint64 // from the beginning of the bytes that the handle names
 	Len    uint64
 }
 
-// requestLen is how many bytes a request takes.
+// requestLen is the encoded size of a request in bytes.
 var requestLen = codec.Size(new(request))
 
 func parseRequest(p []byte) (q request, data []byte, err error) {
@@ -39,7 +39,7 @@ func parseRequest(p []byte) (q request, data []byte, err error) {
 	return q, p[requestLen:], nil
 }
 
-// refusal returns the reply that says that a request has failed whose reply would have n bytes.
+// refusal returns the reply for the failure of a request for n bytes. Its length differs from n.
 func refusal(n uint64, err error) []byte {
 	p := appendError(nil, err)
 	if uint64(len(p)) == n {

@@ -13,47 +13,48 @@ import (
 	"unicode"
 )
 
-// Config is the pools and streams of a [Set]. Its zero value is one pool, "default".
+// Config describes the pools and streams of a [Set]. Its zero value is one pool, "default".
 type Config struct {
 	Pools   []PoolConfig   `json:"pools,omitempty"`
 	Streams []StreamConfig `json:"streams,omitempty"`
-	// DefaultPool is the name of the pool that [Set.Default] returns. Without it, it is the first.
+	// DefaultPool is the name of the pool that [Set.Default] returns. Without it, the first pool is
+	// the default.
 	DefaultPool string `json:"default_pool,omitempty"`
 }
 
 // PoolConfig is the configuration of a [Pool].
 type PoolConfig struct {
-	// Name is made of letters, digits and the characters _ - . : /. Without it the pool gets a name
-	// after its place, such as "pool-2".
+	// Name is made of letters, digits and the characters _ - . : /. A pool without a name gets one
+	// from its position, such as "pool-2".
 	Name string `json:"name,omitempty"`
 	// Policy is the order in which units run, by default FIFO.
 	Policy Policy `json:"policy,omitempty"`
 	// Workers is how many units the pool's own workers run at a time, by default [Auto].
 	Workers Workers `json:"workers,omitzero"`
-	// Queue is how many units may wait for a worker, by default any number. In a pool of policy Keyed these
-	// are also those that wait for others of their key. Where such units fill the queue, a unit that need
-	// not wait is accepted nevertheless.
+	// Queue is how many units may wait for a worker; by default there is no limit. In a pool of
+	// policy Keyed the limit includes units that wait for others of their key. If such units fill
+	// the queue, a unit that need not wait is accepted nevertheless.
 	Queue int `json:"queue,omitempty"`
-	// WhenFull is what Submit does when so many wait, by default RejectWhenFull.
+	// WhenFull is what Submit does when the queue is full, by default RejectWhenFull.
 	WhenFull WhenFull `json:"when_full,omitempty"`
 }
 
 // StreamConfig is the configuration of a [Stream].
 type StreamConfig struct {
-	// Name is made of the same characters as that of a pool. Without it the stream gets a name
-	// after its place, such as "stream-2".
+	// Name is made of the same characters as the name of a pool. A stream without a name gets one
+	// from its position, such as "stream-2".
 	Name string `json:"name,omitempty"`
-	// Pools are the names of the pools that the stream serves, at least one, in order.
+	// Pools has the names of the pools that the stream serves, at least one, in order.
 	Pools []string `json:"pools"`
-	// Scheduler is ScheduleInOrder, which is the default, ScheduleRoundRobin or ScheduleWeighted.
+	// Scheduler is ScheduleInOrder (the default), ScheduleRoundRobin or ScheduleWeighted.
 	Scheduler string `json:"scheduler,omitempty"`
-	// Weights are those of ScheduleWeighted, one for each pool, by default 1.
+	// Weights has the weights of ScheduleWeighted, one for each pool, by default 1.
 	Weights []int `json:"weights,omitempty"`
-	// LockThread gives the stream a thread of its own (runtime.LockOSThread), which makes each unit
-	// that has to be waited for slower. It is for units that call C libraries with state of the
-	// thread, and for Cores.
+	// LockThread gives the stream a thread of its own (runtime.LockOSThread). That makes each unit
+	// slower that has to be waited for. It is for units that call C libraries with thread-local
+	// state, and for Cores.
 	LockThread bool `json:"lock_thread,omitempty"`
-	// Cores are the processors on which the stream's thread may run, on Linux. They imply
+	// Cores has the processors on which the stream's thread may run, on Linux. Cores imply
 	// LockThread.
 	Cores []int `json:"cores,omitempty"`
 }
@@ -62,19 +63,20 @@ type StreamConfig struct {
 type Policy string
 
 const (
-	// FIFO: first in, first out.
+	// FIFO runs units in the order of submission.
 	FIFO Policy = "fifo"
-	// Priority: the highest [Unit].Priority first, then first in, first out. Units of low priority
-	// wait as long as there are others.
+	// Priority runs the unit with the highest [Unit].Priority first, and equal ones in the order of
+	// submission. Units of low priority wait as long as there are units of a higher one.
 	Priority Policy = "priority"
-	// EarliestFirst: the earliest [Unit].Deadline first, then first in, first out.
+	// EarliestFirst runs the unit with the earliest [Unit].Deadline first, and equal ones in the
+	// order of submission.
 	EarliestFirst Policy = "earliest_first"
-	// Keyed: units with the same [Unit].Key run one after another, in the order of submission.
-	// Units with different keys run at the same time, the keys in turn.
+	// Keyed runs units with the same [Unit].Key one after another, in the order of submission.
+	// Units with different keys run at the same time, and the keys take turns.
 	Keyed Policy = "keyed"
-	// Inline: Submit runs the unit itself, before it returns. That is for units that are short and
-	// do not block, because the goroutine that submits them has other things to do, such as to read
-	// from connections. The pool has neither queue nor workers.
+	// Inline makes Submit run the unit itself before it returns. It is for units that are short and
+	// do not block, because the submitting goroutine has other work, such as to read from
+	// connections. The pool has neither queue nor workers.
 	Inline Policy = "inline"
 )
 
@@ -82,9 +84,9 @@ const (
 type WhenFull string
 
 const (
-	// RejectWhenFull has Submit fail with ErrFull.
+	// RejectWhenFull makes Submit fail with ErrFull.
 	RejectWhenFull WhenFull = "reject"
-	// WaitWhenFull has Submit wait until there is room or its context ends.
+	// WaitWhenFull makes Submit wait until there is room or its context ends.
 	WaitWhenFull WhenFull = "wait"
 )
 
@@ -93,7 +95,7 @@ const (
 	ScheduleInOrder    = "in_order"        // see [InOrder]
 	ScheduleRoundRobin = "round_robin"     // see [RoundRobin]
 	ScheduleWeighted   = "weighted_random" // see [WeightedRandom]
-	ScheduleOther      = "other"           // in [Set.Config]: one of the program's own, see [Stream.SetScheduler]
+	ScheduleOther      = "other"           // in [Set.Config]: a scheduler of the program, see [Stream.SetScheduler]
 )
 
 // Workers is how many workers of its own a pool may have. In JSON it is a number of at least 1 or
@@ -101,12 +103,12 @@ const (
 type Workers int
 
 const (
-	// Auto is no worker where a stream of the set serves the pool, and otherwise
-	// runtime.GOMAXPROCS(0).
+	// Auto means no worker if a stream of the set serves the pool, and otherwise
+	// runtime.GOMAXPROCS(0) workers.
 	Auto Workers = 0
 	// NoWorkers leaves the pool to streams.
 	NoWorkers Workers = -1
-	// Unbounded is a goroutine for each unit, for units that spend their time waiting.
+	// Unbounded starts a goroutine for each unit. It is for units that mostly wait.
 	Unbounded Workers = math.MaxInt
 )
 
@@ -139,8 +141,8 @@ func (w *Workers) UnmarshalJSON(data []byte) error {
 	return errors.New(`must be a number of at least 1, "auto", "none" or "unbounded"`)
 }
 
-// configError is an error of a configuration, at a path such as "pools[1].name". Its text is short, also
-// where it has a long value of the configuration.
+// configError returns an error of a configuration at a path such as "pools[1].name". The text stays
+// short even if the configuration has a long value.
 func configError(path, cause string, kinds ...error) error {
 	if len(cause) > 200 {
 		cause = strings.ToValidUTF8(cause[:200], "") + " …"
@@ -151,7 +153,7 @@ func configError(path, cause string, kinds ...error) error {
 	return fail("configuration", "", cause, append(kinds, ErrConfig)...)
 }
 
-// during says in which operation a configuration was refused.
+// during returns an error of a configuration with the operation that refused it.
 func during(op, name string, err error) error {
 	var e *opError
 	if errors.As(err, &e) {
@@ -160,8 +162,8 @@ func during(op, name string, err error) error {
 	return err
 }
 
-// complete returns the configuration with everything that is left out, or an error that names the
-// path of what is wrong.
+// complete returns the configuration with all defaults filled in, or an error that names the path
+// of an invalid value.
 func (c Config) complete() (Config, error) {
 	c.Pools, c.Streams = slices.Clone(c.Pools), slices.Clone(c.Streams)
 	if len(c.Pools) == 0 {
@@ -192,8 +194,8 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
-// complete gives names to the entries of a list that have none, refuses those that are wrong or
-// occur twice, and completes each entry. It returns the places of the names.
+// complete gives names to the entries of a list that have none, refuses invalid and duplicate
+// names, and completes each entry. It returns the index of each name.
 func complete[T any](kind string, list []T, name func(*T) *string, entry func(i int, path string) error) (map[string]int, error) {
 	places := make(map[string]int)
 	for i := range list {
@@ -269,7 +271,7 @@ func (p *PoolConfig) complete(path string) error {
 	return nil
 }
 
-// completeStream completes the stream at a place. pools has the places of the pools.
+// completeStream completes the stream at an index. pools has the indexes of the pools by name.
 func (c *Config) completeStream(place int, path string, pools map[string]int) error {
 	s := &c.Streams[place]
 	if len(s.Pools) == 0 {
@@ -295,8 +297,8 @@ func (c *Config) completeStream(place int, path string, pools map[string]int) er
 	return s.complete(path)
 }
 
-// maxThreads is how many streams may have threads of their own. The runtime ends a process that has more
-// than 10,000 threads.
+// maxThreads is how many streams may have threads of their own. The runtime ends a process that has
+// more than 10,000 threads.
 const maxThreads = 1024
 
 func (c *Config) checkThreads() error {
@@ -312,7 +314,7 @@ func (c *Config) checkThreads() error {
 	return nil
 }
 
-// complete completes what has nothing to do with pools.
+// complete completes the fields that do not depend on pools.
 func (s *StreamConfig) complete(path string) error {
 	for i, core := range s.Cores {
 		if core < 0 || core >= maxCores || slices.Contains(s.Cores[:i], core) {
@@ -326,7 +328,7 @@ func (s *StreamConfig) complete(path string) error {
 	return s.completeScheduler(path)
 }
 
-// maxCores is how many cores a set of cores can name on Linux.
+// maxCores is how many cores a CPU set of Linux can name.
 const maxCores = 1024
 
 func (s *StreamConfig) completeScheduler(path string) error {
@@ -357,7 +359,7 @@ func (s *StreamConfig) completeScheduler(path string) error {
 	return nil
 }
 
-// refuseOther refuses a stream that cannot be made from its configuration alone.
+// refuseOther returns an error for a stream that cannot be made from its configuration alone.
 func (s *StreamConfig) refuseOther(path string) error {
 	if s.Scheduler != ScheduleOther {
 		return nil
@@ -394,7 +396,7 @@ func (c *Config) completeWorkers() {
 	}
 }
 
-// servers returns the places of the streams that serve each pool.
+// servers returns the indexes of the streams that serve each pool.
 func (c *Config) servers() map[string][]int {
 	at := make(map[string][]int)
 	for i, s := range c.Streams {

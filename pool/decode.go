@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// ParseConfig reads a configuration in JSON. It refuses keys that it does not know, keys that occur
-// twice, and values of other types; the error names the path and matches ErrConfig. [Config.Validate]
-// has what else is wrong with it.
+// ParseConfig reads a configuration in JSON. It refuses unknown keys, duplicate keys, and values of
+// other types. The error names the path and matches ErrConfig. [Config.Validate] finds other
+// errors.
 //
-// (Package encoding/json would name neither the index in a path nor keys that occur twice.)
+// (Package encoding/json would name neither the index in a path nor duplicate keys.)
 func ParseConfig(data []byte) (Config, error) {
 	var c Config
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -31,7 +31,7 @@ func ParseConfig(data []byte) (Config, error) {
 	return c, err
 }
 
-// UnmarshalJSON reads a configuration within another one, as strictly as [ParseConfig].
+// UnmarshalJSON reads a configuration that is part of another one, as strictly as [ParseConfig].
 func (c *Config) UnmarshalJSON(data []byte) error {
 	*c = Config{}
 	return object(fields{
@@ -77,10 +77,10 @@ func (s *StreamConfig) reader() reader {
 // reader reads a value at a path.
 type reader func(path string, raw json.RawMessage) error
 
-// fields are the keys of an object, with what reads their values.
+// fields has the keys of an object with the readers of their values.
 type fields map[string]reader
 
-// value reads a value as encoding/json does, except that null is not a value.
+// value returns a reader that works as encoding/json does, except that null is not a value.
 func value[T any](to *T) reader {
 	return func(path string, raw json.RawMessage) error {
 		err := json.Unmarshal(raw, to)
@@ -97,7 +97,7 @@ func value[T any](to *T) reader {
 	}
 }
 
-// jsonType is what JSON calls a type of Go.
+// jsonType returns the JSON name of a Go type.
 func jsonType(kind string) string {
 	switch kind {
 	case "int":
@@ -110,7 +110,7 @@ func jsonType(kind string) string {
 	return kind
 }
 
-// name reads a name, which must not be empty where it is given.
+// name returns a reader of a name, which must not be empty if it is given.
 func name(to *string) reader {
 	return func(path string, raw json.RawMessage) error {
 		if err := value(to)(path, raw); err != nil {
@@ -123,7 +123,8 @@ func name(to *string) reader {
 	}
 }
 
-// atLeastOne reads a number where leaving it out means another thing than 0 does.
+// atLeastOne returns a reader of a number that must not be 0, because a missing number has another
+// meaning.
 func atLeastOne(to *int) reader {
 	return func(path string, raw json.RawMessage) error {
 		if err := value(to)(path, raw); err != nil {
@@ -136,7 +137,7 @@ func atLeastOne(to *int) reader {
 	}
 }
 
-// array reads a list, each value by what of returns.
+// array returns a reader of a list. of returns the reader of each element.
 func array[T any](to *[]T, of func(*T) reader) reader {
 	return func(path string, raw json.RawMessage) error {
 		var list []json.RawMessage
@@ -153,7 +154,7 @@ func array[T any](to *[]T, of func(*T) reader) reader {
 	}
 }
 
-// object reads an object.
+// object returns a reader of an object with the known keys.
 func object(known fields) reader {
 	return func(path string, raw json.RawMessage) error {
 		d := json.NewDecoder(bytes.NewReader(raw))
@@ -188,7 +189,7 @@ func object(known fields) reader {
 	}
 }
 
-// printable returns an unknown key, quoted and cut where that is needed.
+// printable returns an unknown key, quoted and shortened if necessary.
 func printable(key string) string {
 	if key != "" && badName(key) == "" {
 		return key

@@ -19,16 +19,17 @@ var (
 	// ErrInUse is returned when a pool cannot be removed: a stream serves it, a user holds it, or
 	// it has units.
 	ErrInUse = errors.New("pool: in use")
-	// ErrNotWaiting is returned when a unit cannot be moved because it waits no more: a worker has
-	// taken it, or it was cancelled.
+	// ErrNotWaiting is returned when a unit cannot be moved because it no longer waits: a worker
+	// has taken it, or it was cancelled.
 	ErrNotWaiting = errors.New("pool: the unit does not wait")
-	// ErrGoexit is what [OnPanic] is told of a scheduler that has ended its goroutine (runtime.Goexit).
+	// ErrGoexit is reported to [OnPanic] for a scheduler that has ended its goroutine
+	// (runtime.Goexit).
 	ErrGoexit = errors.New("pool: runtime.Goexit in a scheduler")
-	// ErrConfig is returned for a configuration that is refused.
+	// ErrConfig is returned for an invalid configuration.
 	ErrConfig = errors.New("pool: invalid configuration")
 )
 
-// opError is the form of all errors of this package. It matches each of its kinds.
+// opError is the type of all errors of this package. It matches each of its kinds.
 type opError struct {
 	op, name, cause string
 	kinds           []error

@@ -2,8 +2,8 @@
 
 package pool
 
-// heap is a binary heap. Units of which neither is before the other come in the order of
-// submission. (container/heap would allocate for each unit.)
+// heap is a binary heap. Units that are equal in its order are in the order of submission.
+// (container/heap would allocate for each unit.)
 type heap struct {
 	before func(a, b *item) bool
 	items  []item
@@ -12,7 +12,7 @@ type heap struct {
 
 func higherPriority(a, b *item) bool { return a.Priority > b.Priority }
 
-// earlierDeadline puts units without a deadline behind those that have one.
+// earlierDeadline reports whether a has the earlier deadline. Units without a deadline come last.
 func earlierDeadline(a, b *item) bool {
 	if a.Deadline.IsZero() || b.Deadline.IsZero() {
 		return !a.Deadline.IsZero() && b.Deadline.IsZero()
@@ -32,7 +32,7 @@ func (q *heap) push(it item) {
 	q.up(len(q.items) - 1)
 }
 
-// up moves the item at i before those that it comes before.
+// up moves the item at i up while it comes before its parent.
 func (q *heap) up(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
@@ -45,7 +45,7 @@ func (q *heap) up(i int) {
 	q.items[i].setPlace(uint64(i))
 }
 
-// down moves the item at i behind those that come before it.
+// down moves the item at i down while a child comes before it.
 func (q *heap) down(i int) {
 	for n := len(q.items); ; {
 		child := 2*i + 1
@@ -61,7 +61,8 @@ func (q *heap) down(i int) {
 	q.items[i].setPlace(uint64(i))
 }
 
-// swap tells only the item that comes to i where it is: the other one is still on its way.
+// swap exchanges two items, of which the one at moving has not reached its place. It sets the place
+// of the other one only.
 func (q *heap) swap(i, moving int) {
 	q.items[i], q.items[moving] = q.items[moving], q.items[i]
 	q.items[i].setPlace(uint64(i))

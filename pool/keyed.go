@@ -8,21 +8,21 @@ import (
 )
 
 // keyed has a line for each key with a unit that waits or runs. A key whose next unit may run has a
-// turn. Behind that unit it gets another turn, after those of all other keys: a key with many units
-// delays the others by one unit only.
+// turn. When that unit has ended, the key gets its next turn after those of all other keys. So a
+// key with many units delays the others by one unit only.
 type keyed struct {
 	lines map[uint64]*line
-	most  int // the most lines that the map had
+	most  int // most lines that the map has had
 	turns ring[turn, *turn]
 	n     int
 	seq   uint64
-	spare []*line // of keys that are gone
+	spare []*line // lines of keys without units, for reuse
 }
 
 type line struct {
 	units   ring[item, *item]
 	hasTurn bool
-	turn    uint64 // its place among the turns
+	turn    uint64 // place of its entry in turns
 }
 
 // turn is the entry of a line among the turns.
@@ -78,7 +78,8 @@ func (q *keyed) remove(key, place uint64) item {
 	return it
 }
 
-// skip takes the turn of a line without units. Where the line has none, a unit of its key runs.
+// skip removes the turn of a line without units, and drops the line. If the line has no turn, a
+// unit of its key runs.
 func (q *keyed) skip(key uint64, l *line) {
 	if l.hasTurn {
 		q.turns.remove(l.turn)
@@ -87,10 +88,10 @@ func (q *keyed) skip(key uint64, l *line) {
 	}
 }
 
-// drop forgets a key of which no unit waits or runs.
+// drop removes a key of which no unit waits or runs.
 func (q *keyed) drop(key uint64, l *line) {
 	delete(q.lines, key)
-	if len(q.lines) == 0 && q.most > keepRoom { // a map keeps the memory of what is deleted
+	if len(q.lines) == 0 && q.most > keepRoom { // a map keeps the memory of deleted entries
 		q.lines, q.most = make(map[uint64]*line), 0
 	}
 	if len(q.spare) < spareLines {

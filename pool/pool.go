@@ -17,10 +17,10 @@ import (
 
 // Unit is one piece of work.
 type Unit struct {
-	// Run does the work. It is called once, with the context given to Submit, which may have
-	// ended by then. It may block, except in a pool of policy [Inline].
+	// Run does the work. It is called once, with the context given to Submit, which may have ended
+	// by then. Run may block, except in a pool of policy [Inline].
 	Run func(context.Context)
-	// Key tells, in a pool of policy [Keyed], which units run one after another.
+	// Key selects, in a pool of policy [Keyed], the units that run one after another.
 	Key uint64
 	// Priority orders the units of a pool of policy [Priority]: the highest number first.
 	Priority int
@@ -30,26 +30,26 @@ type Unit struct {
 }
 
 // Pool is a queue of units with a name. Its own workers run them, up to [PoolConfig].Workers at a
-// time, and so do the streams that serve it. A worker of the pool's own is a goroutine that is
-// started for a unit when there is none, and ends when the queue is empty: an idle pool has none.
+// time, and so do the streams that serve it. An own worker is a goroutine that the pool starts for
+// a unit and that ends when the queue is empty. An idle pool has none.
 //
 // All methods may be called by several goroutines at a time.
 type Pool struct {
-	config  PoolConfig // Workers is in limit, Queue in bound
-	number  uint64     // of the pool: the order in which two are locked
-	epoch   time.Time  // of the set
+	config  PoolConfig // as given; limit and bound replace Workers and Queue
+	number  uint64     // unique; two pools are locked in the order of their numbers
+	epoch   time.Time  // start of the set's clock
 	onPanic func(Panic)
 	labels  context.Context // of the goroutines that run units, for profiles
-	ready   atomic.Int64    // for schedulers
+	ready   atomic.Int64    // units that a worker could take now, for schedulers
 
 	mu       sync.Mutex
 	q        queue
-	bound    int     // of the queue; 0: none
-	limit    Workers // of own workers
-	own      Workers // workers that have a unit
+	bound    int     // most units in the queue; 0: no limit
+	limit    Workers // most own workers
+	own      Workers // own workers that have a unit
 	spare    []*worker
 	seats    []*seat    // of the streams that serve the pool
-	parked   []*seat    // of streams that wait for a unit, except those that run another pool's by now
+	parked   []*seat    // seats of streams that wait for a unit; a stream may have got one from another pool since
 	waiting  *list.List // of *waiter: the calls of Submit that wait
 	users    map[string]int
 	closed   bool
@@ -59,7 +59,7 @@ type Pool struct {
 	errClose error
 }
 
-// lastNumber is the number of the pool that was made last.
+// lastNumber is the number of the last pool that was made.
 var lastNumber atomic.Uint64
 
 // waiter is a call of Submit that waits until the queue has room.
@@ -68,15 +68,16 @@ type waiter struct {
 	done chan error
 }
 
-// PoolStats are the figures of a pool. A unit waits from the beginning of Submit until a worker
-// runs it. Times are those of units that have ended; a pool of policy [Inline] has none.
+// PoolStats has the figures of a pool. A unit's waiting time lasts from the beginning of Submit
+// until a worker runs it. Times are those of units that have ended; a pool of policy [Inline] has
+// none.
 type PoolStats struct {
 	Name        string        `json:"name"`
 	Queued      int           `json:"queued"`       // units in the queue
-	MostQueued  int           `json:"most_queued"`  // the longest that the queue has been
+	MostQueued  int           `json:"most_queued"`  // most units in the queue so far
 	Waiting     int           `json:"waiting"`      // calls of Submit that wait until the queue has room
 	Running     int           `json:"running"`      // units that run
-	Done        uint64        `json:"done"`         // units that have ended, in whatever way
+	Done        uint64        `json:"done"`         // units that have ended in any way
 	Rejected    uint64        `json:"rejected"`     // calls of Submit that failed with ErrFull
 	Panicked    uint64        `json:"panicked"`     // units that ended with a panic
 	Cancelled   uint64        `json:"cancelled"`    // units that were cancelled while they waited
@@ -87,10 +88,10 @@ type PoolStats struct {
 	RunTime     time.Duration `json:"run_time"`     // the sum over all units
 }
 
-// Panic is what [OnPanic] is told.
+// Panic describes a panic for the function of [OnPanic].
 type Panic struct {
 	Pool   string // the name of the unit's pool
-	Stream string // instead, the name of the stream whose scheduler panicked
+	Stream string // the name of the stream if its scheduler panicked; then Pool and Unit are empty
 	Unit   Unit
 	Value  any
 	Stack  []byte
@@ -127,17 +128,17 @@ func (p *Pool) Name() string { return p.config.Name }
 // Policy returns the order in which the pool runs units.
 func (p *Pool) Policy() Policy { return p.config.Policy }
 
-// now is the time since the epoch of the set. It reads the clock once, where time.Now does twice.
+// now returns the time since the epoch of the set. It reads one clock; time.Now reads two.
 func (p *Pool) now() time.Duration { return time.Since(p.epoch) }
 
 // Ready returns how many units a worker could take now. In a pool of policy [Keyed] these are fewer
-// than are queued where several have the same key.
+// than the queued ones if several have the same key.
 func (p *Pool) Ready() int { return int(p.ready.Load()) }
 
-// Submit gives the pool a unit, which will run once, with ctx. The error is ErrClosed, or, where
-// the pool has a bounded queue that is full, ErrFull. With [WaitWhenFull] Submit waits until there is
-// room. If ctx ends before that, the error matches ErrFull and ctx.Err(). Calls that wait are
-// admitted in the order in which they came. Otherwise Submit does not look whether ctx has ended.
+// Submit gives the pool a unit, which will run once, with ctx. It fails with ErrClosed, and with
+// ErrFull if the pool has a bounded queue that is full. With [WaitWhenFull] Submit waits until
+// there is room. If ctx ends first, the error matches ErrFull and ctx.Err(). Waiting calls are
+// admitted in the order in which they came. Otherwise Submit does not check whether ctx has ended.
 //
 // In a pool of policy [Inline] Submit returns when the unit has run.
 func (p *Pool) Submit(ctx context.Context, u Unit) error { return p.submit(ctx, u, nil) }
@@ -170,9 +171,9 @@ func (p *Pool) submit(ctx context.Context, u Unit, t *Ticket) error {
 	return err
 }
 
-// submitFree submits a unit although the queue is full, if it need not wait: in a pool of policy
-// [Keyed], where all that wait do so for other keys, and a worker is free. mu must be held, and is
-// released if submitFree reports true.
+// submitFree submits a unit although the queue is full, if the unit need not wait. That is so in a
+// pool of policy [Keyed] if all queued units wait for others of their keys, and a worker is free.
+// mu must be held. submitFree releases it if it reports true.
 func (p *Pool) submitFree(it item) bool {
 	if p.waiting.Len() > 0 || p.q.ready() > 0 || p.q.busy(it.Key) {
 		return false
@@ -188,14 +189,14 @@ func (p *Pool) submitFree(it item) bool {
 	return true
 }
 
-// firstIsFreeLocked reports whether the first call of Submit that waits does so for a unit that a free
-// worker could run: as in submitFree.
+// firstIsFreeLocked reports whether the first waiting call of Submit has a unit that a free worker
+// could run, as in submitFree.
 func (p *Pool) firstIsFreeLocked() bool {
 	e := p.waiting.Front()
 	return e != nil && p.q.ready() == 0 && !p.q.busy(e.Value.(*waiter).item.Key)
 }
 
-// submitLater waits until the queue has room for it. mu must be held, and is released.
+// submitLater waits until the queue has room for a unit. mu must be held, and is released.
 func (p *Pool) submitLater(it item) error {
 	w := &waiter{item: it, done: make(chan error, 1)}
 	e := p.waiting.PushBack(w)
@@ -206,7 +207,7 @@ func (p *Pool) submitLater(it item) error {
 	case <-it.ctx.Done():
 	}
 	p.mu.Lock()
-	defer p.dispatch() // the call behind may be one that need not wait
+	defer p.dispatch() // the next waiting call may have a unit that need not wait
 	select {
 	case err := <-w.done:
 		return err
@@ -218,7 +219,7 @@ func (p *Pool) submitLater(it item) error {
 	return fail("submit", p.config.Name, fmt.Sprintf("%s: %v", p.fullCauseLocked(), err), ErrFull, err)
 }
 
-// roomLocked returns how many units the queue has room for.
+// roomLocked returns how many more units the queue may have.
 func (p *Pool) roomLocked() int {
 	if p.bound == 0 {
 		return math.MaxInt
@@ -228,14 +229,14 @@ func (p *Pool) roomLocked() int {
 
 func (p *Pool) fullLocked() bool { return p.roomLocked() == 0 }
 
-// unlock releases mu where the queue may have changed.
+// unlock releases mu after a change of the queue, and updates ready.
 func (p *Pool) unlock() {
 	p.figures.MostQueued = max(p.figures.MostQueued, p.q.len())
 	n := int64(p.q.ready())
 	if n == 0 && p.firstIsFreeLocked() {
 		n = 1
 	}
-	if n != p.ready.Load() { // to write costs more than to read
+	if n != p.ready.Load() { // a store costs more than a load
 		p.ready.Store(n)
 	}
 	p.mu.Unlock()
@@ -252,7 +253,7 @@ func (p *Pool) pushLocked(it item) {
 // hasNextLocked reports whether a worker could take a unit.
 func (p *Pool) hasNextLocked() bool { return p.q.ready() > 0 || p.firstIsFreeLocked() }
 
-// popLocked takes the unit that is to run next. hasNextLocked must be true.
+// popLocked takes the next unit to run from the queue. hasNextLocked must be true.
 func (p *Pool) popLocked() item {
 	if p.q.ready() == 0 {
 		p.admitFirstLocked()
@@ -267,7 +268,7 @@ func (p *Pool) popLocked() item {
 	return it
 }
 
-// admitLocked lets calls of Submit that wait have the room of the queue.
+// admitLocked admits waiting calls of Submit while the queue has room.
 func (p *Pool) admitLocked() {
 	for p.waiting.Len() > 0 && !p.fullLocked() {
 		p.admitFirstLocked()
@@ -280,8 +281,8 @@ func (p *Pool) admitFirstLocked() {
 	w.done <- nil
 }
 
-// dispatch gives units that may run to streams that are parked and to own workers, as far as there
-// are any. mu must be held, and is released.
+// dispatch gives units to parked streams and to own workers, as long as there are both. mu must be
+// held, and is released.
 func (p *Pool) dispatch() {
 	for {
 		w, s := p.assignLocked()
@@ -294,7 +295,7 @@ func (p *Pool) dispatch() {
 	}
 }
 
-// assignLocked gives the next unit to a stream or an own worker, which the caller has to start.
+// assignLocked gives the next unit to a stream or an own worker. The caller must start it.
 func (p *Pool) assignLocked() (w *worker, s *Stream) {
 	if !p.hasNextLocked() {
 		return nil, nil
@@ -304,7 +305,7 @@ func (p *Pool) assignLocked() (w *worker, s *Stream) {
 	return w, s
 }
 
-// hireLocked returns a stream or an own worker that has to be given a unit and started, or neither.
+// hireLocked returns a stream or an own worker that must be given a unit and started, or neither.
 func (p *Pool) hireLocked() (*worker, *Stream) {
 	if s := p.unparkLocked(); s != nil {
 		return nil, s
@@ -316,7 +317,7 @@ func (p *Pool) hireLocked() (*worker, *Stream) {
 	return p.workerLocked(), nil
 }
 
-// giveLocked gives a worker or a stream, if there is one, the next unit.
+// giveLocked gives the next unit to w or s, if one of them is not nil.
 func (p *Pool) giveLocked(w *worker, s *Stream) {
 	switch {
 	case w != nil:
@@ -326,7 +327,7 @@ func (p *Pool) giveLocked(w *worker, s *Stream) {
 	}
 }
 
-// start starts a worker or a stream that was given a unit. It reports false where there is neither.
+// start starts a worker or a stream that was given a unit. It reports false if both are nil.
 func start(w *worker, s *Stream) bool {
 	switch {
 	case w != nil:
@@ -356,19 +357,19 @@ func (p *Pool) countLocked() {
 }
 
 func (p *Pool) emptyLocked() bool {
-	return p.q.len() == 0 && p.figures.Running == 0 // calls wait only while the queue is full
+	return p.q.len() == 0 && p.figures.Running == 0 // calls of Submit wait only while the queue is full
 }
 
-// checkDrainedLocked closes drained when a unit has left a pool that is closed, and so gets no unit
-// any more, or when the pool is closed.
+// checkDrainedLocked closes drained if the pool is closed and has no unit. It is called after a
+// unit has left the pool, and when the pool is closed. A closed pool gets no unit.
 func (p *Pool) checkDrainedLocked() {
 	if p.closed && p.emptyLocked() {
 		close(p.drained)
 	}
 }
 
-// call runs a unit and stops its panic. A unit that ends its goroutine (runtime.Goexit) ends the
-// caller's: what has to be done then is in the caller's deferred functions.
+// call runs a unit and recovers from its panic. A unit that calls runtime.Goexit ends the caller's
+// goroutine too. The caller must do what is left in deferred functions.
 func (p *Pool) call(ctx context.Context, u *Unit) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -417,8 +418,8 @@ func (p *Pool) Stats() PoolStats {
 	return f
 }
 
-// Use makes user a user of the pool until it calls release: [Set.RemovePool] fails meanwhile, and
-// names user. Units can be submitted without it.
+// Use records a user of the pool until release is called. Meanwhile [Set.RemovePool] fails with an
+// error that names the user. Units can be submitted without Use.
 func (p *Pool) Use(user string) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -432,7 +433,7 @@ func (p *Pool) Use(user string) (release func()) {
 	})
 }
 
-// usersLocked names what keeps the pool from being removed, besides its units.
+// usersLocked describes what prevents the removal of the pool, besides its units.
 func (p *Pool) usersLocked() []string {
 	var by []string
 	for _, s := range p.seats {
@@ -462,7 +463,7 @@ func (p *Pool) isDrained() bool {
 	}
 }
 
-// remove closes the pool if nothing uses it, and otherwise says what does.
+// remove closes the pool if nothing uses it. Otherwise it returns an error that describes the uses.
 func (p *Pool) remove() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -477,8 +478,8 @@ func (p *Pool) remove() error {
 	return nil
 }
 
-// close refuses units from now on. Those in the queue run: by a worker started for them where
-// nothing else serves the pool.
+// close refuses units from now on. Those in the queue still run. If nothing else serves the pool, a
+// worker is started for them.
 func (p *Pool) close() {
 	p.mu.Lock()
 	p.closeLocked()

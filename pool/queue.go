@@ -11,9 +11,9 @@ import (
 type item struct {
 	Unit
 	ctx    context.Context
-	at     time.Duration // when it was submitted, since the epoch of the set
-	seq    uint64        // its number, where the queue needs one
-	ticket *Ticket       // nil: nothing refers to the unit
+	at     time.Duration // time of submission since the epoch of the set
+	seq    uint64        // sequence number, if the queue needs one
+	ticket *Ticket       // nil if nothing refers to the unit
 }
 
 func (it *item) isGap() bool { return it.Run == nil }
@@ -24,16 +24,17 @@ func (it *item) setPlace(at uint64) {
 	}
 }
 
-// queue is the order in which a pool gives out its units. Its pool's lock is held.
+// queue is the queue of a pool in the order of its policy. Its methods are called with the pool's
+// lock held.
 type queue interface {
 	push(it item)
-	pop() item                     // the next unit that may run; called only where ready is not 0
-	ended(key uint64)              // a unit of this key, which pop gave out, has ended
-	remove(key, place uint64) item // takes out the unit of this key with a ticket that has this place
-	drain() []item                 // takes out all units, in the order in which they would run
-	ready() int                    // units that pop could give out now
-	len() int                      // units in the queue
-	busy(key uint64) bool          // units of this key run, or wait, and others of it have to wait for them
+	pop() item                     // the next unit that may run; ready must not be 0
+	ended(key uint64)              // a unit of this key that pop returned has ended
+	remove(key, place uint64) item // removes the unit with this key and this place in its ticket
+	drain() []item                 // removes all units, in the order in which they would run
+	ready() int                    // number of units that pop could return now
+	len() int                      // number of units
+	busy(key uint64) bool          // whether a further unit of this key would have to wait for others
 }
 
 func newQueue(p Policy) queue {
@@ -48,7 +49,7 @@ func newQueue(p Policy) queue {
 	return &fifo{}
 }
 
-// popAll takes out all units of a queue in which each may run.
+// popAll removes all units of a queue in which each unit may run.
 func popAll(q queue) []item {
 	all := make([]item, 0, q.len())
 	for q.len() > 0 {
@@ -57,7 +58,7 @@ func popAll(q queue) []item {
 	return all
 }
 
-// fifo gives its units out in the order of submission.
+// fifo returns its units in the order of submission.
 type fifo struct{ ring[item, *item] }
 
 func (q *fifo) ended(uint64)                {}

@@ -2,23 +2,23 @@
 
 package pool
 
-// keepRoom is for how many items an empty queue keeps memory.
+// keepRoom is the largest number of items for which an empty queue keeps memory.
 const keepRoom = 1024
 
-// entry is what a ring holds. The zero value is a gap.
+// entry is an element of a ring. Its zero value is a gap.
 type entry[T any] interface {
 	*T
 	isGap() bool
-	setPlace(at uint64) // tells the entry where it is, for remove
+	setPlace(at uint64) // stores the place of the entry, for remove
 }
 
-// ring is a first-in first-out queue that grows, and from which entries may be removed at any place.
-// The length of entries is a power of two. The entry at place i is in entries[i%len(entries)]. The first
-// entry is no gap.
+// ring is a first-in first-out queue that grows, and from which entries may be removed at any
+// place. The length of entries is a power of two. The entry at place i is in
+// entries[i%len(entries)]. The first entry is not a gap.
 type ring[T any, E entry[T]] struct {
 	entries    []T
-	first, end uint64 // the places of the first entry and behind the last
-	n          int    // entries without gaps
+	first, end uint64 // places of the first entry and after the last one
+	n          int    // number of entries that are not gaps
 }
 
 func (r *ring[T, E]) slot(at uint64) E { return &r.entries[at&uint64(len(r.entries)-1)] }
@@ -34,7 +34,7 @@ func (r *ring[T, E]) push(v T) {
 	r.n++
 }
 
-// grow makes room: twice as much, or, where half the entries are gaps, by dropping these.
+// grow makes room: it doubles the memory, or drops the gaps if half the entries are gaps.
 func (r *ring[T, E]) grow() {
 	old := *r
 	if 2*r.n > len(r.entries) || r.n == 0 {
@@ -54,7 +54,7 @@ func (r *ring[T, E]) grow() {
 
 func (r *ring[T, E]) pop() T { return r.remove(r.first) }
 
-// remove takes out the entry at a place.
+// remove removes the entry at a place and returns it.
 func (r *ring[T, E]) remove(at uint64) T {
 	var gap T
 	e := r.slot(at)

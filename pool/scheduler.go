@@ -8,20 +8,20 @@ import (
 	"sync/atomic"
 )
 
-// Scheduler says which pool a stream serves next.
+// Scheduler chooses the pool that a stream serves next.
 type Scheduler interface {
-	// Next returns the index of the pool from which the stream is to take its next unit, as
-	// [Pool.Ready] tells which have one. Where that pool has none, or there is no such index, the
-	// stream takes a unit from the first pool that has one, so that a scheduler can order units but
-	// cannot lose any. Several streams may have one scheduler only if
-	// its Next may be called by several goroutines at a time.
+	// Next returns the index of the pool from which the stream takes its next unit. [Pool.Ready]
+	// tells which pools have units. If the chosen pool has none, or the index is out of range, the
+	// stream takes a unit from the first pool that has one. So a scheduler can order units but
+	// cannot lose any. Several streams may share a scheduler only if several goroutines may call
+	// its Next at a time.
 	Next(pools []*Pool) int
 }
 
 type inOrder struct{}
 
-// InOrder returns a scheduler that takes units from the first pool that has one. A pool gets nothing
-// while those before it always have units.
+// InOrder returns a scheduler that takes units from the first pool that has one. A pool is not
+// served while those before it always have units.
 func InOrder() Scheduler { return inOrder{} }
 
 func (inOrder) Next([]*Pool) int { return -1 }
@@ -46,8 +46,8 @@ func (r *roundRobin) Next(pools []*Pool) int {
 type weightedRandom struct{ weights []int }
 
 // WeightedRandom returns a scheduler that chooses at random among the pools that have units. A pool
-// with weight 2 is chosen twice as often as one with weight 1, which is the weight of pools beyond
-// those given. A weight below 1 counts as 1, and one above 1,000,000 as that.
+// with weight 2 is chosen twice as often as a pool with weight 1. Pools without a given weight have
+// weight 1. A weight below 1 counts as 1, and a weight above 1,000,000 counts as 1,000,000.
 func WeightedRandom(weights ...int) Scheduler { return &weightedRandom{slices.Clone(weights)} }
 
 func (w *weightedRandom) weight(i int) int {
@@ -72,7 +72,8 @@ func (w *weightedRandom) Next(pools []*Pool) int {
 	return chosen
 }
 
-// describe returns what a [StreamConfig] has for a scheduler, of a stream with n pools.
+// describe returns the name and the weights by which a [StreamConfig] with n pools describes a
+// scheduler.
 func describe(s Scheduler, n int) (name string, weights []int) {
 	switch s := s.(type) {
 	case inOrder:

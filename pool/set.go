@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// Set is the named pools and streams of a process, or of a part of it. All methods may be called by
-// several goroutines at a time.
+// Set has the named pools and streams of a process, or of a part of it. All methods may be called
+// by several goroutines at a time.
 type Set struct {
 	epoch   time.Time
 	onPanic func(Panic)
 
 	mu       sync.Mutex // taken before the lock of a pool
 	pools    []*Pool
-	names    map[string]*Pool // the same
-	removed  []*Pool          // with units that ran when the pool was removed
+	names    map[string]*Pool // pools by name
+	removed  []*Pool          // removed pools that had running units at their removal
 	streams  []*Stream
 	standard *Pool // the default pool
 	closed   bool
 	live     sync.WaitGroup // the goroutines of streams
-	done     chan struct{}  // closed when the set is closed and nothing of it is left
+	done     chan struct{}  // closed when the set is closed and all pools and streams have ended
 }
 
-// Option is an option of [New], [NewSet] and [Load].
+// Option changes one default of [New], [NewSet] and [Load].
 type Option func(*Set)
 
-// OnPanic has f called for each panic of a unit, by the goroutine that ran the unit. Without it
-// panics are logged by package log/slog, at level error.
+// OnPanic makes the set call f for each panic of a unit, from the goroutine that ran the unit.
+// Without it panics are logged by package log/slog, at level error.
 func OnPanic(f func(Panic)) Option { return func(s *Set) { s.onPanic = f } }
 
 func logPanic(x Panic) {
@@ -70,7 +70,7 @@ func Load(data []byte, opts ...Option) (*Set, error) {
 	return NewSet(c, opts...)
 }
 
-// NewSet returns a set with the pools and streams of c. An empty c is that of [New].
+// NewSet returns a set with the pools and streams of c. An empty c makes the set of [New].
 func NewSet(c Config, opts ...Option) (*Set, error) {
 	c, err := c.complete()
 	if err != nil {
@@ -99,7 +99,7 @@ func NewSet(c Config, opts ...Option) (*Set, error) {
 	return s, nil
 }
 
-// addPool adds a pool of which the configuration was checked.
+// addPool adds a pool with a checked configuration. mu must be held once the set is in use.
 func (s *Set) addPool(c PoolConfig) *Pool {
 	p := newPool(c, s.epoch, s.onPanic)
 	s.pools = append(s.pools, p)
@@ -116,7 +116,7 @@ func (s *Set) findStream(name string) *Stream {
 	return nil
 }
 
-// openStream starts a stream of which the configuration was checked.
+// openStream starts a stream with a checked configuration. mu must be held once the set is in use.
 func (s *Set) openStream(c StreamConfig) error {
 	var pools []*Pool
 	for _, name := range c.Pools {
@@ -145,7 +145,7 @@ func (s *Set) poolLocked(op, name string) (*Pool, error) {
 	return nil, fail(op, name, "no such pool", ErrNotFound)
 }
 
-// Default returns the default pool: the one that the configuration names, or its first.
+// Default returns the default pool: the pool that the configuration names, or its first one.
 func (s *Set) Default() *Pool { return s.standard }
 
 // Stream returns the stream of this name, or ErrNotFound.
@@ -181,7 +181,7 @@ func (s *Set) Stats() []PoolStats {
 	return figures
 }
 
-// Config returns the configuration as it is now. NewSet makes an equal set of it, except that a
+// Config returns the current configuration. NewSet makes an equal set of it, except that a
 // program's own schedulers have to be set again.
 func (s *Set) Config() Config {
 	s.mu.Lock()
@@ -209,7 +209,8 @@ func (s *Set) Dump() []byte {
 	return append(data, '\n')
 }
 
-// change calls f with the configuration to which f adds an entry, after Close with an error.
+// change calls f with the current configuration and mu held. After Close it returns an error
+// instead.
 func (s *Set) change(op, name string, f func(Config) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +220,8 @@ func (s *Set) change(op, name string, f func(Config) error) error {
 	return f(s.configLocked())
 }
 
-// AddPool adds a pool. A pool without a name gets one. The error matches ErrExists if there is a pool
-// of that name, and ErrConfig for other errors of the configuration.
+// AddPool adds a pool. A pool without a name gets one. The error matches ErrExists if a pool has
+// the name, and ErrConfig for other errors of the configuration.
 func (s *Set) AddPool(c PoolConfig) (p *Pool, err error) {
 	err = s.change("add pool", c.Name, func(with Config) error {
 		with.Pools = append(with.Pools, c)
@@ -234,9 +235,9 @@ func (s *Set) AddPool(c PoolConfig) (p *Pool, err error) {
 	return p, err
 }
 
-// AddStream adds a stream. A stream without a name gets one. The error matches ErrExists if there is
-// a stream of that name, ErrNotFound if there is no pool of a name, and ErrConfig for other errors of
-// the configuration, and where the stream cannot have its cores.
+// AddStream adds a stream. A stream without a name gets one. The error matches ErrExists if a
+// stream has the name, and ErrNotFound if a pool of the stream does not exist. It matches ErrConfig
+// for other errors of the configuration, and if the stream cannot have its cores.
 func (s *Set) AddStream(c StreamConfig) (t *Stream, err error) {
 	err = s.change("add stream", c.Name, func(with Config) error {
 		with.Streams = append(with.Streams, c)
@@ -256,7 +257,7 @@ func (s *Set) AddStream(c StreamConfig) (t *Stream, err error) {
 	return t, err
 }
 
-// RemovePool removes a pool. The error matches ErrInUse, and says what uses the pool, while a stream
+// RemovePool removes a pool. The error matches ErrInUse and names what uses the pool, if a stream
 // serves it, a user holds it ([Pool.Use]), it has units, or it is the default pool.
 func (s *Set) RemovePool(name string) error {
 	return s.change("remove pool", name, func(Config) error {
@@ -275,13 +276,13 @@ func (s *Set) RemovePool(name string) error {
 	})
 }
 
-// ReplacePool removes a pool and moves the units that wait in it to another one, as [Pool.MoveAll] does.
-// Units that run go on, and Close waits for them. Calls of Submit that wait for room in the removed pool
-// fail with ErrClosed.
+// ReplacePool removes a pool and moves its waiting units to another one, as [Pool.MoveAll] does.
+// Running units continue, and Close waits for them. Calls of Submit that wait for room in the
+// removed pool fail with ErrClosed.
 //
-// The error matches ErrInUse, and says what uses the pool, while a stream serves it, a user holds it, or
-// it is the default pool. It matches ErrFull where the other pool has no room for all units. Nothing has
-// changed then.
+// The error matches ErrInUse and names what uses the pool, if a stream serves it, a user holds it,
+// or it is the default pool. It matches ErrFull if the other pool has no room for all units. After
+// an error nothing has changed.
 func (s *Set) ReplacePool(name, by string) error {
 	return s.change("replace pool", name, func(Config) error {
 		p, err := s.poolLocked("replace pool", name)
@@ -306,7 +307,7 @@ func (s *Set) ReplacePool(name, by string) error {
 	})
 }
 
-// inUse says what keeps a pool from being removed.
+// inUse returns the error for a pool that cannot be removed.
 func inUse(name string, by []string) error {
 	return fail("remove pool", name, strings.Join(by, ", "), ErrInUse)
 }
@@ -316,9 +317,9 @@ func (s *Set) dropPool(p *Pool) {
 	delete(s.names, p.Name())
 }
 
-// RemoveStream removes a stream, which ends after the unit that it runs; RemoveStream does not wait
+// RemoveStream removes a stream, which ends after the unit that it runs. RemoveStream does not wait
 // for that. Units that no other worker takes stay in their pools: [Config.Validate] of [Set.Config]
-// tells which pools nothing serves.
+// reports pools that nothing serves.
 func (s *Set) RemoveStream(name string) error {
 	return s.change("remove stream", name, func(Config) error {
 		t := s.findStream(name)
@@ -331,24 +332,24 @@ func (s *Set) RemoveStream(name string) error {
 	})
 }
 
-// Resize changes how many workers of its own a pool may have. Where it has more, the workers beyond
-// n end after the units that they run.
+// Resize changes how many own workers a pool may have. If it has more, the workers beyond n end
+// after the units that they run.
 func (s *Set) Resize(name string, n Workers) error {
 	return s.resize(name, func(c *PoolConfig) { c.Workers = n }, func(p *Pool, c PoolConfig) { p.resize(c.Workers) })
 }
 
-// ResizeQueue changes how many units may wait in a pool; 0 is any number. Where more wait, they stay, and
-// the queue is full until fewer do. Calls of Submit that wait get the room that there is.
+// ResizeQueue changes how many units may wait in a pool; 0 removes the limit. If more wait, they
+// stay, and the queue is full until fewer wait. Waiting calls of Submit get new room.
 func (s *Set) ResizeQueue(name string, n int) error {
 	change := func(c *PoolConfig) {
 		if c.Queue = n; n == 0 {
-			c.WhenFull = "" // which has no effect without a bound
+			c.WhenFull = "" // WhenFull has no effect without a bound
 		}
 	}
 	return s.resize(name, change, func(p *Pool, c PoolConfig) { p.resizeQueue(c.Queue) })
 }
 
-// resize changes a pool if its configuration is right.
+// resize changes a pool if its new configuration is valid.
 func (s *Set) resize(name string, change func(*PoolConfig), do func(*Pool, PoolConfig)) error {
 	return s.change("resize pool", name, func(with Config) error {
 		p, err := s.poolLocked("resize pool", name)
@@ -365,8 +366,8 @@ func (s *Set) resize(name string, change func(*PoolConfig), do func(*Pool, PoolC
 	})
 }
 
-// Close refuses units from now on, waits until all units have run, and ends the workers. If ctx ends
-// before that, the error names the pools that have units left and matches ctx.Err(). These units run
+// Close refuses units from now on, waits until all units have run, and ends the workers. If ctx
+// ends first, the error names the pools that have units left and matches ctx.Err(). These units run
 // nevertheless, and Close may be called again to wait for them. A unit must not call Close.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -383,7 +384,7 @@ func (s *Set) Close(ctx context.Context) error {
 	return fail("close", "", s.left()+": "+ctx.Err().Error(), ctx.Err())
 }
 
-// closePools needs mu held, except where nobody else has the set yet.
+// closePools closes all pools. mu must be held once the set is in use.
 func (s *Set) closePools() {
 	s.closed = true
 	for _, p := range s.pools {
@@ -391,7 +392,7 @@ func (s *Set) closePools() {
 	}
 }
 
-// shut ends the streams when the pools, which are closed, have no units left.
+// shut waits until the pools, which are closed, have no units left. Then it ends the streams.
 func (s *Set) shut() {
 	for _, p := range slices.Concat(s.pools, s.removed) {
 		<-p.drained
@@ -403,7 +404,7 @@ func (s *Set) shut() {
 	close(s.done)
 }
 
-// left names the pools that have units.
+// left describes the pools that have units.
 func (s *Set) left() string {
 	var left []string
 	s.mu.Lock()

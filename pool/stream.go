@@ -10,30 +10,31 @@ import (
 	"time"
 )
 
-// Stream is a worker that serves one or several pools until it is removed. Its scheduler says which
-// pool is next. Pools have workers of their own; a stream is for pools that share a worker, and for
-// a worker that has a thread or cores of its own ([StreamConfig]).
+// Stream is a worker that serves one or several pools until it is removed. Its scheduler chooses
+// the next pool. Most pools have workers of their own. A stream is for pools that share a worker,
+// and for a worker with a thread or cores of its own ([StreamConfig]).
 type Stream struct {
 	name      string
 	config    StreamConfig
 	pools     []*Pool
-	shown     []*Pool // the same, for schedulers: what they do to it is their own affair
+	shown     []*Pool // a copy for schedulers, which they may change
 	seats     []*seat
 	scheduler atomic.Pointer[Scheduler]
 	onPanic   func(Panic)
 	stopping  atomic.Bool
 	ended     func() // called at the end of the goroutine
 
-	// state goes from running to parked by the stream, and from there to handed by whoever gives
-	// the stream a unit or stops it, who then sends to wake, or back to running by the stream.
+	// The stream changes state from running to parked, and back to running. The goroutine that
+	// gives the stream a unit, or stops it, changes state from parked to handed and then sends to
+	// wake.
 	state atomic.Int32
 	wake  chan struct{}
 
-	// The unit that runs, or that is handed over, and since when it runs.
+	// The unit that runs or was given to the stream, and when it began to run.
 	pool  *Pool
 	item  item
 	start time.Duration
-	clock time.Duration // a recent reading, or 0
+	clock time.Duration // a recent reading of the clock, or 0
 }
 
 const (
@@ -42,12 +43,12 @@ const (
 	handed
 )
 
-// seat is a stream at a pool. The pool's lock guards it.
+// seat connects a stream with one of its pools. The pool's lock guards it.
 type seat struct {
 	stream *Stream
 	pool   *Pool
-	parked bool // it is in the pool's list
-	left   bool // the stream serves the pool no more
+	parked bool // in the pool's list of parked seats
+	left   bool // the stream no longer serves the pool
 }
 
 func newStream(c StreamConfig, pools []*Pool, onPanic func(Panic), ended func()) *Stream {
@@ -59,7 +60,7 @@ func newStream(c StreamConfig, pools []*Pool, onPanic func(Panic), ended func())
 	return s
 }
 
-// open starts the stream, and returns an error if it cannot have its cores.
+// open starts the stream. It returns an error if the stream cannot have its cores.
 func (s *Stream) open() error {
 	for _, seat := range s.seats {
 		p := seat.pool
@@ -100,7 +101,8 @@ func (s *Stream) current() StreamConfig {
 	return c
 }
 
-// work runs units until the stream is stopped. Where a unit ends the goroutine, another one goes on.
+// work runs units until the stream is stopped. If a unit ends the goroutine, work starts another
+// one.
 func (s *Stream) work(ready chan<- error) {
 	over := false
 	defer func() {
@@ -146,7 +148,8 @@ func (s *Stream) next() bool {
 	return false
 }
 
-// choose takes a unit from the pool that the scheduler names, or from the first that has one.
+// choose takes a unit from the pool that the scheduler chooses, or from the first pool that has
+// one.
 func (s *Stream) choose() bool {
 	if i := s.ask(); i >= 0 && i < len(s.pools) && s.take(s.pools[i]) {
 		return true
@@ -154,7 +157,7 @@ func (s *Stream) choose() bool {
 	return slices.ContainsFunc(s.pools, s.take)
 }
 
-// ask asks the scheduler. One that panics, or ends the goroutine, is replaced by [InOrder].
+// ask calls the scheduler. A scheduler that panics or ends the goroutine is replaced by [InOrder].
 func (s *Stream) ask() (i int) {
 	var v any = ErrGoexit
 	defer func() {
@@ -190,8 +193,8 @@ func (s *Stream) take(p *Pool) bool {
 	return true
 }
 
-// finish accounts for the unit that has run, if there is one. Its end may let another unit of the
-// same key run, and the stream may go on with another pool.
+// finish accounts for the unit that has run, if there is one. The end of the unit may let another
+// unit of the same key run, and the stream may continue with another pool.
 func (s *Stream) finish() {
 	p := s.pool
 	if p == nil {
@@ -205,8 +208,8 @@ func (s *Stream) finish() {
 }
 
 // park waits until the stream is given a unit, and reports whether it was. It reports false at once
-// where a pool has a unit by now. A pool gives a parked stream a unit before its queue gets longer,
-// so no unit waits while a stream that serves its pool is parked.
+// if a pool has a unit. A pool gives a parked stream a unit before its queue gets longer, so no
+// unit waits while a stream that serves its pool is parked.
 func (s *Stream) park() bool {
 	s.clock = 0
 	s.state.Store(parked)
@@ -224,8 +227,8 @@ func (s *Stream) park() bool {
 	return true
 }
 
-// park puts the seat in its pool's list of parked streams, except where the pool has a unit to run or
-// the stream has left it.
+// park puts the seat into its pool's list of parked seats. It reports false, without doing so, if
+// the pool has a unit to run or the stream has left the pool.
 func (t *seat) park() bool {
 	p := t.pool
 	p.mu.Lock()
@@ -240,7 +243,7 @@ func (t *seat) park() bool {
 	return true
 }
 
-// unparkLocked returns a stream that was parked and is to be given a unit, or nil.
+// unparkLocked returns a parked stream, which must then be given a unit, or nil.
 func (p *Pool) unparkLocked() *Stream {
 	for last := len(p.parked) - 1; last >= 0; last-- {
 		t := p.parked[last]
@@ -262,7 +265,7 @@ func (s *Stream) stop() {
 	}
 }
 
-// leave takes the stream away from its pools.
+// leave removes the stream's seats from its pools.
 func (s *Stream) leave() {
 	for _, t := range s.seats {
 		p := t.pool

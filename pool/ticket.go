@@ -9,19 +9,19 @@ import (
 	"sync/atomic"
 )
 
-// Ticket refers to a unit that was submitted. While the unit waits in the queue of its pool, it can be
+// Ticket refers to a submitted unit. While the unit waits in the queue of its pool, it can be
 // cancelled, and moved to another pool. All methods may be called by several goroutines at a time.
 type Ticket struct {
 	pool atomic.Pointer[Pool] // changes while both pools are locked
 
-	// The lock of the pool guards what follows.
+	// The lock of the pool guards the following fields.
 	waits bool
 	key   uint64
-	place uint64 // in the queue
+	place uint64 // place of the unit in the queue
 }
 
-// SubmitTicket is [Pool.Submit], and returns a ticket of the unit. In a pool of policy [Inline] the unit has
-// run then, and the ticket is of no use.
+// SubmitTicket is [Pool.Submit] that returns a ticket of the unit. In a pool of policy [Inline] the
+// unit has run when SubmitTicket returns, so the ticket has no use.
 func (p *Pool) SubmitTicket(ctx context.Context, u Unit) (*Ticket, error) {
 	t := new(Ticket)
 	t.pool.Store(p)
@@ -34,9 +34,9 @@ func (p *Pool) SubmitTicket(ctx context.Context, u Unit) (*Ticket, error) {
 // Pool returns the pool in which the unit waits, or from which it was taken to run.
 func (t *Ticket) Pool() *Pool { return t.pool.Load() }
 
-// Cancel takes the unit out of its pool, and reports true: then the unit never runs. It reports false
-// where a worker has taken the unit, or where it was cancelled before: then Cancel does nothing. A
-// unit that runs ends when it looks at its context.
+// Cancel removes the unit from its pool and reports true: the unit never runs. Cancel does nothing
+// and reports false if a worker has taken the unit, or if it was cancelled before. A running unit
+// ends early only if it checks its context.
 func (t *Ticket) Cancel() bool {
 	p := t.lock()
 	if !t.waits {
@@ -49,7 +49,7 @@ func (t *Ticket) Cancel() bool {
 	return true
 }
 
-// lock locks the pool of the unit.
+// lock locks the pool of the unit and returns it.
 func (t *Ticket) lock() *Pool {
 	for {
 		p := t.pool.Load()
@@ -61,8 +61,8 @@ func (t *Ticket) lock() *Pool {
 	}
 }
 
-// takeLocked takes a unit that waits out of the queue. dispatch must follow: there is room for a call
-// of Submit that waits.
+// takeLocked removes a waiting unit from the queue. The caller must call dispatch afterwards,
+// because a waiting call of Submit may have been admitted.
 func (p *Pool) takeLocked(t *Ticket) item {
 	it := p.q.remove(t.key, t.place)
 	t.waits = false
@@ -71,15 +71,16 @@ func (p *Pool) takeLocked(t *Ticket) item {
 	return it
 }
 
-// Move moves the unit to the end of another pool's queue, or where its priority or deadline puts it
-// there. Its waiting time goes on. The other pool may be of another set. Where it is the unit's own pool
-// already, Move does nothing.
+// Move moves the unit to the end of another pool's queue, or to the position that its priority or
+// deadline gives it there. The unit's waiting time continues. The other pool may be of another set.
+// If it is the unit's own pool already, Move does nothing.
 //
-// The error matches [ErrNotWaiting] where a worker has taken the unit or it was cancelled, [ErrFull] where
-// the other pool has no room, for which Move does not wait, [ErrClosed] where it is closed, and
-// errors.ErrUnsupported where its policy is [Inline]. The unit stays where it is then.
+// The error matches [ErrNotWaiting] if a worker has taken the unit or it was cancelled, [ErrFull]
+// if the other pool has no room, for which Move does not wait, [ErrClosed] if the other pool is
+// closed, and errors.ErrUnsupported if its policy is [Inline]. After an error the unit stays in its
+// pool.
 //
-// Order holds within a pool: units of one key that are in different pools may run at the same time.
+// Order holds within a pool: units of one key in different pools may run at the same time.
 func (t *Ticket) Move(to *Pool) error {
 	from := t.lockWith(to)
 	err := to.acceptsLocked("move a unit to", 1)
@@ -96,7 +97,7 @@ func (t *Ticket) Move(to *Pool) error {
 	return err
 }
 
-// lockWith locks the pool of the unit and another one.
+// lockWith locks the pool of the unit and another one, and returns the pool of the unit.
 func (t *Ticket) lockWith(to *Pool) *Pool {
 	for {
 		from := t.pool.Load()
@@ -126,7 +127,7 @@ func unlockBoth(a, b *Pool) {
 	}
 }
 
-// acceptsLocked reports why a pool cannot be given n units of another one.
+// acceptsLocked returns an error if the pool cannot accept n units of another one.
 func (p *Pool) acceptsLocked(op string, n int) error {
 	switch {
 	case p.config.Policy == Inline:
@@ -139,8 +140,8 @@ func (p *Pool) acceptsLocked(op string, n int) error {
 	return nil
 }
 
-// transfer puts units of one pool into another, and has both go on. Both must be locked, and are
-// unlocked.
+// transfer adds units of one pool to another, and calls dispatch of both. Both must be locked, and
+// are unlocked.
 func transfer(from, to *Pool, units []item) {
 	for _, it := range units {
 		it.at += from.epoch.Sub(to.epoch)
@@ -154,9 +155,9 @@ func transfer(from, to *Pool, units []item) {
 	from.dispatch() // calls of Submit that waited may have been admitted
 }
 
-// MoveAll moves all units that wait to another pool, as [Ticket.Move] does: in the order in which they
-// would have run, those of a pool of policy [Keyed] in the order of submission. It returns how
-// many these were. Where the other pool has no room for all of them, none is moved.
+// MoveAll moves all waiting units to another pool, as [Ticket.Move] does. It moves them in the
+// order in which they would have run, or, in a pool of policy [Keyed], in the order of submission.
+// It returns how many it moved. If the other pool has no room for all of them, it moves none.
 func (p *Pool) MoveAll(to *Pool) (int, error) {
 	lockBoth(p, to)
 	n := p.q.len()
@@ -168,8 +169,8 @@ func (p *Pool) MoveAll(to *Pool) (int, error) {
 	return n, nil
 }
 
-// moveAll moves all units that wait to another pool, which accepts them. Both must be locked, and are
-// unlocked.
+// moveAll moves all waiting units to another pool, which must accept them. Both must be locked, and
+// are unlocked.
 func (p *Pool) moveAll(to *Pool) {
 	units := p.q.drain()
 	p.admitLocked()
@@ -179,7 +180,8 @@ func (p *Pool) moveAll(to *Pool) {
 	transfer(p, to, units)
 }
 
-// replace closes the pool and moves its units to another one, if neither streams nor users keep it.
+// replace closes the pool and moves its units to another one. It fails if streams or users keep the
+// pool.
 func (p *Pool) replace(by *Pool) error {
 	lockBoth(p, by)
 	var err error

@@ -7,35 +7,36 @@ import (
 	"slices"
 )
 
-// Warning is what [Config.Validate] says of a configuration that works, and in which units may wait
-// without end.
+// Warning is a result of [Config.Validate]: the configuration is valid, but units may wait without
+// end.
 type Warning struct {
 	Path  string // such as "pools[1]"
 	Kind  WarningKind
-	Cause string // what may happen, and to which pool or stream
+	Cause string // the possible effect, with the pool or stream concerned
 }
 
 func (w Warning) String() string { return w.Path + ": " + w.Cause }
 
-// WarningKind is what a [Warning] is about.
+// WarningKind is the subject of a [Warning].
 type WarningKind string
 
 const (
-	// Unserved: units of the pool never run, because it has neither workers nor a stream.
+	// Unserved means that units of the pool never run, because it has neither workers nor a stream.
 	Unserved WarningKind = "unserved"
-	// NeverFirst: all streams that serve the pool serve others before it. While those have units,
-	// the pool's own never run.
+	// NeverFirst means that all streams that serve the pool serve others before it. While those
+	// have units, the pool's own never run.
 	NeverFirst WarningKind = "never_first"
-	// SharedStream: a single stream serves the pool, and others. A unit of theirs that blocks holds
-	// up the pool's.
+	// SharedStream means that a single stream serves the pool and other pools. A unit of those that
+	// blocks delays the pool's units.
 	SharedStream WarningKind = "shared_stream"
-	// SharedCore: two streams may use one core only, and it is the same.
+	// SharedCore means that two streams may use only one core, and both the same.
 	SharedCore WarningKind = "shared_core"
 )
 
-// Validate returns an error that matches ErrConfig and names the path of what is wrong, if NewSet
-// would refuse the configuration for other reasons than ScheduleOther, and otherwise warnings, if units may wait without end. Of a set
-// that runs, [Set.Config] is the configuration.
+// Validate returns an error if NewSet would refuse the configuration for other reasons than
+// ScheduleOther. The error matches ErrConfig and names the path of the invalid value. Otherwise
+// Validate returns warnings if units may wait without end. [Set.Config] is the configuration of a
+// running set.
 func (c Config) Validate() ([]Warning, error) {
 	c, err := c.complete()
 	if err != nil {
@@ -54,7 +55,8 @@ func (c Config) Validate() ([]Warning, error) {
 	return append(all, c.sharedCores()...), nil
 }
 
-// starving says how a pool without workers can wait without end. servers are the places of its streams.
+// starving describes how units of a pool without workers can wait without end. servers has the
+// indexes of its streams.
 func (c *Config) starving(pool string, servers []int) (WarningKind, string) {
 	first := func(i int) bool {
 		s := &c.Streams[i]

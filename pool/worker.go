@@ -4,16 +4,16 @@ package pool
 
 import "time"
 
-// worker is a goroutine of a pool's own, or what one has left behind for the next. Who starts it
-// has put a unit in it before.
+// worker is an own worker of a pool: a goroutine, or the memory that an ended one has left for the
+// next. It must have a unit before its goroutine is started.
 type worker struct {
 	pool  *Pool
 	item  item
 	start time.Duration
-	loop  func() // work, as a value, so that a go statement does not allocate
+	loop  func() // the method value work, made once so that a go statement does not allocate
 }
 
-// spareWorkers is how many workers a pool keeps for goroutines to come.
+// spareWorkers is how many ended workers a pool keeps for new goroutines.
 const spareWorkers = 64
 
 // workerLocked returns a worker for a new goroutine.
@@ -29,7 +29,7 @@ func (p *Pool) workerLocked() *worker {
 	return w
 }
 
-// work runs units until none is left for w, which may be another goroutine's from then on.
+// work runs units until none is left for w. After that, w may belong to another goroutine.
 func (w *worker) work() {
 	p, goexit := w.pool, true
 	defer func() {
@@ -46,8 +46,8 @@ func (w *worker) work() {
 	goexit = false
 }
 
-// next accounts for the unit that w has run and gives w another one. It reports false where there is
-// none, or where the pool has more workers than it may.
+// next accounts for the unit that w has run and gives w another one. It reports false if there is
+// none, or if the pool has more workers than its limit.
 func (p *Pool) next(w *worker) bool {
 	now := p.now()
 	p.mu.Lock()

@@ -12,11 +12,11 @@ import (
 // HeaderLen is the length in bytes of a frame's header on the wire.
 const HeaderLen = 32
 
-// MaxPayload is the most bytes one frame may carry (2 GiB - 1): a length above
-// it on the wire is garbage and cuts the conn.
+// MaxPayload is the largest payload of a frame in bytes (2 GiB - 1). A larger length on the wire is
+// an error that cuts the connection.
 const MaxPayload = 1<<31 - 1
 
-// Header is what travels in front of every payload; see the package comment.
+// Header is the header in front of every payload; see the package comment.
 type Header struct {
 	Len      uint32
 	Type     uint8
@@ -38,7 +38,7 @@ func (h *Header) Put(b []byte) {
 	binary.LittleEndian.PutUint32(b[28:], h.Dst)
 }
 
-// ErrBadHeader says that 32 bytes cannot start a frame.
+// ErrBadHeader is returned by Parse for 32 bytes that cannot start a frame.
 var ErrBadHeader = errors.New("subsys: malformed frame header")
 
 // Parse reads the header at the start of b, which has at least HeaderLen
@@ -60,30 +60,29 @@ func (h *Header) Parse(b []byte) error {
 	return nil
 }
 
-// TypeRun, which no header on the wire has, marks a Frame whose Data is a run
-// of whole frames, headers included, as they go on a stream. Of the header
-// only Seq means something then: that of the first of them or an earlier one.
+// TypeRun marks a Frame whose Data is a run: several whole frames with their headers, as they go on
+// a stream. No header on the wire has this type. Only Seq of the frame's header is used: the number
+// of the run's first frame or an earlier one.
 const TypeRun = 0xff
 
-// A Frame is a header and its payload. Data has Header.Len bytes and lies in
-// Buf, or is nil; Buf is nil for payloads that are plain Go memory.
+// A Frame is a header and its payload. Data has Header.Len bytes and lies in Buf, or is nil. Buf is
+// nil for payloads in plain Go memory.
 type Frame struct {
 	Header
 	Data []byte
 	Buf  *buffers.Buffer
 
-	// Spare says, to a sink, that it need not retain Buf to keep it: it may take the
-	// conn's reference, and make Buf nil.
+	// Spare tells a sink that it may keep Buf without Retain: it takes over the connection's
+	// reference and sets Buf to nil.
 	Spare bool
 }
 
-// Split appends the frames of a run to fs. Their payloads lie where the run
-// does.
+// Split appends the frames of a run to fs. Their payloads stay in the run's memory.
 func (f *Frame) Split(fs []Frame) []Frame {
 	for b := f.Data; len(b) >= HeaderLen; {
 		g := Frame{Buf: f.Buf}
 		if g.Parse(b) != nil {
-			break // cannot be: Put wrote it
+			break // does not happen: Put wrote the header
 		}
 		end := HeaderLen + int(g.Len)
 		g.Data = b[HeaderLen:end:end]

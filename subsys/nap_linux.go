@@ -16,43 +16,43 @@ import (
 // NapPageLen is the length of a Poller's NapPage.
 const NapPageLen = 4096
 
-// Sleeping on a futex is shorter than sleeping in epoll_wait by half, but who does
-// hears no descriptor. So it is done where the last sleeps were short and were
-// ended by rings, and not for long: a descriptor waits for its end.
+// To sleep on a futex takes half the time of a sleep in epoll_wait, but a futex does not report
+// descriptors. So a goroutine naps only if its last sleeps were short and were ended by rings. A
+// nap is short too, because the descriptors wait for its end.
 const (
-	napShort  = 200 * time.Microsecond // a sleep after which the next may be a nap
-	napBeside = 50 * time.Microsecond  // how long a nap is where there are descriptors that hurry,
-	napSure   = 16                     // and after how many sleeps that none of them ended
-	napBound  = time.Millisecond       // how long a nap is where another user has the page
+	napShort  = 200 * time.Microsecond // a sleep shorter than this may be followed by a nap
+	napBeside = 50 * time.Microsecond  // length of a nap if there are descriptors that Poll tries,
+	napSure   = 16                     // and number of sleeps before such a nap that no descriptor ended
+	napBound  = time.Millisecond       // longest nap if a process of another user has the page
 )
 
-// nap is the part of a Poller that sleeps on a futex. The word is in a page that
-// rings hand to those who ring: they write it. There is nothing in it to believe.
-// One who runs wild can end naps and keep others from ending them, which is no more
-// than he can do with the bell's descriptor, and the end of a nap is bounded.
+// nap is the part of a Poller that sleeps on a futex. The futex word is in a page that rings hand
+// to their peers, which write it to wake the sleeper. The word carries no other information. A
+// faulty peer can end naps, or keep other processes from ending them. It can do the same with the
+// bell's descriptor, and the length of a nap is bounded.
 type nap struct {
-	word   atomic.Pointer[atomic.Uint32] // stored, and used by who has not the token, under Poller.mu
+	word   atomic.Pointer[atomic.Uint32] // stored under Poller.mu; goroutines without the progress token use it under Poller.mu
 	mem    []byte
 	fd     int
-	number uint32      // of naps, but for those that the lower bits count
-	seen   uint32      // by EndNap
-	over   atomic.Bool // nobody will end one
-	bound  atomic.Bool // the kernel ends each; see BoundNaps
-	streak int         // short sleeps that rings have ended, one after another
+	number uint32      // of naps; the bits of restBits are 0
+	seen   uint32      // rests at the last EndNap
+	over   atomic.Bool // no goroutine ends naps any more
+	bound  atomic.Bool // the kernel bounds each nap; see BoundNaps
+	streak int         // consecutive short sleeps that rings ended
 }
 
-// While a thread naps Poller.rests is Napping and, above that, the nap's number. Who
-// ends it makes of that one of these.
+// While a thread naps, Poller.rests has Napping in its lower bits and the nap's number above. The
+// goroutine that ends the nap replaces it by one of these.
 const (
 	woken    = 1 + uint32(Napping) // by Wake
 	ended    = woken + 1           // by EndNap
 	restBits = 7
 )
 
-// NapPage is the descriptor of a page of NapPageLen bytes, made with
-// memfd.CreateShared on first use. A Ring hands it to those who ring for it: when it
-// is Napping they change the page's first word, a u32, and wake who sleeps on it.
-// It is the Poller's to close.
+// NapPage returns the descriptor of a page of NapPageLen bytes, made with memfd.CreateShared on
+// first use. A Ring hands the page to its peers. While the Ring is Napping, a peer that has
+// something for it changes the page's first word, a u32, and wakes the sleeper on it. The Poller
+// closes the descriptor.
 func (p *Poller) NapPage() (fd int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,10 +67,10 @@ func (p *Poller) NapPage() (fd int, err error) {
 	return p.nap.fd, nil
 }
 
-// BoundNaps has the kernel end each nap after a millisecond, which costs a tenth of a
-// round trip. A Ring calls it before it hands the NapPage to another user's process:
-// whoever has mapped the page can move its sleepers to another word (FUTEX_REQUEUE),
-// where neither Wake nor EndNap finds them.
+// BoundNaps makes the kernel end each nap after a millisecond, which costs a tenth of a round trip.
+// A Ring calls it before it hands the NapPage to a process of another user. A process that has
+// mapped the page can move its sleepers to another word (FUTEX_REQUEUE), where neither Wake nor
+// EndNap reaches them.
 func (p *Poller) BoundNaps() { p.nap.bound.Store(true) }
 
 func (p *Poller) freeNapPage() {
@@ -82,10 +82,10 @@ func (p *Poller) freeNapPage() {
 	}
 }
 
-// slept notes a sleep that was no nap, and how many frames came at its end.
+// slept accounts for a sleep that was no nap, at whose end some frames came.
 func (n *nap) slept(d time.Duration, frames int) {
 	switch {
-	case frames == 0: // woken, or for too long
+	case frames == 0: // woken by Wake, or the time ran out
 	case d < napShort:
 		n.streak++
 	default:
@@ -93,7 +93,7 @@ func (n *nap) slept(d time.Duration, frames int) {
 	}
 }
 
-// Naps says whether Nap is the way to sleep now, rather than Sleep.
+// Naps reports whether the next sleep should be Nap rather than Sleep.
 func (p *Poller) Naps() bool {
 	if p.nap.streak <= 0 || p.nap.over.Load() || len(p.again) > 0 || p.stuck.Load() > 0 || p.nap.word.Load() == nil {
 		return false
@@ -101,8 +101,8 @@ func (p *Poller) Naps() bool {
 	return p.nap.streak >= napSure || len(*p.list.Load()) == 0
 }
 
-// Nap is Sleep that hears rings, Wake and EndNap only. If d is 0 somebody is sure to
-// call EndNap now and then.
+// Nap is Sleep that only rings, Wake and EndNap end. If d is 0, a goroutine must call EndNap at
+// intervals.
 func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	if len(*p.list.Load()) > 0 {
 		d = napBeside
@@ -130,14 +130,15 @@ func (p *Poller) Nap(d time.Duration, unless *atomic.Uint32) int {
 	case frames > 0:
 		n.streak++
 	case how == ended, slept && word.Load() == old:
-		n.streak = 0 // for too long
+		n.streak = 0 // the nap was too long
 	}
 	return frames
 }
 
-// rouse ends the nap during which rests is at.
+// rouse ends the nap that has the value at in rests, and stores how there. It reports whether it
+// did.
 func (p *Poller) rouse(at, how uint32) bool {
-	p.mu.Lock() // the page stays
+	p.mu.Lock() // keeps the page mapped
 	defer p.mu.Unlock()
 	word := p.nap.word.Load()
 	if word == nil || !p.rests.CompareAndSwap(at, how) {
@@ -153,9 +154,9 @@ func (p *Poller) napping() (at uint32, yes bool) {
 	return at, at&restBits == uint32(Napping)
 }
 
-// EndNap ends a nap that is under way since the last call, so that who sleeps hears
-// what else there is. It is for one goroutine, which calls it now and then until
-// EndPark: a timer of the nap's own would cost a tenth of a round trip.
+// EndNap ends a nap if it has lasted since the last call, so that the sleeper looks at the
+// descriptors. One goroutine calls it at intervals until EndPark. A timer for each nap would cost a
+// tenth of a round trip.
 func (p *Poller) EndNap() {
 	at, yes := p.napping()
 	if yes && at == p.nap.seen {
@@ -164,9 +165,9 @@ func (p *Poller) EndNap() {
 	p.nap.seen = at
 }
 
-// Nap sleeps for d in the kernel, holding a thread: with a processor idle, the
-// runtime rounds a short time.Sleep up to the millisecond that its epoll_wait
-// can tell. A signal may end it early.
+// Nap sleeps for d in the kernel and holds a thread meanwhile. If a processor is idle, the runtime
+// rounds a short time.Sleep up to a millisecond, the resolution of its epoll_wait. A signal may end
+// Nap early.
 func Nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

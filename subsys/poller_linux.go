@@ -13,77 +13,75 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Source is something with a descriptor in a Poller.
+// A Source is the handler of a descriptor in a Poller.
 type Source interface {
-	// Ready is called by the goroutine that makes progress. A source reads
-	// until nothing is left and reports how much came, in frames, of which a part
-	// counts as one, and whether it stopped early for fairness and wants to be called
-	// again.
+	// Ready reads until nothing is left. The goroutine that makes progress calls it. It returns how
+	// many frames came, where a part of a frame counts as one. again reports whether Ready stopped
+	// early for fairness and must be called again.
 	Ready(on Readiness) (frames int, again bool)
 }
 
-// A Ring is a Source whose news lie in memory, where a look costs no system call:
-// each Poll looks. Its descriptor is the bell that others ring when they have
-// been told that nobody looks.
+// A Ring is a Source that receives through memory, where a look costs no system call. Each Poll
+// looks at it. Its descriptor is the bell, which peers ring after Doze has told them that no
+// goroutine looks.
 type Ring interface {
 	Source
-	// Look works on what is there, and returns how many frames it delivered. It
-	// may leave something for the next.
+	// Look processes what has arrived, and returns how many frames it delivered. It may leave a
+	// part for the next Look.
 	Look() (frames int)
-	// Doze tells who rings that nobody looks until the next Look, and what to do then.
-	// After that it returns whether there is something for which nobody may have
-	// rung.
+	// Doze tells the peers that no goroutine looks until the next Look, and how to wake one. Then
+	// it reports whether something has arrived for which no peer may have rung.
 	Doze(how Rest) (news bool)
 }
 
-// Rest is how one rests from looking at rings, and so what those do who have
-// something for him.
+// Rest is how a Poller waits while it does not look at rings. It tells peers how to wake the
+// Poller.
 type Rest uint8
 
 // Kinds of Rest.
 const (
-	Awake   Rest = iota // nothing: he looks
-	Asleep              // they ring the bell's descriptor
-	Napping             // they change the word of the Poller's NapPage, and wake who sleeps on it
+	Awake   Rest = iota // the Poller looks; a peer does nothing
+	Asleep              // a peer rings the bell's descriptor
+	Napping             // a peer changes the word of the Poller's NapPage and wakes the sleeper on it
 )
 
-// levelPoller is that of Poller.mu.
+// levelPoller is the lock level of Poller.mu.
 type levelPoller struct{}
 
 func (levelPoller) Place() (int, string) { return 140, "poller" }
 
-// Readiness is what is known of a descriptor.
+// Readiness is a set of conditions of a descriptor.
 type Readiness uint8
 
 // Bits of a Readiness.
 const (
 	Readable Readiness = 1 << iota
 	Writable
-	Ended // the peer has sent its last: behind a short read there is the end, of which no event will tell
+	Ended // the peer has closed its direction: no event reports the end after a short read
 )
 
-// direct is the number of sources up to which Poll tries each of them rather
-// than asking epoll which are ready: one read that finds nothing costs as much
-// as the question, and one that finds something saves it.
+// direct is the number of sources up to which Poll tries each one instead of asking epoll. A read
+// that finds nothing costs as much as the question to epoll, and a read that finds something saves
+// it.
 const direct = 3
 
-// Of more sources Poll tries those that had something lately, at most as many, and
-// asks epoll about the others once in askCold times. One that has had nothing for
-// coldAfter Polls is one of the others again.
+// If there are more than direct sources, Poll tries those that were active lately, at most direct
+// of them. Once in askCold Polls it asks epoll about the others. A source that had nothing in
+// coldAfter Polls is no longer tried.
 const (
 	askCold   = 4
 	coldAfter = 256
 )
 
-// A Poller watches the descriptors of one context. Two epoll sets are nested:
-// the inner one holds the sources, edge-triggered; the outer one, the gate,
-// holds only the inner and is what the Go runtime's poller watches. The gate
-// is armed only while nobody else makes progress, so that a message that a
-// polling or sleeping waiter is about to read does not wake a runtime thread
-// as well.
+// A Poller watches the descriptors of one context. Two epoll sets are nested. The inner set holds
+// the sources, edge-triggered. The outer set, the gate, holds only the inner one and is watched by
+// the Go runtime's poller. The gate is armed only while no other goroutine makes progress. So a
+// message that a polling or sleeping goroutine is about to read does not wake a thread of the
+// runtime as well.
 //
-// Poll, Settle, Rest, Sleep, Naps, Nap, More, Arm and Park are called by one goroutine at a time (the dispatcher's
-// progress token sees to it); Add, Remove, WantWrite, NapPage, Wake and EndNap by any.
+// One goroutine at a time calls Poll, PollAll, Settle, Rest, Sleep, Naps, Nap, More, Arm and Park:
+// the holder of the dispatcher's progress token. Any goroutine may call Add, Remove, WantWrite,
+// NapPage, Wake and EndNap.
 type Poller struct {
 	count *Counters
 	set   int
@@ -94,53 +92,53 @@ type Poller struct {
 	mu       lock.Mutex[levelPoller]
 	isClosed bool
 	sources  map[int32]*entry
-	list     atomic.Pointer[[]Source] // of the same those that Poll tries, without the lock
-	rings    atomic.Pointer[[]Ring]   // and those at which it looks
-	quiet    atomic.Int32             // and how many it leaves to epoll
+	list     atomic.Pointer[[]Source] // the sources that Poll tries, read without the lock
+	rings    atomic.Pointer[[]Ring]   // the rings, read without the lock
+	quiet    atomic.Int32             // number of sources that Poll leaves to epoll
 
-	polls uint // of rings
+	polls uint // Polls that looked at rings
 	nap   nap
 
 	again []Source
 
 	hot      [direct]hot
-	asked    uint          // Polls since epoll was asked
-	changes  atomic.Uint64 // of sources
-	hotSince uint64        // changes when hot was true
+	asked    uint          // Polls since the last question to epoll
+	changes  atomic.Uint64 // changes of the set of sources
+	hotSince uint64        // value of changes for which hot is valid
 
 	revived   []Source // see Again; guarded by mu
 	isRevived atomic.Bool
 	stuck     atomic.Int32  // sources waiting to be writable
-	rests     atomic.Uint32 // how the thread that makes progress does; see nap
+	rests     atomic.Uint32 // a Rest: how the progress goroutine waits; while it naps, also the nap's number
 	events    [128]unix.EpollEvent
 
-	// What the runtime's poller calls, made once: closures would be garbage.
+	// The callbacks of the runtime's poller, made once so that no closure is allocated per call.
 	arm        func(fd uintptr)
 	fired      func(fd uintptr) bool
 	gateEvents [1]unix.EpollEvent
 }
 
-// hot is a source that had something lately.
+// hot is a source that was active lately.
 type hot struct {
-	Source      // nil: none
-	misses uint // Polls in which it had nothing, since
+	Source      // nil: the place is free
+	misses uint // consecutive Polls in which it had nothing
 }
 
 type entry struct {
 	Source
-	quiet bool // not tried by Poll
-	stuck bool // waits to be writable
+	quiet bool // Poll does not try it
+	stuck bool // waits until the descriptor is writable
 }
 
-// Of so many Polls that look at rings, one asks epoll about the rest as well: of
-// those that found frames, and of those that did not.
+// One in askBusy Polls that found frames in rings asks epoll about the other sources as well, and
+// one in askIdle of those that found none.
 const (
 	askBusy = 16
 	askIdle = 2048
-	askNap  = 64 // of naps that were slept
+	askNap  = 64 // for naps
 )
 
-// NewPoller makes a Poller. It fails only when descriptors run out.
+// NewPoller returns a Poller. It fails only if no descriptors are left.
 func NewPoller(count *Counters) (*Poller, error) {
 	p := &Poller{count: count, sources: map[int32]*entry{}}
 	p.list.Store(new([]Source))
@@ -180,8 +178,8 @@ func NewPoller(count *Counters) (*Poller, error) {
 // Add starts watching fd for input. The descriptor must be non-blocking.
 func (p *Poller) Add(fd int, s Source) error { return p.add(fd, &entry{Source: s}) }
 
-// AddQuiet is Add for a descriptor from which little comes, and nothing that
-// hurries: Poll does not try it. If the source is a Ring, Poll looks at it.
+// AddQuiet is Add for a descriptor with rare and less urgent input: Poll does not try it. If the
+// source is a Ring, Poll looks at it.
 func (p *Poller) AddQuiet(fd int, s Source) error {
 	return p.add(fd, &entry{Source: s, quiet: true})
 }
@@ -199,8 +197,7 @@ func (p *Poller) add(fd int, e *entry) error {
 	return nil
 }
 
-// Remove stops watching fd. Its source may be called once more if a Poll is
-// under way.
+// Remove stops watching fd. A Poll in progress may call its source once more.
 func (p *Poller) Remove(fd int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,8 +229,7 @@ func (p *Poller) relist() {
 	p.changes.Add(1)
 }
 
-// Again lets the source of fd be called as if fd were readable. Any goroutine may call
-// it.
+// Again makes the Poller call the source of fd as if fd were readable. Any goroutine may call it.
 func (p *Poller) Again(fd int) {
 	p.mu.Lock()
 	if e := p.sources[int32(fd)]; e != nil {
@@ -244,7 +240,7 @@ func (p *Poller) Again(fd int) {
 	p.Wake()
 }
 
-// WantWrite says whether the source of fd waits to be writable.
+// WantWrite sets whether the source of fd waits until fd is writable.
 func (p *Poller) WantWrite(fd int, want bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,11 +259,11 @@ func (p *Poller) WantWrite(fd int, want bool) {
 	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
-// Len is the number of sources.
+// Len returns the number of sources.
 func (p *Poller) Len() int { return len(*p.list.Load()) + int(p.quiet.Load()) }
 
-// Poll makes what progress can be made without waiting and returns the number
-// of frames delivered.
+// Poll makes the progress that is possible without waiting, and returns the number of frames
+// delivered.
 func (p *Poller) Poll() int {
 	n, l := 0, *p.list.Load()
 	if rings := *p.rings.Load(); len(rings) > 0 {
@@ -299,9 +295,9 @@ func (p *Poller) Poll() int {
 	return n
 }
 
-// PollAll is Poll that leaves out no source, as Poll does where there are many.
+// PollAll is Poll that leaves out no source. Poll may leave some out if there are many.
 func (p *Poller) PollAll() (frames int) {
-	p.rest(Awake) // a ring looks at everything after it
+	p.rest(Awake) // after it, a ring's Look looks at everything
 	frames = p.look(*p.rings.Load())
 	if len(*p.list.Load()) > direct {
 		frames += p.harvest(0)
@@ -309,10 +305,10 @@ func (p *Poller) PollAll() (frames int) {
 	return frames
 }
 
-// tryHot lets those sources work that had something lately, and reports whether epoll
-// is to be asked about the others.
+// tryHot calls the sources that were active lately, and reports whether epoll must be asked about
+// the others.
 func (p *Poller) tryHot() (frames int, asks bool) {
-	if now := p.changes.Load(); now != p.hotSince { // some may be gone
+	if now := p.changes.Load(); now != p.hotSince { // some sources may have been removed
 		p.hot, p.hotSince = [direct]hot{}, now
 	}
 	tries := len(*p.rings.Load()) > 0
@@ -339,8 +335,8 @@ func (p *Poller) tryHot() (frames int, asks bool) {
 	return frames, !tries || p.asked >= askCold || len(p.again) > 0 || p.isRevived.Load() || p.stuck.Load() > 0
 }
 
-// heat notes that s had something: it takes the place of the one that has had nothing
-// for longest.
+// heat records that s was active. s replaces the recorded source that has been inactive for
+// longest.
 func (p *Poller) heat(s Source) {
 	at := &p.hot[0]
 	for i := range p.hot {
@@ -356,8 +352,8 @@ func (p *Poller) heat(s Source) {
 	*at = hot{Source: s}
 }
 
-// lookAndAsk is look that asks epoll about the rest once in so many times: rings that
-// always have something would keep the others from being heard.
+// lookAndAsk is look that also asks epoll about the other sources once in so many calls. Without
+// that, rings that always have something would keep the other sources waiting for ever.
 func (p *Poller) lookAndAsk(times uint) (frames int) {
 	frames = p.look(*p.rings.Load())
 	if p.polls++; p.polls%times == 0 {
@@ -366,7 +362,7 @@ func (p *Poller) lookAndAsk(times uint) (frames int) {
 	return frames
 }
 
-// look lets the rings work on what is there.
+// look calls the rings to process what has arrived.
 func (p *Poller) look(rings []Ring) (frames int) {
 	for _, r := range rings {
 		frames += r.Look()
@@ -374,8 +370,8 @@ func (p *Poller) look(rings []Ring) (frames int) {
 	return frames
 }
 
-// Rest tells the rings that nobody looks at them until the next Poll, Settle or
-// Sleep. It returns whether there is something for which nobody may have rung.
+// Rest tells the rings that no goroutine looks at them until the next Poll, Settle or Sleep. It
+// reports whether something has arrived for which no peer may have rung.
 func (p *Poller) Rest() (news bool) { return p.rest(Asleep) }
 
 func (p *Poller) rest(how Rest) (news bool) {
@@ -387,24 +383,23 @@ func (p *Poller) rest(how Rest) (news bool) {
 	return news
 }
 
-// Settle is Poll that leaves no source marked ready in the epoll set, as Poll,
-// which may not have asked it, does: an armed gate would fire for old news. It
-// says whether a source has more, which no gate would tell of.
+// Settle is Poll that asks epoll too, so that no source stays marked ready in the epoll set. An
+// armed gate would fire for a source that was handled without epoll. Settle reports whether a
+// source has more, for which the gate would not fire.
 func (p *Poller) Settle() (more bool) {
 	p.look(*p.rings.Load())
 	p.harvest(0)
 	return p.More()
 }
 
-// More says whether a source stopped early and is to be called again, of which
-// no event will tell.
+// More reports whether a source stopped early and must be called again. No event reports that.
 func (p *Poller) More() bool { return len(p.again) > 0 || p.isRevived.Load() }
 
-// Sleep is Poll, but sleeps in the kernel for up to d when there is nothing to
-// do. It holds an operating-system thread meanwhile.
+// Sleep is Poll, but it sleeps in the kernel for up to d if there is nothing to do. It holds an
+// operating-system thread meanwhile.
 //
-// It does not sleep when unless is not 0 already; who changes it afterwards must
-// call Wake if Asleep.
+// It does not sleep if unless is not 0. A goroutine that changes unless afterwards must call Wake
+// if Asleep reports true.
 func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	ms := int((d + time.Millisecond - 1) / time.Millisecond)
 	p.rests.Store(uint32(Asleep))
@@ -425,8 +420,7 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	return n
 }
 
-// harvest asks epoll which sources are ready, waiting up to ms milliseconds,
-// and lets them work.
+// harvest asks epoll which sources are ready, waits up to ms milliseconds for one, and calls them.
 func (p *Poller) harvest(ms int) int {
 	n := 0
 	p.asked = 0
@@ -458,7 +452,7 @@ func (p *Poller) harvest(ms int) int {
 		p.count.Sleeps.Add(1)
 		r, err := unix.EpollWait(p.set, p.events[:], ms)
 		p.rests.Store(uint32(Awake))
-		if err != nil { // EINTR: the caller looks again anyway
+		if err != nil { // EINTR: the caller looks again in any case
 			return n
 		}
 		got = r
@@ -503,7 +497,7 @@ func (p *Poller) run(s Source, on Readiness) int {
 	}
 	if f > 0 {
 		if _, ring := s.(Ring); !ring {
-			p.nap.streak = -1 // and none for the sleep that this ended
+			p.nap.streak = -1 // -1: the sleep that this source ended does not count as short
 		}
 	}
 	return f
@@ -514,7 +508,7 @@ func (p *Poller) drainWake() {
 	_, _ = unix.Read(p.wake, b[:])
 }
 
-// Wake ends a Sleep, a Nap or a Park under way, or the next Sleep or Park.
+// Wake ends a Sleep, a Nap or a Park in progress, or the next Sleep or Park.
 func (p *Poller) Wake() {
 	p.count.Wakeups.Add(1)
 	if at, yes := p.napping(); yes && p.rouse(at, woken) {
@@ -522,16 +516,16 @@ func (p *Poller) Wake() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.isClosed { // else the descriptor may be another's by now
+	if !p.isClosed { // else another file may have the descriptor by now
 		one := [8]byte{1}
 		_, _ = unix.Write(p.wake, one[:])
 	}
 }
 
-// Asleep says whether a thread is in Sleep or in Nap.
+// Asleep reports whether a thread is in Sleep or in Nap.
 func (p *Poller) Asleep() bool { return p.rests.Load() != uint32(Awake) }
 
-// Arm opens the gate: from here until it fires, once, readiness of a source lets Park return.
+// Arm opens the gate. Until it fires once, readiness of a source ends Park.
 func (p *Poller) Arm() {
 	_ = p.gateC.Control(p.arm)
 	if p.Rest() {
@@ -539,15 +533,14 @@ func (p *Poller) Arm() {
 	}
 }
 
-// Park waits, holding no thread, until the armed gate fires or the Poller is
-// closed; then it returns false.
+// Park waits without a thread until the armed gate fires. It reports false if the Poller is closed
+// or EndPark was called.
 func (p *Poller) Park() bool {
 	p.count.Sleeps.Add(1)
 	return p.gateC.Read(p.fired) == nil
 }
 
-// EndPark ends a Park under way and every later one, and a Nap: there are none
-// afterwards.
+// EndPark ends a Park or a Nap in progress, and every later one at once.
 func (p *Poller) EndPark() {
 	p.gate.Close()
 	p.nap.over.Store(true)
@@ -556,7 +549,7 @@ func (p *Poller) EndPark() {
 	}
 }
 
-// Close frees the descriptors. Sources are the business of their ports.
+// Close frees the descriptors of the Poller. Ports close those of the sources.
 func (p *Poller) Close() {
 	p.gate.Close()
 	p.mu.Lock()

@@ -7,35 +7,35 @@ import (
 	"sync"
 )
 
-// Strangers are the connections of a port whose peers have not yet shown who
-// they are. Their number is bounded. When there is one too many, the oldest of
-// the source that has most gives way: a peer that shakes hands is done in
-// milliseconds, and a source cannot keep out another that has fewer.
+// Strangers is a bounded set of a port's connections whose peers have not authenticated yet. If
+// there is one too many, the oldest connection of the source that has most is cut. A genuine peer
+// completes its handshake within milliseconds, and a source cannot keep out another one that has
+// fewer connections.
 type Strangers struct {
 	mu    sync.Mutex
 	most  int
 	count int
 	next  uint64
-	from  map[string]*list.List // of *Stranger, the oldest first
+	from  map[string]*list.List // the *Stranger of each source, the oldest first
 }
 
-// A Stranger has one place among Strangers.
+// A Stranger is one connection in Strangers.
 type Stranger struct {
 	all    *Strangers
 	source string
-	number uint64 // in the order of Add
+	number uint64 // sequence number of Add
 	at     *list.Element
 	cut    func()
 }
 
-// NewStrangers returns Strangers with places for most.
+// NewStrangers returns a set of at most most connections.
 func NewStrangers(most int) *Strangers {
 	return &Strangers{most: most, from: map[string]*list.List{}}
 }
 
-// Add gives a connection from a source, see package netsource, a place. cut is called, at
-// most once, if the place is wanted for another connection; no lock is held then,
-// and Done has no effect any more.
+// Add adds a connection from a source, see package netsource. cut is called at most once, if the
+// connection has to give way to another one. No lock is held then, and Done reports false from then
+// on.
 func (s *Strangers) Add(source string, cut func()) *Stranger {
 	s.mu.Lock()
 	st := &Stranger{all: s, source: source, number: s.next, cut: cut}
@@ -58,15 +58,15 @@ func (s *Strangers) Add(source string, cut func()) *Stranger {
 	return st
 }
 
-// Len returns how many places are taken.
+// Len returns the number of connections in the set.
 func (s *Strangers) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
 }
 
-// worst returns the oldest stranger of the source that has most, and of several
-// such sources the oldest stranger of all. mu must be held.
+// worst returns the oldest connection of the source that has most. Of several such sources it takes
+// the oldest connection. mu must be held.
 func (s *Strangers) worst() (w *Stranger) {
 	most := 0
 	for _, l := range s.from {
@@ -78,7 +78,7 @@ func (s *Strangers) worst() (w *Stranger) {
 	return w
 }
 
-// remove takes the place of st, which must have one. mu must be held.
+// remove removes st, which must be in the set. mu must be held.
 func (s *Strangers) remove(st *Stranger) {
 	l := s.from[st.source]
 	l.Remove(st.at)
@@ -89,7 +89,8 @@ func (s *Strangers) remove(st *Stranger) {
 	s.count--
 }
 
-// Done gives the place back and reports whether there was one still.
+// Done removes the connection from the set. It reports false if the connection was cut or removed
+// before.
 func (st *Stranger) Done() bool {
 	st.all.mu.Lock()
 	defer st.all.mu.Unlock()
@@ -100,7 +101,7 @@ func (st *Stranger) Done() bool {
 	return true
 }
 
-// CutAll cuts every stranger.
+// CutAll cuts all connections in the set.
 func (s *Strangers) CutAll() {
 	for {
 		s.mu.Lock()

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package callqueue calls a function of the user's from a goroutine of its own. The
-// library queues what it wants to tell, with whatever locks it holds; the function may
-// block, and may call the library.
+// Package callqueue calls a function of the user from a goroutine of its own. The library may hold
+// any locks when it queues a value. The function may block, and may call the library.
 package callqueue
 
 import (
@@ -13,24 +12,24 @@ import (
 	"time"
 )
 
-// grace is how long Drain waits at least.
+// grace is the least time that Drain waits.
 const grace = time.Second
 
 // A Queue calls Call with each value added, one call at a time, in the order of Add.
 // Its goroutine is started when a value is added and ends when the queue is empty.
 type Queue[T any] struct {
-	Call func(T) // nil: values are not wanted
-	Most int     // values that may wait
+	Call func(T) // nil drops all values
+	Most int     // number of values that may wait
 
 	mu      sync.Mutex
 	queue   []T
-	waiting int           // of queue, and those the goroutine has taken and not begun
-	ended   bool          // Drain waits no longer
-	running chan struct{} // closed when the goroutine ends; nil: there is none
+	waiting int           // values in queue, and those that the goroutine has taken and not begun
+	ended   bool          // Drain has given up: values are dropped
+	running chan struct{} // closed when the goroutine ends; nil if none runs
 }
 
-// Add queues a value. It returns false if the value was dropped. Add calls nothing and
-// never blocks.
+// Add queues a value. It reports false if the value was dropped. Add calls no function of the user
+// and never blocks.
 func (q *Queue[T]) Add(v T) bool {
 	if q.Call == nil {
 		return true
@@ -49,9 +48,8 @@ func (q *Queue[T]) Add(v T) bool {
 	return true
 }
 
-// callUser calls the function until the queue is empty. A panic in the function ends
-// the program, as in any goroutine of the user's. After runtime.Goexit another
-// goroutine continues.
+// callUser calls the function until the queue is empty. A panic in the function ends the program,
+// as in any other goroutine of the program. After runtime.Goexit another goroutine continues.
 func (q *Queue[T]) callUser() {
 	var taken []T
 	isEmpty := false
@@ -83,10 +81,10 @@ func (q *Queue[T]) callUser() {
 	}
 }
 
-// Drain waits until the function has returned from the last value, but no longer than
-// ctx lasts, or a second if that is longer. Then it drops the values that wait and those
-// to come, and returns the number of those that waited. Called by the function of any
-// Queue, Drain returns at once and drops nothing.
+// Drain waits until the function has returned from the last value, but at most until ctx ends, or
+// for a second if that is longer. Then it drops the waiting values and all later ones, and returns
+// how many were waiting. If the function of any Queue calls Drain, it returns at once and drops
+// nothing.
 func (q *Queue[T]) Drain(ctx context.Context) (dropped int) {
 	q.mu.Lock()
 	running := q.running
@@ -112,8 +110,8 @@ func (q *Queue[T]) Drain(ctx context.Context) (dropped int) {
 	return dropped
 }
 
-// InCall reports whether the calling goroutine is in the function of some Queue. What
-// waits for all calls to end must not wait for its own caller.
+// InCall reports whether the calling goroutine is in the function of some Queue. A function that
+// waits for the end of all calls must not wait for its own caller.
 func InCall() bool {
 	var pcs [64]uintptr
 	for skip := 0; ; skip += len(pcs) {

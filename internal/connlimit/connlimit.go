@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connlimit bounds how many connections a listener has at a time. Where one more comes, the oldest is closed, not the newest: a
-// stranger who opens connections and says nothing takes the places from itself.
+// Package connlimit bounds the number of connections of a listener. When there is one too many, the
+// oldest is closed, not the newest. So a client that opens idle connections displaces its own
+// connections.
 package connlimit
 
 import (
@@ -12,16 +13,17 @@ import (
 	"github.com/rocl-go/rocl/internal/netsource"
 )
 
-// A Set has the connections that count. Its methods may be called concurrently.
+// A Set holds the connections that count towards a limit. Its methods may be called concurrently.
 type Set struct {
 	most, each int
 
 	mu      sync.Mutex // guards all below, and the fields of each Conn
-	all     list.List  // of *Conn, the one that became idle first at the front
+	all     list.List  // of *Conn, the one idle for longest at the front
 	sources map[string]int
 }
 
-// New returns a Set of at most most connections, and at most each from one source: an IP address, or the first half of an IPv6 address.
+// New returns a Set of at most most connections, and at most each from one source: an IP address,
+// or the first half of an IPv6 address.
 func New(most, each int) *Set { return &Set{most: most, each: each, sources: map[string]int{}} }
 
 // A Conn is a connection that counts until it is closed or released.
@@ -29,11 +31,12 @@ type Conn struct {
 	net.Conn
 	set    *Set
 	source string
-	at     *list.Element // nil: it does not count
+	at     *list.Element // nil: the connection does not count
 	isBusy bool
 }
 
-// Add lets nc count. It closes another connection, the longest idle of the source or of all, if there are too many.
+// Add adds nc to the set. If there are too many connections, Add closes the one that has been idle
+// for longest: of nc's source if that has too many, else of all.
 func (s *Set) Add(nc net.Conn) *Conn {
 	c := &Conn{Conn: nc, set: s, source: netsource.Of(nc.RemoteAddr())}
 	s.mu.Lock()
@@ -63,8 +66,8 @@ func (s *Set) Len() int {
 	return s.all.Len()
 }
 
-// oldestLocked returns the connection that has been idle for longest, of one source if that is asked for. Where all are busy it is the one
-// that has been for longest.
+// oldestLocked returns the connection that has been idle for longest, only of the source if
+// ofSource. If all are busy, it returns the one that has been busy for longest. s.mu must be held.
 func (s *Set) oldestLocked(source string, ofSource bool) (oldest *Conn) {
 	for e := s.all.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*Conn)
@@ -81,7 +84,8 @@ func (s *Set) oldestLocked(source string, ofSource bool) (oldest *Conn) {
 	return oldest
 }
 
-// SetBusy says whether the connection is being served. A busy one is closed only where no other can be.
+// SetBusy sets whether the connection is being served. A busy connection is closed only if all are
+// busy.
 func (c *Conn) SetBusy(busy bool) {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
@@ -91,7 +95,7 @@ func (c *Conn) SetBusy(busy bool) {
 	}
 }
 
-// Release lets the connection count no more. It stays open.
+// Release removes the connection from the set. It stays open.
 func (c *Conn) Release() {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
@@ -115,7 +119,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Listener returns a listener whose connections, of type *Conn, are those of s.
+// Listener returns a listener that adds its connections, of type *Conn, to s.
 func (s *Set) Listener(ln net.Listener) net.Listener { return &listener{ln, s} }
 
 type listener struct {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package display makes text from outside safe to show: on a terminal, in a
-// table, in a log.
+// Package display makes text from outside the process safe to show on a terminal, in a table or in
+// a log.
 //
-// Attribute values, names of machines and payloads are bytes that another
-// process chose. Printed raw, control characters move the cursor or change the
-// terminal's settings, and invisible characters make text look like other text.
+// Attribute values, names of machines and payloads are bytes that another process chose. Printed
+// raw, control characters move the cursor or change the terminal's settings, and invisible
+// characters make text look like other text.
 package display
 
 import (
@@ -16,9 +16,9 @@ import (
 	"unicode/utf8"
 )
 
-// IsSafe reports whether a terminal shows r, and does nothing else with it.
-// Control characters are not safe, nor are characters that change the direction
-// of text or have no width, such as U+202E and U+200B.
+// IsSafe reports whether a terminal shows r and does nothing else with it. Control characters are
+// not safe. Neither are characters that change the direction of text or have no width, such as
+// U+202E and U+200B.
 func IsSafe(r rune) bool {
 	return strconv.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
 }
@@ -60,8 +60,8 @@ func Escape(s string) string {
 	return string(appendEscaped(nil, s, false))
 }
 
-// Error returns the text of an error: each line of it escaped, and every line
-// after the first indented. So no text within it begins a line.
+// Error returns the text of an error with each line escaped, and every line after the first
+// indented. So no text within it can imitate the beginning of a line.
 func Error(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	for i, l := range lines {
@@ -70,8 +70,8 @@ func Error(err error) string {
 	return strings.Join(lines, "\n  ")
 }
 
-// JSON returns JSON text that means the same as b and has no character that is
-// not safe: within strings they become \u escapes.
+// JSON returns JSON text with the same meaning as b. Characters that are not safe become \u escapes
+// within strings.
 func JSON(b []byte) []byte {
 	for i := 0; i < len(b); {
 		r, n := utf8.DecodeRune(b[i:])

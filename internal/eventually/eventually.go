@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventually waits, in tests, for states that other goroutines and processes bring about.
+// Package eventually waits, in tests, for states that other goroutines and processes reach.
 package eventually
 
 import (
@@ -13,7 +13,7 @@ const (
 	pause    = time.Millisecond
 )
 
-// True returns when is returns true. It ends the test if that takes longer than a minute; what names the
+// True returns when is returns true. After a minute it ends the test with what, the name of the
 // state. Within a bubble of package testing/synctest the minute is the bubble's.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()

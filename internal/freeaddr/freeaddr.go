@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package freeaddr finds addresses for tests that must name one before somebody
-// listens there, and again after he has ended.
+// Package freeaddr finds addresses for tests that must name an address before a listener has it,
+// and again after the listener has ended.
 package freeaddr
 
 import (
@@ -11,20 +11,20 @@ import (
 	"sync/atomic"
 )
 
-// Below those that the kernel hands out by itself, to listeners and for outgoing
-// connections: between its uses such a one could get into another's hands.
+// These ports are below those that the kernel assigns to listeners and outgoing connections.
+// Between its uses a test's port could otherwise be assigned to another process.
 const first, count = 10_000, 20_000
 
 var next atomic.Uint32
 
-// Loopback is HOST:PORT on 127.0.0.1 where nobody listens, over TCP or UDP. It is
-// not given out twice, and it is unlikely that another process is given it.
+// Loopback returns a HOST:PORT on 127.0.0.1 that is free for TCP and UDP. It is not returned twice,
+// and another process is unlikely to get it.
 func Loopback() (string, error) {
 	port, err := Port()
 	return fmt.Sprint("127.0.0.1:", port), err
 }
 
-// Port is the port of such an address, for who listens at another address too.
+// Port returns the port of such an address, for a test that listens at another IP address too.
 func Port() (int, error) {
 	next.CompareAndSwap(0, 1+rand.Uint32N(count))
 	for range count {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package histogram counts how large things are, at the price of two atomic
-// additions each, for whoever wants to export it.
+// Package histogram counts sizes and durations for metrics. A count costs two atomic additions.
 package histogram
 
 import (
@@ -9,11 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// Buckets is how many there are; the last has all that is larger.
+// Buckets is the number of buckets. The last one has all larger sizes.
 const Buckets = 24
 
-// A Histogram has a bucket for each power of two. The zero value counts from 1
-// on; of durations it is made with [Durations]. It may be used concurrently.
+// A Histogram has a bucket for each power of two. The first bucket of the zero value ends at 1. A
+// histogram of durations is made with [Durations]. It may be used concurrently.
 type Histogram struct {
 	shift   uint
 	sum     atomic.Uint64
@@ -24,7 +23,7 @@ type Histogram struct {
 // 1.024 µs and whose last but one at 4.3 s.
 func Durations() *Histogram { return &Histogram{shift: 10} }
 
-// Observe counts one thing.
+// Observe counts one size.
 func (h *Histogram) Observe(size uint64) {
 	n := 0
 	if size > 0 {
@@ -34,15 +33,15 @@ func (h *Histogram) Observe(size uint64) {
 	h.sum.Add(size)
 }
 
-// A Snapshot is what a Histogram has counted.
+// A Snapshot has the counts of a Histogram at one moment.
 type Snapshot struct {
 	Count, Sum uint64
-	Bounds     []uint64 // the largest size in each bucket but the last, which has none
-	Below      []uint64 // how many are not larger than the bound
+	Bounds     []uint64 // the largest size of each bucket except the last, which has none
+	Below      []uint64 // for each bound, the number of sizes up to it
 }
 
-// Snapshot returns what was counted. What is observed meanwhile may be in the
-// sum and not yet in the count, or the other way round.
+// Snapshot returns the counts. A size observed meanwhile may be in the sum and not yet in the
+// count, or the reverse.
 func (h *Histogram) Snapshot() Snapshot {
 	s := Snapshot{Sum: h.sum.Load(), Bounds: make([]uint64, Buckets-1), Below: make([]uint64, Buckets-1)}
 	for i := range h.buckets {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lock has mutexes that know their place in the order in which locks are taken.
+// Package lock has mutexes with a level in the order in which locks must be taken.
 //
-// The type of a lock names its [Level]. Who holds a lock takes only locks of deeper
-// levels, so no two goroutines wait for each other's locks for ever. The levels of the
-// message path are listed in package dispatch, which is the outermost of those that
-// have any.
+// The type of a lock names its [Level]. A goroutine that holds a lock takes only locks of deeper
+// levels, so goroutines cannot deadlock on each other's locks. Package dispatch lists the levels of
+// the message path; it is the outermost package with levels.
 //
-// In a build with the tag rocldebug each acquisition is checked and counted: one against
-// the order panics, and [Taken] says how many there were. Without the tag the locks are
-// those of package sync, and cost nothing more.
+// In a build with the tag rocldebug each acquisition is checked and counted. One against the order
+// panics, and [Taken] returns the counts. Without the tag the locks are those of package sync, and
+// cost nothing more.
 package lock
 
-// A Level is a place in the order of locks. Implementations are empty structs: their
-// types are the parameters of locks.
+// A Level is a position in the order of locks. Implementations are empty structs, whose types are
+// the type parameters of locks.
 type Level interface {
-	// Place is how deep the level is, and its name. It is the same each time.
+	// Place returns the depth of the level and its name. The results never change.
 	Place() (depth int, name string)
 }

@@ -4,8 +4,8 @@
 
 package lock
 
-// g returns the runtime's g of the calling goroutine, which no other has while it lives.
-// The only other way to tell goroutines apart, by a trace, takes 10 µs.
+// g returns the address of the runtime's g of the calling goroutine, which is unique while the
+// goroutine lives. The alternative, to parse a stack trace, takes 10 µs.
 func g() uintptr
 
 func goroutine() uint64 { return uint64(g()) }

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// goroutine is the number of the calling goroutine, which the runtime tells nobody but
-// in a trace.
+// goroutine returns the number of the calling goroutine, which the runtime shows only in a stack
+// trace.
 func goroutine() uint64 {
 	var b [64]byte
 	s := bytes.TrimPrefix(b[:runtime.Stack(b[:], false)], []byte("goroutine "))

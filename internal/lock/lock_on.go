@@ -17,15 +17,15 @@ const IsWatched = true
 // A Mutex is a [sync.Mutex] of level L.
 type Mutex[L Level] struct{ mu sync.Mutex }
 
-// Lock takes the lock. It panics if the goroutine holds one that is not above L.
+// Lock takes the lock. It panics if the goroutine holds a lock whose level is not above L.
 func (m *Mutex[L]) Lock() {
 	check[L]()
 	m.mu.Lock()
 	took[L](m)
 }
 
-// TryLock takes the lock if nobody has it. It may be called whatever the goroutine
-// holds: who does not wait cannot be waited for in turn.
+// TryLock takes the lock if it is free, and reports whether it did. The goroutine may hold any
+// locks: TryLock does not wait, so it cannot deadlock.
 func (m *Mutex[L]) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false
@@ -34,7 +34,7 @@ func (m *Mutex[L]) TryLock() bool {
 	return true
 }
 
-// Unlock gives the lock up. It panics if the goroutine does not hold it.
+// Unlock releases the lock. It panics if the goroutine does not hold it.
 func (m *Mutex[L]) Unlock() {
 	gave(m)
 	m.mu.Unlock()
@@ -43,33 +43,33 @@ func (m *Mutex[L]) Unlock() {
 // A RWMutex is a [sync.RWMutex] of level L.
 type RWMutex[L Level] struct{ mu sync.RWMutex }
 
-// Lock is as that of Mutex.
+// Lock takes the lock for writing. It panics as Mutex.Lock does.
 func (m *RWMutex[L]) Lock() {
 	check[L]()
 	m.mu.Lock()
 	took[L](m)
 }
 
-// Unlock is as that of Mutex.
+// Unlock releases the lock. It panics if the goroutine does not hold it.
 func (m *RWMutex[L]) Unlock() {
 	gave(m)
 	m.mu.Unlock()
 }
 
-// RLock takes the lock for reading, otherwise as Lock.
+// RLock takes the lock for reading. It panics as Lock does.
 func (m *RWMutex[L]) RLock() {
 	check[L]()
 	m.mu.RLock()
 	took[L](m)
 }
 
-// RUnlock gives up what RLock took.
+// RUnlock releases a lock that RLock took.
 func (m *RWMutex[L]) RUnlock() {
 	gave(m)
 	m.mu.RUnlock()
 }
 
-// Taken is how many locks have been taken in this process, by level.
+// Taken returns how many times locks were taken in this process, by level.
 func Taken() map[string]uint64 {
 	count.Lock()
 	defer count.Unlock()
@@ -81,8 +81,7 @@ var count struct {
 	by map[string]uint64
 }
 
-// held are the locks that goroutines hold, by goroutine, in the order in which they
-// were taken.
+// held has the locks that goroutines hold, by goroutine, in the order in which they were taken.
 var held [64]struct {
 	sync.Mutex
 	by map[uint64][]taken

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logqueue puts a queue in front of the user's log handler. The library logs
-// with locks held; a handler that blocks must not stop it, and a handler that calls the
-// library must not deadlock.
+// Package logqueue puts a queue in front of the user's log handler. The library logs with locks
+// held. A handler that blocks must not stop the library, and a handler that calls the library must
+// not deadlock.
 package logqueue
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/rocl-go/rocl/internal/callqueue"
 )
 
-// most is how many lines may wait.
+// most is the number of lines that may wait.
 const most = 1024
 
-// A Queue hands the lines of a logger to the user's handler, from a goroutine of its own,
-// one at a time and in order. Lines beyond those that may wait are dropped and counted.
+// A Queue passes the lines of a logger to the user's handler, from a goroutine of its own, one at a
+// time and in order. Lines beyond the limit are dropped and counted.
 type Queue struct {
 	lines   callqueue.Queue[line]
 	user    slog.Handler
 	dropped atomic.Uint64
-	untold  atomic.Uint64 // dropped since the handler was told of some
+	untold  atomic.Uint64 // dropped since the last report to the handler
 }
 
 type line struct {
@@ -32,7 +32,7 @@ type line struct {
 	record slog.Record
 }
 
-// New returns a Queue in front of log's handler. A nil log discards.
+// New returns a Queue in front of log's handler. A nil log discards all lines.
 func New(log *slog.Logger) *Queue {
 	q := &Queue{user: slog.DiscardHandler}
 	if log != nil {
@@ -50,7 +50,7 @@ func (q *Queue) Logger() *slog.Logger {
 	return slog.New(handler{q, q.user})
 }
 
-// Dropped is how many lines the user's handler has not got.
+// Dropped returns how many lines the user's handler has not received.
 func (q *Queue) Dropped() uint64 { return q.dropped.Load() }
 
 // Drain waits until the handler has all lines, as [callqueue.Queue.Drain] does.
@@ -58,7 +58,7 @@ func (q *Queue) Drain(ctx context.Context) {
 	q.dropped.Add(uint64(q.lines.Drain(ctx)))
 }
 
-// write calls the handler, and tells it of lines that were dropped.
+// write calls the handler, and then reports dropped lines to it.
 func (q *Queue) write(l line) {
 	_ = l.h.Handle(l.ctx, l.record) // as slog does
 	if n := q.untold.Swap(0); n > 0 && q.user.Enabled(l.ctx, slog.LevelWarn) {
@@ -74,7 +74,7 @@ type handler struct {
 	h slog.Handler
 }
 
-// Enabled asks the user's handler at once.
+// Enabled asks the user's handler directly, without the queue.
 func (h handler) Enabled(ctx context.Context, level slog.Level) bool { return h.h.Enabled(ctx, level) }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memfd makes memory that can be handed to other processes: nameless
-// files of a fixed size, whose every page is there from the start, and which
-// only their maker can write.
+// Package memfd makes memory that can be shared with other processes: files without a name, of a
+// fixed size, whose pages are all allocated at the start. Only the process that made a file can
+// write it.
 //
-// The kernel sees to it, through seals: nobody can cut the file, so that no
-// access to it ends in SIGBUS, nor make a second writable mapping of it. Nothing
-// has a name in a file system, so nothing is left behind by who is killed.
+// The kernel enforces this through seals. No process can truncate the file, so no access to it ends
+// in SIGBUS. No process can make a second writable mapping. The files have no name in a file
+// system, so a killed process leaves nothing behind.
 //
-// A page in which there is nothing to believe, such as one of a word to sleep on, may
-// be shared for writing.
+// A page whose contents need no trust, such as that of a futex word, may be shared for
+// writing.
 package memfd

@@ -10,50 +10,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals that a file must have to be mapped by others: one that all write who are
-// handed it, and one that its maker alone writes.
+// Seals that a file must have before another process maps it: of a file that all its holders write,
+// and of one that only its maker writes.
 const (
 	fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	mine  = fixed | unix.F_SEAL_FUTURE_WRITE
 )
 
-// ErrUnsealed is returned for a descriptor that is not what Create makes.
+// ErrUnsealed is returned for a descriptor that is not a file as Create makes it.
 var ErrUnsealed = errors.New("memfd: not a sealed file of the size said")
 
-// Create makes size bytes, mapped for reading and writing. The descriptor is for
-// handing over, and the caller's to close.
+// Create makes a file of size bytes and maps it for reading and writing. The descriptor is for
+// passing to other processes. The caller closes it.
 func Create(name string, size int) (fd int, mem []byte, err error) {
 	return create(name, size, mine, func(fd int) error { return Commit(fd, 0, size) })
 }
 
-// CreateShared is Create of memory that whoever is handed it may write. What is in
-// it means what any of them likes.
+// CreateShared is Create of memory that every process with the descriptor may write. Its contents
+// must not be trusted.
 func CreateShared(name string, size int) (fd int, mem []byte, err error) {
 	return create(name, size, fixed, func(fd int) error { return Commit(fd, 0, size) })
 }
 
-// Reserve is Create of bytes of which none takes memory yet: what is to be
-// written must be given some by Commit first.
+// Reserve is Create of bytes without memory. Before a page is written, Commit must allocate its
+// memory.
 func Reserve(name string, size int) (fd int, mem []byte, err error) {
 	return create(name, size, mine, func(fd int) error { return unix.Ftruncate(fd, int64(size)) })
 }
 
-// Commit gives memory to the bytes from and below to.
+// Commit allocates memory for the bytes from from up to to.
 func Commit(fd, from, to int) error {
 	for {
 		err := unix.Fallocate(fd, 0, int64(from), int64(to-from))
-		if err != unix.EINTR { // a large one takes long, and the runtime sends signals
+		if err != unix.EINTR { // a large allocation takes long, and the runtime sends signals
 			return os.NewSyscallError("fallocate", err)
 		}
 	}
 }
 
 func create(name string, size, seals int, fill func(fd int) error) (fd int, mem []byte, err error) {
-	var most unix.Rlimit // a process that goes beyond it is sent SIGXFSZ, which ends it
+	var most unix.Rlimit // a process that exceeds the limit gets SIGXFSZ, which ends it
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
 		return -1, nil, fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, size)
 	}
-	// Nobody is to run it; kernels before 6.3 do not know the flag.
+	// The file is not executable. Kernels before 6.3 do not know the flag.
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -80,17 +80,16 @@ func create(name string, size, seals int, fill func(fd int) error) (fd int, mem 
 	return fd, mem, nil
 }
 
-// Open maps for reading what another process has made with Create. It refuses a file
-// that could be cut under the reader, is not of that size, or has pages without
-// memory: a reader of such a page would pay for it, or get SIGBUS if there is none.
+// Open maps for reading a file that another process has made with Create. It refuses a file that
+// can be truncated, has another size, or has pages without memory. A read of such a page would
+// allocate memory for the reader, or end in SIGBUS if there is none.
 func Open(fd, size int) ([]byte, error) { return open(fd, size, mine, true, unix.PROT_READ) }
 
-// OpenReserved is Open for what another process has made with Reserve: pages may be
-// without memory.
+// OpenReserved is Open for a file that another process has made with Reserve. Pages may be without
+// memory.
 func OpenReserved(fd, size int) ([]byte, error) { return open(fd, size, mine, false, unix.PROT_READ) }
 
-// OpenShared maps what another process has made with CreateShared, for reading and
-// writing.
+// OpenShared maps for reading and writing a file that another process has made with CreateShared.
 func OpenShared(fd, size int) ([]byte, error) {
 	return open(fd, size, fixed, true, unix.PROT_READ|unix.PROT_WRITE)
 }
@@ -117,7 +116,7 @@ func Dup(fd int) (int, error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// Unmap undoes the mapping of Create or Open.
+// Unmap removes the mapping that Create or Open has made.
 func Unmap(mem []byte) { _ = unix.Munmap(mem) }
 
 // Close closes a descriptor.

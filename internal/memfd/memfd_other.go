@@ -6,22 +6,22 @@ package memfd
 
 import "errors"
 
-// Create fails: there are no sealed files here.
+// Create fails: this system has no sealed files.
 func Create(string, int) (int, []byte, error) { return -1, nil, errors.ErrUnsupported }
 
-// Reserve fails likewise.
+// Reserve fails as Create does.
 func Reserve(string, int) (int, []byte, error) { return -1, nil, errors.ErrUnsupported }
 
-// Commit fails likewise.
+// Commit fails as Create does.
 func Commit(fd, from, to int) error { return errors.ErrUnsupported }
 
-// Open fails likewise.
+// Open fails as Create does.
 func Open(fd, size int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// OpenReserved fails likewise.
+// OpenReserved fails as Create does.
 func OpenReserved(fd, size int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// Dup fails likewise.
+// Dup fails as Create does.
 func Dup(fd int) (int, error) { return -1, errors.ErrUnsupported }
 
 // Unmap does nothing.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netsource names what connections from one machine have in common, for
-// limits that hold for each machine.
+// Package netsource derives a common name for all connections from one machine, for limits per
+// machine.
 package netsource
 
 import (
@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// Of returns the source of a connection from addr: the IP address without the
-// port, or the first half of an IPv6 address, since one machine commonly has all of
-// the second. Other addresses have one source for each network; nil has the empty one.
+// Of returns the source of a connection from addr: the IP address without the port, or the first
+// half of an IPv6 address, since one machine commonly has all addresses of the second half.
+// Addresses of another network all have the network's name as their source. The source of nil is
+// empty.
 func Of(addr net.Addr) string {
 	if addr == nil {
 		return ""

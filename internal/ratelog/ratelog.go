@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ratelog limits how often a log line is repeated. It is for lines that
-// a peer, a stranger or a retry can cause any number of times: a connection
-// refused, a call of accept that fails.
+// Package ratelog limits how often a log line is repeated. It is for lines that a peer, a client
+// without access or a retry can cause any number of times, such as a refused connection or a failed
+// call of accept.
 //
-// A [Logger] writes the first [Burst] lines with the same message and source, and
-// then one every [Interval]. Each line says how many were suppressed before it. A
-// line beyond the limit is written at level debug instead. Memory is bounded too:
-// sources beyond a fixed number share one limit for each message, so that a
-// stranger with many addresses causes no more lines than one with a few.
+// A [Logger] writes the first [Burst] lines with the same message and source, and then one line
+// every [Interval]. Each line has the number of lines suppressed before it. A line beyond the limit
+// is written at level debug instead. Memory is bounded too: sources beyond a fixed number share one
+// limit for each message. So a client with many addresses causes no more lines than one with a few.
 package ratelog
 
 import (
@@ -21,14 +20,14 @@ import (
 
 // The limits of each pair of message and source.
 const (
-	Burst    = 4                // lines that are written at once
-	Interval = 10 * time.Second // after which one more is written
+	Burst    = 4                // lines that are written without a pause
+	Interval = 10 * time.Second // time after which one more line is written
 )
 
 // maxSources is how many sources of one message have a limit of their own.
 const maxSources = 16
 
-// suppressed is the attribute that says how many lines were not written.
+// suppressed is the attribute with the number of lines that were not written.
 const suppressed = "suppressed"
 
 // A Logger writes to a slog.Logger. Its methods may be called concurrently.
@@ -42,16 +41,16 @@ type Logger struct {
 // message has the limits of one message.
 type message struct {
 	sources map[string]*limit
-	others  limit // shared by the sources for which there is no room
+	others  limit // shared by the sources beyond maxSources
 }
 
-// limit is a token bucket, kept as the time at which it is full again.
+// limit is a token bucket, stored as the time at which it is full again.
 type limit struct {
 	full       time.Time
 	suppressed int
 }
 
-// New returns a Logger that writes to log; nil discards.
+// New returns a Logger that writes to log. A nil log discards all lines.
 func New(log *slog.Logger) *Logger {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -59,9 +58,9 @@ func New(log *slog.Logger) *Logger {
 	return &Logger{log: log, limits: map[string]*message{}}
 }
 
-// Info writes a line at level Info unless it is suppressed. msg must be a
-// constant. source tells apart what can cause the line, see package netsource; it is empty
-// for what this process does itself.
+// Info writes a line at level Info unless it is suppressed. msg must be a constant. source
+// identifies the cause of the line, see package netsource. It is empty if this process is the
+// cause.
 func (l *Logger) Info(source, msg string, args ...any) {
 	l.write(slog.LevelInfo, source, msg, args)
 }
@@ -115,7 +114,7 @@ func (m *message) of(now time.Time, source string) *limit {
 			if now.Before(b.full) {
 				continue
 			}
-			m.others.suppressed += b.suppressed // the next line without a limit of its own tells them
+			m.others.suppressed += b.suppressed // reported by the next line that uses others
 			delete(m.sources, s)
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sentinel has the errors that several packages return, each with a text of
-// its own, and that a user matches with one value.
+// Package sentinel has errors that several packages return, each with a text of its own, and that a
+// user matches with one value.
 package sentinel
 
 import "errors"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version says which build this is.
+// Package version has the version of this build.
 package version
 
 import "runtime/debug"
 
-// Version is the release this source is of.
+// Version is the release of this source.
 const Version = "0.1.0"
 
-// String is the release, and the commit if the build knows it.
+// String returns the release, and the commit if the build information has it.
 func String() string {
 	if bi, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range bi.Settings {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inproc lets contexts of one process find each other. What one sends to another
-// goes from its hands into the other's mailbox: nothing is copied, nothing sleeps, there
-// is no connection, and nothing but memory is used, so it works inside testing/synctest.
+// Package inproc lets contexts of one process find each other. A message goes from the sender
+// straight into the mailbox of the other context. Nothing is copied, no goroutine sleeps, and there
+// is no connection. The package uses nothing but memory, so it works inside testing/synctest.
 //
-// A context decides as it first sends to a resource whether its messages go within the
-// process: they do if inproc stands before all other transports that reach the resource's
-// context. Contexts that prefer another transport have a link over that one. A link never
-// changes to inproc, also when its transport fails.
+// A context decides at its first message to a resource whether its messages go within the process.
+// They do if inproc stands before all other transports that reach the resource's context. Contexts
+// that prefer another transport have a link over that transport. A link never changes to inproc,
+// not even if its transport fails.
 //
-// A [Network] is the namespace in which contexts find each other; its addresses are
-// inproc://network/port, with the network's name drawn at random so that another process
-// can tell that such an address is not for it.
+// A [Network] is the namespace in which contexts find each other. Its addresses are
+// inproc://network/port. The network's name is random, so another process can tell that such an
+// address is not for it.
 package inproc
 
 import (
@@ -30,16 +30,15 @@ type Network struct {
 	mu   sync.Mutex
 	next uint64
 	at   map[string]*port // by address
-	by   map[any]*port    // by key: of several the latest
+	by   map[any]*port    // by key: the latest of several
 }
 
-// NewNetwork makes an empty network that no other can be confused with.
+// NewNetwork returns an empty network with a unique name.
 func NewNetwork() *Network {
 	return &Network{name: strings.ToLower(rand.Text()[:12]), at: map[string]*port{}, by: map[any]*port{}}
 }
 
-// process joins the contexts of this process that were not given a network of
-// their own.
+// process is the network of the contexts of this process that were given no network of their own.
 var process = sync.OnceValue(NewNetwork)
 
 // New returns the transport that joins all contexts of this process.

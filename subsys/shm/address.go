@@ -16,9 +16,9 @@ import (
 
 const scheme = "shm://"
 
-// here names what shares a name space for sockets, and a user: this boot of this
-// kernel, this network and user namespace, this user or the group that may attach. In another container it is
-// another, and an address with it is not ours to dial.
+// here returns the name of this node in addresses. It stands for this boot of the kernel, this
+// network and user namespace, and this user or the group that may connect. Another container has
+// another name, and addresses with another name cannot be dialled from here.
 func (t transport) here() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -41,12 +41,12 @@ func (t transport) here() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// newName is one for a port that nobody else has.
+// newName returns a unique name for a port.
 func newName() string {
 	return strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(rand.Text()[:12])
 }
 
-// parse takes shm://NODE/NAME apart.
+// parse splits an address shm://NODE/NAME.
 func parse(addr string) (node, name string, err error) {
 	rest, ok := strings.CutPrefix(addr, scheme)
 	node, name, cut := strings.Cut(rest, "/")
@@ -56,7 +56,7 @@ func parse(addr string) (node, name string, err error) {
 	return node, name, nil
 }
 
-// plain says whether s can be part of an address.
+// plain reports whether s can be a part of an address.
 func plain(s string) bool {
 	for _, c := range s {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && c != '-' {
@@ -66,6 +66,6 @@ func plain(s string) bool {
 	return s != "" && len(s) <= 40
 }
 
-// socket is the abstract name under which a port listens: nothing is in a file
-// system, so nothing is left there. @ stands for the zero byte.
+// socket returns the abstract name at which a port listens. @ stands for the zero byte. The name is
+// in no file system, so a process that is killed leaves nothing behind.
 func socket(node, name string) string { return "@rocl-shm-" + node + "-" + name }

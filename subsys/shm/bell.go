@@ -18,15 +18,15 @@ import (
 
 const bellLen = 4096
 
-// A bell tells who has something for a port whether its context looks. The lower
-// bits of its word say how the context rests, the others count its rests.
+// A bell tells peers whether the context of a port looks at its connections. The lower bits of its
+// word are the subsys.Rest of the context. The other bits count its rests.
 type bell struct {
 	word *atomic.Uint64
 	mem  []byte
-	page int // the word's descriptor, to hand over; -1 for another's bell
-	fd   int // the eventfd. It is never read: each write is an edge for epoll. -1 for another user's bell
+	page int // the word's descriptor, which is passed to peers; -1 for a peer's bell
+	fd   int // the eventfd, never read: each write is an edge for epoll; -1 for another user's bell
 
-	// The word on which another's context naps.
+	// The word on which a peer's context naps; nil for the port's own bell.
 	nap    *atomic.Uint32
 	napMem []byte
 }
@@ -49,10 +49,10 @@ func newBell() (*bell, error) {
 	return b, nil
 }
 
-// openBell maps the bell that a peer has handed over. fd is its eventfd, or -1 where
-// notes are sent instead. The bell owns fd from here on, if there is no error.
+// openBell maps the bell that a peer has passed on. fd is its eventfd, or -1 if notes are sent
+// instead. Unless openBell fails, the bell owns fd.
 func openBell(page, nap, fd int) (*bell, error) {
-	if fd >= 0 { // a write to something else could block
+	if fd >= 0 { // a write to another kind of file could block
 		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err != nil || name != "anon_inode:[eventfd]" || flags&unix.O_NONBLOCK == 0 {
@@ -74,15 +74,15 @@ func openBell(page, nap, fd int) (*bell, error) {
 	}, nil
 }
 
-// doze says how our context rests.
+// doze publishes how this context rests.
 func (b *bell) doze(how subsys.Rest) {
-	// It is a new rest also where one follows the other: who rang in the last does
-	// so again.
+	// Each call starts a new rest, also directly after another. A peer that rang in the last rest
+	// rings again.
 	b.word.Store(b.word.Load()&^restBits + restBits + 1 | uint64(how))
 }
 
-// ring wakes the peer's context if it rests, unless c has rung in the same rest. What
-// c has to say must be published.
+// ring wakes the peer's context if it rests, unless c has rung in the same rest. The caller must
+// have published its records before.
 func (c *conn) ring() {
 	b := c.bell
 	w := b.word.Load()
@@ -99,9 +99,9 @@ func (c *conn) ring() {
 	c.strike()
 }
 
-// strike wakes the peer's context out of epoll_wait. It never blocks: another user's
-// eventfd could be made blocking and full after any check, so there a note is sent. If
-// the socket is full of notes, the peer has one to wake up to.
+// strike wakes the peer's context out of epoll_wait. It never blocks. Another user's eventfd could
+// be made blocking and full after any check, so such a peer is sent a note. If the socket is full
+// of notes, the peer has one to wake up for.
 func (c *conn) strike() {
 	if c.bell.fd < 0 {
 		_ = c.tell(noteRing, 0, 0, -1)

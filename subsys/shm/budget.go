@@ -7,28 +7,28 @@ import (
 	"sync/atomic"
 )
 
-// What peers may have a port map. A process has 65,530 mappings (vm.max_map_count) and
-// ends when the Go runtime gets no more, so a part of them is shared out: much to the
-// first conns, the least to each of very many.
+// Limits of what peers may have mapped in a port's process. A process has 65,530 mappings
+// (vm.max_map_count) and ends when the Go runtime gets no more. So a part of them is shared out:
+// many to the first connections, and the minimum to each of very many.
 const (
-	fewArenas  = 8       // of a peer that is not admitted yet, and the least,
-	fewBytes   = 4 << 30 // which is one message as large as there may be, and others
-	peerArenas = 1 << 10 // of one peer,
+	fewArenas  = 8       // minimum, and limit of a peer that is not admitted,
+	fewBytes   = 4 << 30 // room for one message of the largest size and some smaller ones
+	peerArenas = 1 << 10 // limits of one peer
 	peerGiB    = 64
-	portArenas = 1 << 14 // of all, beside the least of each
+	portArenas = 1 << 14 // limits of all peers, beside the minimum of each
 	portGiB    = 4 << 10
-	oneOf      = 16 // what is left is granted in such parts
+	oneOf      = 16 // each grant is this fraction of what is left
 )
 
-// A budget is what a port has granted to admitted peers. Its lock is the last taken.
+// A budget is the sum that a port has granted to admitted peers. Its lock is the last one taken.
 type budget struct {
 	mu     sync.Mutex
 	arenas int
 	gib    int
 }
 
-// A grant is the number of arenas, and of their bytes, that a peer may have mapped at
-// once, beside those in which messages are held. The zero value is the least.
+// A grant is the number of arenas and of their bytes that a peer may have mapped at a time, besides
+// those in which messages are held. The zero value is the minimum.
 type grant struct {
 	arenas atomic.Uint32 // more than fewArenas
 	gib    atomic.Uint32 // more than fewBytes
@@ -39,7 +39,7 @@ func (g *grant) get() (arenas int, bytes uint64) {
 	return fewArenas + int(g.arenas.Load()), fewBytes + uint64(g.gib.Load())<<30
 }
 
-// give grants more to a peer, once.
+// give grants more to a peer. It reports false if that was done before.
 func (b *budget) give(g *grant) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,7 +55,7 @@ func (b *budget) give(g *grant) bool {
 	return true
 }
 
-// giveBack undoes give.
+// giveBack takes a grant back. The peer gets no other one.
 func (b *budget) giveBack(g *grant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *budget) giveBack(g *grant) {
 	g.made.Store(true)
 }
 
-// Admit implements subsys.Admitter: the peer is who it says, and may have more mapped.
+// Admit implements subsys.Admitter: the peer is authenticated and may have more mapped.
 func (c *conn) Admit() {
 	if !c.hold() {
 		return

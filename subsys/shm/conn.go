@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is one end. Its memory and its socket are there until nobody holds it:
-// it is held for being open, by the port's list, while messages lie in the peer's
-// pages, and by who is using it. The socket's end is what tells the peer
-// that none of its pages are read any more, so it comes last.
+// A conn is one end of a connection. Its memory and its socket stay until the last hold is dropped.
+// A conn is held while it is open, by the port's list, while messages lie in the peer's pages, and
+// during calls. The end of the socket tells the peer that none of its pages are read any more, so
+// the socket is closed last.
 type conn struct {
 	port   *port
 	remote string
@@ -34,15 +34,15 @@ type conn struct {
 	in   receiver
 	back returns
 
-	granted grant  // what the peer may have us map
-	known   func() // to be called when the sink knows the peer, or at the end; nil: by nobody
+	granted grant  // what the peer may have mapped in this process
+	known   func() // called when the sink knows the peer, or at the end; may be nil
 }
 
-// Stages of a conn. The goroutine that changes it from unused says who reads.
+// Stages of a conn. The change from unused decides which goroutine reads.
 const (
 	unused  = iota
-	started // the goroutine that makes progress, or has the port's cfg.Progress
-	spared  // no goroutine: it was closed before it was started
+	started // read by the goroutine that makes progress, or that holds the port's cfg.Progress
+	spared  // read by no goroutine: the conn was closed before Start
 )
 
 func (c *conn) Transport() string { return "shm" }
@@ -64,7 +64,7 @@ func (c *conn) drop() {
 	if c.refs.Add(-1) > 0 {
 		return
 	}
-	if c.lingers() { // it never came to be looked at
+	if c.lingers() { // the conn was never in the port's list
 		c.out.abandon(c)
 	}
 	c.port.forget(c)
@@ -114,19 +114,19 @@ func (c *conn) Close() error {
 	}
 	c.out.stop()
 	isSpared := c.stage.CompareAndSwap(unused, spared)
-	if isSpared { // no goroutine would look for what comes back
+	if isSpared { // no goroutine would look for returned loans
 		c.out.abandon(c)
 		c.sayClosed()
 	}
-	c.drop() // for being open
+	c.drop() // the hold for being open
 	if !isSpared {
-		c.port.nudge() // the goroutine that looks takes it from the list
+		c.port.nudge() // the progress goroutine removes the conn from the list
 	}
 	return nil
 }
 
-// sayClosed tells the peer that nothing more is read, once. The caller must make progress,
-// or have spared c.
+// sayClosed tells the peer, once, that this end reads nothing more. The caller must be the
+// goroutine that makes progress, or must have set the stage to spared.
 func (c *conn) sayClosed() {
 	if c.in.over.Swap(true) {
 		return
@@ -139,8 +139,8 @@ func (c *conn) sayClosed() {
 	c.ring()
 }
 
-// fail takes the conn down because of err and tells the sink, unless somebody
-// closed it before.
+// fail closes the connection because of err and tells the sink, unless the connection was closed
+// before.
 func (c *conn) fail(err error) {
 	if c.closed.Load() {
 		return
@@ -149,7 +149,7 @@ func (c *conn) fail(err error) {
 	c.sink.Down(c, err)
 }
 
-// Ready implements subsys.Source: something is on the socket.
+// Ready implements subsys.Source. It is called when the socket is readable.
 func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	if !c.hold() {
 		return 0, false
@@ -161,13 +161,14 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	if ended {
 		c.dead.Store(true)
 		c.poller.Remove(c.sock)
-		// What the peer said before is at most a ring full. It may be writing still.
+		// The records that the peer published before are at most a ring full. The peer may still be
+		// writing.
 		for from := c.in.head; c.in.head-from < ringLen && !c.closed.Load() && c.comes(); {
 			frames += c.look()
 		}
 		c.out.collect(c)
 		if c.in.reader.Starved() && !c.closed.Load() {
-			return frames, false // look comes to the rest, and to the end
+			return frames, false // look processes the other records and then the end
 		}
 		err = fmt.Errorf("shm: from %s: %w", c.remote, subsys.ErrPeerClosed)
 	}
@@ -181,7 +182,7 @@ func (c *conn) Ready(subsys.Readiness) (frames int, again bool) {
 	return frames, again
 }
 
-// news says whether there is something to look at.
+// news reports whether look has something to do.
 func (c *conn) news() bool {
 	o := &c.out
 	if o.due(c) || o.isGone.Load() {
@@ -194,17 +195,17 @@ func (c *conn) news() bool {
 	return over && !c.in.reader.Starved() || c.comes() || o.stuck.Load() && c.theirs.head.Load() != o.head.Load()
 }
 
-// comes reports whether there is a record, and memory for it.
+// comes reports whether the next record has arrived, and the reader has memory for it.
 func (c *conn) comes() bool {
 	return c.theirs.word(c.in.head).Load() != 0 && !c.in.reader.Starved()
 }
 
-// look works on what the peer has published.
+// look processes what the peer has published.
 func (c *conn) look() (frames int) {
 	c.back.tell(c)
 	came := c.comes()
-	// What came is waited for, what comes back is not: then we do not even look at
-	// that line, which the peer writes as soon as it has published.
+	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
+	// of the returns is not read: the peer writes that line soon after it has published.
 	if o := &c.out; (!came || o.lent.Load() >= manyLoans) && o.due(c) ||
 		o.stuck.Load() || o.isGone.Load() || c.closed.Load() && c.lingers() {
 		if writable, err := o.resume(c); err != nil {
@@ -219,7 +220,7 @@ func (c *conn) look() (frames int) {
 	if c.in.reader.Starved() {
 		return 0
 	}
-	over := c.dead.Load() || c.theirs.closed.Load() != 0 // before the ring, into which nothing comes afterwards
+	over := c.dead.Load() || c.theirs.closed.Load() != 0 // read before the ring, which gets no records afterwards
 	if c.comes() {
 		n, err := c.receive()
 		frames = n
@@ -241,7 +242,7 @@ func (c *conn) look() (frames int) {
 	return frames
 }
 
-// rest gives back what a conn needs only while it is read.
+// rest releases memory that a conn needs only while records arrive.
 func (c *conn) rest() {
 	if in := &c.in; in.used || in.made > keptLoans {
 		in.used = false
@@ -250,5 +251,5 @@ func (c *conn) rest() {
 	}
 }
 
-// lingers says whether loans are out.
+// lingers reports whether the peer holds loans of this end.
 func (c *conn) lingers() bool { return c.out.lent.Load() > 0 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shm carries frames between processes of one node through memory that
-// both have mapped. A large payload does not travel: the receiver reads the
-// sender's pages where they lie, and the time does not depend on the size.
+// Package shm carries frames between processes of one node through memory that both have mapped. A
+// large payload does not travel: the receiver reads the sender's pages where they lie, and the time
+// does not depend on the size.
 //
 //	      process A                                      process B
 //	┌─────────────────────┐                       ┌─────────────────────┐
@@ -15,109 +15,110 @@
 //	└─────────┬───────────┘                       └──────────┬──────────┘
 //	          └──────── Unix socket: descriptors, the end ───┘
 //
-// # Who writes what
+// # Which process writes what
 //
-// Everything shared is a sealed memfd (package memfd) that one process writes
-// and others map for reading, which the kernel enforces: arenas, one segment for
-// each end of a conn, one bell for each port; but for the page on which naps are
-// slept (below). So there are no locks, nothing can
-// be half taken over from who died, and a process that runs wild harms what it
-// says, not what others have. What it says is copied to private memory and
-// checked before it is used; nonsense closes the conn with subsys.ErrProtocol.
+// All shared memory is in sealed memfds (package memfd). One process writes each of them and others
+// map it for reading, which the kernel enforces. There are arenas, one segment for each end of a
+// connection, and one bell for each port. The only exception is the page on which naps are slept
+// (below). So there are no locks, a process that dies leaves nothing half written that others would
+// have to repair, and a faulty process can only damage what it says itself. Everything read from a
+// peer is copied to private memory and checked before use. Invalid content closes the connection
+// with subsys.ErrProtocol.
 //
-// A segment has its writer's ring of records, how far the writer has read the
-// other's ring, and the loans that it gives back. A record becomes visible by one
-// atomic store of its first word, whole or not at all. docs/PROTOCOL.md has the
-// layout.
+// A segment has its writer's ring of records, the position up to which the writer has read the
+// other ring, and the loans that the writer gives back. A record becomes visible by one atomic
+// store of its first word, completely or not at all. docs/PROTOCOL.md has the layout.
 //
-// What costs is to get a line of memory from the other processor, some 100 ns. So
-// each line has one writer, who writes it while the other does not wait for it where
-// that can be: the lines of the next records are made ours, and their first words 0,
-// when a record has gone (sender.prepare), and a return that is one word says all
-// there is to say.
+// The main cost is to fetch a cache line from the other processor, some 100 ns. So each line has
+// one writer, which writes it while the other end does not wait for it, where possible. The writer
+// fetches the lines of the next records and sets their first words to 0 after it has published a
+// record (sender.prepare). A return of a loan is a single word.
 //
 // # Payloads
 //
-// Frames with up to 2 KiB are copied into the ring and out of it, as are payloads
-// that do not lie in a shared arena, piece by piece. Of larger ones a descriptor
-// travels: arena, place, length and the number of the loan. The receiver's buffer
-// wraps the sender's pages; after its last Release the number goes into the list of
-// returns, and then the sender drops its reference. The list is written when there
-// is time, not while somebody waits for an answer, and at the latest when the
-// context rests. Long runs of small frames
-// are lent too, but copied out at once: a run would keep 64 KiB for the sake of
-// one message.
+// Frames with up to 2 KiB are copied into the ring and out of it, and so, piece by piece, are
+// payloads that do not lie in a shared arena. For a larger payload a descriptor travels: arena,
+// offset, length and the number of the loan. The receiver's buffer wraps the sender's pages. After
+// its last Release, the receiver puts the number into the list of returns, and then the sender
+// drops its reference. The list is written when there is time, not while a peer waits for an
+// answer, and at the latest when the context rests. Long runs of small frames are lent too, but the
+// receiver copies them at once. Otherwise one message would keep a run of 64 KiB in use.
 //
-// What is lent can be read, not written ([buffers.Buffer.ReadOnly]): who writes to
-// it is stopped by the kernel, and with it the process.
+// Lent memory can be read, not written ([buffers.Buffer.ReadOnly]). A write to it is a fault that
+// ends the process.
 //
 // # Passing on
 //
-// A process passes on what was lent to it without a copy, whole or in part, as long as it
-// holds the loan:
+// A process can lend on memory that was lent to it, whole or in part and without a copy, as long as
+// it holds the loan:
 //
 //	A ──lends──► B ──announces A's arena as one of its own, lends──► C
 //	  ◄──────────   sends A its own loan back: no arena, no mapping
 //
-// To a third process B announces the arena of A under a number of its own, with the
-// descriptor that came from A. C maps it like any other arena, with the same checks, and
-// within what C grants B. B holds A's loan until C has given its own back. The arena is
-// withdrawn when A has withdrawn it and B holds no loan in it. To A itself B sends the number
-// of A's loan: A delivers its own memory, read-only, and gives B's loan back at once.
+// To a third process C, B announces the arena of A under a number of its own, with the descriptor
+// that came from A. C maps it like any other arena, with the same checks, and within what C grants
+// B. B holds A's loan until C has given its own back. B withdraws the arena when A has withdrawn it
+// and B holds no loan in it. To A itself B sends the number of A's loan. A delivers its own memory,
+// read-only, and gives B's loan back at once.
 //
-// The pages stay readable as with any loan. That A does not write to them while C reads is
-// B's part, so A has to know when B ends without having heard from C:
+// The pages stay readable as with any loan. B makes sure that A does not write to them while C
+// reads. So A has to know if B ends before C has given its loan back:
 //
-//   - Before B lends a loan of A's on, it sets the bit of that loan in its segment. If B's
-//     socket ends and the bit is set, A does not use this memory again.
-//   - If B has to let go without knowing whether C still reads, it gives the loan back as
-//     lost, with the same effect. B does so when its port closes, and when C has ended
-//     that way itself.
+//   - Before B lends a loan of A's on, it sets the bit of that loan in its segment. If B's socket
+//     ends and the bit is set, A does not use this memory again.
+//
+//   - If B has to release a loan without knowing whether C still reads, it gives the loan back as
+//     lost, with the same effect. B does so when its port closes, and when C has ended in the same
+//     way.
 //
 // Memory that is not used again goes back to the system when the last process unmaps it
 // ([buffers.Buffer.Abandon]).
 //
-// A payload is copied instead where C grants no more arenas, B may keep no more descriptors (a
-// quarter of RLIMIT_NOFILE), or the arena was passed on 8 times already.
+// A payload is copied instead if C grants no more arenas, if B may keep no more descriptors (a
+// quarter of RLIMIT_NOFILE), or if the arena was passed on 8 times already.
 //
 // # Ends
 //
-// Close says so in the segment. The socket stays as long as either end reads the
-// other's pages; its end says that this process reads none any more, whether it
-// closed it or was killed, and brings every loan back. Pages of a process that has
-// died stay readable for who holds messages in them.
+// Close is recorded in the segment. The socket stays open as long as either end reads the other's
+// pages. The end of the socket means that this process reads none any more, whether it closed the
+// socket or was killed, and it returns every loan. Pages of a process that has died stay readable
+// for the processes that hold messages in them.
 //
 // # Sleeping
 //
-// A port's bell is a word that says how its context rests, and an eventfd that is in
-// the context's poller. Who has published something rings if nobody looks, once a
-// rest: the eventfd, or for a short rest the futex on which the context's one
-// waiter naps. A process of another user could make its eventfd blocking and full, so
-// a port of a group is rung by a note on the conn's socket, sent with MSG_DONTWAIT. While the other side polls, nothing is paid. The futex is in the one
-// page that all write who are handed it: a Wait that has not begun yet must see that
-// somebody has rung. Nothing is read from it but that, so who runs wild in it ends a
-// nap, or keeps one that is bounded: by the keeper, and in a group by the kernel.
+// A port's bell is a word that says how its context rests, and an eventfd in the context's poller.
+// A process that has published something rings the bell if no goroutine of the other context looks,
+// once for each rest. It writes to the eventfd, or, for a short rest, wakes the futex on which the
+// context's only waiter naps. While the other side polls, ringing costs nothing.
+//
+// A process of another user could make its eventfd blocking and full. So a port of a group is rung
+// by a note on the connection's socket, sent with MSG_DONTWAIT.
+//
+// The futex is in the one page that all processes with its descriptor may write, because a Wait
+// that has not begun yet must see that a peer has rung. Nothing else is read from the page. A
+// faulty process can end a nap, or keep one from ending, but the nap is bounded: by the keeper, and
+// in a group by the kernel.
 //
 // # Members of a group
 //
-// A process of another user is trusted with reading what is sent, and with nothing
-// else. No call that a peer can make wait is made on a descriptor from a peer; no
-// access to a peer's memory can fail (it is sealed, and all there); and a peer has few
-// arenas mapped before the handshake, and then a part of what the port can map
-// (budget.go). Notes and records are read in turns with those of other conns.
+// A process of another user may read what is sent, and is trusted with nothing else. No call that a
+// peer can make block is made on a descriptor from a peer. No access to a peer's memory can fail,
+// because the memory is sealed and allocated. A peer has few arenas mapped before the handshake,
+// and then a share of what the port can map (budget.go). Notes and records are read in turns with
+// those of other connections.
 //
-// Memory is passed on only by a process of its owner's user, because the owner must believe
-// which loans were passed on: a member that lied could have the owner give up memory
-// without end. What a process of another user lends is copied to third processes, and sent
-// back without a copy. A port for a group passes on nothing that came over another port, of
-// whatever context: its members may read what is sent to the group only. What came
-// over the port itself each member may read already.
+// Memory is passed on only by a process of its owner's user, because the owner must believe which
+// loans were passed on: a false statement could make the owner give up memory without limit.
+// Payloads that a process of another user lends are copied for third processes, and sent back to
+// that process without a copy. A port for a group passes on nothing that came over another port of
+// any context, because its members may read only what is sent to the group. What came over the port
+// itself may be read by every member already.
 //
 // # The memory model
 //
-// Words written by one process and read by another are sync/atomic ones, aligned,
-// sequentially consistent. Bytes behind a record's first word are plain, published
-// by it and not written again before the other end has said that it is past them. The race detector sees
-// neither mapped memory nor other processes: it says nothing about this package
-// but what its locks do; the tests with real processes and checksums do.
+// Words written by one process and read by another are aligned, and are accessed with sync/atomic,
+// sequentially consistent. The bytes after a record's first word are plain memory. The first word
+// publishes them, and they are not written again before the other end has reported a position after
+// them. The race detector sees neither mapped memory nor other processes, so it checks only the
+// locks of this package. The tests with real processes and checksums check the shared memory.
 package shm

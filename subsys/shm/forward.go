@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostHops is how often an arena is passed on. What has come that far is copied, so that a
-// message which travels in a circle does not keep ever more loans and mappings.
+// mostHops is how many times an arena is passed on. After that payloads are copied. So a message
+// that travels in a circle does not keep ever more loans and mappings.
 const mostHops = 8
 
 // keptFDs counts the descriptors of peers' arenas that this process keeps to pass them on.
@@ -28,13 +28,13 @@ var mostKept = sync.OnceValue(func() int64 {
 	return int64(min(most.Cur/4, 1<<20))
 })
 
-// newArena returns an arena of c's peer, used once. It keeps the descriptor if the peer's
-// memory may be passed on, and replaces it by -1 in fds.
+// newArena returns an arena of c's peer with one use. It keeps the descriptor if the peer's memory
+// may be passed on, and replaces it by -1 in fds.
 func newArena(c *conn, id uint32, hops int, mem []byte, fds []int) *arena {
 	a := &arena{Arena: buffers.Arena{ID: buffers.NewArenaID(), Mem: mem, FD: -1}, id: id, hops: hops}
 	a.uses.Store(1)
-	// A process of another user would not be believed when it says what it passed on, so
-	// memory from it is not.
+	// A peer of another user would not believe this process about the loans that were passed on, so
+	// its memory is not passed on.
 	if c.ofUser && hops < mostHops {
 		if keptFDs.Add(1) <= mostKept() {
 			a.FD, fds[0] = fds[0], -1
@@ -45,8 +45,7 @@ func newArena(c *conn, id uint32, hops int, mem []byte, fds []int) *arena {
 	return a
 }
 
-// close unmaps an arena that has no uses left, and tells the processes that it was passed on
-// to that it is no more.
+// close unmaps an arena without uses, and withdraws it from the peers to which it was announced.
 func (a *arena) close() {
 	for _, p := range a.told {
 		p.UnregisterArena(a.Arena)
@@ -58,35 +57,35 @@ func (a *arena) close() {
 	}
 }
 
-// A place is where a payload lies.
+// A place is the location of a payload.
 type place struct {
 	*buffers.Arena
 	off    int
-	pool   *buffers.Pool // of the buffer
-	from   *borrowed     // the loan of which it is a part; nil: the memory is this process's
-	arena  *arena        // of from
-	isHome bool          // from is the receiver's: off is the place in from
+	pool   *buffers.Pool // pool of the buffer
+	from   *borrowed     // the loan that the payload is a part of; nil: the memory is this process's
+	arena  *arena        // arena of from
+	isHome bool          // from is a loan of the receiver: off is the offset in from
 }
 
-// place finds where f's payload lies, if the peer may read it there.
+// place returns where f's payload lies, if the peer may read it there.
 func (c *conn) place(f *subsys.Frame) (p place, ok bool) {
 	p.pool = f.Buf.Pool()
 	if l := f.Buf.Lender(); l != nil {
 		return c.placeBorrowed(f, l)
 	}
 	if p.pool != c.port.cfg.Pool && c.port.group != nil {
-		return p, false // it may be memory that is not for the group
+		return p, false // the memory may not be for the group
 	}
 	p.Arena, p.off, ok = f.Buf.Locate(f.Data)
 	return p, ok
 }
 
-// placeBorrowed is place of a payload in another process's memory.
+// placeBorrowed is place for a payload in another process's memory.
 func (c *conn) placeBorrowed(f *subsys.Frame, l buffers.Lender) (p place, ok bool) {
 	if p.from, ok = l.(*borrowed); !ok || len(f.Data) == 0 {
 		return p, false
 	}
-	if p.arena = p.from.arena.Load(); p.arena == nil { // the buffer was released before
+	if p.arena = p.from.arena.Load(); p.arena == nil { // the buffer was released already
 		return p, false
 	}
 	if p.from.conn == c && f.Type != subsys.TypeRun {
@@ -100,14 +99,14 @@ func (c *conn) placeBorrowed(f *subsys.Frame, l buffers.Lender) (p place, ok boo
 	}
 	p.Arena = &p.arena.Arena
 	if p.off, ok = p.arena.Offset(f.Data); ok {
-		// Before the peer can read it: if this process is killed, the lender sees that
-		// another may be reading.
+		// This must precede the peer's first access. If this process is killed, the lender then
+		// knows that a third process may be reading.
 		p.from.conn.mine.setPassed(p.from.loan)
 	}
 	return p, ok
 }
 
-// hops is how often the arena will have been passed on.
+// hops returns how many times the arena will have been passed on.
 func (p *place) hops() uint32 {
 	if p.from == nil {
 		return 0
@@ -115,7 +114,8 @@ func (p *place) hops() uint32 {
 	return uint32(p.arena.hops + 1)
 }
 
-// follow has the port told when p's arena is no more. It reports false if it cannot be.
+// follow makes sure that the port is told when p's arena is unmapped. It reports false if that is
+// not possible.
 func (p *port) follow(at *place) bool {
 	switch {
 	case at.from != nil:
@@ -141,7 +141,7 @@ func (p *port) follow(at *place) bool {
 		return false
 	}
 	for pool := range p.follows {
-		if pool.IsClosed() { // it comes to no new buffers
+		if pool.IsClosed() { // a closed pool has no new buffers
 			delete(p.follows, pool)
 		}
 	}
@@ -152,7 +152,7 @@ func (p *port) follow(at *place) bool {
 	return true
 }
 
-// unfollow undoes what follow did to other pools, and lets it do no more.
+// unfollow unregisters the port from other pools, and makes later calls of follow fail.
 func (p *port) unfollow() {
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
@@ -163,8 +163,8 @@ func (p *port) unfollow() {
 	p.follows = nil
 }
 
-// home reads a frame whose payload this process has lent to the peer: it is delivered where
-// it lies, and what the peer has lent for it is given back at once.
+// home reads the record of a frame whose payload this process has lent to the peer. The frame is
+// delivered where it lies, and the peer's loan for it is given back at once.
 func (in *receiver) home(c *conn, at uint64) (frames int, err error) {
 	f, d, err := in.parse(c, at)
 	if err != nil {
@@ -182,12 +182,12 @@ func (in *receiver) home(c *conn, at uint64) (frames int, err error) {
 	return in.deliver()
 }
 
-// part returns a part of what was lent to the peer, read-only.
+// part returns a part of a payload that was lent to the peer, as a read-only buffer.
 func (o *sender) part(c *conn, d *descriptor) (buf *buffers.Buffer, data []byte, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if d.arena >= uint32(len(o.loans)) || o.loans[d.arena].buf == nil {
-		if c.dead.Load() || c.theirs.closed.Load() != 0 { // what it held, it has given back by its end
+		if c.dead.Load() || c.theirs.closed.Load() != 0 { // the end of the peer has ended its loans
 			return nil, nil, subsys.ErrPeerClosed
 		}
 		return nil, nil, broken("a frame in loan %d, which is not out", d.arena)

@@ -11,19 +11,19 @@ import (
 	"github.com/rocl-go/rocl/internal/lock"
 )
 
-// An arena is one of the peer's, mapped. It is used by the list of its conn, until
-// the peer says that it is no more, and by each loan in it; it holds the conn.
+// An arena is a mapped arena of the peer. It is used by the list of its conn until the peer
+// withdraws it, and by each loan in it. It holds the conn.
 type arena struct {
-	buffers.Arena // as this process announces it where it passes loans on; FD is -1 if it cannot
+	buffers.Arena // as this process announces the arena if it passes loans on; FD is -1 if it cannot
 	id            uint32
-	hops          int // processes that have passed it on
+	hops          int // how many processes have passed the arena on
 	uses          atomic.Int32
 
 	toldMu sync.Mutex
-	told   []*port // that have announced it
+	told   []*port // ports that have announced it
 }
 
-// drop ends one use; the last unmaps the arena.
+// drop ends one use. The last one unmaps the arena.
 func (a *arena) drop(c *conn) {
 	if a.uses.Add(-1) == 0 {
 		a.close()
@@ -32,23 +32,24 @@ func (a *arena) drop(c *conn) {
 	}
 }
 
-// A borrowed is a loan of the peer's, of which we have the same number.
+// A borrowed is a loan that the peer has made, with the peer's number.
 type borrowed struct {
 	conn  *conn
 	loan  uint32
-	arena atomic.Pointer[arena] // nil: it is not out
-	mem   []byte                // while it is out
-	buf   buffers.Buffer        // that a message has
+	arena atomic.Pointer[arena] // nil: the number is not in use
+	mem   []byte                // valid while the loan is in use
+	buf   buffers.Buffer        // the buffer of the message
 }
 
-// borrow finds what d describes. It is ours until Return.
+// borrow returns the loan that d describes and its memory. This process may read the memory until
+// Return.
 func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err error) {
 	a := in.last
 	if a == nil || a.id != d.arena {
 		a = in.arenas[d.arena]
 	}
 	if a == nil {
-		// Its note was sent before.
+		// The peer sent the note of the arena before the record.
 		if _, _, err := c.listen(allNotes); err != nil {
 			return nil, nil, c.from(err)
 		}
@@ -70,14 +71,14 @@ func (in *receiver) borrow(c *conn, d *descriptor) (b *borrowed, mem []byte, err
 		return nil, nil, c.from(broken("loan %d while it is out", d.loan))
 	}
 	in.last = a
-	c.mine.clearPassed(d.loan) // the last one with this number may have been lost
+	c.mine.clearPassed(d.loan) // the last loan with this number may have been given back as lost
 	a.uses.Add(1)
 	b.arena.Store(a)
 	b.mem = a.Mem[d.off : d.off+uint64(d.n) : d.off+uint64(d.n)]
 	return b, b.mem, nil
 }
 
-// trim gives back most of what many loans at once have left.
+// trim frees most of the entries that a large number of simultaneous loans has left.
 func (in *receiver) trim() {
 	for i, b := range in.loans {
 		if in.made <= keptLoans {
@@ -90,60 +91,60 @@ func (in *receiver) trim() {
 	}
 }
 
-// unlist forgets an arena.
+// unlist removes an arena that the peer has withdrawn.
 func (in *receiver) unlist(c *conn, a *arena) {
 	delete(in.arenas, a.id)
 	in.mapped -= uint64(len(a.Mem))
-	in.last = nil // it may be this one
+	in.last = nil // may be this arena
 	a.drop(c)
 }
 
-// Returns are the loans of the peer's that were given back.
+// returns has the loans of the peer that this process gives back.
 type returns struct {
-	owed  atomic.Bool // there may be some of which the peer has not been told,
+	owed  atomic.Bool // there may be returned loans that the peer does not know of
 	which [maxLoans / 64]atomic.Uint64
-	lost  [maxLoans / 64]atomic.Uint64 // those of them that a third process may still read
-	over  atomic.Bool                  // nothing is borrowed any more
+	lost  [maxLoans / 64]atomic.Uint64 // returned loans that a third process may still read
+	over  atomic.Bool                  // no further loan is accepted
 
-	mu   lock.Mutex[levelReturns] // held while the peer is told
-	told uint64                   // loans, ever
+	mu   lock.Mutex[levelReturns] // held while loans are given back to the peer
+	told uint64                   // loans given back since the start
 
-	// The conn's being open, and arenas: while there are such the peer's memory is
+	// One for the open conn, and one for each arena. While it is not 0, the peer's memory may be
 	// read.
 	uses atomic.Int32
 }
 
-// levelReturns is that of returns.mu.
+// levelReturns is the lock level of returns.mu.
 type levelReturns struct{}
 
 func (levelReturns) Place() (int, string) { return 130, "shm returns" }
 
 // Return implements buffers.Lender.
 //
-// The peer looks at the words that tell it all the time, so to write them costs as
-// much as a message. It is told when there is time: after what is sent next, at the
-// next look at what has come, or before our context rests. If it rests, that is now.
+// The peer polls the words in which loans are given back, so a write to them costs as much as a
+// message. They are written when there is time: after the next frame is sent, at the next look at
+// records, or before this context rests. If it rests now, they are written at once.
 func (b *borrowed) Return(isAbandoned bool) {
 	c, a := b.conn, b.arena.Load()
-	b.arena.Store(nil) // before the peer may lend it again
+	b.arena.Store(nil) // before the peer may lend the number again
 	if isAbandoned {
 		c.back.lost[b.loan/64].Or(1 << (b.loan % 64))
 	}
 	c.back.add(c, b.loan)
-	a.drop(c) // by which the conn was held
+	a.drop(c) // the arena held the conn until now
 }
 
-// add notes that a loan is to be given back. The caller must hold the conn.
+// add records that a loan is to be given back. The caller must hold the conn.
 func (r *returns) add(c *conn, loan uint32) {
 	r.which[loan/64].Or(1 << (loan % 64))
-	r.owed.Store(true) // before it is seen that somebody looks, who looks for it before he rests
+	r.owed.Store(true) // set before resting is read: a progress goroutine that rests checks owed after it has set resting
 	if r.over.Load() || c.port.resting.Load() {
 		r.tell(c)
 	}
 }
 
-// tell tells the peer what came back. The numbers cannot overflow: as many fit as
-// may be out.
+// tell gives the recorded loans back to the peer. The list cannot overflow: it has a place for each
+// possible loan.
 func (r *returns) tell(c *conn) {
 	if !r.owed.Load() {
 		return
@@ -162,9 +163,9 @@ func (r *returns) tell(c *conn) {
 			loan := uint32(64*i + bits.TrailingZeros64(set))
 			if bit := set & -set; r.lost[i].Load()&bit != 0 {
 				r.lost[i].And(^bit)
-				loan |= lostBit // and passed, should this process be killed now
+				loan |= lostBit // passed stays set, in case this process is killed now
 			} else {
-				c.mine.clearPassed(loan) // before the peer may lend it again
+				c.mine.clearPassed(loan) // before the peer may lend the number again
 			}
 			c.mine.giveBack(r.told, loan)
 			r.told++
@@ -175,18 +176,18 @@ func (r *returns) tell(c *conn) {
 	}
 }
 
-// end notes that nothing more will be borrowed.
+// end is called when no further loan will be accepted.
 func (r *returns) end(c *conn) {
 	for _, a := range c.in.arenas {
 		c.in.unlist(c, a)
 	}
-	r.over.Store(true) // before it is told: Return does so from here on
+	r.over.Store(true) // before tell: from here on Return calls tell itself
 	r.tell(c)
 	r.drop(c)
 }
 
-// drop ends one use. With the last all that the peer has lent is its own, whatever
-// it makes of how far we read, and of what came back.
+// drop ends one use. After the last one, all memory that the peer has lent belongs to the peer
+// again, whatever the peer makes of head and of the returns.
 func (r *returns) drop(c *conn) {
 	if r.uses.Add(-1) == 0 {
 		c.mine.done.Store(1)

@@ -11,23 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is said over the socket after the hellos: kind u16, hops u16, arena u32, size u64.
+// The form of a note, sent over the socket after the hellos: kind u16, hops u16, arena u32, size
+// u64.
 const (
 	noteLen   = 16
-	noteArena = 1 // a descriptor comes along; hops is how often the arena was passed on
+	noteArena = 1 // a new arena, with its descriptor; hops is how often the arena was passed on
 	noteGone  = 2
-	noteRing  = 3 // look: between users, in place of an eventfd
+	noteRing  = 3 // a ring of the bell, between users, instead of an eventfd
 
-	mostNotes = 64      // read before another conn has its turn,
-	allNotes  = 1 << 12 // and by a conn that waits for one of them, which is more than sockets keep
+	mostNotes = 64      // notes read before another connection has its turn,
+	allNotes  = 1 << 12 // and by a connection that waits for one of them, more than a socket holds
 )
 
-// tell sends a note, or fails where it would have to wait.
+// tell sends a note. It fails if it would have to wait.
 func (c *conn) tell(kind, arena uint32, size uint64, fd int) error {
 	return c.tellHops(kind, 0, arena, size, fd)
 }
 
-// tellHops is tell of an arena that was passed on.
+// tellHops is tell for an arena that was passed on hops times.
 func (c *conn) tellHops(kind, hops, arena uint32, size uint64, fd int) error {
 	var b [noteLen]byte
 	le.PutUint32(b[:], kind|hops<<16)
@@ -42,12 +43,12 @@ func (c *conn) tellHops(kind, hops, arena uint32, size uint64, fd int) error {
 	return err
 }
 
-// listen reads the notes that are there, but not more than most, and reports whether
-// there may be more, and whether the socket has ended.
+// listen reads the notes that have arrived, at most most. It reports whether there may be more, and
+// whether the socket has ended.
 func (c *conn) listen(most int) (more, ended bool, err error) {
 	for range most {
 		var b [noteLen + 1]byte
-		var oob [24]byte // of one descriptor
+		var oob [24]byte // room for one descriptor
 		c.port.cfg.Count.Reads.Add(1)
 		n, oobn, flags, _, err := unix.Recvmsg(c.sock, b[:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch {
@@ -56,7 +57,7 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.ECONNRESET):
-			continue // it comes once, from who died with notes unread; what it said before is behind it
+			continue // returned once if a peer died with notes unread; notes sent before follow
 		case err != nil || n == 0:
 			return false, true, nil
 		}
@@ -72,7 +73,7 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 			}
 		}
 		for _, fd := range fds {
-			if fd >= 0 { // else the arena keeps it
+			if fd >= 0 { // -1: the arena keeps the descriptor
 				unix.Close(fd)
 			}
 		}
@@ -83,7 +84,7 @@ func (c *conn) listen(most int) (more, ended bool, err error) {
 	return true, false, nil
 }
 
-// note does what a note says. It sets the descriptors that it keeps to -1.
+// note executes a note. It sets the descriptors that it keeps to -1.
 func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	kind, hops, id, size := le.Uint16(b), le.Uint16(b[2:]), le.Uint32(b[4:]), le.Uint64(b[8:])
 	if in.over.Load() {

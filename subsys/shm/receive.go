@@ -11,41 +11,41 @@ import (
 	"github.com/rocl-go/rocl/subsys/stream"
 )
 
-// A receiver is the part of a conn that reads frames, and notes. It belongs to the goroutine
-// that makes progress.
+// A receiver is the part of a conn that reads frames and notes. The goroutine that makes progress
+// uses it.
 type receiver struct {
-	head   uint64      // bytes of records worked on,
-	told   uint64      // and said to be,
-	untold bool        // which is not all of them: for who makes progress alone
-	over   atomic.Bool // the peer has been told that we come no further
-	used   bool        // the reader has been; likewise
+	head   uint64      // bytes of records processed,
+	told   uint64      // and the position published to the peer
+	untold bool        // told may be less than head
+	over   atomic.Bool // the peer was told that this end reads no more
+	used   bool        // reader was used since the last rest
 	reader stream.Reader
-	rung   bool              // by a note; likewise
-	arenas map[uint32]*arena // the peer's,
-	mapped uint64            // of so many bytes
-	last   *arena            // the one of these that was lent in last; nil: none
-	loans  []*borrowed       // by the peer's numbers; nil: not made
+	rung   bool              // the peer has rung by a note
+	arenas map[uint32]*arena // mapped arenas of the peer, by its numbers
+	mapped uint64            // bytes of arenas
+	last   *arena            // arena of the last loan; nil: none
+	loans  []*borrowed       // by the peer's numbers; nil: not made yet
 	made   int
-	copied uint64    // bytes that were copied out of lent runs since the connection began
-	taken  int       // bytes of the record at head that the reader has, where it lacked memory for more,
-	lent   *borrowed // and the run, if the record is of one
-	rest   []byte    // of which this is to be read
-	held   bool      // frames[0] was lent, and the sink lacked memory for it
+	copied uint64    // bytes copied out of lent runs since the start
+	taken  int       // bytes of the record at head that the reader has, if it lacked memory for more
+	lent   *borrowed // the run of the record at head, if that is not completely read
+	rest   []byte    // bytes of lent that are still to be read
+	held   bool      // frames[0] is a lent frame for which the sink lacked memory
 	record [lentLen]byte
 	frames [1]subsys.Frame
 }
 
-// mostRead is how many bytes one Look delivers before another connection has its turn: of
-// records, and of the runs that these lend. What a Look delivers is received before the
-// next one, so it is still in the cache.
+// mostRead is how many bytes of records, and of runs that they lend, one Look delivers before
+// another connection has its turn. What a Look delivers is received before the next Look, so it is
+// still in the cache.
 const mostRead = 4 * ringLen
 
 func (in *receiver) free() { in.reader.Free() }
 
-// tell says how far the reader is, for the peer's writer to go on.
+// tell publishes the reader's position, so that the peer's writer can go on.
 func (in *receiver) tell(c *conn) {
 	if in.told != in.head {
-		in.told = in.head // only now may it be written over
+		in.told = in.head // only now may the peer overwrite the records
 		c.mine.head.Store(in.head)
 		if c.theirs.wants.Load() != 0 {
 			c.ring()
@@ -53,7 +53,7 @@ func (in *receiver) tell(c *conn) {
 	}
 }
 
-// receive works on the records that are there.
+// receive processes the records that have arrived.
 func (c *conn) receive() (frames int, err error) {
 	in := &c.in
 	copied := in.copied
@@ -67,12 +67,12 @@ func (c *conn) receive() (frames int, err error) {
 			return frames, c.from(broken("a record of %d bytes", n))
 		}
 		at := in.head + recordLen
-		// It counts as worked on also if the sink is not pleased: it may keep
-		// what it was lent.
+		// The record counts as processed also if the sink returns an error, because the sink may
+		// keep the lent memory.
 		in.head += spanned(int(n))
 		in.untold = true
 		got := 0
-		// Where memory is lacking for the rest of a record, that is worked on later.
+		// If memory is lacking for the remaining bytes of a record, they are processed later.
 		switch {
 		case in.lent != nil:
 			got, err = in.goOn(c)
@@ -96,7 +96,7 @@ func (c *conn) receive() (frames int, err error) {
 		if frames += got; err != nil {
 			return frames, err
 		}
-		// Less than this no writer waits for; it is told when there is time.
+		// No writer waits for less than this. It is published when there is time.
 		if in.head-in.told >= roomy {
 			in.tell(c)
 		}
@@ -106,7 +106,7 @@ func (c *conn) receive() (frames int, err error) {
 
 func (c *conn) from(err error) error { return fmt.Errorf("shm: from %s: %w", c.remote, err) }
 
-// bytes are n of the stream of frames.
+// bytes reads a record with n bytes of the stream of frames.
 func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 	if in.taken == 0 {
 		c.count(n)
@@ -129,7 +129,7 @@ func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 	return frames, nil
 }
 
-// run is a run of frames that is lent: it is copied, and goes back at once.
+// run reads the record of a lent run of frames. The run is copied, and given back at once.
 func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	var d descriptor
 	c.theirs.get(at, in.record[:descriptorLen])
@@ -145,7 +145,8 @@ func (in *receiver) run(c *conn, at uint64) (frames int, err error) {
 	return in.goOn(c)
 }
 
-// goOn copies what is left of a run, and gives it back unless memory is lacking.
+// goOn copies the remaining bytes of a run, and gives the run back. If memory is lacking it returns
+// stream.ErrStarved and keeps the run.
 func (in *receiver) goOn(c *conn) (frames int, err error) {
 	for len(in.rest) > 0 && err == nil && !c.closed.Load() {
 		var to []byte
@@ -163,7 +164,7 @@ func (in *receiver) goOn(c *conn) (frames int, err error) {
 	return frames, err
 }
 
-// giveUp gives back what was lent and not worked on to its end.
+// giveUp gives back loans that are not completely processed.
 func (in *receiver) giveUp() {
 	if in.held {
 		in.held = false
@@ -175,7 +176,7 @@ func (in *receiver) giveUp() {
 	}
 }
 
-// frame is one whose payload is lent.
+// frame reads the record of a frame whose payload is lent.
 func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 	f, d, err := in.parse(c, at)
 	if err != nil {
@@ -189,7 +190,7 @@ func (in *receiver) frame(c *conn, at uint64) (frames int, err error) {
 	return in.deliver()
 }
 
-// parse reads the record of a frame whose payload is lent.
+// parse reads the record at position at, of a frame whose payload is lent, into frames[0].
 func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d descriptor, err error) {
 	c.theirs.get(at, in.record[:])
 	d.parse(in.record[:])
@@ -200,7 +201,7 @@ func (in *receiver) parse(c *conn, at uint64) (f *subsys.Frame, d descriptor, er
 	return f, d, nil
 }
 
-// deliver hands the frame whose payload is lent to the sink.
+// deliver gives the lent frame in frames[0] to the sink.
 func (in *receiver) deliver() (frames int, err error) {
 	err = in.reader.Deliver(in.frames[:])
 	if in.held = errors.Is(err, stream.ErrStarved); in.held {
@@ -210,7 +211,7 @@ func (in *receiver) deliver() (frames int, err error) {
 	return 1, err
 }
 
-// letGo gives the lent payload back, unless the sink keeps it.
+// letGo gives the lent payload in frames[0] back, unless the sink keeps it.
 func (in *receiver) letGo() {
 	f := &in.frames[0]
 	if f.Buf != nil {

@@ -11,34 +11,34 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// The segment of one end of a conn; docs/PROTOCOL.md draws it.
+// The layout of the segment of one end of a connection; docs/PROTOCOL.md draws it.
 const (
 	returnsAt  = 2 << 10
-	maxLoans   = 512 // out at once, of one end; a power of two
-	keptLoans  = 16  // for which a conn that rests is ready
+	maxLoans   = 512 // most loans of one end at a time; a power of two
+	keptLoans  = 16  // loans for which a resting connection keeps memory
 	ringAt     = returnsAt + 4*maxLoans
 	ringLen    = 16 << 10 // a power of two
 	segmentLen = ringAt + ringLen
 )
 
-// words are at the start of a segment. Each line has one writer, and words that
-// change at different times have lines of their own.
+// words are at the start of a segment. Each cache line has one writer, and words that change at
+// different times have lines of their own.
 type words struct {
-	head   atomic.Uint64 // bytes of the other's records worked on, ever
+	head   atomic.Uint64 // bytes of the other end's records processed since the start
 	_      [56]byte
 	wants  atomic.Uint32 // the writer waits for room in its ring
-	closed atomic.Uint32 // no record comes any more, and head stays as it is,
-	done   atomic.Uint32 // and nothing that the other has lent is read any more
-	arenas atomic.Uint32 // the other may have so many more than fewArenas mapped at once,
-	gib    atomic.Uint32 // of so many GiB more than fewBytes
+	closed atomic.Uint32 // the writer sends no more records, and head does not change any more,
+	done   atomic.Uint32 // the writer reads no lent memory of the other end any more
+	arenas atomic.Uint32 // how many arenas more than fewArenas the other end may have mapped here at a time,
+	gib    atomic.Uint32 // and how many GiB more than fewBytes
 	_      [44]byte
 
-	// A bit for each loan from the other end whose memory may have been passed on to a
-	// third process.
+	// One bit for each loan from the other end whose memory may have been passed on to a third
+	// process.
 	passed [maxLoans / 64]atomic.Uint64
 }
 
-// A segment is one end's, mapped: by that end for writing.
+// A segment is the mapped segment of one end. That end has mapped it for writing.
 type segment struct {
 	*words
 	returns *[maxLoans]atomic.Uint32 // see giveBack
@@ -55,24 +55,25 @@ func newSegment(mem []byte) segment {
 	}
 }
 
-// lostBit is set in the number of a loan that is given back while a third process may
-// still read it: the memory must not be written again.
+// lostBit is set in the number of a loan that is given back while a third process may still read
+// the memory. The memory must not be written again.
 const lostBit = 1 << 15
 
-// The k-th loan given back, ever, is at k modulo their count: its number and 1, and
-// above that how often all places were used before, so that each word says by itself
-// that it is there.
+// giveBack writes the k-th return of a loan, counted from the start, to place k modulo maxLoans.
+// The word has the loan's number plus 1, and above it how often all places were used before. So
+// each word shows by itself whether it is the k-th.
 func (s *segment) giveBack(k uint64, loan uint32) {
 	s.returns[k%maxLoans].Store(uint32(k/maxLoans)<<16 | (loan + 1))
 }
 
-// givenBack is the k-th loan given back, if it is there. The number may be any.
+// givenBack returns the k-th loan that was given back, if it has been. The peer wrote the number,
+// so it may have any value.
 func (s *segment) givenBack(k uint64) (loan uint32, ok bool) {
 	w := s.returns[k%maxLoans].Load()
 	return w&0xffff - 1, w&0xffff != 0 && w>>16 == uint32(k/maxLoans)&0xffff
 }
 
-// setPassed notes that the memory of a loan may be passed on.
+// setPassed records that the memory of a loan may be passed on.
 func (s *segment) setPassed(loan uint32) { s.passed[loan/64].Or(1 << (loan % 64)) }
 
 // clearPassed undoes setPassed.
@@ -94,7 +95,7 @@ func (s *segment) unmap() {
 	}
 }
 
-// put copies b into the ring at byte pos of all records.
+// put copies b into the ring at position pos, counted in bytes of all records.
 func (s *segment) put(pos uint64, b []byte) {
 	at := int(pos % ringLen)
 	if n := copy(s.ring[at:], b); n < len(b) {
@@ -102,7 +103,7 @@ func (s *segment) put(pos uint64, b []byte) {
 	}
 }
 
-// get copies from the ring.
+// get copies bytes at position pos from the ring to b.
 func (s *segment) get(pos uint64, b []byte) {
 	at := int(pos % ringLen)
 	if n := copy(b, s.ring[at:]); n < len(b) {
@@ -110,25 +111,25 @@ func (s *segment) get(pos uint64, b []byte) {
 	}
 }
 
-// line is the first of the record at pos. What is lent has no more.
+// line returns the first cache line of the record at pos. A record of a loan has only that line.
 func (s *segment) line(pos uint64) []byte {
 	at := pos % ringLen
 	return s.ring[at : at+line : at+line]
 }
 
-// word is the first word of the record at pos, 0 if there is none yet.
+// word returns the first word of the record at pos. It is 0 if no record is there yet.
 func (s *segment) word(pos uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&s.ring[pos%ringLen]))
 }
 
-// A record begins a cache line. Its first word is the kind and, in the upper half,
-// the number of bytes behind it; it is written last, after that of the next record
-// has been made 0. So who waits for a record looks at the line in which it will
-// come, and a loan is one line.
+// A record begins a cache line. Its first word has the kind and, in the upper half, the number of
+// bytes that follow. The first word is written last, after the first word of the next record was
+// set to 0. So a waiting reader looks at the line in which the next record will appear, and a loan
+// takes one line.
 const (
 	line      = 64
-	recordLen = 8                // the word
-	mostBytes = ringLen - 2*line // of records: there is always a word that is 0
+	recordLen = 8                // length of the first word
+	mostBytes = ringLen - 2*line // most bytes of records in the ring: one first word is always 0
 )
 
 // Kinds of records.
@@ -144,11 +145,11 @@ const (
 	lentLen       = descriptorLen + subsys.HeaderLen
 )
 
-// spanned is what a record with n bytes takes of the ring.
+// spanned returns how many bytes of the ring a record with n bytes takes.
 func spanned(n int) uint64 { return uint64(recordLen+n+line-1) &^ (line - 1) }
 
-// A descriptor says where lent bytes lie. In a recHome record, arena is the number of the
-// reader's loan, and off the place in that.
+// A descriptor says where lent bytes lie. In a recHome record, arena is the number of the reader's
+// loan, and off is the offset in that loan.
 type descriptor struct {
 	arena, loan uint32
 	off         uint64
@@ -167,7 +168,7 @@ func (d *descriptor) parse(b []byte) {
 	d.arena, d.loan, d.off, d.n = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(b[16:])
 }
 
-// broken is what a peer is told off with.
+// broken returns an error for a violation of the protocol by a peer.
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", subsys.ErrProtocol, fmt.Sprintf(format, args...))
 }

@@ -14,59 +14,59 @@ import (
 )
 
 const (
-	manyLoans = maxLoans / 4 // out, with which those that came back are looked for first
-	inline    = 2 << 10      // bytes up to which a payload, or a run, is copied into the ring
-	leastBit  = 256          // bytes of a payload that are worth a record
-	ahead     = 4 * line     // bytes that are wiped before they are needed
-	roomy     = ringLen / 4  // bytes free when a conn that was full is said to be writable
+	manyLoans = maxLoans / 4 // loans from which Send first looks for returned ones
+	inline    = 2 << 10      // size up to which a payload, or a run, is copied into the ring
+	leastBit  = 256          // least bytes of a payload that are worth a record
+	ahead     = 4 * line     // bytes of the ring that are wiped before they are needed
+	roomy     = ringLen / 4  // free bytes at which a connection that was full becomes writable
 )
 
-// never is in place of a number of returns when they do not matter any more.
+// never replaces a number of returns when returns do not matter any more.
 const never = 1<<64 - 1
 
-// A sender is the part of a conn that writes frames and keeps what it has lent. It belongs
-// to the goroutine that calls Send, and while stuck is true to the one that makes progress,
-// which then must hold mu. What is lent is guarded by mu at all times.
+// A sender is the part of a conn that writes frames and keeps what it has lent. It belongs to the
+// goroutine that calls Send. While stuck is true it belongs to the goroutine that makes progress,
+// which must hold mu. mu guards the loans at all times.
 type sender struct {
-	tail   uint64 // bytes of records written, ever,
-	rung   uint64 // and when the bell was rung
-	blank  uint64 // from tail to here the first words of lines are 0
+	tail   uint64 // bytes of records written since the start
+	rung   uint64 // tail when the bell was last rung
+	blank  uint64 // from tail to blank the first words of lines are 0
 	head   atomic.Uint64
-	rest   []byte // of a frame that was taken and is not all in the ring,
+	rest   []byte // bytes of a frame that was taken and is not completely in the ring
 	buf    *buffers.Buffer
 	header [subsys.HeaderLen]byte
 
-	mu    lock.Mutex[levelLoans] // buffers are released under it, so a pool's lock comes after
+	mu    lock.Mutex[levelLoans] // taken before a pool's lock, because buffers are released under it
 	stuck atomic.Bool            // Send took too little; Writable is owed
-	over  bool                   // nothing more is sent
+	over  bool                   // nothing more may be sent
 
 	loans []loan
-	free  []uint32 // of loans
+	free  []uint32 // unused indexes of loans
 	lent  atomic.Int32
-	seen  atomic.Uint64 // returns, or never
-	swept atomic.Bool   // and what a peer that closed did not come to
+	seen  atomic.Uint64 // number of returns processed, or never
+	swept atomic.Bool   // sweep was called
 
-	told      map[uint32]*tale // arenas that the peer knows,
-	toldBytes uint64           // of so many bytes
-	known     *buffers.Arena   // the one of these that was lent in last; nil: none
-	lastTale  *tale            // of known
-	later     atomic.Bool      // it could not be told now that some are no more
-	goneMu    sync.Mutex       // a pool's lock may be held
-	gone      []uint32         // arenas that are no more
+	told      map[uint32]*tale // arenas that the peer knows, by ID
+	toldBytes uint64           // bytes of these arenas
+	known     *buffers.Arena   // arena of the last loan; nil: none
+	lastTale  *tale            // the tale of known
+	later     atomic.Bool      // some notes in gone could not be sent yet
+	goneMu    sync.Mutex       // may be taken while a pool's lock is held
+	gone      []uint32         // arenas that were unmapped
 	isGone    atomic.Bool
 }
 
-// levelLoans is that of sender.mu.
+// levelLoans is the lock level of sender.mu.
 type levelLoans struct{}
 
 func (levelLoans) Place() (int, string) { return 120, "shm" }
 
-// A loan is a buffer that the peer may read until it gives it back.
+// A loan is a buffer that the peer may read until it gives the loan back.
 type loan struct {
 	buf  *buffers.Buffer
-	data []byte // in buf
-	at   uint64 // the record that told of it
-	in   *tale  // nil: the memory is the peer's own
+	data []byte // part of buf that is lent
+	at   uint64 // position of the loan's record
+	in   *tale  // arena of the memory; nil: the memory is the peer's own
 }
 
 // A tale is an arena that the peer knows.
@@ -75,7 +75,7 @@ type tale struct {
 	out  int // loans in it
 }
 
-// Send implements subsys.Conn. It takes no lock for small frames that there is room for.
+// Send implements subsys.Conn. For small frames it takes no lock if the ring has room.
 func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	if !c.hold() {
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
@@ -85,7 +85,7 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	switch {
 	case c.closed.Load():
 		return 0, fmt.Errorf("shm: sending to %s: %w", c.remote, subsys.ErrClosed)
-	case c.dead.Load(): // what the peer said last may be unread: the reader comes to the end behind it
+	case c.dead.Load(): // the peer's last frames may be unread; the reader gets to the end after them
 		return 0, nil
 	case o.stuck.Load():
 		return 0, nil
@@ -116,7 +116,7 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 		}
 	}
 	o.ring(c)
-	c.back.tell(c) // now there is time: the peer has what it waits for
+	c.back.tell(c) // the peer has the frames, so there is time
 	if err == nil {
 		err = o.reap(c)
 	}
@@ -136,7 +136,7 @@ func (c *conn) sending(err error) error {
 	return err
 }
 
-// ring lets the peer look at what was written, should it not.
+// ring rings the peer's bell if records were written since the last time.
 func (o *sender) ring(c *conn) {
 	if o.rung != o.tail {
 		o.rung = o.tail
@@ -144,10 +144,10 @@ func (o *sender) ring(c *conn) {
 	}
 }
 
-// room is how many bytes a record may have, with its word.
+// room returns how many bytes a record may take, including its first word.
 func (o *sender) room() int { return mostBytes - int(o.tail-o.head.Load()) }
 
-// refresh looks how far the peer has read.
+// refresh reads how far the peer has read.
 func (o *sender) refresh(c *conn) error {
 	h, old := c.theirs.head.Load(), o.head.Load()
 	if h-old > o.tail-old || h%line != 0 {
@@ -157,7 +157,7 @@ func (o *sender) refresh(c *conn) error {
 	return nil
 }
 
-// fits says whether n bytes can be written.
+// fits reports whether n bytes can be written.
 func (o *sender) fits(c *conn, n int) (bool, error) {
 	if o.room() >= n {
 		return true, nil
@@ -166,9 +166,8 @@ func (o *sender) fits(c *conn, n int) (bool, error) {
 	return err == nil && o.room() >= n, err
 }
 
-// stick is for a ring that is full: it gives the sender to the goroutine that makes
-// progress, unless there is room again. If stick reports false the caller must not touch
-// the sender.
+// stick handles a full ring. It hands the sender to the goroutine that makes progress, unless there
+// is room again. If stick reports false, the caller must not touch the sender.
 func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 	o.ring(c)
 	o.mu.Lock()
@@ -177,9 +176,9 @@ func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 		o.letGo()
 		return false, nil
 	}
-	o.stuck.Store(true) // before the peer may ring, which lets this side look for it
+	o.stuck.Store(true) // before the peer can ring, which makes this side check stuck
 	c.mine.wants.Store(1)
-	// The peer may have read on before it could see that this side waits.
+	// The peer may have read more before it could see that this side waits.
 	err = o.refresh(c)
 	if err != nil || o.room() < roomy {
 		return false, err
@@ -189,7 +188,7 @@ func (o *sender) stick(c *conn) (hasRoom bool, err error) {
 	return true, nil
 }
 
-// letGo lets go of a frame that is not all in the ring.
+// letGo releases a frame that is not completely in the ring.
 func (o *sender) letGo() {
 	o.rest = nil
 	if o.buf != nil {
@@ -198,8 +197,8 @@ func (o *sender) letGo() {
 	}
 }
 
-// publish shows the peer the record with n bytes at tail, which were put behind
-// its word.
+// publish makes the record at tail visible to the peer. Its n bytes were written after the place of
+// its first word.
 func (o *sender) publish(c *conn, kind, n int) {
 	at := o.tail
 	o.tail += spanned(n)
@@ -210,16 +209,16 @@ func (o *sender) publish(c *conn, kind, n int) {
 	c.mine.word(at).Store(uint64(kind) | uint64(n)<<32)
 }
 
-// wipe makes the first word of one more line 0.
+// wipe sets the first word of one more line to 0.
 func (o *sender) wipe(c *conn) {
 	*(*uint64)(unsafe.Pointer(c.mine.word(o.blank))) = 0
 	o.blank += line
 }
 
-// prepare wipes the lines of the next records while there is time. The peer has
-// read them once, so it takes a transfer to make them ours again, and until the
-// word of a record's successor is 0 its own cannot be written: meanwhile who polls
-// it would take that line away again.
+// prepare wipes the lines of the next records while there is time. The peer has read these lines,
+// so this processor has to fetch each of them once. The first word of a record cannot be written
+// until that of the next record is 0. If a line were fetched only then, a polling peer would take
+// it away again.
 func (o *sender) prepare(c *conn) error {
 	for o.blank-o.tail < ahead {
 		if o.blank+line-o.head.Load() > ringLen {
@@ -235,8 +234,8 @@ func (o *sender) prepare(c *conn) error {
 	return nil
 }
 
-// put writes a frame, or what there is room for of one that is to be copied; the
-// rest is then for pour.
+// put writes a frame. Of a frame that must be copied it writes as much as there is room for, and
+// leaves the remaining bytes to pour.
 func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	head := subsys.HeaderLen
 	if f.Type == subsys.TypeRun {
@@ -277,7 +276,7 @@ func (o *sender) put(c *conn, f *subsys.Frame) (isFull bool, err error) {
 	return false, nil
 }
 
-// pour writes the rest of a frame, until the ring is full.
+// pour writes the remaining bytes of a frame until the ring is full.
 func (o *sender) pour(c *conn) (isFull bool, err error) {
 	for len(o.rest) > 0 {
 		if ok, err := o.fits(c, recordLen+min(leastBit, len(o.rest))); !ok {
@@ -287,14 +286,14 @@ func (o *sender) pour(c *conn) (isFull bool, err error) {
 		c.mine.put(o.tail+recordLen, o.rest[:part])
 		o.publish(c, recBytes, part)
 		o.rest = o.rest[part:]
-		o.ring(c) // it is long: the peer reads while we write
+		o.ring(c) // the frame is long: the peer reads while this side writes
 	}
 	o.letGo()
 	return false, nil
 }
 
-// resume goes on after the ring was full, and takes loans back. It reports whether
-// Writable is owed. The goroutine that makes progress calls it.
+// resume continues to write after the ring was full, and processes returned loans. It reports
+// whether Writable is owed. The goroutine that makes progress calls it.
 func (o *sender) resume(c *conn) (writable bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -306,7 +305,7 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 	}
 	o.settleLocked(c)
 	if o.over {
-		o.isGone.Store(false) // the peer unmaps it all in the end
+		o.isGone.Store(false) // the peer unmaps all arenas at its end
 		return false, nil
 	}
 	o.tidy(c)
@@ -330,12 +329,12 @@ func (o *sender) resume(c *conn) (writable bool, err error) {
 		}
 	}
 	c.mine.wants.Store(0)
-	o.stuck.Store(false) // from here on the sender is that of Send's caller
+	o.stuck.Store(false) // from here on the sender belongs to the caller of Send
 	return true, nil
 }
 
-// lend makes a loan of f's payload, if the peer can read it where it lies, and returns the
-// record that tells of it.
+// lend makes a loan of f's payload if the peer can read it where it lies, and returns the contents
+// and the kind of its record.
 func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool) {
 	if f.Buf == nil {
 		return d, 0, false
@@ -346,11 +345,11 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over || c.dead.Load() || o.seen.Load() == never { // nothing would come back
+	if o.over || c.dead.Load() || o.seen.Load() == never { // the loan would not be given back
 		return d, 0, false
 	}
-	// A record of a peer that has closed may name a loan which it has given back since. Its
-	// number must not be that of another.
+	// A record of a peer that has closed may name a loan that the peer has given back since. The
+	// number of that loan must not be used for another one.
 	if c.theirs.closed.Load() != 0 {
 		return d, 0, false
 	}
@@ -365,7 +364,7 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	if n := len(o.free); n > 0 {
 		id, o.free = o.free[n-1], o.free[:n-1]
 	} else if id == maxLoans {
-		return d, 0, false // the peer holds many: it need not let go of any for this frame to come
+		return d, 0, false // the peer holds many loans, and this frame must not depend on their return
 	} else {
 		o.loans = append(o.loans, loan{})
 	}
@@ -383,8 +382,9 @@ func (o *sender) lend(c *conn, f *subsys.Frame) (d descriptor, kind int, ok bool
 	return d, recFrame, true
 }
 
-// introduce, with mu held, makes p's arena the one that is lent in: the peer is told of it, in place
-// of others if it would know more than it grants.
+// introduce makes p's arena the one of the next loan. If the peer does not know the arena,
+// introduce announces it, and withdraws others if the peer would know more than it grants. mu must
+// be held.
 func (o *sender) introduce(c *conn, p *place) bool {
 	a := p.Arena
 	t := o.told[a.ID]
@@ -403,8 +403,8 @@ func (o *sender) introduce(c *conn, p *place) bool {
 	return true
 }
 
-// makeRoom, with mu held, has the peer forget arenas in which nothing is lent until it may be told of
-// one more of size bytes.
+// makeRoom withdraws arenas without loans until one more of size bytes may be announced to the
+// peer. It reports false if that is not possible. mu must be held.
 func (o *sender) makeRoom(c *conn, size uint64) bool {
 	arenas, bytes := fewArenas+int(c.theirs.arenas.Load()), fewBytes+uint64(c.theirs.gib.Load())<<30
 	fits := func() bool { return len(o.told) < arenas && o.toldBytes+size <= bytes }
@@ -414,7 +414,7 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 	if size > bytes {
 		return false
 	}
-	for id, t := range o.told { // in whatever order
+	for id, t := range o.told { // in any order
 		if t.out > 0 {
 			continue
 		}
@@ -429,15 +429,15 @@ func (o *sender) makeRoom(c *conn, size uint64) bool {
 	return false
 }
 
-// forget notes that the peer has been told that an arena is no more. mu must be held.
+// forget records that an arena was withdrawn. mu must be held.
 func (o *sender) forget(id uint32) {
 	o.toldBytes -= o.told[id].size
 	delete(o.told, id)
 	o.known, o.lastTale = nil, nil // it may be this one
 }
 
-// end ends a loan. What was sent back is the peer's own: it is released in any case. mu must
-// be held.
+// end ends a loan and calls how with its buffer. A buffer of the peer's own memory is released in
+// any case. mu must be held.
 func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	l := &o.loans[id]
 	b := l.buf
@@ -452,7 +452,7 @@ func (o *sender) end(id uint32, how func(*buffers.Buffer)) {
 	how(b)
 }
 
-// due says whether a loan has come back that was not seen.
+// due reports whether the peer has given back a loan that is not processed yet.
 func (o *sender) due(c *conn) bool {
 	k := o.seen.Load()
 	if k == never {
@@ -462,7 +462,7 @@ func (o *sender) due(c *conn) bool {
 	return ok
 }
 
-// reap ends the loans that were given back.
+// reap ends the loans that the peer has given back.
 func (o *sender) reap(c *conn) error {
 	if !o.due(c) {
 		return nil
@@ -493,7 +493,7 @@ func (o *sender) reapLocked(c *conn) error {
 	return nil
 }
 
-// sweep ends the loans that a peer which has closed will never come to. mu must be held.
+// sweep ends the loans whose records a closed peer will never read. mu must be held.
 func (o *sender) sweep(c *conn) {
 	o.swept.Store(true)
 	head := c.theirs.head.Load()
@@ -506,7 +506,7 @@ func (o *sender) sweep(c *conn) {
 
 // all ends all loans. mu must be held.
 func (o *sender) all(how func(*buffers.Buffer)) {
-	o.seen.Store(never) // what still comes means nothing
+	o.seen.Store(never) // later returns are ignored
 	for id := range o.loans {
 		if o.loans[id].buf != nil {
 			o.end(uint32(id), how)
@@ -514,9 +514,9 @@ func (o *sender) all(how func(*buffers.Buffer)) {
 	}
 }
 
-// settleLocked takes everything back from a peer that has said that nothing is read any
-// more. What it gave back before it said so must be taken back first: it may have been given
-// back as lost. mu must be held.
+// settleLocked ends all loans if the peer has reported that it reads nothing any more. Returns from
+// before that report are processed first, because a loan may have been given back as lost. mu must
+// be held.
 func (o *sender) settleLocked(c *conn) {
 	if c.theirs.done.Load() != 0 {
 		_ = o.reapLocked(c)
@@ -524,8 +524,8 @@ func (o *sender) settleLocked(c *conn) {
 	}
 }
 
-// collect takes everything back from a peer that reads no more, but for what it may have
-// passed on to a third process.
+// collect ends all loans of a peer whose socket has ended. Memory that the peer may have passed on
+// to a third process is abandoned.
 func (o *sender) collect(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -539,7 +539,8 @@ func (o *sender) collect(c *conn) {
 	o.all((*buffers.Buffer).Release)
 }
 
-// abandon lets go of what is lent, to a peer that may read it for long.
+// abandon ends all loans of a peer that may read them for a long time yet. The memory is not used
+// again.
 func (o *sender) abandon(c *conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -556,12 +557,12 @@ func (o *sender) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.over = true
-	if o.stuck.Load() { // else Send may be under way, which lets go itself
+	if o.stuck.Load() { // else Send may be in progress, which calls letGo itself
 		o.letGo()
 	}
 }
 
-// forsake notes that an arena is no more. It may be one that the peer does not know.
+// forsake records that an arena was unmapped. The peer may not know it.
 func (o *sender) forsake(id uint32) {
 	o.goneMu.Lock()
 	o.gone = append(o.gone, id)
@@ -569,13 +570,13 @@ func (o *sender) forsake(id uint32) {
 	o.isGone.Store(true)
 }
 
-// tidy tells the peer of arenas that are no more. mu must be held.
+// tidy withdraws the arenas that were unmapped. mu must be held.
 func (o *sender) tidy(c *conn) {
 	if !o.later.Load() && !o.isGone.Load() {
 		return
 	}
 	o.isGone.Store(false)
-	o.known, o.lastTale = nil, nil // it may be of those
+	o.known, o.lastTale = nil, nil // known may be one of them
 	o.goneMu.Lock()
 	defer o.goneMu.Unlock()
 	o.later.Store(false)

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What each end says first, with descriptors: its segment, the word of its bell, the
-// page its context naps on, and, between processes of one user only, the bell's
-// eventfd. The dialler goes first.
+// The hello, which each end sends first, with descriptors: its segment, the word of its bell, the
+// page its context naps on, and, between processes of one user only, the bell's eventfd. The
+// dialling end sends first.
 const (
 	helloLen = 24
 	version  = 5
@@ -37,11 +37,11 @@ func hello() (b [helloLen]byte) {
 
 func refused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
 
-// shake makes a conn of a connected socket, which is closed in any case: the conn
-// has a descriptor of its own.
+// shake makes the handshake on a connected socket and returns the conn, which has a descriptor of
+// its own. It closes uc in any case. first is set at the dialling end.
 func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn, err error) {
 	defer uc.Close()
-	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before Close can see it and set another
+	_ = uc.SetDeadline(time.Now().Add(shakeTimeout)) // before track, after which Close may set another deadline
 	untrack, ok := p.track(uc)
 	if !ok {
 		return nil, subsys.ErrClosed
@@ -73,7 +73,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	if err != nil {
 		return nil, err
 	}
-	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // until we know better
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, p.node, who.Pid) // Dial replaces it by the address
 	c.ofUser = int(who.Uid) == os.Getuid()
 
 	fd, mem, err := memfd.Create("rocl-shm", segmentLen)
@@ -124,7 +124,7 @@ func (p *port) shake(ctx context.Context, uc *net.UnixConn, first bool) (_ *conn
 	return c, nil
 }
 
-// hear reads the other's hello and maps what came with it.
+// hear reads the hello of the other end and maps the memory that came with it.
 func (c *conn) hear(uc *net.UnixConn) error {
 	var b [helloLen + 1]byte
 	oob := make([]byte, unix.CmsgSpace(4*mostFDs))
@@ -162,11 +162,11 @@ func (c *conn) hear(uc *net.UnixConn) error {
 	if c.bell, err = openBell(fds[1], fds[2], bell); err != nil {
 		return err
 	}
-	fds = fds[:3] // a fourth is the bell's now
+	fds = fds[:3] // the bell owns the fourth now
 	return nil
 }
 
-// descriptors are those that came with a message.
+// descriptors returns the descriptors that came with a message.
 func descriptors(oob []byte) (fds []int, err error) {
 	if len(oob) == 0 {
 		return nil, nil

@@ -24,32 +24,31 @@ var le = binary.LittleEndian
 
 const (
 	shakeTimeout = 2 * time.Second
-	maxPending   = 64 // accepted sockets that have not said hello
-	maxSilent    = 16 // conns of one other user that are not admitted
+	maxPending   = 64 // accepted sockets in the handshake
+	maxSilent    = 16 // connections of one other user that are not admitted
 )
 
-// Of many conns a Look looks at those that had something lately, at most hotMost. One in
-// coldEvery Looks looks at one of the others as well, in turns: what these have written is
-// in no cache, and to fetch it takes longer than to look at those that are active.
+// If there are many connections, a Look looks at those that were active lately, at most hotMost.
+// One in coldEvery Looks also looks at one of the others, in turns. Memory that these have written
+// is in no cache, and to fetch it takes longer than to look at the active ones.
 const (
 	hotMost   = 4
 	coldEvery = 4
-	fewConns  = 16 // up to so many it looks at all
+	fewConns  = 16 // number of connections up to which a Look looks at all
 )
 
-// New returns the shared memory transport. Its addresses are shm://NODE/NAME;
-// NODE names the boot, the namespaces and the user that share memory. A port's
-// pool is told to lie in memory that can be shared; where the kernel has none such
-// Listen fails with subsys.ErrUnavailable, and says why.
+// New returns the shared memory transport. Its addresses are shm://NODE/NAME. NODE stands for the
+// boot, the namespaces and the user that share memory. Listen makes the pool of the context map
+// memory that can be shared. If the kernel has no such memory, Listen fails with
+// subsys.ErrUnavailable and the reason.
 func New() subsys.Transport { return transport{} }
 
-// ForGroup is New for contexts of several users, all of them members of a group,
-// given by its number, and all of them of one transport so made. Any of them may
-// read all the memory that another's pool has shared. A member can do nothing else to
-// another's process: it cannot block, stop or end it. A member that misbehaves can
-// change a large message that it sent while the receiver reads it: what is not trusted
-// is copied (Message.Writable) before it is checked. To wake a sleeping context costs
-// a few microseconds more than between processes of one user.
+// ForGroup is New for contexts of several users that are members of a group, given by its number.
+// All of them must use a transport so made. Each may read all memory that the pool of another has
+// shared. A member can do nothing else to another member's process: it cannot block, stop or end
+// it. A faulty member can change a large message that it sent while the receiver reads it. So
+// untrusted data must be copied (Message.Writable) before it is checked. To wake a sleeping context
+// costs a few microseconds more than between processes of one user.
 func ForGroup(gid int) subsys.Transport { return transport{group: &gid} }
 
 type transport struct{ group *int }
@@ -100,10 +99,11 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	return p, nil
 }
 
-// A port is one context's. Its lock is taken before those of conns, never after.
+// A port is the shared memory port of one context. Its lock is taken before those of connections,
+// never after.
 type port struct {
 	cfg     subsys.Config
-	group   *int // that may attach; nil: the same user
+	group   *int // group whose members may connect; nil: the same user only
 	addr    string
 	node    string
 	ln      *net.UnixListener
@@ -113,24 +113,24 @@ type port struct {
 	log     *ratelog.Logger
 
 	bell    *bell       // nil once closed
-	resting atomic.Bool // no goroutine looks, as the peers have been told
+	resting atomic.Bool // the bell tells peers that no goroutine looks
 	list    atomic.Pointer[[]*conn]
-	hot     [hotMost]*conn // of the goroutine that makes progress, as are the next three
-	nextHot int            // which of hot is given up for another
-	looks   uint           // at hot
-	turn    int            // in list
+	hot     [hotMost]*conn // used by the progress goroutine only, as are the next three
+	nextHot int            // index in hot that the next active connection replaces
+	looks   uint           // Looks at hot only, for coldEvery
+	turn    int            // index in list of the last cold connection
 
-	followMu    sync.Mutex             // a pool's lock comes after
-	follows     map[*buffers.Pool]bool // other contexts' pools in whose arenas something was lent
+	followMu    sync.Mutex             // taken before a pool's lock
+	follows     map[*buffers.Pool]bool // pools of other contexts in whose arenas a payload was lent
 	followsNone bool                   // the port is closed
 
 	mu     sync.Mutex
 	closed bool
-	poller *subsys.Poller // that the bell is in, once there was a conn
+	poller *subsys.Poller // the poller that has the bell; nil before the first connection
 	conns  map[*conn]struct{}
-	raw    map[*net.UnixConn]struct{} // sockets that are shaking hands
-	silent map[uint32]int             // conns of other users that are not admitted,
-	others int                        // and how many these are in all
+	raw    map[*net.UnixConn]struct{} // sockets in the handshake
+	silent map[uint32]int             // connections that are not admitted, by other user,
+	others int                        // and their number in all
 }
 
 func (p *port) Addr() string { return p.addr }
@@ -170,9 +170,9 @@ func (p *port) accept() {
 	}
 }
 
-// begin lets an accepted socket shake hands, if its user may and has not too many
-// connections already of which the sink does not know the peer. done must be called
-// when it does, or the connection has ended.
+// begin admits an accepted socket to the handshake. It refuses a user that may not connect, and one
+// that has too many connections whose peer the sink does not know. done must be called when the
+// sink knows the peer, or when the connection has ended.
 func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	raw, err := uc.SyscallConn()
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *port) begin(uc *net.UnixConn) (done func(), err error) {
 	}), nil
 }
 
-// welcome makes a conn of an accepted socket. done is begin's.
+// welcome makes a conn of an accepted socket. done is the function that begin returned.
 func (p *port) welcome(uc *net.UnixConn, done func()) error {
 	c, err := p.shake(context.Background(), uc, false)
 	if err != nil {
@@ -247,8 +247,8 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// track notes a socket for as long as it shakes hands, so that Close can end it,
-// and waits for who does so: they use the bell.
+// track records a socket during its handshake, so that Close can end the handshake and wait for its
+// goroutine, which uses the bell. It reports false if the port is closed.
 func (p *port) track(uc *net.UnixConn) (untrack func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,7 +268,7 @@ func (p *port) track(uc *net.UnixConn) (untrack func(), ok bool) {
 	}, true
 }
 
-// adopt takes c among the port's conns.
+// adopt adds c to the port's connections.
 func (p *port) adopt(c *conn) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,7 +291,7 @@ func (p *port) forget(c *conn) {
 	p.mu.Unlock()
 }
 
-// enlist lets c be looked at; it is held by the list from here on.
+// enlist adds c to the list of connections that Look looks at. The list holds c from then on.
 func (p *port) enlist(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,11 +300,11 @@ func (p *port) enlist(c *conn) bool {
 	}
 	l := append(slices.Clone(*p.list.Load()), c)
 	p.list.Store(&l)
-	p.poller.Wake() // what came before rang for nobody
+	p.poller.Wake() // frames that came before woke no goroutine
 	return true
 }
 
-// nudge lets whoever looks at the conns do so.
+// nudge wakes the goroutine that looks at the connections, if it rests.
 func (p *port) nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,7 +331,7 @@ func (p *port) delist(c *conn) {
 	}
 }
 
-// Look implements subsys.Ring. The first after a rest looks at all conns.
+// Look implements subsys.Ring. The first Look after a rest looks at all connections.
 func (p *port) Look() (frames int) {
 	list := *p.list.Load()
 	isAll := len(list) <= fewConns
@@ -354,14 +354,14 @@ func (p *port) Look() (frames int) {
 	if p.looks++; p.looks%coldEvery > 0 {
 		return frames
 	}
-	if list = *p.list.Load(); len(list) > 0 { // a conn may have been taken from it
+	if list = *p.list.Load(); len(list) > 0 { // lookAt may have removed a connection
 		p.turn++
 		frames += p.lookAt(list[p.turn%len(list)])
 	}
 	return frames
 }
 
-// lookAt lets c work on what there is.
+// lookAt makes c process what has arrived, and removes a finished connection from the list.
 func (p *port) lookAt(c *conn) (frames int) {
 	frames = c.look()
 	if c.closed.Load() {
@@ -377,11 +377,11 @@ func (p *port) lookAt(c *conn) (frames int) {
 	return frames
 }
 
-// Ready implements subsys.Source: a peer has rung.
+// Ready implements subsys.Source. It is called when a peer has rung.
 func (p *port) Ready(subsys.Readiness) (frames int, again bool) { return p.Look(), false }
 
-// answer is Ready for a peer that rings by a note on its conn: many may have rung, and
-// one Look sees all.
+// answer is Ready for a peer that rings by a note on its connection. Many peers may have rung, and
+// one Look serves all.
 func (p *port) answer(c *conn) (frames int) {
 	if p.resting.Load() {
 		return p.Look()
@@ -407,7 +407,7 @@ func (p *port) Doze(how subsys.Rest) (news bool) {
 	return news
 }
 
-// RegisterArena implements buffers.Registrar: a peer is told of an arena with the
+// RegisterArena implements buffers.Registrar. Nothing is done: a peer learns of an arena with the
 // first loan in it.
 func (p *port) RegisterArena(buffers.Arena) error { return nil }
 
@@ -419,8 +419,8 @@ func (p *port) UnregisterArena(a buffers.Arena) {
 	p.nudge()
 }
 
-// Close implements subsys.Port. Messages that others lent stay readable; what is
-// lent to others is not used again.
+// Close implements subsys.Port. Messages that peers have lent stay readable. Memory lent to peers
+// is not used again.
 func (p *port) Close() error {
 	p.mu.Lock()
 	if p.closed {

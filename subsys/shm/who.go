@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer says which process is at the other end of a socket, if it may be a peer.
+// peer returns the credentials of the process at the other end of a socket, or an error if that
+// process may not be a peer.
 func (p *port) peer(raw syscall.RawConn) (who *unix.Ucred, err error) {
 	if e := raw.Control(func(fd uintptr) {
 		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -25,9 +26,9 @@ func (p *port) peer(raw syscall.RawConn) (who *unix.Ucred, err error) {
 	return who, p.lets(who, raw)
 }
 
-// lets says whether the process at the other end of a socket may be a peer, which
-// is to say read all that our pool shares: one of the same user, or of the group.
-// The kernel tells who it is.
+// lets returns an error unless the process at the other end of a socket may be a peer, and so read
+// all that this context's pool shares. It must have the same user, or be in the group. The kernel
+// provides its credentials.
 func (p *port) lets(who *unix.Ucred, raw syscall.RawConn) error {
 	if p.group == nil {
 		if int(who.Uid) != os.Getuid() {
@@ -52,13 +53,13 @@ func (p *port) lets(who *unix.Ucred, raw syscall.RawConn) error {
 	return nil
 }
 
-// member says whether this process is of a group.
+// member reports whether this process is in a group.
 func member(group int) bool {
 	of, err := os.Getgroups()
 	return os.Getegid() == group || err == nil && slices.Contains(of, group)
 }
 
-// peerGroups are the other groups of the process at the other end of a socket.
+// peerGroups returns the supplementary groups of the process at the other end of a socket.
 func peerGroups(fd uintptr) ([]uint32, error) {
 	for room := 32; ; {
 		of := make([]uint32, room)
@@ -67,7 +68,7 @@ func peerGroups(fd uintptr) ([]uint32, error) {
 		switch {
 		case e == 0:
 			return of[:min(int(size/4), room)], nil
-		case e != unix.ERANGE || int(size/4) <= room || size > 4<<16: // which it says how many there are with
+		case e != unix.ERANGE || int(size/4) <= room || size > 4<<16: // ERANGE comes with the number of groups
 			return nil, os.NewSyscallError("getsockopt", e)
 		}
 		room = int(size / 4)

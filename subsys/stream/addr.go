@@ -22,8 +22,7 @@ func Host(scheme, addr string) (string, error) {
 	return u.Host, nil
 }
 
-// Dial connects to a host:port. Where nobody listens the error matches
-// subsys.ErrNoPeer.
+// Dial connects to a host:port. If nothing listens there, the error matches subsys.ErrNoPeer.
 func Dial(ctx context.Context, host string) (*net.TCPConn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", host)

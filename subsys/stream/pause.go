@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pause waits a moment after Accept failed for want of descriptors or memory,
-// which only time mends: who accepts must not spin.
+// Pause waits for a moment if Accept failed for lack of descriptors or memory. Only time mends
+// that, and without the pause the accept loop would spin.
 func Pause(err error) {
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
 		time.Sleep(20 * time.Millisecond)

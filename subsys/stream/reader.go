@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	firstRead = 16 << 10  // bytes asked for at first, and after large payloads
-	mostRead  = 256 << 10 // and when small frames fill every read
-	apart     = 8 << 10   // payloads above this that are not yet here whole get a buffer of their own
+	firstRead = 16 << 10  // bytes per read at first, and after large payloads
+	mostRead  = 256 << 10 // bytes per read when small frames fill every read
+	apart     = 8 << 10   // a payload above this that has not arrived as a whole gets a buffer of its own
 )
 
-// ErrStarved is returned by Space when the context's memory is used up. The conn is
-// not read any more until the Reader calls the conn's resume function.
+// ErrStarved is returned by Space when the context's memory is used up. The connection must not be
+// read until the Reader calls the resume function of Start.
 var ErrStarved = errors.New("stream: memory limit reached")
 
-// A Reader makes frames of the bytes of a conn. Only the goroutine that makes
-// progress uses it:
+// A Reader makes frames of the bytes of a connection. Only the goroutine that makes progress uses
+// it:
 //
 //	space, err := r.Space()     // where the next bytes go
 //	n, err := …                 // read some
 //	frames, err := r.Took(n)    // what is whole now goes to the sink
 //
-// An error cuts the conn; it names the conn.
+// An error cuts the connection. Its text names the connection.
 type Reader struct {
 	conn   subsys.Conn
 	sink   subsys.Sink
@@ -40,35 +40,35 @@ type Reader struct {
 	block      *buffers.Buffer
 	mem        []byte
 	start, end int // bytes read and not yet delivered: mem[start:end]
-	want       int // how much to ask for
+	want       int // bytes of the next read
 
 	large  subsys.Frame  // the frame whose payload is being read into its own buffer
-	head   subsys.Header // handed to Room: a local one would be garbage each time
+	head   subsys.Header // argument of Room; a local variable would be allocated each time
 	have   int
-	begun  bool   // a large frame has begun, and there was no memory for it
-	skip   int    // bytes still to come of the payload of large, which are discarded
-	frames *batch // nil at rest
-	most   int    // of them were used
+	begun  bool   // a large frame has begun, and Room had no memory for it
+	skip   int    // remaining bytes of the payload of large, which are discarded
+	frames *batch // nil while no frames come
+	most   int    // entries of frames that were used
 
-	starved atomic.Bool // Space returned ErrStarved, and no memory came back yet
+	starved atomic.Bool // Space has returned ErrStarved, and no memory has come back yet
 	resume  func()
 }
 
-// A batch is what is handed to a sink at once. Conns that are quiet have none.
+// A batch holds the frames of one call of a sink. Idle connections have none.
 type batch [256]subsys.Frame
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// Start says for which conn the Reader works. When closed is true nothing more
-// is delivered. After Space has returned ErrStarved, resume is called once when there
-// may be memory again, from any goroutine and with locks held: it only sees to it that
-// the conn is read.
+// Start sets the connection that the Reader works for. While closed is true, the Reader delivers
+// nothing. After Space has returned ErrStarved, resume is called once when memory may be free
+// again. It is called from any goroutine and with locks held, so it only arranges that the
+// connection is read.
 func (r *Reader) Start(c subsys.Conn, s subsys.Sink, closed *atomic.Bool, cfg *subsys.Config, resume func()) {
 	r.resume = resume
 	r.conn, r.sink, r.closed, r.pool, r.count, r.want = c, s, closed, cfg.Pool, cfg.Count, firstRead
 }
 
-// Free lets go of the buffers.
+// Free releases the Reader's buffers.
 func (r *Reader) Free() {
 	if r.starved.Load() {
 		r.pool.Unawait(r)
@@ -84,10 +84,10 @@ func (r *Reader) Free() {
 	r.unbatch()
 }
 
-// Whole says that no frame has begun that is not delivered.
+// Whole reports whether every frame that has begun was delivered.
 func (r *Reader) Whole() bool { return r.large.Buf == nil && r.skip == 0 && r.start == r.end }
 
-// Rest gives back, while nothing comes, what can be had again.
+// Rest releases memory that the Reader does not need while nothing arrives.
 func (r *Reader) Rest() {
 	if r.block != nil && r.Whole() {
 		r.block.Release()
@@ -104,11 +104,11 @@ func (r *Reader) unbatch() {
 	}
 }
 
-// Starved reports whether the conn is not to be read, because there is no memory.
+// Starved reports whether the connection must not be read because there is no memory.
 func (r *Reader) Starved() bool { return r.starved.Load() }
 
-// get is Pool.Get. Where the pool's limit is reached it arranges for resume to be
-// called, and returns ErrStarved.
+// get calls a function that allocates a buffer. If the pool's limit is reached, get arranges that
+// resume is called, and returns ErrStarved.
 func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, error) {
 	b, err := get()
 	if !buffers.IsTemporary(err) {
@@ -119,7 +119,7 @@ func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, erro
 		r.starved.Store(false)
 		r.resume()
 	})
-	if b, err = get(); !buffers.IsTemporary(err) { // some came back meanwhile
+	if b, err = get(); !buffers.IsTemporary(err) { // memory has come back meanwhile
 		r.pool.Unawait(r)
 		r.starved.Store(false)
 		return b, err
@@ -127,8 +127,8 @@ func (r *Reader) get(get func() (*buffers.Buffer, error)) (*buffers.Buffer, erro
 	return nil, ErrStarved
 }
 
-// Deliver hands fs to the sink. Where the sink lacks memory for them, Deliver returns
-// ErrStarved, and resume is called as after Space.
+// Deliver gives fs to the sink. If the sink lacks memory for them, Deliver returns ErrStarved, and
+// resume is called as after Space.
 func (r *Reader) Deliver(fs []subsys.Frame) error {
 	err := r.sink.Frames(r.conn, fs)
 	if !buffers.IsTemporary(err) {
@@ -138,8 +138,8 @@ func (r *Reader) Deliver(fs []subsys.Frame) error {
 	return err
 }
 
-// Space is where the next bytes are to be put; it is never empty. It returns ErrStarved
-// where there is no memory for now.
+// Space returns the memory for the next bytes, which is never empty. It returns ErrStarved if there
+// is no memory at present.
 func (r *Reader) Space() ([]byte, error) {
 	if r.begun {
 		if err := r.apart(); err != nil {
@@ -164,7 +164,8 @@ func (r *Reader) Space() ([]byte, error) {
 	return r.mem[r.end:min(len(r.mem), r.end+r.want)], nil
 }
 
-// follow goes on in another buffer if the present one's memory was taken back.
+// follow changes to another buffer if the lender has taken back the memory of the large frame's
+// buffer.
 func (r *Reader) follow() error {
 	b, err := r.large.Buf.Moved()
 	if err != nil {
@@ -177,17 +178,17 @@ func (r *Reader) follow() error {
 	return nil
 }
 
-// makeRoom sees to it that the block has room for the next read and for the
-// rest of a frame that has begun.
+// makeRoom makes sure that the block has room for the next read and for the rest of a frame that
+// has begun.
 func (r *Reader) makeRoom() error {
 	rest := r.end - r.start
-	if r.block != nil && rest == 0 && r.block.Refs() == 1 { // nobody kept a slice of it
+	if r.block != nil && rest == 0 && r.block.Refs() == 1 { // no message keeps a slice of it
 		r.start, r.end = 0, 0
 	}
 	fresh := r.end == 0
 	switch {
 	case r.block == nil:
-	case fresh && len(r.mem) < r.want: // reads have grown beyond the block
+	case fresh && len(r.mem) < r.want: // reads have become larger than the block
 	case len(r.mem)-r.end < apart/2: // too little room to be worth a read
 	case len(r.mem)-r.start < subsys.HeaderLen+apart: // the frame may not fit
 	default:
@@ -215,7 +216,7 @@ func (r *Reader) makeRoom() error {
 	return nil
 }
 
-// Took delivers what is whole after n more bytes came into the Space.
+// Took delivers the frames that are complete after n more bytes have come into the Space.
 func (r *Reader) Took(n int) (frames int, err error) {
 	if r.frames == nil {
 		r.frames = batches.Get().(*batch)
@@ -229,7 +230,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 		err := r.sink.Frames(r.conn, r.frames[:1])
 		r.frames[0].Buf.Release()
 		r.frames[0] = subsys.Frame{}
-		r.want = subsys.HeaderLen // the next payload may be as large, and be read where it belongs
+		r.want = subsys.HeaderLen // the next payload may be as large, and then its header is read alone
 		return 1, err
 	}
 	if r.skip > 0 { // what was read stays outside start:end, and the next bytes overwrite it
@@ -272,7 +273,7 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if err := r.apart(); !errors.Is(err, ErrStarved) {
 		return frames, err
 	}
-	return frames, nil // Space says so
+	return frames, nil // Space returns it
 }
 
 // skipped delivers the frame whose payload has been skipped, without payload.
@@ -285,8 +286,8 @@ func (r *Reader) skipped() error {
 	return err
 }
 
-// apart gives the payload that has begun, if it is large, a buffer of its own. If the
-// sink gives none, the payload is skipped.
+// apart gets a buffer of its own for the payload that has begun, if it is large. If the sink
+// returns no buffer, the payload is skipped.
 func (r *Reader) apart() error {
 	if r.end-r.start < subsys.HeaderLen {
 		return nil

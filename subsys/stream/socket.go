@@ -16,32 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up to so many bytes a system call is not announced to the runtime: longer ones
-// may keep a processor from others. Writing on loopback is also the peer's
-// receiving.
+// Up to so many bytes, a system call is made without a notice to the runtime. A longer one may keep
+// a processor from other goroutines. On loopback a write also does the peer's receiving, so its
+// limit is lower.
 const (
 	quickRead  = 16 << 10
 	quickWrite = 2 << 10
 )
 
-// resendMost bounds the time between two attempts of the kernel to send what the
-// peer's machine did not accept, in milliseconds. Unbounded, the attempts are up
-// to two minutes apart where the peer's process has read nothing for long, and
-// the machine's silence is noticed only at the next one. Linux 6.15 and later.
+// resendMost bounds the time between two attempts of the kernel to send what the peer's machine did
+// not accept, in milliseconds. Without it the attempts can be two minutes apart after the peer's
+// process has read nothing for long, and the silence of the machine is noticed only at the next
+// one. Linux 6.15 and later have the option.
 const resendMost = 1000
 
-// localBuffer is how many bytes the buffers of a socket have for each direction if the peer is on
-// this machine. What waits there lies in the processor's cache until it is read, unlike what fits into
-// the megabytes that the kernel would allow. Between machines the kernel's choice depends on
-// their distance.
+// localBuffer is the size in bytes of a socket's buffers for each direction if the peer is on this
+// machine. Bytes in so small a buffer stay in the processor's cache until they are read, unlike
+// those in the megabytes that the kernel would allow. Between machines the kernel chooses the size
+// by their distance.
 const localBuffer = 256 << 10
 
-// A Socket is a connected, non-blocking socket. It is used between Hold and
-// Drop: a descriptor closed under a system call could by then be somebody
-// else's.
+// A Socket is a connected, non-blocking socket. Its methods that use the descriptor are called
+// between Hold and Drop. Otherwise the descriptor could be closed during a system call and belong
+// to another file.
 type Socket struct {
 	fd    int
-	refs  atomic.Int32 // users of fd, and one for being open
+	refs  atomic.Int32 // users of fd, plus one while the socket is open
 	count *subsys.Counters
 }
 
@@ -59,7 +59,7 @@ func (s *Socket) Adopt(nc *net.TCPConn, count *subsys.Counters) error {
 	if err != nil {
 		return fmt.Errorf("duplicating a socket: %w", err)
 	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, resendMost) // older kernels refuse it
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, resendMost) // older kernels refuse the option
 	if isLocal(nc) {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, localBuffer)
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, localBuffer)
@@ -76,11 +76,10 @@ func isLocal(nc *net.TCPConn) bool {
 	return isNear && isFar && (near.IP.Equal(far.IP) || far.IP.IsLoopback())
 }
 
-// FD is the descriptor, for the Poller.
+// FD returns the descriptor, for the Poller.
 func (s *Socket) FD() int { return s.fd }
 
-// Hold makes sure that the descriptor stays ours until Drop, or says that the
-// socket is closed.
+// Hold keeps the descriptor open until Drop. It reports false if the socket is closed.
 func (s *Socket) Hold() bool {
 	for {
 		n := s.refs.Load()
@@ -93,8 +92,8 @@ func (s *Socket) Hold() bool {
 	}
 }
 
-// Drop undoes one Hold, or the Adopt. It returns true to the last one, who frees
-// what was read.
+// Drop undoes one Hold, or Adopt. It reports true for the last user, which must free the read
+// buffers.
 func (s *Socket) Drop() bool {
 	if s.refs.Add(-1) > 0 {
 		return false
@@ -112,18 +111,17 @@ func (s *Socket) Unanswered() (owes bool, heard time.Duration) {
 	return isOwed(i), time.Duration(i.Last_ack_recv) * time.Millisecond
 }
 
-// isOwed reports whether the peer's kernel has not answered what was sent to it
-// last: data, or a question whether it has room. It answers data for which it
-// has no room by acknowledging what came before; that data is sent again, at
-// growing intervals, and nothing is owed between an answer and the next attempt.
+// isOwed reports whether the peer's kernel has not answered what was sent to it last: data, or a
+// window probe. If it has no room for data, it acknowledges what came before. The data is sent
+// again at growing intervals, and no answer is owed between an answer and the next attempt.
 func isOwed(i *unix.TCPInfo) bool {
 	return i.Probes > 0 || i.Unacked > 0 && i.Last_ack_recv > i.Last_data_sent
 }
 
-// Shut ends both directions; what was written still goes out.
+// Shut ends both directions. Bytes already written are still sent.
 func (s *Socket) Shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
-// Read reads what is there. It returns unix.EAGAIN itself if that is nothing.
+// Read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
 func (s *Socket) Read(b []byte) (int, error) {
 	s.count.Reads.Add(1)
 	for {
@@ -131,7 +129,7 @@ func (s *Socket) Read(b []byte) (int, error) {
 		var e syscall.Errno
 		if len(b) <= quickRead {
 			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else { // may copy for long: let the runtime know
+		} else { // may copy for long, so the runtime is told
 			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 		}
 		switch e {
@@ -146,8 +144,7 @@ func (s *Socket) Read(b []byte) (int, error) {
 	}
 }
 
-// Write writes what there is room for. It returns unix.EAGAIN itself if that is
-// nothing.
+// Write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
 func (s *Socket) Write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	for {
@@ -170,7 +167,7 @@ func (s *Socket) Write(b []byte) (int, error) {
 	}
 }
 
-// Writev is Write for bytes in several places.
+// Writev is Write for bytes in several pieces.
 func (s *Socket) Writev(iov []unix.Iovec) (int, error) {
 	if len(iov) == 1 {
 		return s.Write(unsafe.Slice(iov[0].Base, iov[0].Len))
@@ -190,8 +187,8 @@ func (s *Socket) Writev(iov []unix.Iovec) (int, error) {
 	}
 }
 
-// Over says whether err means that the peer has closed the connection. What it
-// said last may be unread still.
+// Over reports whether err means that the peer has closed the connection. The last bytes that the
+// peer sent may still be unread.
 func Over(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for a state.
 const patience = 20 * time.Second
 
 // drive is a way to make progress.
@@ -31,7 +31,7 @@ const (
 	parked   drive = "parked"
 )
 
-// A node is one context as far as a transport can tell.
+// A node stands for a context, as far as a transport can tell.
 type node struct {
 	t      *testing.T
 	pool   *buffers.Pool
@@ -43,10 +43,10 @@ type node struct {
 	mu     sync.Mutex
 	poller *subsys.Poller
 	closed bool
-	ended  chan struct{} // when the driver has
+	ended  chan struct{} // closed when the goroutine in progress has ended
 	stop   atomic.Bool
-	hold   sync.Mutex // taken by a test that wants no progress
-	taken  chan *sink // of accepted conns
+	hold   sync.Mutex // a test holds it to stop progress
+	taken  chan *sink // sinks of accepted connections
 }
 
 func newNode(t *testing.T, tr subsys.Transport, d drive) *node {
@@ -123,14 +123,14 @@ func (n *node) progress(p *subsys.Poller) {
 	}
 }
 
-// accepting says what becomes of conns from here on.
+// accepting sets the function that accepts connections from now on.
 func (n *node) accepting(f func(subsys.Conn) *sink) {
 	n.mu.Lock()
 	n.accept = f
 	n.mu.Unlock()
 }
 
-// close closes everything and checks that nothing is left.
+// close closes everything and checks that nothing is leaked.
 func (n *node) close() {
 	n.mu.Lock()
 	if n.closed {
@@ -167,7 +167,7 @@ func (n *node) buffer(size int, seed uint64) *buffers.Buffer {
 	return b
 }
 
-// dial connects n to the other and returns both ends.
+// dial connects n to another node and returns the sinks of both ends.
 func (n *node) dial(to *node) (near, far *sink) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -218,8 +218,8 @@ func check(b []byte, seed uint64) error {
 	return nil
 }
 
-// A sink records what a conn delivers and checks that the conn keeps to the
-// contract. Every frame's pattern is that of its tag.
+// A sink records what a connection delivers and checks that the connection keeps the contract.
+// Every frame has the pattern of its tag.
 type sink struct {
 	t        *testing.T
 	conn     subsys.Conn
@@ -235,7 +235,7 @@ type sink struct {
 	got   []subsys.Header
 	more  chan struct{} // closed and replaced when got grows
 	ended bool
-	late  bool // the call that was under way when Down came has begun after it
+	late  bool // one call that was in progress at Down has entered since
 }
 
 func newSink(t *testing.T) *sink {
@@ -318,7 +318,7 @@ func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	return roomPool.Get(int(h.Len))
 }
 
-// roomPool is apart from those of the nodes, as a mailbox's could be.
+// roomPool is separate from the pools of the nodes, as the pool of a mailbox could be.
 var roomPool = buffers.New()
 
 // Writable implements subsys.Sink.
@@ -348,7 +348,7 @@ func (s *sink) Down(_ subsys.Conn, err error) {
 	s.down <- err
 }
 
-// handle lets f have the frames from here on.
+// handle makes f receive the frames from now on.
 func (s *sink) handle(f func([]subsys.Frame) error) {
 	s.mu.Lock()
 	s.onFrames = f
@@ -382,7 +382,7 @@ func (s *sink) want(n int) []subsys.Header {
 	}
 }
 
-// wantDown waits for the end.
+// wantDown waits for Down and returns its error.
 func (s *sink) wantDown() error {
 	s.t.Helper()
 	select {
@@ -394,7 +394,7 @@ func (s *sink) wantDown() error {
 	}
 }
 
-// send hands all of fs to the conn, waiting where it takes too little.
+// send gives all of fs to the connection, and waits for Writable when it takes too little.
 func (s *sink) send(fs ...subsys.Frame) error {
 	for len(fs) > 0 {
 		n, err := s.conn.Send(fs)
@@ -418,7 +418,7 @@ func (s *sink) send(fs ...subsys.Frame) error {
 	return nil
 }
 
-// frame is one with the pattern of its number.
+// frame returns a frame with the pattern of its number.
 func frame(seq uint32, b *buffers.Buffer) subsys.Frame {
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Tag: uint64(seq), Src: seq ^ 7, Dst: seq ^ 9, Ack: seq ^ 11}}
 	if b != nil {
@@ -427,7 +427,7 @@ func frame(seq uint32, b *buffers.Buffer) subsys.Frame {
 	return f
 }
 
-// run encodes frames with the given sizes of payload in one run, from seq on.
+// run encodes frames with the given sizes of payload as one run, numbered from seq.
 func run(n *node, seq uint32, sizes ...int) subsys.Frame {
 	total := 0
 	for _, size := range sizes {

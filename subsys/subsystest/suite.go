@@ -13,18 +13,18 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// Options say what is tested.
+// Options describes the transport under test.
 type Options struct {
 	// New returns a transport with a namespace of its own.
 	New func() subsys.Transport
-	// Garbage, if the transport reads what others may write, connects to addr
-	// as a stranger would, writes b and hangs up.
+	// Garbage connects to addr like a process without access, writes b and closes the connection.
+	// It is nil for a transport that other processes cannot write to.
 	Garbage func(addr string, b []byte) error
-	// Lends says that payloads in registered memory are read where they lie: the
-	// sink is not asked for room then.
+	// Lends means that the receiver reads payloads in registered memory where they lie. The sink is
+	// not asked for room then.
 	Lends bool
-	// Allocs is how many allocations a small frame may cost. A transport that
-	// needs any says why where it sets this.
+	// Allocs is how many allocations a small frame may cost. A transport that needs any explains
+	// why where it sets this field.
 	Allocs float64
 }
 
@@ -32,7 +32,7 @@ type Options struct {
 func Test(t *testing.T, o Options) {
 	ways := []drive{polling, sleeping, parked}
 	if !o.polls(t) {
-		ways = ways[:1] // nothing is driven
+		ways = ways[:1] // no poller, so there is one way only
 	}
 	for _, d := range ways {
 		t.Run(string(d), func(t *testing.T) {
@@ -52,7 +52,7 @@ func Test(t *testing.T, o Options) {
 	}
 }
 
-// polls says whether conns of the transport are driven by a poller.
+// polls reports whether a poller drives the connections of the transport.
 func (o Options) polls(t *testing.T) (yes bool) {
 	t.Run("Probe", func(t *testing.T) {
 		tr := o.New()
@@ -73,8 +73,8 @@ func two(t *testing.T, o Options, d drive) (a, b *node, near, far *sink) {
 	return a, b, near, far
 }
 
-// held are buffers in a conn's hands, released when the test knows that their
-// frames have arrived.
+// held are buffers that a connection uses. The test releases them when it knows that their frames
+// have arrived.
 type held []*buffers.Buffer
 
 func (h *held) release() {
@@ -84,8 +84,8 @@ func (h *held) release() {
 	*h = nil
 }
 
-// stream sends n frames, by themselves and in runs, of all the sizes at which
-// an implementation could have a border.
+// stream sends total frames, alone and in runs, of all sizes at which an implementation could have
+// a border.
 func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	sizes := []int{0, 1, 63, 64, 2047, 2048, 2049, 4064, 4096, 8191, 8192, 8193, 16384, 65535, 65536, 65537}
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -121,7 +121,7 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	return h, nil
 }
 
-// Frames of all sizes, by themselves and in runs, arrive whole and in order.
+// order checks that frames of all sizes, alone and in runs, arrive whole and in order.
 func order(t *testing.T, o Options, d drive) {
 	a, _, near, far := two(t, o, d)
 	const n = 3000
@@ -178,12 +178,12 @@ func large(t *testing.T, o Options, d drive) {
 	}
 }
 
-// Each of many conns keeps its order while all of them send.
+// manyConns checks that each of many connections keeps its order while all of them send.
 func manyConns(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	b := newNode(t, tr, d)
 	var wg sync.WaitGroup
-	var mu sync.Mutex // dial finds the far end of the conn it made
+	var mu sync.Mutex // held while dialling, so that dial gets the far end of its own connection
 	for i := range 4 {
 		a := newNode(t, tr, d)
 		for j := range 10 {
@@ -203,8 +203,8 @@ func manyConns(t *testing.T, o Options, d drive) {
 	wg.Wait()
 }
 
-// A receiver that makes no progress fills the wire: Send takes less, and says
-// when there is room again.
+// backPressure checks that a receiver without progress fills the connection: Send takes less, and
+// Writable is called when there is room again.
 func backPressure(t *testing.T, o Options, d drive) {
 	a, b, near, far := two(t, o, d)
 	b.hold.Lock()
@@ -237,7 +237,8 @@ func backPressure(t *testing.T, o Options, d drive) {
 	h.release()
 }
 
-// The accepted end may send before the dialled one is started; nothing is lost.
+// notStarted checks that the accepted end may send before the dialled one is started, and nothing
+// is lost.
 func notStarted(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -262,8 +263,8 @@ func notStarted(t *testing.T, o Options, d drive) {
 	}
 }
 
-// What was sent before an end arrives, and then the end, also when both come
-// at once.
+// endBehindData checks that frames sent before an end arrive before the end does, also when both
+// arrive at once.
 func endBehindData(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -286,8 +287,8 @@ func endBehindData(t *testing.T, o Options, d drive) {
 	}
 }
 
-// Close while another goroutine sends, at either end: Send fails at last,
-// the other end is told once, the closing end is not called.
+// closeWhileSending closes one end while another goroutine sends, at either end. Send must fail in
+// the end, the other end must get Down once, and the closing end must not be called.
 func closeWhileSending(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -326,7 +327,7 @@ func closeWhileSending(t *testing.T, o Options, d drive) {
 			near.conn.Close()
 			near.conn.Close() // twice is fine
 			near.mu.Lock()
-			near.ended = true // any call from here on is a mistake, but for one under way
+			near.ended = true // any call from here on is an error, except one in progress
 			near.mu.Unlock()
 			select {
 			case near.down <- subsys.ErrClosed:
@@ -343,7 +344,7 @@ func closeWhileSending(t *testing.T, o Options, d drive) {
 	}
 }
 
-// A port that closes takes its conns along, and frees its address.
+// portClosed checks that a port closes its connections and frees its address.
 func portClosed(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -371,7 +372,7 @@ func portClosed(t *testing.T, o Options, d drive) {
 	again.Close()
 }
 
-// An error of the sink cuts the conn at both ends.
+// sinkRefuses checks that an error of the sink cuts the connection at both ends.
 func sinkRefuses(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -389,8 +390,8 @@ func sinkRefuses(t *testing.T, o Options, d drive) {
 	near.wantDown()
 }
 
-// So does an announced length that the sink does not like, before memory is
-// given to it.
+// roomRefuses checks that an announced length which the sink refuses cuts the connection before
+// memory is allocated for it.
 func roomRefuses(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -419,9 +420,8 @@ func roomRefuses(t *testing.T, o Options, d drive) {
 	buf.Release()
 }
 
-// roomSkips checks that a payload for which the sink gives no buffer is skipped: its
-// frame arrives without payload, the frames around it arrive whole, and nothing of its
-// size is mapped.
+// roomSkips checks that a payload for which the sink returns no buffer is skipped: its frame
+// arrives without payload, the frames around it arrive whole, and no memory of its size is mapped.
 func roomSkips(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -458,7 +458,7 @@ func roomSkips(t *testing.T, o Options, d drive) {
 	}
 }
 
-// A conn that is not accepted fails to dial or goes down at once.
+// refused checks that a connection which is not accepted fails to dial or goes down at once.
 func refused(t *testing.T, o Options, d drive) {
 	tr := o.New()
 	a, b := newNode(t, tr, d), newNode(t, tr, d)
@@ -507,7 +507,7 @@ func addresses(t *testing.T, o Options, d drive) {
 	}
 }
 
-// Strangers that write anything harm nobody but their own conn.
+// garbage checks that a peer which writes garbage affects only its own connection.
 func garbage(t *testing.T, o Options, d drive) {
 	if o.Garbage == nil {
 		t.Skip("nobody else can write to this transport")
@@ -565,7 +565,7 @@ func garbage(t *testing.T, o Options, d drive) {
 	}
 }
 
-// Steady traffic allocates nothing, or what is known and cannot be helped.
+// noAllocs checks that steady traffic makes no more allocations than Options.Allocs.
 func noAllocs(t *testing.T, o Options, d drive) {
 	if isWatched {
 		t.Skip("the race detector allocates, as does a rocldebug build")

@@ -24,7 +24,7 @@ type conn struct {
 	closed atomic.Bool
 	poller *subsys.Poller
 
-	in  stream.Reader // the progress goroutine's alone
+	in  stream.Reader // used by the progress goroutine only
 	out writer
 }
 
@@ -52,7 +52,7 @@ func (c *conn) Start() {
 	if err := c.poller.Add(c.sock.FD(), c); err != nil {
 		c.fail(err)
 	}
-	if c.closed.Load() { // meanwhile: then nobody has removed it
+	if c.closed.Load() { // closed meanwhile, so Close did not remove it
 		c.poller.Remove(c.sock.FD())
 	}
 }
@@ -75,8 +75,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// fail takes the conn down because of err and tells the sink, unless somebody
-// closed it before.
+// fail closes the connection because of err and tells the sink, unless the connection was closed
+// before.
 func (c *conn) fail(err error) {
 	if c.closed.Load() {
 		return
@@ -107,10 +107,10 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 	return 0, false
 }
 
-// rounds is how often a conn is read before another source gets its turn.
+// rounds is how many times a connection is read before another source gets its turn.
 const rounds = 8
 
-// receive reads until nothing is left, or others should have their turn.
+// receive reads until nothing is left or rounds reads were made.
 func (c *conn) receive(ended bool) (frames int, again bool) {
 	for range rounds {
 		space, err := c.in.Space()
@@ -148,13 +148,14 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 // Writing.
 
 const (
-	inline  = 2 << 10   // payloads up to this are copied behind their header
+	inline  = 2 << 10   // payloads up to this size are copied after their header
 	gather  = 128 << 10 // bytes of headers and inline payloads in one write
 	vectors = 64
 )
 
-// A writer belongs to the goroutine that calls Send, and while stuck is true to the one that
-// makes progress: it writes what the socket had no room for, and gives the writer back.
+// A writer collects frames and writes them. It belongs to the goroutine that calls Send. While
+// stuck is true it belongs to the goroutine that makes progress, which writes what the socket had
+// no room for and then clears stuck.
 type writer struct {
 	buf   []byte // headers and inline payloads
 	n     int
@@ -163,12 +164,12 @@ type writer struct {
 	niov  int
 	first int // iov[first:niov] is still to be written
 
-	mu    lock.Mutex[levelStuck] // of a change of stuck, with what the poller is told
+	mu    lock.Mutex[levelStuck] // guards changes of stuck together with the poller's WantWrite
 	stuck atomic.Bool
-	kept  []*buffers.Buffer // of the frames of which the socket has not taken all, while stuck
+	kept  []*buffers.Buffer // buffers of the frames that the socket has not taken completely, while stuck
 }
 
-// levelStuck is that of writer.mu.
+// levelStuck is the lock level of writer.mu.
 type levelStuck struct{}
 
 func (levelStuck) Place() (int, string) { return 120, "tcp" }
@@ -188,8 +189,8 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 		taken += w.fill(c, fs[taken:])
 		isFull, err := w.flush(c)
 		if stream.Over(err) && !c.closed.Load() {
-			// What the peer said last, perhaps its goodbye, may be unread: the
-			// reader comes to the end behind it, and takes the conn down.
+			// The last frames of the peer, perhaps its goodbye, may be unread. The reader gets to
+			// the end after them, and closes the connection.
 			w.stick(c, false)
 			return taken, nil
 		}
@@ -205,8 +206,8 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	return taken, nil
 }
 
-// keep retains what the socket has no room for: the sender may give the frames up while
-// they are written.
+// keep retains the frames that the socket has no room for, because the sender may release them
+// while they are written.
 func (w *writer) keep(fs []subsys.Frame) {
 	for i := range fs {
 		if b := fs[i].Buf; b != nil {
@@ -224,8 +225,8 @@ func (w *writer) letGo() {
 	w.kept = w.kept[:0]
 }
 
-// stick gives the writer to the goroutine that makes progress, which hears when the socket
-// has room if awaitsRoom.
+// stick hands the writer to the goroutine that makes progress. If awaitsRoom, the poller tells that
+// goroutine when the socket has room.
 func (w *writer) stick(c *conn, awaitsRoom bool) {
 	w.mu.Lock()
 	if awaitsRoom {
@@ -235,7 +236,7 @@ func (w *writer) stick(c *conn, awaitsRoom bool) {
 	w.mu.Unlock()
 }
 
-// fill puts as many frames as fit in front of the next write.
+// fill adds frames to the next write, as many as fit, and returns how many it took.
 func (w *writer) fill(c *conn, fs []subsys.Frame) (taken int) {
 	copies, copied := 0, 0
 	for i := range fs {
@@ -283,7 +284,8 @@ func (w *writer) fill(c *conn, fs []subsys.Frame) (taken int) {
 	return taken
 }
 
-// grow makes buf larger, up to gather, when nothing in it is referred to yet.
+// grow makes buf larger, up to gather. It reports false if need is more, or if iov already refers
+// to buf.
 func (w *writer) grow(need int) bool {
 	if need > gather || w.niov > 0 {
 		return false
@@ -338,10 +340,9 @@ func (w *writer) flush(c *conn) (isFull bool, err error) {
 	return false, nil
 }
 
-// resume goes on writing after the socket was full. The goroutine that makes progress calls
-// it.
+// resume continues to write after the socket was full. The goroutine that makes progress calls it.
 func (w *writer) resume(c *conn) (unstuck bool, err error) {
-	w.mu.Lock() // the socket may have room before stick is through
+	w.mu.Lock() // the socket may have room before stick has returned
 	defer w.mu.Unlock()
 	if !w.stuck.Load() {
 		return false, nil

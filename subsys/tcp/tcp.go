@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/stream"
 )
 
-// New returns the TCP transport. Its addresses are tcp://host:port; the one it
-// chooses by itself is a free port on 127.0.0.1.
+// New returns the TCP transport. Its addresses are tcp://host:port. By default it listens on a free
+// port of 127.0.0.1.
 func New() subsys.Transport { return transport{} }
 
 type transport struct{}
@@ -44,14 +44,14 @@ func (transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 
 type port struct {
 	cfg       subsys.Config
-	often     *ratelog.Logger // for lines that strangers and retries can cause
+	often     *ratelog.Logger // for lines that unknown peers and retries can cause
 	ln        *net.TCPListener
 	accepting sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
-	conns  map[*conn]struct{} // those not closed to the end
-	open   sync.WaitGroup     // likewise
+	conns  map[*conn]struct{} // connections that are not completely closed
+	open   sync.WaitGroup     // counts conns
 }
 
 func (p *port) Addr() string { return "tcp://" + p.ln.Addr().String() }
@@ -69,9 +69,8 @@ func (p *port) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Descriptors ran out, or the peer was gone already. Accept waits
-			// for the next peer, and Go's own listener has no better idea; but
-			// it must not spin.
+			// No descriptors were left, or the peer has gone already. Accept waits for the next
+			// peer, but the loop must not spin.
 			p.often.Warn("", "tcp: accepting", "err", err)
 			stream.Pause(err)
 			continue
@@ -108,7 +107,7 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// adopt makes the socket a conn.
+// adopt makes a connection of the socket.
 func (p *port) adopt(nc *net.TCPConn) (*conn, error) {
 	c := &conn{port: p, remote: "tcp://" + nc.RemoteAddr().String(), poller: p.cfg.Poller()}
 	if c.poller == nil {

@@ -19,13 +19,13 @@ import (
 
 const (
 	rounds = 4        // reads before another source gets its turn
-	record = 16 << 10 // most plain bytes of one record
-	inline = 2 << 10  // payloads up to this are gathered with their headers into one record
+	record = 16 << 10 // most plain-text bytes of one record
+	inline = 2 << 10  // payloads up to this size are gathered with their headers into one record
 	gather = 64 << 10 // sealed bytes that are written at once
-	worn   = 1 << 24  // records under one key
+	worn   = 1 << 24  // most records under one key
 )
 
-// errWorn ends a conn whose key has sealed enough.
+// errWorn ends a connection whose key has sealed as many records as it may.
 var errWorn = errors.New("tls: its key is used up, a new connection is needed")
 
 type conn struct {
@@ -38,10 +38,10 @@ type conn struct {
 
 	wire *wire
 	tls  *stdtls.Conn
-	in   stream.Reader // the progress goroutine's alone
-	more bool          // crypto/tls may keep plain bytes; likewise
+	in   stream.Reader // used by the progress goroutine only
+	more bool          // crypto/tls may hold more plain text; used by the progress goroutine only
 	out  writer
-	to   func([]byte) (int, error) // sock.Write, made once: a closure would be garbage
+	to   func([]byte) (int, error) // sock.Write, made once: a closure per call would be allocated
 }
 
 func (c *conn) Transport() string { return "tls" }
@@ -68,7 +68,7 @@ func (c *conn) Start() {
 	if err := c.poller.Add(c.sock.FD(), c); err != nil {
 		c.fail(err)
 	}
-	if c.closed.Load() { // meanwhile: then nobody has removed it
+	if c.closed.Load() { // closed meanwhile, so Close did not remove it
 		c.poller.Remove(c.sock.FD())
 	}
 }
@@ -79,8 +79,8 @@ func (c *conn) drop() {
 	}
 }
 
-// Close says no goodbye of TLS's: an end means nothing to the session above,
-// which has its own.
+// Close implements subsys.Conn. It sends no TLS close alert, because the session above TLS has its
+// own end.
 func (c *conn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil
@@ -93,8 +93,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// fail takes the conn down because of err and tells the sink, unless somebody
-// closed it before.
+// fail closes the connection because of err and tells the sink, unless the connection was closed
+// before.
 func (c *conn) fail(err error) {
 	if c.closed.Load() {
 		return
@@ -125,9 +125,9 @@ func (c *conn) Ready(on subsys.Readiness) (frames int, again bool) {
 	return 0, false
 }
 
-// receive reads until nothing is left, or others should have their turn.
+// receive reads until nothing is left or rounds reads were made.
 func (c *conn) receive(ended bool) (frames int, again bool) {
-	if c.more || c.wire.whole() > 0 { // left when there was no memory
+	if c.more || c.wire.whole() > 0 { // left over from when there was no memory
 		var err error
 		if frames, err = c.opened(0); err != nil || c.closed.Load() {
 			return frames, false
@@ -158,7 +158,7 @@ func (c *conn) receive(ended bool) (frames int, again bool) {
 	return frames, true
 }
 
-// opened is open which adds to frames, and deals with the error.
+// opened calls open, adds the result to frames, and calls fail for an error other than ErrStarved.
 func (c *conn) opened(frames int) (int, error) {
 	f, err := c.open()
 	if err != nil && !errors.Is(err, stream.ErrStarved) {
@@ -167,8 +167,8 @@ func (c *conn) opened(frames int) (int, error) {
 	return frames + f, err
 }
 
-// open opens the records that are here whole, and delivers what is in them.
-// Where a record has more than there was space for, crypto/tls keeps the rest.
+// open decrypts the records that have arrived whole, and delivers their frames. If a record has
+// more than the space holds, crypto/tls keeps the remaining bytes.
 func (c *conn) open() (frames int, err error) {
 	for c.more || c.wire.whole() > 0 {
 		space, err := c.in.Space()
@@ -176,7 +176,7 @@ func (c *conn) open() (frames int, err error) {
 			return frames, err
 		}
 		n, err := c.tls.Read(space)
-		if _, none := err.(again); none { // what was here had no data in it
+		if _, none := err.(again); none { // the record had no data
 			c.more = false
 			continue
 		}
@@ -202,9 +202,9 @@ func (c *conn) open() (frames int, err error) {
 
 type writer struct {
 	mu      sync.Mutex
-	plain   []byte          // headers and small payloads, to be one record
-	rest    []byte          // of a payload that was taken: still to be sealed
-	buf     *buffers.Buffer // in which it lies, retained; may be nil
+	plain   []byte          // headers and small payloads for the next record
+	rest    []byte          // bytes of a payload that was taken, still to be sealed
+	buf     *buffers.Buffer // buffer in which rest lies, retained; may be nil
 	records uint64
 	stuck   bool
 }
@@ -225,7 +225,7 @@ func (w *writer) send(c *conn, fs []subsys.Frame) (taken int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case c.closed.Load(): // and free has been, or waits for us
+	case c.closed.Load(): // and free has run, or waits for mu
 		return 0, subsys.ErrClosed
 	case w.stuck:
 		return 0, nil
@@ -270,14 +270,14 @@ func (w *writer) send(c *conn, fs []subsys.Frame) (taken int, err error) {
 		err = w.write(c, 0)
 	}
 	if stream.Over(err) && !c.closed.Load() {
-		// What the peer said last, perhaps its goodbye, may be unread: the
-		// reader comes to the end behind it, and takes the conn down.
+		// The last frames of the peer, perhaps its goodbye, may be unread. The reader gets to the
+		// end after them, and closes the connection.
 		w.stuck, err = true, nil
 	}
 	return taken, err
 }
 
-// apart seals a payload from where it lies, behind what was gathered before it.
+// apart seals a payload from where it lies, after the plain text gathered before it.
 func (w *writer) apart(c *conn, f *subsys.Frame) error {
 	if err := w.seal(c, w.plain); err != nil {
 		return err
@@ -286,14 +286,13 @@ func (w *writer) apart(c *conn, f *subsys.Frame) error {
 	w.rest = f.Data
 	err := w.carry(c)
 	if len(w.rest) > 0 && f.Buf != nil {
-		// Who gave it may forget it as soon as the link has another conn.
+		// The link may release the frame as soon as it has another connection.
 		w.buf = f.Buf.Retain()
 	}
 	return err
 }
 
-// carry seals and writes the payload at hand until it is through, or the socket
-// is full.
+// carry seals and writes the current payload until all of it is sealed, or the socket is full.
 func (w *writer) carry(c *conn) error {
 	for len(w.rest) > 0 && !w.stuck {
 		if c.closed.Load() {
@@ -322,7 +321,7 @@ func (w *writer) forget() {
 	}
 }
 
-// free lets go of the payload at hand when the conn is closed.
+// free releases the current payload when the connection is closed.
 func (w *writer) free() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -340,7 +339,7 @@ func (w *writer) seal(c *conn, p []byte) error {
 	return err
 }
 
-// write writes what is sealed if it is least bytes or more.
+// write writes the sealed bytes if there are at least least bytes.
 func (w *writer) write(c *conn, least int) error {
 	if w.stuck || least > 0 && c.wire.pending() < least {
 		return nil
@@ -354,7 +353,7 @@ func (w *writer) write(c *conn, least int) error {
 	return err
 }
 
-// resume goes on writing after the socket was full.
+// resume continues to write after the socket was full.
 func (w *writer) resume(c *conn) (unstuck bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,32 +13,30 @@ import (
 	"time"
 )
 
-// fileMost bounds what is read of a file: a bundle of authorities has a few
-// hundred KiB.
+// fileMost bounds the bytes that are read of a file. A bundle of authorities has a few hundred KiB.
 const fileMost = 4 << 20
 
-// Files are credentials that an operator keeps in files.
+// Files are credentials in files that an operator maintains.
 type Files struct {
 	paths [3]string // certificate, key, authorities
 
 	mu   sync.Mutex
-	seen [3]os.FileInfo // what they were when they were read
+	seen [3]os.FileInfo // state of the files when they were read
 	id   *identity
 	leaf *x509.Certificate
 }
 
-// same tells a file from what was there before.
+// same reports whether b is the unchanged file a. It is false if a is nil.
 func same(a, b os.FileInfo) bool {
 	return a != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// FromFiles makes credentials from PEM files: a certificate, with those between
-// it and its authority behind it, its key, and the authorities whose
-// certificates are accepted. Ours must chain to one of them and be good for
-// clients and for servers.
+// FromFiles returns credentials from PEM files: a certificate followed by those between it and its
+// authority, its key, and the authorities whose certificates are accepted. The own certificate must
+// chain to one of the authorities and be valid for clients and for servers.
 //
-// The files are read again at the first handshake after they have changed. What
-// cannot be used then is logged, and the former stays in use.
+// The files are read again at the first handshake after they have changed. If the new files cannot
+// be used, the reason is logged and the former certificates stay in use.
 func FromFiles(certFile, keyFile, caFile string) (*Files, error) {
 	f := &Files{paths: [3]string{certFile, keyFile, caFile}}
 	now, err := f.look()
@@ -61,13 +59,14 @@ func (f *Files) identity(log *slog.Logger) (*identity, error) {
 	if err == nil && !(same(f.seen[0], now[0]) && same(f.seen[1], now[1]) && same(f.seen[2], now[2])) {
 		err = f.load(now)
 	}
-	if err != nil { // perhaps one of the files is being written: the next handshake looks again
+	if err != nil { // a file may be half written: the next handshake reads again
 		log.Warn("tls: reading the certificates again", "err", err)
 	}
 	return f.current()
 }
 
-// current refuses to use what every peer would refuse.
+// current returns the identity, or an error if every peer would refuse the certificate at this
+// time.
 func (f *Files) current() (*identity, error) {
 	if t := time.Now(); t.After(f.leaf.NotAfter) || t.Before(f.leaf.NotBefore) {
 		return nil, fmt.Errorf("%w: our own certificate in %s is valid from %v to %v", ErrCredentials, f.paths[0], f.leaf.NotBefore, f.leaf.NotAfter)
@@ -80,14 +79,14 @@ func (f *Files) look() (s [3]os.FileInfo, err error) {
 		if s[i], err = os.Stat(path); err != nil {
 			return s, err
 		}
-		if !s[i].Mode().IsRegular() { // a pipe would let us wait, and can be read once
+		if !s[i].Mode().IsRegular() { // a pipe would block, and can be read only once
 			return s, fmt.Errorf("%s is not a regular file (%v)", path, s[i].Mode())
 		}
 	}
 	return s, nil
 }
 
-// load reads the files, which looked like that before.
+// load reads the files. now is their state before the reading.
 func (f *Files) load(now [3]os.FileInfo) error {
 	var pem [3][]byte
 	for i, path := range f.paths {

@@ -12,31 +12,30 @@ import (
 )
 
 var (
-	// ErrCredentials says that our own credentials cannot be used.
+	// ErrCredentials is returned if this context's own credentials cannot be used.
 	ErrCredentials = errors.New("tls: credentials")
-	// ErrStranger says that a peer may not connect here, or that what answers
-	// is none of ours.
+	// ErrStranger is returned for a peer that may not connect here, or that is not of this cluster.
 	ErrStranger = errors.New("tls: stranger")
 )
 
-// proto is what both ends must name in the handshake (ALPN): a certificate
-// that is good for another service's TLS cannot be led here, nor ours there.
-// Streams of others than contexts have names of their own: see Client.
+// proto is the protocol that both ends must name in the handshake (ALPN). So a certificate that is
+// valid for another service's TLS cannot be used here, nor a context's certificate there. Streams
+// that are not between contexts have protocol names of their own: see Client.
 const proto = "rocl/1"
 
-// Credentials are who a context is and whom it trusts: [Secrets] or [Files].
-// One value may serve many contexts.
+// Credentials identify a context and say which peers it trusts: [Secrets] or [Files]. One value may
+// serve many contexts.
 type Credentials interface {
-	// identity is what the next handshake is made with.
+	// identity returns the identity for the next handshake.
 	identity(log *slog.Logger) (*identity, error)
 }
 
-// An identity is credentials as they are at one moment.
+// An identity is the state of credentials at one moment.
 type identity struct {
 	cert  stdtls.Certificate
 	roots *x509.CertPool
-	names []string // the cluster's, of which a peer must know one; nil: it has none
-	// For the two ends of a handshake of contexts.
+	names []string // names of the cluster, of which a peer must know one; nil: any peer may connect
+	// Configurations for the two ends of a handshake between contexts.
 	client, server *stdtls.Config
 }
 
@@ -46,24 +45,24 @@ func newIdentity(cert stdtls.Certificate, roots *x509.CertPool, names []string) 
 	return id
 }
 
-// configs are for the two ends of a handshake of the protocol.
+// configs returns the configurations for the two ends of a handshake of the protocol.
 func (id *identity) configs(proto string) (client, server *stdtls.Config) {
 	client = &stdtls.Config{
 		MinVersion:                  stdtls.VersionTLS13,
 		NextProtos:                  []string{proto},
-		SessionTicketsDisabled:      true, // every conn is judged by what is trusted now
+		SessionTicketsDisabled:      true, // every connection is verified by the current trust
 		DynamicRecordSizingDisabled: true,
-		// Both ends are verified by the same rule, which is ours: verify. What is
-		// skipped is the check that the certificate names the host dialled.
+		// verify checks both ends by the same rule. This option skips only the check that the
+		// certificate names the dialled host.
 		InsecureSkipVerify: true,
 		VerifyConnection:   func(cs stdtls.ConnectionState) error { return id.verify(proto, cs) },
-		// Ours in any case: a server names no authorities.
+		// This certificate in any case: a server names no authorities.
 		GetClientCertificate: func(*stdtls.CertificateRequestInfo) (*stdtls.Certificate, error) { return &id.cert, nil },
 	}
 	server = client.Clone()
 	server.GetClientCertificate = nil
 	server.Certificates = []stdtls.Certificate{id.cert}
-	server.ClientAuth = stdtls.RequireAnyClientCert // and verify judges it
+	server.ClientAuth = stdtls.RequireAnyClientCert // verify checks the certificate
 	server.GetConfigForClient = func(hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) { return id.screen(proto, hello) }
 	if len(id.names) > 0 {
 		client.ServerName = id.names[0]
@@ -71,7 +70,7 @@ func (id *identity) configs(proto string) (client, server *stdtls.Config) {
 	return client, server
 }
 
-// screen judges a client's first message, before anything is shown to it.
+// screen checks a client's first message before the server reveals anything.
 func (id *identity) screen(proto string, hello *stdtls.ClientHelloInfo) (*stdtls.Config, error) {
 	if !slices.Contains(hello.SupportedProtos, proto) {
 		return nil, fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
@@ -82,8 +81,8 @@ func (id *identity) screen(proto string, hello *stdtls.ClientHelloInfo) (*stdtls
 	return nil, nil
 }
 
-// verify judges the peer, at both ends alike. That it has the key of its
-// certificate crypto/tls has seen.
+// verify checks the peer, in the same way at both ends. crypto/tls has checked that the peer has
+// the key of its certificate.
 func (id *identity) verify(proto string, cs stdtls.ConnectionState) error {
 	if cs.NegotiatedProtocol != proto {
 		return fmt.Errorf("%w: does not speak %s", ErrStranger, proto)
@@ -101,8 +100,8 @@ func (id *identity) verify(proto string, cs stdtls.ConnectionState) error {
 	return nil
 }
 
-// chains says whether leaf is of an accepted authority, now, and good for both
-// ends of a conn: a web server's certificate from the same authority is not.
+// chains returns an error unless leaf chains to an accepted authority now, and is valid for both
+// ends of a connection. The certificate of a web server from the same authority is not.
 func (id *identity) chains(leaf *x509.Certificate, others []*x509.Certificate) error {
 	opts := x509.VerifyOptions{Roots: id.roots, Intermediates: x509.NewCertPool()}
 	for _, c := range others {

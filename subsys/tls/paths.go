@@ -4,8 +4,8 @@ package tls
 
 import "fmt"
 
-// Paths are the names of PEM files, which [FromFiles] reads: a certificate, its key, and the
-// certificates of the authorities that are accepted. The zero value names none.
+// Paths has the names of the PEM files that [FromFiles] reads: a certificate, its key, and the
+// certificates of the accepted authorities. The zero value names none.
 type Paths struct{ Cert, Key, CA string }
 
 // Given reports whether p names a file.

@@ -18,28 +18,27 @@ import (
 	"time"
 )
 
-// LeastSecret is the least number of bytes of a secret. Whoever saw the
-// handshake of a peer can try guesses at leisure, so they must be random.
+// LeastSecret is the least number of bytes of a secret. The bytes must be random, because an
+// attacker that has recorded a peer's handshake can try guesses offline.
 const LeastSecret = 16
 
-// What is made from secrets is valid from the beginning of time to its end, as
-// RFC 5280 writes it (section 4.1.2.5): the key of a certificate never leaves
-// the memory of the process that made it, trust ends when the secret is
-// replaced, and a clock that jumps, or has not been set yet, cuts nobody off.
+// Certificates derived from secrets have no expiry, in the form of RFC 5280, section 4.1.2.5. The
+// key of a certificate never leaves the memory of the process that made it, and trust ends when the
+// secret is replaced. So a clock that jumps, or is not set yet, locks no process out.
 var (
 	always = time.Unix(0, 0).UTC()
 	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// Secrets are credentials made from what all contexts of a cluster share.
+// Secrets are credentials derived from secrets that all contexts of a cluster share.
 type Secrets struct {
 	cluster string
 	now     atomic.Pointer[identity]
 }
 
-// FromSecrets makes credentials for the cluster of the given name. The first
-// secret is the one in use, peers that use one of the others are accepted as
-// well. 32 random bytes make a good secret. They are not kept.
+// FromSecrets returns credentials for the cluster of the given name. This end uses the first
+// secret. It also accepts peers that use one of the others. 32 random bytes make a good secret. The
+// secrets themselves are not kept.
 func FromSecrets(cluster string, secrets ...[]byte) (*Secrets, error) {
 	s := &Secrets{cluster: cluster}
 	if err := s.Set(secrets...); err != nil {
@@ -48,10 +47,9 @@ func FromSecrets(cluster string, secrets ...[]byte) (*Secrets, error) {
 	return s, nil
 }
 
-// Set replaces the secrets. Conns that live stay, the next handshakes are made
-// with the new ones. A secret is replaced without refusing anybody in three
-// rounds through all contexts: accept the new one, (old, new); use it, (new,
-// old); forget the old one, (new).
+// Set replaces the secrets. Existing connections stay; later handshakes use the new secrets. A
+// secret is replaced without refusing any peer in three rounds through all contexts: (old, new)
+// accepts the new one, (new, old) uses it, (new) forgets the old one.
 func (s *Secrets) Set(secrets ...[]byte) error {
 	if len(secrets) == 0 {
 		return fmt.Errorf("%w: no secret", ErrCredentials)
@@ -73,7 +71,7 @@ func (s *Secrets) Set(secrets ...[]byte) error {
 		roots.AddCert(a.cert)
 		names = append(names, a.name)
 	}
-	// With all the names, so that a peer may call us by the one of its secret.
+	// It has all names, so that a peer may use the name of its own secret.
 	cert, err := first.mint(names)
 	if err != nil {
 		return fmt.Errorf("%w: minting a certificate: %w", ErrCredentials, err)
@@ -84,9 +82,10 @@ func (s *Secrets) Set(secrets ...[]byte) error {
 
 func (s *Secrets) identity(*slog.Logger) (*identity, error) { return s.now.Load(), nil }
 
-// An authority is the same for all who know the secret and the cluster's name.
+// An authority is a certificate authority derived from a secret and the cluster's name. It is the
+// same in all processes that know both.
 type authority struct {
-	name string // says nothing of the cluster's or the secret
+	name string // reveals neither the cluster's name nor the secret
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
 }
@@ -114,13 +113,13 @@ func newAuthority(cluster string, secret []byte) (*authority, error) {
 	return a, err
 }
 
-// mint makes a certificate with a key of its own.
+// mint returns a certificate with a new key of its own.
 func (a *authority) mint(names []string) (stdtls.Certificate, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return stdtls.Certificate{}, err
 	}
-	t := &x509.Certificate{ // its serial number is drawn
+	t := &x509.Certificate{ // CreateCertificate draws the serial number
 		DNSNames: names, NotBefore: always, NotAfter: never,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -11,11 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// Client seals a stream that is none of contexts: it shakes hands as the one who
-// dialled. Both ends name the protocol of the stream, and are held to the rules
-// that contexts are. The credentials are used as they are now. nc is the
-// caller's if that fails; log, which may be nil, is told of certificates that
-// cannot be read again.
+// Client makes a TLS connection of nc as the dialling end, for a stream that is not between
+// contexts. Both ends name the protocol of the stream, and follow the rules for contexts. The
+// current credentials are used. If Client fails, the caller still owns nc. Certificates that cannot
+// be read again are logged to log, which may be nil.
 func Client(ctx context.Context, nc net.Conn, cred Credentials, proto string, log *slog.Logger) (net.Conn, error) {
 	id, err := current(cred, log)
 	if err != nil {
@@ -29,8 +28,8 @@ func Client(ctx context.Context, nc net.Conn, cred Credentials, proto string, lo
 	return c, nil
 }
 
-// Server is Client for the end that was dialled. Who does not name cluster and
-// protocol is not answered a byte.
+// Server is Client for the accepting end. A client that does not name the cluster and the protocol
+// gets no byte as an answer.
 func Server(ctx context.Context, nc net.Conn, cred Credentials, proto string, log *slog.Logger) (net.Conn, error) {
 	id, err := current(cred, log)
 	if err != nil {
@@ -53,7 +52,8 @@ func current(cred Credentials, log *slog.Logger) (*identity, error) {
 	return cred.identity(log)
 }
 
-// muted says nothing in the clear but a ServerHello: no alerts to strangers.
+// muted drops alerts in clear text during the handshake, so that a client without access gets no
+// answer.
 type muted struct {
 	net.Conn
 	shaken atomic.Bool

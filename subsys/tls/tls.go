@@ -21,13 +21,13 @@ import (
 
 const (
 	shakeTimeout = 2 * time.Second // from the first byte to the last of a handshake
-	maxPending   = 256             // handshakes under way with who connected to us
+	maxPending   = 256             // handshakes in progress of accepted connections
 )
 
 var errCrowded = fmt.Errorf("%w: too many others shake hands", ErrStranger)
 
-// New returns the TLS transport. Its addresses are tls://host:port; the one it
-// chooses by itself is a free port on 127.0.0.1.
+// New returns the TLS transport. Its addresses are tls://host:port. By default it listens on a free
+// port of 127.0.0.1.
 func New(cred Credentials) subsys.Transport { return transport{cred: cred, worn: worn} }
 
 type transport struct {
@@ -63,22 +63,22 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 type port struct {
 	transport
 	cfg     subsys.Config
-	often   *ratelog.Logger // for lines that strangers and retries can cause
+	often   *ratelog.Logger // for lines that unknown peers and retries can cause
 	ln      *net.TCPListener
-	running sync.WaitGroup // who accepts, and who shakes hands with whom was accepted
+	running sync.WaitGroup // goroutines in accept and greet
 
 	mu        sync.Mutex
 	closed    bool
-	conns     map[*conn]struct{} // those not closed to the end
-	open      sync.WaitGroup     // likewise
+	conns     map[*conn]struct{} // connections that are not completely closed
+	open      sync.WaitGroup     // counts conns
 	strangers *subsys.Strangers
 }
 
-// A stranger has connected and not shaken hands yet.
+// A stranger is an accepted connection that has not completed its handshake.
 type stranger struct {
 	nc    *net.TCPConn
 	place *subsys.Stranger
-	cut   error // why, if it was
+	cut   error // the reason if the connection was cut, guarded by the port's mu
 }
 
 func (p *port) Addr() string { return "tls://" + p.ln.Addr().String() }
@@ -106,8 +106,8 @@ func (p *port) accept() {
 	}
 }
 
-// admit gives a stranger a place, at the cost of an older one if there is none:
-// one that means it is done in milliseconds.
+// admit adds an accepted connection to the strangers, which may cut an older one. A genuine peer
+// completes its handshake within milliseconds.
 func (p *port) admit(nc *net.TCPConn) *stranger {
 	p.mu.Lock()
 	if p.closed {
@@ -122,13 +122,13 @@ func (p *port) admit(nc *net.TCPConn) *stranger {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
-	if closed && s.place.Done() { // Close may have cut the others before
+	if closed && s.place.Done() { // Close may have called CutAll before Add
 		p.cut(s)
 	}
 	return s
 }
 
-// cut ends the handshake of s, which has lost its place.
+// cut ends the handshake of s, which was removed from the strangers.
 func (p *port) cut(s *stranger) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,14 +139,14 @@ func (p *port) cut(s *stranger) {
 	s.nc.Close()
 }
 
-// greet shakes hands with a stranger and makes a conn of it.
+// greet completes the handshake of an accepted connection and makes a conn of it.
 func (p *port) greet(s *stranger) {
 	defer p.running.Done()
 	remote := "tls://" + s.nc.RemoteAddr().String()
 	c, err := p.shake(context.Background(), s.nc, false)
 	if !s.place.Done() {
 		p.mu.Lock()
-		err = cmp.Or(s.cut, errCrowded) // it may be about to be cut
+		err = cmp.Or(s.cut, errCrowded) // cut may not have run yet
 		p.mu.Unlock()
 	}
 	if err == nil {
@@ -191,8 +191,8 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// shake makes a conn of one who can show that it is one of us. nc is closed
-// only where that succeeds later, by adopt.
+// shake makes the handshake and returns a conn of a peer that has authenticated. It does not close
+// nc. adopt does so later, if it succeeds.
 func (p *port) shake(ctx context.Context, nc *net.TCPConn, client bool) (*conn, error) {
 	id, err := p.cred.identity(p.cfg.Logger)
 	if err != nil {
@@ -217,7 +217,7 @@ func (p *port) shake(ctx context.Context, nc *net.TCPConn, client bool) (*conn, 
 	return c, nil
 }
 
-// adopt makes the socket c's.
+// adopt gives the socket to c and adds c to the port's connections.
 func (p *port) adopt(c *conn, nc *net.TCPConn) error {
 	if c.poller = p.cfg.Poller(); c.poller == nil {
 		return subsys.ErrClosed

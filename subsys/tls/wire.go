@@ -12,38 +12,37 @@ import (
 const (
 	recordAlert  = 21 // the type of a record in the clear (RFC 8446, 5.1)
 	recordHeader = 5
-	recordMost   = recordHeader + 16384 + 256 // of a TLS 1.3 record (RFC 8446, 5.2)
+	recordMost   = recordHeader + 16384 + 256 // most bytes of a TLS 1.3 record (RFC 8446, 5.2)
 
-	firstIn    = 20 << 10  // bytes of sealed input asked for at first
+	firstIn    = 20 << 10  // bytes per read of sealed input at first
 	mostIn     = 128 << 10 // and when they fill every read
-	mostSealed = 1 << 20   // sealed output beyond which a conn is cut: nobody asks for so much
+	mostSealed = 1 << 20   // bytes of pending sealed output that cut the connection: no honest peer causes so much
 )
 
-// A wire is what crypto/tls takes for the connection. While hands are shaken it
-// passes bytes on, and reads no further than the record at hand; so when it is
-// over, all that follows is still in the socket. From then on it is two buffers:
-// crypto/tls finds whole records in the one and leaves sealed ones in the other,
-// and never waits.
+// A wire is the net.Conn that crypto/tls uses. During the handshake it passes bytes on, and reads
+// no further than the current record. So all bytes after the handshake are still in the socket.
+// Afterwards a wire is two buffers: crypto/tls reads whole records from one and writes sealed
+// records to the other, and never waits.
 type wire struct {
 	net.Conn      // for the handshake
-	shaken   bool // it is over
-	mute     bool // says nothing in the clear but a ServerHello: no alerts to strangers
+	shaken   bool // the handshake is over
+	mute     bool // drops alerts in clear text, so that a client without access gets no answer
 
-	head [recordHeader]byte // of the record at hand, while hands are shaken
-	got  int                // bytes of it
-	left int                // bytes of the record at hand not yet read by crypto/tls
+	head [recordHeader]byte // of the current record, during the handshake
+	got  int                // bytes of head that have arrived
+	left int                // bytes of the current record that crypto/tls has not read
 
-	in         []byte // read from the socket, and not by crypto/tls: in[start:end]
+	in         []byte // in[start:end] is read from the socket, but not yet by crypto/tls
 	start, end int
-	full       bool // the last read filled it
+	full       bool // the last read filled in
 
-	mu     sync.Mutex // crypto/tls may answer while it reads
+	mu     sync.Mutex // crypto/tls may write while it reads
 	sealed []byte
 	off    int // sealed[:off] is written
 }
 
-// again is the error of a Read that would have to wait. crypto/tls goes on after
-// one that is Temporary.
+// again is the error of a Read that would have to wait. It is Temporary, so crypto/tls can continue
+// after it.
 type again struct{}
 
 func (again) Error() string   { return "tls: no whole record yet" }
@@ -80,8 +79,8 @@ func (w *wire) readShaking(p []byte) (int, error) {
 	return n, err
 }
 
-// whole returns the length of the next record if it is here: all of it, or as
-// much as crypto/tls needs to refuse it.
+// whole returns the length of the next record if all of it has arrived, else 0. For a record that
+// is too long it returns the length of the header, from which crypto/tls refuses the record.
 func (w *wire) whole() int {
 	b := w.in[w.start:w.end]
 	if len(b) < recordHeader {
@@ -97,8 +96,8 @@ func (w *wire) whole() int {
 	return n
 }
 
-// space is where to read more into. All whole records have been taken, so what
-// is left is less than one.
+// space returns the memory for the next read. All whole records must have been read, so what is
+// left is less than one.
 func (w *wire) space() []byte {
 	to := w.in
 	if w.full && len(w.in) < mostIn || w.in == nil {
@@ -109,7 +108,7 @@ func (w *wire) space() []byte {
 	return w.in[w.end:]
 }
 
-// took says that n more bytes came into the space.
+// took records that n more bytes have come into the space.
 func (w *wire) took(n int) {
 	w.end += n
 	w.full = w.end == len(w.in)
@@ -132,8 +131,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes what is sealed until all is written, or write, which then
-// returns an error, has no room.
+// flush writes the sealed bytes until all are written, or until write returns an error because it
+// has no room.
 func (w *wire) flush(write func([]byte) (int, error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,7 +147,7 @@ func (w *wire) flush(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// pending is the number of sealed bytes not yet written.
+// pending returns the number of sealed bytes that are not written yet.
 func (w *wire) pending() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
