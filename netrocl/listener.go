@@ -244,7 +244,7 @@ func dial(ctx context.Context, c *rocl.Context, id rocl.GID) (_ *Conn, err error
 	}
 	defer func() {
 		if err != nil {
-			go r.Close() // ctx may have ended
+			go r.Close() // in a goroutine that needs no ctx, which may have ended
 		}
 	}()
 	peer, err := ask(ctx, r, id)

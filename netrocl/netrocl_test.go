@@ -381,7 +381,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		begin()
-		_ = a.SetReadDeadline(time.Time{}) // lifted
+		_ = a.SetReadDeadline(time.Time{}) // removed
 		if _, err := b.Write([]byte("hello")); err != nil {
 			t.Error(err)
 		}
