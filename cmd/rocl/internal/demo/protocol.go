@@ -45,7 +45,7 @@ type end struct {
 	ID, Attempt uint32
 	Coordinator string
 	Paths       [][]byte // paths of all files of the unit
-	Skipped     []string // unreadable, with the reason
+	Skipped     []string // unreadable files, with the reason
 }
 
 // indexed reports that a unit is in the index.
